@@ -1,0 +1,52 @@
+#!lua flags=allow-oom
+-- force_unlock: ends whatever hold or grant there is, tells its client, and passes the lock on.
+--
+-- KEYS[1] lock       hash     owner -> holds, and !attempt, !token, !label
+-- KEYS[2] queue      list     tickets, oldest first
+-- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
+-- KEYS[4] tokens     string   the last token given
+-- KEYS[5] labels     hash     client -> label, for those that queue
+-- ARGV[1] request    growing number, echoed
+-- ARGV[2] not_after  server ms; later than that it is refused, lest it hit a later holder (R2)
+-- ARGV[3] grant_ttl  ms that a grant lives until it is confirmed
+-- ARGV[4] token_ttl  ms
+-- ARGV[5] channel    prefix of the clients' channels
+-- ARGV[6] present    the client that asks
+--
+-- Returns, after status, request, now:
+--   freed, token, more   the token whose hold was ended
+--   free, '', more       nobody held it
+--   late                 not_after has passed
+-- `more` is 1 when the queue holds more dead tickets than one call clears: poll at once.
+--
+-- A second run ends the next holder's lock: the caller never repeats one that may have run.
+local lock, queue, deadlines, tokens, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local request, not_after, grant_ttl, token_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local channel, present = ARGV[5], ARGV[6]
+
+--#include base
+--#include advance
+
+if now > not_after then return { 'late', request, exact(now) } end
+local fields = read('HGETALL', lock)
+local waiting = read('LLEN', queue)
+read('ZCARD', deadlines)
+read('HEXISTS', labels, present)
+last_token()
+
+local owner, token
+for i = 1, #fields, 2 do
+  if fields[i] == '!token' then
+    token = fields[i + 1]
+  elseif string.sub(fields[i], 1, 1) ~= '!' then
+    owner = fields[i]
+  end
+end
+if #fields > 0 then redis.call('DEL', lock) end
+if owner and token then
+  local client = string.match(owner, '^(.*):%d+$') or owner
+  redis.call('PUBLISH', channel .. client, 'revoked ' .. token .. ' ' .. owner .. ' ' .. lock)
+end
+local more = false
+if waiting > 0 then more = advance() end
+return { #fields > 0 and 'freed' or 'free', request, exact(now), token or '', more and 1 or 0 }

@@ -1,0 +1,43 @@
+#!lua flags=allow-oom
+-- inspect: tells who holds the lock and who waits. It changes nothing.
+--
+-- KEYS[1] lock       hash     owner -> holds, and !attempt, !token, !label
+-- KEYS[2] queue      list     tickets, oldest first
+-- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
+-- KEYS[4] labels     hash     client -> label, for those that queue
+-- ARGV[1] request    growing number, echoed
+-- ARGV[2] most       places of the queue to look at
+--
+-- Returns inspected, request, now, owner or '', holds, token or '', label, lease left ms or -1,
+-- living and expired waiters together, then for each living one: ticket, ms until its deadline, label.
+--
+-- A second run tells the same, later.
+local lock, queue, deadlines, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local request, most = ARGV[1], tonumber(ARGV[2])
+
+--#include base
+
+local fields = read('HGETALL', lock)
+local reserved, owner, holds = {}, '', 0
+for i = 1, #fields, 2 do
+  if string.sub(fields[i], 1, 1) == '!' then
+    reserved[fields[i]] = fields[i + 1]
+  else
+    owner, holds = fields[i], tonumber(fields[i + 1]) or 0
+  end
+end
+local reply = {
+  'inspected', request, exact(now), owner, holds, reserved['!token'] or '', reserved['!label'] or '',
+  exact(redis.call('PTTL', lock)), read('ZCARD', deadlines),
+}
+local tickets = most > 0 and read('LRANGE', queue, 0, most - 1) or {}
+read('HEXISTS', labels, '')
+for _, ticket in ipairs(tickets) do
+  local ends_at = tonumber(redis.call('ZSCORE', deadlines, ticket))
+  if ends_at and ends_at > now then
+    reply[#reply + 1] = ticket
+    reply[#reply + 1] = exact(ends_at - now)
+    reply[#reply + 1] = redis.call('HGET', labels, string.match(ticket, '^(.*):%d+:%d+$') or '') or ''
+  end
+end
+return reply

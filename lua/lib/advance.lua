@@ -1,0 +1,89 @@
+-- Passing a free lock on (R6). Included by every script that can find or make the lock free.
+-- Uses: lock, queue, deadlines, tokens, labels, grant_ttl, token_ttl, channel, present, clock, now.
+-- `present` is the client that runs the script: it is reachable, whatever its subscription does.
+
+local EXAMINED_AT_MOST = 1024 -- tickets in one call, so that no call grows with the queue
+
+-- Validates as it reads: what follows may already have freed the lock.
+local function last_token()
+  local last = tonumber(read('GET', tokens) or '0')
+  if not last or last >= 9007199254740991 then
+    error({ err = 'ERR fairlock: the key \'' .. tokens .. '\' does not hold a token; delete it' })
+  end
+  return last
+end
+
+-- R10: the clock keeps tokens growing when the stored one was lost, the stored one when the clock
+-- stands still or went back.
+local function next_token()
+  local fresh, last = clock[1] * 1000000 + clock[2], last_token()
+  return exact(last >= fresh and last + 1 or fresh)
+end
+
+-- The one place where the lock goes from free to held.
+local function hold(owner, seq, token, lease, label)
+  redis.call('HSET', lock, owner, 1, '!attempt', seq, '!token', token, '!label', label)
+  redis.call('PEXPIRE', lock, lease)
+  redis.call('SET', tokens, token, 'PX', token_ttl)
+end
+
+-- `<client>:<n>:<seq>` -> owner, client, seq
+local function parts(ticket)
+  return string.match(ticket, '^((.*):%d+):(%d+)$')
+end
+
+-- Makes the first live ticket that can be told of it the owner. Dead tickets on the way go for
+-- good; one whose client has no subscription is passed over and stays first in line.
+-- The lock must be free. Returns `more`, whether another call would get further, and `stopped`,
+-- whether it ended at its bound rather than at a winner or the end of the queue.
+local function advance()
+  local kept, removed, reachable = {}, {}, {}
+  local seen, size, winner = 0, 8, nil
+  while not winner and seen < EXAMINED_AT_MOST do
+    local block = redis.call('LRANGE', queue, seen, seen + size - 1)
+    if #block == 0 then break end
+    local ends = redis.call('ZMSCORE', deadlines, unpack(block))
+    for i, ticket in ipairs(block) do
+      seen = seen + 1
+      local ends_at = tonumber(ends[i])
+      local owner, client, seq = parts(ticket)
+      if not ends_at or not owner or ends_at <= now then
+        removed[#removed + 1] = ticket
+      else
+        local token
+        if reachable[client] ~= false then
+          token = next_token()
+          reachable[client] = redis.call('PUBLISH', channel .. client, 'grant ' .. token .. ' ' .. ticket .. ' ' .. lock) > 0
+            or client == present
+        end
+        if reachable[client] then
+          -- Never longer than the ticket's own deadline, so that many frozen waiters together
+          -- cost one waiter time-to-live and not one grant each (P6). R7 needs what is left:
+          -- waiter_ttl >= grant_ttl, hence ends_at >= last poll + grant_ttl.
+          hold(owner, seq, token, math.min(grant_ttl, ends_at - now), redis.call('HGET', labels, client) or '')
+          removed[#removed + 1] = ticket
+          winner = ticket
+          break
+        end
+        kept[#kept + 1] = ticket
+      end
+    end
+    size = 128
+  end
+  if #removed > 0 then
+    redis.call('LTRIM', queue, seen, -1)
+    for i = #kept, 1, -1 do redis.call('LPUSH', queue, kept[i]) end
+    redis.call('ZREM', deadlines, unpack(removed))
+    if redis.call('EXISTS', queue) == 0 then redis.call('DEL', deadlines, labels) end
+  end
+  local stopped = not winner and seen >= EXAMINED_AT_MOST
+  return stopped and #removed > 0, stopped
+end
+
+-- The queue's keys outlive the furthest deadline by half a waiter_ttl at least, and die soon after:
+-- no name leaks keys (P10).
+local function keep_queue(waiter_ttl)
+  for _, key in ipairs({ queue, deadlines, labels }) do
+    if redis.call('PTTL', key) < 1.5 * waiter_ttl then redis.call('PEXPIRE', key, 2 * waiter_ttl) end
+  end
+end

@@ -1,0 +1,67 @@
+#!lua flags=allow-oom
+-- release: sets the number of holds of an owner to a smaller one; 0 frees the lock and passes it on.
+--
+-- KEYS[1] lock       hash     owner -> holds, and !attempt, !token, !label
+-- KEYS[2] queue      list     tickets, oldest first
+-- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
+-- KEYS[4] tokens     string   the last token given
+-- KEYS[5] labels     hash     client -> label, for those that queue
+-- KEYS[6] left       string   tombstone of this owner: the seq up to which it has left (R3)
+-- ARGV[1] request    growing number, echoed
+-- ARGV[2] last_ms    server ms up to which an earlier copy of the acquire may still be served; 0: none is under way
+-- ARGV[3] owner      <client>:<n>
+-- ARGV[4] seq        of this release; a retry repeats it (R1)
+-- ARGV[5] holds      that remain
+-- ARGV[6] token      of the hold
+-- ARGV[7] ticket     of the attempt that began the hold
+-- ARGV[8] grant_ttl  ms that a grant lives until it is confirmed
+-- ARGV[9] token_ttl  ms
+-- ARGV[10] channel   prefix of the clients' channels
+-- ARGV[11] present   the client that asks
+--
+-- Returns, after status, request, now:
+--   freed, token, more   the lock was this owner's and was passed on; token is the one it held
+--   held, holds          that many remain
+--   lost                 holds > 0, but the owner does not hold under that token
+--   gone, '', more       the owner holds nothing from before this release
+--   stale                a later request of the owner was served
+-- `more` is 1 when the queue holds more dead tickets than one call clears: poll at once.
+--
+-- Keeps: the count is set, never counted down, so a second run changes nothing: the same answer
+-- for holds > 0, gone for 0. A later attempt of the owner is not touched (R4).
+local lock, queue, deadlines, tokens, labels, left = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local request, last_ms, owner, seq, holds = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local token, ticket, grant_ttl, token_ttl = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
+local channel, present = ARGV[10], ARGV[11]
+
+--#include base
+--#include advance
+--#include purge
+
+local held = read('HMGET', lock, owner, '!attempt', '!token')
+local last = tonumber(held[2]) or 0
+
+if holds > 0 then
+  if not held[1] or held[3] ~= token then return { 'lost', request, exact(now) } end
+  if last > seq then return { 'stale', request, exact(now) } end
+  if last < seq then redis.call('HSET', lock, owner, holds, '!attempt', ARGV[4]) end
+  return { 'held', request, exact(now), last == seq and tonumber(held[1]) or holds }
+end
+
+local waiting = read('LLEN', queue)
+if waiting > 0 or last_ms > 0 then
+  read('ZCARD', deadlines)
+  read('HEXISTS', labels, present)
+  last_token()
+  read('GET', left)
+end
+
+if last_ms > 0 then
+  bury(left, seq, last_ms)
+  purge(ticket)
+end
+local ours = held[1] and last <= seq
+if ours then redis.call('DEL', lock) end
+local more = false
+if waiting > 0 and (ours or not held[3]) then more = advance() end
+return { ours and 'freed' or 'gone', request, exact(now), ours and held[3] or '', more and 1 or 0 }
