@@ -6,6 +6,7 @@
 use std::sync::LazyLock;
 
 /// One verb: its name and the text that the server runs.
+#[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) name: &'static str,
     pub(crate) source: LazyLock<String>,

@@ -1,0 +1,108 @@
+//! The way to a server.
+
+use std::fmt;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::core::Core;
+use crate::error::{CloseError, ConnectError, Loss};
+use crate::lock::FairLock;
+use crate::options::LockClientBuilder;
+use crate::store::redis::{RedisStore, Target};
+use crate::store::{Scripts, ServerClock, Terms};
+
+/// A client: one connection to one server, and everything that is held and waited for over it.
+///
+/// Cheap to clone; clones share it. Two clients share nothing, also in one process.
+#[derive(Clone)]
+pub struct LockClient {
+    core: Arc<Core>,
+}
+
+impl fmt::Debug for LockClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockClient").field("id", &self.core.client).finish_non_exhaustive()
+    }
+}
+
+impl LockClient {
+    /// Connects with the defaults; see [`LockClientBuilder`] for them.
+    ///
+    /// # Errors
+    /// [`ConnectError`] says what is wrong with the URL, the server or the credentials, in bounded
+    /// time.
+    ///
+    /// # Cancel safety
+    /// Dropping it closes the connection.
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self, ConnectError> {
+        Self::builder().connect(url).await
+    }
+
+    /// Settings to change before connecting.
+    pub fn builder() -> LockClientBuilder {
+        LockClientBuilder::new()
+    }
+
+    pub(crate) async fn open(builder: LockClientBuilder, url: &str) -> Result<Self, ConnectError> {
+        let options = builder.options;
+        options.check()?;
+        let client = Uuid::new_v4().simple().to_string();
+        let terms = Terms {
+            prefix: options.prefix.clone(),
+            client: client.clone(),
+            label: options.label.clone(),
+            waiter_ttl: options.waiter_ttl,
+            grant_ttl: options.grant_ttl,
+            token_ttl: options.token_ttl,
+            max_waiters: options.max_waiters,
+            operation_timeout: options.operation_timeout,
+        };
+        let target = Target {
+            url: url.to_owned(),
+            root_certificate: builder.root_certificate,
+            patience: options.operation_timeout,
+        };
+        let clock = Arc::new(ServerClock::new());
+        let store = RedisStore::connect(target, &terms, clock.clone()).await?;
+        let scripts = Scripts::new(Box::new(store), clock, terms);
+        Ok(Self { core: Core::new(options, client, scripts) })
+    }
+
+    /// The lock of that name: 1 to 1024 bytes of anything. Costs nothing; a name that cannot be is
+    /// told by the first call that needs the server.
+    #[must_use]
+    pub fn lock(&self, name: impl AsRef<str>) -> FairLock {
+        FairLock::new(self.core.clone(), name.as_ref())
+    }
+
+    /// This client's id: the first part of its owners' ids in [`FairLock::status`].
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.core.client
+    }
+
+    /// Releases all that this client holds, leaves every queue, and waits for both, at most three
+    /// operation time-outs. Guards that live on are lost with [`Loss::Closed`], waits end with
+    /// [`LockError::Closed`](crate::LockError::Closed), and so does every later call.
+    ///
+    /// Without it, when the last clone and guard are dropped, the connection closes, and what is
+    /// still on its way ends with its lease.
+    ///
+    /// # Errors
+    /// [`CloseError`] if the server did not answer to all of it in time.
+    ///
+    /// # Cancel safety
+    /// Dropped, the client is closed, but nobody waited; call it again to wait.
+    pub async fn close(&self) -> Result<(), CloseError> {
+        let core = &self.core;
+        core.closing.cancel();
+        for hold in core.seats.holds() {
+            hold.lose(Loss::Closed);
+        }
+        core.tasks.close();
+        let finished = tokio::time::timeout(3 * core.patience(), core.tasks.wait()).await;
+        core.scripts.close();
+        finished.map_err(|_| CloseError { unfinished: core.tasks.len() })
+    }
+}

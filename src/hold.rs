@@ -1,0 +1,357 @@
+//! What this process holds: how many guards, until when, and whether it is lost.
+//!
+//! A [`Seat`] is one owner at one lock, with a gate that lets one request at a time through to the
+//! server; a [`Hold`] is what the owner has there between a free -> held and its end. Counts are
+//! set on the server, never counted up or down there, so a retry does no harm (P4).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::core::{Core, Departure};
+use crate::error::Loss;
+use crate::owner::Owner;
+use crate::store::keys::Keys;
+use crate::store::now;
+use crate::watchdog;
+
+/// The task, or outside of tasks the thread, that something runs in.
+pub(crate) type Place = (Option<tokio::task::Id>, ThreadId);
+
+pub(crate) fn place() -> Place {
+    (tokio::task::try_id(), std::thread::current().id())
+}
+
+/// One owner at one lock of one client.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) core: Arc<Core>,
+    pub(crate) name: Arc<str>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) owner: Owner,
+    pub(crate) owner_id: String,
+    /// One request of this owner at a time; a request without an answer keeps it until the answer
+    /// is known. Two branches of one scope meet here: the second waits, then re-enters.
+    pub(crate) gate: Arc<Semaphore>,
+    /// Whoever is through the gate waits in the queue, which may take long.
+    pub(crate) queueing: AtomicBool,
+    /// Weak: guards and releases under way keep a hold, the seat does not.
+    hold: Mutex<Weak<Hold>>,
+}
+
+/// The seats in use, by lock key and owner.
+#[derive(Debug, Default)]
+pub(crate) struct Seats {
+    seats: Mutex<BTreeMap<(Arc<str>, u64), Weak<Seat>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it holds one of these; if it did, the data would still be whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Seats {
+    pub(crate) fn seat(&self, core: &Arc<Core>, name: &Arc<str>, keys: &Arc<Keys>, owner: Owner) -> Arc<Seat> {
+        let mut seats = lock(&self.seats);
+        let key: (Arc<str>, u64) = (keys.lock.as_str().into(), owner.number());
+        if let Some(seat) = seats.get(&key).and_then(Weak::upgrade) {
+            return seat;
+        }
+        let seat = Arc::new(Seat {
+            core: core.clone(),
+            name: name.clone(),
+            keys: keys.clone(),
+            owner,
+            owner_id: core.owner_id(owner),
+            gate: Arc::new(Semaphore::new(1)),
+            queueing: AtomicBool::new(false),
+            hold: Mutex::new(Weak::new()),
+        });
+        seats.insert(key, Arc::downgrade(&seat));
+        seat
+    }
+
+    /// What this owner holds there.
+    pub(crate) fn hold_of(&self, lock_key: &str, owner: Owner) -> Option<Arc<Hold>> {
+        let seat = lock(&self.seats).get(&(lock_key.into(), owner.number())).and_then(Weak::upgrade);
+        seat.and_then(|seat| seat.hold())
+    }
+
+    /// What any owner of this client holds there.
+    pub(crate) fn holds_at(&self, lock_key: &str) -> Vec<Arc<Hold>> {
+        let from: (Arc<str>, u64) = (lock_key.into(), 0);
+        let to = (from.0.clone(), u64::MAX);
+        let seats: Vec<_> = lock(&self.seats).range(from..=to).filter_map(|(_, seat)| seat.upgrade()).collect();
+        seats.iter().filter_map(|seat| seat.hold()).collect()
+    }
+
+    /// All holds of this client.
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        let seats: Vec<_> = lock(&self.seats).values().filter_map(Weak::upgrade).collect();
+        seats.iter().filter_map(|seat| seat.hold()).collect()
+    }
+
+    /// The server says that this hold was ended by force.
+    pub(crate) fn revoked(&self, lock_key: &str, owner_id: &str, token: u64) {
+        let number = owner_id.rsplit(':').next().and_then(|number| number.parse().ok());
+        let hold = number.and_then(|number| self.hold_of(lock_key, Owner::from_number(number)));
+        if let Some(hold) = hold.filter(|hold| hold.token == token) {
+            hold.lose(Loss::Forced);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let key = (self.keys.lock.as_str().into(), self.owner.number());
+        let mut seats = lock(&self.core.seats.seats);
+        // A new seat may stand there already, made between our last reference and this line.
+        if seats.get(&key).is_some_and(|seat| seat.strong_count() == 0) {
+            seats.remove(&key);
+        }
+    }
+}
+
+impl Seat {
+    pub(crate) fn ticket(&self, seq: u64) -> String {
+        format!("{}:{seq}", self.owner_id)
+    }
+
+    pub(crate) fn hold(&self) -> Option<Arc<Hold>> {
+        lock(&self.hold).upgrade()
+    }
+}
+
+/// How a hold came to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) token: u64,
+    /// The attempt that got it.
+    pub(crate) attempt: u64,
+    pub(crate) deadline: Instant,
+    /// When the request that gave this deadline was sent; `None` for a trusted push, which is to
+    /// be renewed at once.
+    pub(crate) renewed: Option<Instant>,
+    pub(crate) lease: Duration,
+    /// Renewed by a watchdog until the last guard is gone.
+    pub(crate) watched: bool,
+    /// Server time until which a copy of the acquire may still be under way; 0: none.
+    pub(crate) last_ms: i64,
+    /// Outside a scope it is never re-entered, which may be a mistake worth a warning.
+    pub(crate) scoped: bool,
+}
+
+/// Between free -> held and the end of it.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) seat: Arc<Seat>,
+    pub(crate) token: u64,
+    pub(crate) attempt: u64,
+    pub(crate) began: Instant,
+    pub(crate) place: Place,
+    pub(crate) scoped: bool,
+    /// Somebody waited for this hold in the task that has it, and was told.
+    pub(crate) warned: AtomicBool,
+    /// Cancelled when the hold is lost.
+    pub(crate) lost: CancellationToken,
+    /// Cancelled by the final unlock: the watchdog ends.
+    pub(crate) done: CancellationToken,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Guards alive.
+    live: u32,
+    /// Holds that the server counts; `None` while a request about it has no answer.
+    on_server: Option<u32>,
+    deadline: Instant,
+    renewed: Option<Instant>,
+    lease: Duration,
+    watched: bool,
+    /// Somebody has the loss as a token, or a watchdog sees to it.
+    timed: bool,
+    last_ms: i64,
+    end: Option<End>,
+}
+
+/// How a hold ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Freed,
+    Lost(Loss),
+}
+
+impl Hold {
+    /// A hold with its first guard's count, and its watchdog if it has one.
+    pub(crate) fn begin(seat: &Arc<Seat>, origin: Origin) -> Arc<Self> {
+        let hold = Arc::new(Self {
+            seat: seat.clone(),
+            token: origin.token,
+            attempt: origin.attempt,
+            began: now(),
+            place: place(),
+            scoped: origin.scoped,
+            warned: AtomicBool::new(false),
+            lost: CancellationToken::new(),
+            done: CancellationToken::new(),
+            state: Mutex::new(State {
+                live: 1,
+                on_server: Some(1),
+                deadline: origin.deadline,
+                renewed: origin.renewed,
+                lease: origin.lease,
+                watched: origin.watched,
+                timed: origin.watched,
+                last_ms: origin.last_ms,
+                end: None,
+            }),
+        });
+        *lock(&seat.hold) = Arc::downgrade(&hold);
+        if origin.watched {
+            seat.core.spawn(watchdog::watch(hold.clone()));
+        } else if origin.renewed.is_none() {
+            seat.core.spawn(watchdog::confirm(hold.clone()));
+        }
+        hold
+    }
+
+    pub(crate) fn is_valid(&self) -> bool {
+        self.valid_for() > Duration::ZERO
+    }
+
+    pub(crate) fn valid_for(&self) -> Duration {
+        let state = lock(&self.state);
+        if state.end.is_some() { Duration::ZERO } else { state.deadline.saturating_duration_since(now()) }
+    }
+
+    /// How it ended, as far as can be told here and now: a deadline that has passed needs nobody
+    /// to notice it.
+    pub(crate) fn end(&self) -> Option<End> {
+        let (end, overdue) = {
+            let state = lock(&self.state);
+            (state.end, state.deadline <= now())
+        };
+        if end.is_none() && overdue {
+            self.lose(Loss::Expired);
+            return lock(&self.state).end;
+        }
+        end
+    }
+
+    /// How it ended, if anybody has found out.
+    pub(crate) fn ended(&self) -> Option<End> {
+        lock(&self.state).end
+    }
+
+    pub(crate) fn live(&self) -> u32 {
+        lock(&self.state).live
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        lock(&self.state).deadline
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        lock(&self.state).lease
+    }
+
+    /// When the last good renewal was sent.
+    pub(crate) fn renewed(&self) -> Option<Instant> {
+        lock(&self.state).renewed
+    }
+
+    /// The server has given this lease to a request sent at `sent`, until `deadline` here.
+    pub(crate) fn extend(&self, sent: Instant, deadline: Instant) {
+        let mut state = lock(&self.state);
+        // An answer that was overtaken by a later one takes nothing back.
+        state.deadline = state.deadline.max(deadline);
+        state.renewed = state.renewed.max(Some(sent));
+    }
+
+    /// One more guard, on a lease that is at least the one it asked for.
+    pub(crate) fn enter(self: &Arc<Self>, on_server: u32, lease: Duration, watched: bool) {
+        let start = {
+            let mut state = lock(&self.state);
+            state.live += 1;
+            state.on_server = Some(on_server);
+            state.lease = state.lease.max(lease);
+            let start = watched && !state.watched;
+            state.watched |= watched;
+            state.timed |= watched;
+            start
+        };
+        if start {
+            self.seat.core.spawn(watchdog::watch(self.clone()));
+        }
+    }
+
+    /// One guard less; the server is told by a release.
+    pub(crate) fn leave(&self) {
+        lock(&self.state).live -= 1;
+    }
+
+    /// The holds to tell the server of, or `None` if it knows.
+    pub(crate) fn unsettled(&self) -> Option<u32> {
+        let state = lock(&self.state);
+        (state.on_server != Some(state.live)).then_some(state.live)
+    }
+
+    /// A request about the count is under way: until its answer nobody knows it.
+    pub(crate) fn unsure(&self) {
+        lock(&self.state).on_server = None;
+    }
+
+    pub(crate) fn settle(&self, on_server: u32) {
+        lock(&self.state).on_server = Some(on_server);
+    }
+
+    pub(crate) fn last_ms(&self) -> i64 {
+        lock(&self.state).last_ms
+    }
+
+    /// The server has freed it at our word.
+    pub(crate) fn freed(&self) {
+        lock(&self.state).end.get_or_insert(End::Freed);
+        self.done.cancel();
+    }
+
+    /// Tells the holder, once, and sends the leave of R11, so that no late copy of its acquire
+    /// brings the hold back.
+    pub(crate) fn lose(&self, loss: Loss) {
+        let lease = {
+            let mut state = lock(&self.state);
+            if state.end.is_some() {
+                return;
+            }
+            state.end = Some(End::Lost(loss));
+            state.lease
+        };
+        self.done.cancel();
+        self.lost.cancel();
+        tracing::warn!(name = %self.seat.name, token = self.token, %loss, "lost a lock");
+        let core = &self.seat.core;
+        // The seq is drawn here: a later attempt of this owner has a greater one, and survives.
+        let departure =
+            Departure { seq: core.next_seq(), attempt: self.attempt, last_ms: core.scripts.not_after(), lease };
+        core.leave(&self.seat, departure);
+    }
+
+    /// Sees to it that `lost` is cancelled at the deadline, if nothing does already.
+    pub(crate) fn time(self: &Arc<Self>) {
+        let start = !std::mem::replace(&mut lock(&self.state).timed, true);
+        if start {
+            self.seat.core.spawn(watchdog::expire(self.clone()));
+        }
+    }
+
+    /// Whether to warn, once, that a task waits for its own hold.
+    pub(crate) fn is_awaited_by_its_own_task(&self) -> bool {
+        !self.scoped && self.is_valid() && self.place == place() && !self.warned.swap(true, Ordering::Relaxed)
+    }
+}

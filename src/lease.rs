@@ -1,0 +1,77 @@
+//! The arithmetic of deadlines, pure: every instant and duration comes in as an argument.
+
+use std::time::{Duration, Instant};
+
+/// What a clock may run wrong, and what a millisecond of rounding costs: 1 % + 2 ms (R5).
+pub(crate) fn drift(lease: Duration) -> Duration {
+    lease / 100 + Duration::from_millis(2)
+}
+
+/// Until when a holder may rely on a lease, given the instant *before* it asked for it (R5).
+///
+/// The server counts from when it ran the script, which is later: its end is never before ours.
+pub(crate) fn deadline(asked: Instant, lease: Duration) -> Instant {
+    asked + lease.saturating_sub(drift(lease))
+}
+
+/// What a waiter knows from the last time the server told it that it is queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Queued {
+    /// The instant before that question was sent.
+    pub(crate) asked: Instant,
+    /// The highest token the server had given by then.
+    pub(crate) floor: u64,
+}
+
+impl Queued {
+    /// R7: until when a pushed grant may be relied on without asking.
+    ///
+    /// A token above the floor proves that the grant came after the question, so the server keeps
+    /// it until `asked + grant_ttl` at least. `None`: it proves nothing, or that instant is past.
+    pub(crate) fn trust(&self, token: u64, grant_ttl: Duration, now: Instant) -> Option<Instant> {
+        let until = deadline(self.asked, grant_ttl);
+        (token > self.floor && now < until).then_some(until)
+    }
+}
+
+/// When a hold that was renewed at `asked` is to be renewed next.
+pub(crate) fn next_renewal(asked: Instant, lease: Duration) -> Instant {
+    asked + lease / 3
+}
+
+/// How long to wait before asking again after a renewal without an answer.
+pub(crate) fn retry_pause(lease: Duration) -> Duration {
+    (lease / 30).clamp(Duration::from_millis(5), Duration::from_millis(500))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_deadline_counts_from_the_question_and_less_drift() {
+        let asked = Instant::now();
+        assert_eq!(deadline(asked, 10 * SECOND), asked + Duration::from_millis(9_898));
+        assert_eq!(deadline(asked, Duration::from_millis(1)), asked, "drift never turns it negative");
+    }
+
+    #[test]
+    fn a_push_is_trusted_only_above_the_floor_and_within_the_grant() {
+        let asked = Instant::now();
+        let queued = Queued { asked, floor: 7 };
+        let until = deadline(asked, 3 * SECOND);
+        assert_eq!(queued.trust(8, 3 * SECOND, asked + SECOND), Some(until));
+        assert_eq!(queued.trust(7, 3 * SECOND, asked + SECOND), None, "it may be older than the question");
+        assert_eq!(queued.trust(8, 3 * SECOND, until), None, "it may be over");
+    }
+
+    #[test]
+    fn renewal_leaves_time_for_retries() {
+        let asked = Instant::now();
+        for lease in [Duration::from_millis(60), SECOND, 30 * SECOND] {
+            assert!(next_renewal(asked, lease) + 10 * retry_pause(lease) <= asked + lease);
+        }
+    }
+}
