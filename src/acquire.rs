@@ -223,13 +223,12 @@ impl Attempt {
     async fn wait(&mut self) -> Result<Option<Arc<Hold>>, LockError> {
         let seat = self.seat.clone();
         let _queueing = Queueing::new(&seat);
-        let grant_ttl = seat.core.options.grant_ttl;
-        let soon = timeout(seat.core.options.poll_interval, self.waiter.verdict(grant_ttl)).await;
+        let soon = timeout(seat.core.options.poll_interval, self.waiter.verdict()).await;
         let mut verdict = match soon {
             Ok(verdict) => verdict,
             Err(_) => {
                 warn_of_self_wait(&seat);
-                self.waiter.verdict(grant_ttl).await
+                self.waiter.verdict().await
             }
         };
         loop {
@@ -243,7 +242,7 @@ impl Attempt {
                 Verdict::NoPlace => return Ok(None),
                 Verdict::Failed(refusal) => return Err(LockError::Refused(refusal)),
             }
-            verdict = self.waiter.verdict(grant_ttl).await;
+            verdict = self.waiter.verdict().await;
         }
     }
 

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::hold::{Seat, Seats};
+use crate::lease::Grant;
 use crate::options::Options;
 use crate::owner::Owner;
 use crate::store::keys::Keys;
@@ -151,7 +152,7 @@ pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(20);
 impl Listener for Core {
     fn pushed(&self, payload: &[u8]) {
         match Push::decode(payload) {
-            Some(Push::Grant { token, ticket }) => self.wake.granted(ticket, token),
+            Some(Push::Grant { token, lease, ticket }) => self.wake.granted(ticket, Grant { token, lease }),
             Some(Push::Revoked { token, owner, lock }) => self.seats.revoked(lock, owner, token),
             None => tracing::debug!("a message on our channel that is not ours"),
         }

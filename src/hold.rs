@@ -44,10 +44,13 @@ pub(crate) struct Seat {
     hold: Mutex<Weak<Hold>>,
 }
 
-/// The seats in use, by lock key and owner.
+/// Lock key and owner number.
+type Key = (Arc<str>, u64);
+
+/// The seats in use.
 #[derive(Debug, Default)]
 pub(crate) struct Seats {
-    seats: Mutex<BTreeMap<(Arc<str>, u64), Weak<Seat>>>,
+    seats: Mutex<BTreeMap<Key, Weak<Seat>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,7 +61,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Seats {
     pub(crate) fn seat(&self, core: &Arc<Core>, name: &Arc<str>, keys: &Arc<Keys>, owner: Owner) -> Arc<Seat> {
         let mut seats = lock(&self.seats);
-        let key: (Arc<str>, u64) = (keys.lock.as_str().into(), owner.number());
+        let key: Key = (keys.lock.as_str().into(), owner.number());
         if let Some(seat) = seats.get(&key).and_then(Weak::upgrade) {
             return seat;
         }
@@ -84,7 +87,7 @@ impl Seats {
 
     /// What any owner of this client holds there.
     pub(crate) fn holds_at(&self, lock_key: &str) -> Vec<Arc<Hold>> {
-        let from: (Arc<str>, u64) = (lock_key.into(), 0);
+        let from: Key = (lock_key.into(), 0);
         let to = (from.0.clone(), u64::MAX);
         let seats: Vec<_> = lock(&self.seats).range(from..=to).filter_map(|(_, seat)| seat.upgrade()).collect();
         seats.iter().filter_map(|seat| seat.hold()).collect()

@@ -14,6 +14,13 @@ pub(crate) fn deadline(asked: Instant, lease: Duration) -> Instant {
     asked + lease.saturating_sub(drift(lease))
 }
 
+/// A grant as it is pushed: the lock under this token, for so long from when it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) token: u64,
+    pub(crate) lease: Duration,
+}
+
 /// What a waiter knows from the last time the server told it that it is queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Queued {
@@ -27,10 +34,10 @@ impl Queued {
     /// R7: until when a pushed grant may be relied on without asking.
     ///
     /// A token above the floor proves that the grant came after the question, so the server keeps
-    /// it until `asked + grant_ttl` at least. `None`: it proves nothing, or that instant is past.
-    pub(crate) fn trust(&self, token: u64, grant_ttl: Duration, now: Instant) -> Option<Instant> {
-        let until = deadline(self.asked, grant_ttl);
-        (token > self.floor && now < until).then_some(until)
+    /// it until `asked + lease` at least. `None`: it proves nothing, or that instant is past.
+    pub(crate) fn trust(&self, grant: Grant, now: Instant) -> Option<Instant> {
+        let until = deadline(self.asked, grant.lease);
+        (grant.token > self.floor && now < until).then_some(until)
     }
 }
 
@@ -41,7 +48,7 @@ pub(crate) fn next_renewal(asked: Instant, lease: Duration) -> Instant {
 
 /// How long to wait before asking again after a renewal without an answer.
 pub(crate) fn retry_pause(lease: Duration) -> Duration {
-    (lease / 30).clamp(Duration::from_millis(5), Duration::from_millis(500))
+    (lease / 30).clamp(Duration::from_millis(1), Duration::from_millis(500))
 }
 
 #[cfg(test)]
@@ -61,10 +68,11 @@ mod tests {
     fn a_push_is_trusted_only_above_the_floor_and_within_the_grant() {
         let asked = Instant::now();
         let queued = Queued { asked, floor: 7 };
+        let grant = |token| Grant { token, lease: 3 * SECOND };
         let until = deadline(asked, 3 * SECOND);
-        assert_eq!(queued.trust(8, 3 * SECOND, asked + SECOND), Some(until));
-        assert_eq!(queued.trust(7, 3 * SECOND, asked + SECOND), None, "it may be older than the question");
-        assert_eq!(queued.trust(8, 3 * SECOND, until), None, "it may be over");
+        assert_eq!(queued.trust(grant(8), asked + SECOND), Some(until));
+        assert_eq!(queued.trust(grant(7), asked + SECOND), None, "it may be older than the question");
+        assert_eq!(queued.trust(grant(8), until), None, "it may be over");
     }
 
     #[test]

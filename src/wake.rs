@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
 use crate::core::Core;
-use crate::lease::{self, Queued};
+use crate::lease::{self, Grant, Queued};
 use crate::store::keys::Keys;
 use crate::store::reply::{Place, Polled};
 use crate::store::{Answer, Refusal, StoreError, now};
@@ -39,8 +39,8 @@ pub(crate) struct Waiter {
 
 #[derive(Debug, Default)]
 struct News {
-    /// The token of the last pushed grant.
-    pushed: Option<u64>,
+    /// The last pushed grant.
+    pushed: Option<Grant>,
     /// The last answer "queued".
     queued: Option<Queued>,
     verdict: Option<Verdict>,
@@ -84,28 +84,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Waiter {
     /// Resolves when there is something to act upon.
-    pub(crate) async fn verdict(&self, grant_ttl: Duration) -> Verdict {
+    pub(crate) async fn verdict(&self) -> Verdict {
         loop {
             // `notify_one` keeps a permit when nobody listens, so nothing is missed in between.
-            if let Some(verdict) = self.take(grant_ttl) {
+            if let Some(verdict) = self.take() {
                 return verdict;
             }
             self.bell.notified().await;
         }
     }
 
-    fn take(&self, grant_ttl: Duration) -> Option<Verdict> {
+    fn take(&self) -> Option<Verdict> {
         let mut news = lock(&self.news);
         if let Some(verdict) = news.verdict.take() {
             return Some(verdict);
         }
         let queued = news.queued?;
-        let token = news.pushed.take()?;
-        if let Some(deadline) = queued.trust(token, grant_ttl, now()) {
-            return Some(Verdict::Granted { token, deadline, sent: None });
+        let grant = news.pushed.take()?;
+        if let Some(deadline) = queued.trust(grant, now()) {
+            return Some(Verdict::Granted { token: grant.token, deadline, sent: None });
         }
         // At or below the floor it is from before the poll, which found the ticket queued: over.
-        (token > queued.floor).then_some(Verdict::Confirm { token })
+        (grant.token > queued.floor).then_some(Verdict::Confirm { token: grant.token })
     }
 
     fn tell(&self, change: impl FnOnce(&mut News)) {
@@ -197,11 +197,15 @@ impl Wake {
         }
     }
 
-    pub(crate) fn granted(&self, ticket: &str, token: u64) {
+    pub(crate) fn granted(&self, ticket: &str, grant: Grant) {
         let waiter = lock(&self.waiters).get(ticket).cloned();
         // Unknown: its attempt is over, and its leave passes the lock on.
         if let Some(waiter) = waiter {
-            waiter.tell(|news| news.pushed = news.pushed.max(Some(token)));
+            waiter.tell(|news| {
+                if news.pushed.is_none_or(|known| known.token < grant.token) {
+                    news.pushed = Some(grant);
+                }
+            });
         }
     }
 

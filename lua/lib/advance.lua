@@ -50,17 +50,17 @@ local function advance()
       if not ends_at or not owner or ends_at <= now then
         removed[#removed + 1] = ticket
       else
-        local token
+        -- Never longer than the ticket's own deadline, so that many frozen waiters together cost
+        -- one waiter time-to-live and not one grant each (P6).
+        local token, lease = nil, math.min(grant_ttl, ends_at - now)
         if reachable[client] ~= false then
           token = next_token()
-          reachable[client] = redis.call('PUBLISH', channel .. client, 'grant ' .. token .. ' ' .. ticket .. ' ' .. lock) > 0
-            or client == present
+          -- The message says for how long: the waiter's own settings may differ from ours (R7).
+          local message = 'grant ' .. token .. ' ' .. exact(lease) .. ' ' .. ticket .. ' ' .. lock
+          reachable[client] = redis.call('PUBLISH', channel .. client, message) > 0 or client == present
         end
         if reachable[client] then
-          -- Never longer than the ticket's own deadline, so that many frozen waiters together
-          -- cost one waiter time-to-live and not one grant each (P6). R7 needs what is left:
-          -- waiter_ttl >= grant_ttl, hence ends_at >= last poll + grant_ttl.
-          hold(owner, seq, token, math.min(grant_ttl, ends_at - now), redis.call('HGET', labels, client) or '')
+          hold(owner, seq, token, lease, redis.call('HGET', labels, client) or '')
           removed[#removed + 1] = ticket
           winner = ticket
           break

@@ -402,6 +402,7 @@ async fn supervise(shared: Arc<Shared>, first: Connection) {
         loop {
             until_dead(&shared, &connection).await;
             connection.dead.cancel();
+            shared.offer(Link::Down(Arc::new(Fault::Closed)));
             tracing::debug!(address = %shared.address, "the connection is down");
             connection = reconnect(&shared).await;
             shared.offer(Link::Resuming(connection.clone()));

@@ -317,19 +317,27 @@ impl Decode for Inspected {
 /// is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Push<'a> {
-    /// `grant <token> <ticket> <lock key>`
-    Grant { token: u64, ticket: &'a str },
+    /// `grant <token> <ms that it lasts> <ticket> <lock key>`
+    Grant { token: u64, lease: Duration, ticket: &'a str },
     /// `revoked <token> <owner> <lock key>`
     Revoked { token: u64, owner: &'a str, lock: &'a str },
 }
 
 impl<'a> Push<'a> {
     pub(crate) fn decode(payload: &'a [u8]) -> Option<Self> {
-        let mut words = std::str::from_utf8(payload).ok()?.splitn(4, ' ');
-        let (kind, token, whose, lock) = (words.next()?, words.next()?.parse().ok()?, words.next()?, words.next()?);
+        let (kind, rest) = std::str::from_utf8(payload).ok()?.split_once(' ')?;
+        let (token, rest) = rest.split_once(' ')?;
+        let token = token.parse().ok()?;
         match kind {
-            "grant" => Some(Self::Grant { token, ticket: whose }),
-            "revoked" => Some(Self::Revoked { token, owner: whose, lock }),
+            "grant" => {
+                let (millis, rest) = rest.split_once(' ')?;
+                let (ticket, _lock) = rest.split_once(' ')?;
+                Some(Self::Grant { token, lease: Duration::from_millis(millis.parse().ok()?), ticket })
+            }
+            "revoked" => {
+                let (owner, lock) = rest.split_once(' ')?;
+                Some(Self::Revoked { token, owner, lock })
+            }
             _ => None,
         }
     }
@@ -354,7 +362,11 @@ mod tests {
             Push::decode(b"revoked 7 a:1 fairlock:{n:x y}"),
             Some(Push::Revoked { token: 7, owner: "a:1", lock: "fairlock:{n:x y}" })
         );
-        assert_eq!(Push::decode(b"grant x a:1:2 k"), None);
+        assert_eq!(
+            Push::decode(b"grant 7 3000 a:1:2 fairlock:{n:x y}"),
+            Some(Push::Grant { token: 7, lease: Duration::from_secs(3), ticket: "a:1:2" })
+        );
+        assert_eq!(Push::decode(b"grant 7 x a:1:2 k"), None);
         assert_eq!(Push::decode(b"hello"), None);
     }
 }
