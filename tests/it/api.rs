@@ -1,0 +1,234 @@
+//! The public page: what guards are, where they may be dropped, what is told without a round trip.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fairlock::{FairLock, Held, LockClient, LockError, LockGuard, LockStatus, Owner, UnlockError, owner};
+use static_assertions::{assert_impl_all, assert_not_impl_any};
+
+use crate::support::{Server, Timing, eventually, limit};
+
+assert_impl_all!(LockClient: Clone, Send, Sync, Unpin);
+assert_impl_all!(FairLock: Clone, Send, Sync, Unpin);
+assert_impl_all!(LockGuard: Send, Sync, Unpin);
+assert_impl_all!(Held: Clone, Send, Sync);
+assert_impl_all!(Owner: Copy, Send, Sync);
+assert_impl_all!(LockStatus: Send, Sync);
+assert_impl_all!(LockError: std::error::Error, Send, Sync);
+assert_impl_all!(UnlockError: std::error::Error, Send, Sync);
+// Two guards for one hold would release it twice.
+assert_not_impl_any!(LockGuard: Clone);
+
+fn is_send<T: Send>(value: T) -> T {
+    value
+}
+
+#[tokio::test]
+async fn futures_can_be_spawned() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let lock = client.lock("x");
+        let guard = is_send(lock.lock()).await.unwrap();
+        is_send(lock.try_lock()).await.unwrap();
+        is_send(guard.unlock()).await.unwrap();
+        is_send(lock.with(|_| async {})).await.unwrap();
+        is_send(owner::scope(async {})).await;
+    })
+    .await;
+}
+
+/// `#[must_use]` is part of the contract: the attribute stands right before the type.
+#[test]
+fn a_guard_must_be_used() {
+    let source = include_str!("../../src/guard.rs");
+    let (before, _) = source.split_once("pub struct LockGuard").unwrap();
+    let attribute = before.lines().rev().take_while(|line| line.starts_with('#')).collect::<String>();
+    assert!(attribute.contains("must_use"), "{attribute:?}");
+}
+
+#[test]
+fn a_guard_dropped_outside_of_any_runtime_is_released() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (server, client, guard) = runtime.block_on(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        (server, client, guard)
+    });
+    drop(guard);
+    runtime.block_on(limit(async move {
+        let lock = client.lock("x");
+        eventually("it is released", async || !lock.is_locked().await.unwrap()).await;
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    }));
+}
+
+#[test]
+fn a_guard_dropped_after_its_runtime_is_gone_does_no_harm() {
+    let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = other.block_on(Server::start());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let timing = Timing::default();
+    let (client, guard, nested) = runtime.block_on(async {
+        let client = timing.connect(&server.url()).await;
+        let me = Owner::new();
+        let guard = me.scope(client.lock("x").lock()).await.unwrap();
+        let nested = me.scope(client.lock("x").lock()).await.unwrap();
+        (client, guard, nested)
+    });
+    drop(runtime);
+    drop(guard);
+    // Not even asking does harm.
+    assert!(other.block_on(async { tokio::time::timeout(timing.lease, nested.unlock()).await }).is_ok());
+    drop(client);
+    // The lease is what ends it.
+    other.block_on(limit(async {
+        let observer = timing.connect(&server.url()).await;
+        observer.lock("x").lock().await.unwrap().unlock().await.unwrap();
+    }));
+}
+
+#[tokio::test]
+async fn a_guard_dropped_in_a_panic_is_released() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let lock = client.lock("x");
+        let task = tokio::spawn(async move {
+            let _guard = lock.lock().await.unwrap();
+            panic!("with the guard in hand");
+        });
+        assert!(task.await.unwrap_err().is_panic());
+        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn status_tells_who_holds_and_who_waits() {
+    limit(async {
+        let server = Server::start().await;
+        let holding = Timing::default().builder().label("the holder").connect(server.url()).await.unwrap();
+        let waiting = Timing::default().builder().label("the waiter").connect(server.url()).await.unwrap();
+        let guard = holding.lock("x").lock().await.unwrap();
+        let lock = waiting.lock("x");
+        let wait = tokio::spawn(async move { lock.lock().await.unwrap() });
+        let lock = holding.lock("x");
+        eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
+        let status = lock.status().await.unwrap();
+        let holder = status.holder.unwrap();
+        assert_eq!((holder.token, holder.holds, holder.label.as_str()), (guard.token(), 1, "the holder"));
+        assert_eq!(
+            holder.owner,
+            format!("{}:{}", holding.id(), format!("{:?}", guard.owner()).trim_matches(|c: char| !c.is_ascii_digit()))
+        );
+        assert!(holder.lease_left <= Timing::default().lease);
+        assert_eq!((status.queue[0].place, status.queue[0].label.as_str(), status.waiters), (1, "the waiter", 1));
+        assert!(status.queue[0].owner.starts_with(waiting.id()));
+        assert!(status.queue[0].deadline > std::time::Instant::now());
+        assert!(lock.held_by_me() && !waiting.lock("x").held_by_me());
+
+        guard.unlock().await.unwrap();
+        let guard = wait.await.unwrap();
+        assert_eq!(lock.status().await.unwrap().holder.unwrap().label, "the waiter", "labels go with the grant");
+        guard.unlock().await.unwrap();
+        let free = lock.status().await.unwrap();
+        assert!(free.holder.is_none() && free.queue.is_empty() && free.waiters == 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_default_label_names_host_and_process() {
+    limit(async {
+        let server = Server::start().await;
+        let client = LockClient::connect(server.url()).await.unwrap();
+        let _guard = client.lock("x").lock().await.unwrap();
+        let label = client.lock("x").status().await.unwrap().holder.unwrap().label;
+        assert!(label.ends_with(&format!(":{}", std::process::id())) && label.len() > 4, "{label}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn clients_with_different_prefixes_do_not_meet() {
+    limit(async {
+        let server = Server::start().await;
+        let one = Timing::default().connect(&server.url()).await;
+        let two = Timing::default().builder().prefix("other").connect(server.url()).await.unwrap();
+        let _guard = one.lock("x").lock().await.unwrap();
+        drop(two.lock("x").try_lock().await.unwrap().expect("another lock"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn unix_sockets_work() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.unix_url()).await;
+        let holder = client.lock("x").lock().await.unwrap();
+        let lock = client.lock("x");
+        let (waited, _) = tokio::join!(lock.lock(), async {
+            let lock = client.lock("x");
+            eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
+            holder.unlock().await.unwrap()
+        });
+        waited.unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+/// A task that waits for its own unscoped hold is told, once.
+#[tokio::test]
+async fn waiting_for_ones_own_hold_warns_once_and_names_scope() {
+    limit(async {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let _collecting = tracing::subscriber::set_default(Collect(said.clone()));
+        let server = Server::start().await;
+        let timing = Timing::default();
+        let client = timing.connect(&server.url()).await;
+        let _guard = client.lock("x").lock().await.unwrap();
+        for _ in 0..2 {
+            let timeout = 2 * timing.poll_interval + Duration::from_millis(100);
+            assert!(matches!(client.lock("x").lock_timeout(timeout).await, Err(LockError::Timeout)));
+        }
+        let said = said.lock().unwrap();
+        let warnings = said.iter().filter(|line| line.contains("owner::scope")).count();
+        assert_eq!(warnings, 1, "{said:?}");
+    })
+    .await;
+}
+
+/// Keeps what is logged.
+struct Collect(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Collect {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("fairlock")
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!("{value:?} ");
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}

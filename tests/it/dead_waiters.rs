@@ -1,0 +1,98 @@
+//! P6: dead waiters delay the living by one waiter time-to-live at the most, however many they are.
+
+use std::time::{Duration, Instant};
+
+use fairlock::LockClient;
+
+use crate::support::{Proxy, Server, Timing, eventually, limit};
+
+const NAME: &str = "dead";
+
+/// `dead` waiters who will not be heard of again, one alive behind them; returns how long the
+/// live one took to hold the lock after the holder freed it.
+async fn delay(dead: usize, kill: impl AsyncFnOnce(&Proxy)) -> Duration {
+    let server = Server::start().await;
+    let timing = Timing::default();
+    let client = timing.connect(&server.url()).await;
+    let proxy = Proxy::start(&server).await;
+    let doomed = timing.connect(&proxy.url()).await;
+    let holder = client.lock(NAME).lock().await.unwrap();
+    let waits: Vec<_> = (0..dead)
+        .map(|_| {
+            let lock = doomed.lock(NAME);
+            tokio::spawn(async move { lock.lock().await.map(std::mem::forget) })
+        })
+        .collect();
+    wait_for_waiters(&client, dead).await;
+    let living = client.lock(NAME);
+    let living = tokio::spawn(async move { living.lock().await });
+    wait_for_waiters(&client, dead + 1).await;
+
+    kill(&proxy).await;
+    let freed = Instant::now();
+    holder.unlock().await.unwrap();
+    living.await.unwrap().unwrap().unlock().await.unwrap();
+    let took = freed.elapsed();
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+    took
+}
+
+async fn wait_for_waiters(client: &LockClient, waiters: usize) {
+    let lock = client.lock(NAME);
+    eventually("they all wait", async || lock.status().await.unwrap().queue.len() == waiters).await;
+}
+
+/// Their machines vanished without a word: the connections look alive to the server.
+async fn p6_silent(dead: usize) {
+    limit(async {
+        let took = delay(dead, async |proxy| proxy.blackhole(true)).await;
+        let allowed = Timing::default().waiter_ttl + Duration::from_secs(1);
+        assert!(took < allowed, "{dead} dead waiters took {took:?}, more than {allowed:?}");
+    })
+    .await;
+}
+
+/// Their processes died: the connections are closed.
+async fn p6_closed(dead: usize) {
+    limit(async {
+        let took = delay(dead, async |proxy: &Proxy| {
+            proxy.refuse(true);
+            proxy.reset_all();
+            proxy.assert_no_connections().await;
+        })
+        .await;
+        // "At once" against what a grant to a dead one would cost, not against a clock under load.
+        assert!(took < Timing::default().grant_ttl, "{dead} closed waiters took {took:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p6_one_silent_waiter() {
+    p6_silent(1).await;
+}
+
+#[tokio::test]
+async fn p6_ten_silent_waiters() {
+    p6_silent(10).await;
+}
+
+#[tokio::test]
+async fn p6_five_hundred_silent_waiters() {
+    p6_silent(500).await;
+}
+
+#[tokio::test]
+async fn p6_one_closed_waiter() {
+    p6_closed(1).await;
+}
+
+#[tokio::test]
+async fn p6_ten_closed_waiters() {
+    p6_closed(10).await;
+}
+
+#[tokio::test]
+async fn p6_five_hundred_closed_waiters() {
+    p6_closed(500).await;
+}

@@ -1,0 +1,186 @@
+//! Bad input and bad servers: each its own clear error, and nothing changed.
+
+use std::time::{Duration, Instant};
+
+use fairlock::{ConnectError, LockClient, LockError, NameError, OptionsError, StatusError, TryLockError};
+
+use crate::support::{Proxy, Server, Timing, limit};
+
+#[tokio::test]
+async fn names_that_cannot_be() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        assert!(matches!(client.lock("").lock().await, Err(LockError::Name(NameError::Empty))));
+        let long = client.lock("x".repeat(1025));
+        assert!(matches!(long.try_lock().await, Err(TryLockError::Name(NameError::TooLong(1025)))));
+        assert!(matches!(long.status().await, Err(StatusError::Name(_))));
+        assert!(long.force_unlock().await.unwrap_err().to_string().contains("1024"));
+        assert_eq!(server.keys().await, Vec::<String>::new());
+        for hostile in ["{}", "}x", "{", "}", "a}b", "ü🦀", "with space\r\n", "a\0b", &"y".repeat(1024)] {
+            let lock = client.lock(hostile);
+            let guard = lock.lock().await.unwrap();
+            assert!(lock.try_lock().await.unwrap().is_none(), "{hostile:?}");
+            assert!(lock.force_unlock().await.unwrap());
+            assert_eq!(guard.lost().await, fairlock::Loss::Forced, "{hostile:?}");
+        }
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn leases_that_do_not_fit() {
+    limit(async {
+        let server = Server::start().await;
+        let timing = Timing::default();
+        let client = timing.connect(&server.url()).await;
+        let lease = |lease| client.lock("x").with_lease(lease);
+        let zero = lease(Duration::ZERO).lock().await.unwrap_err();
+        assert!(matches!(zero, LockError::Lease(OptionsError::OutOfRange { .. })), "{zero}");
+        let short = lease(timing.operation_timeout - Duration::from_millis(1)).lock().await.unwrap_err();
+        assert!(short.to_string().contains("operation_timeout"), "{short}");
+        let long = lease(Duration::from_secs(25 * 3600)).try_lock().await.unwrap_err();
+        assert!(long.to_string().contains("token_ttl"), "{long}");
+        assert_eq!(server.keys().await, Vec::<String>::new());
+        let builder = LockClient::builder().lease(Duration::from_secs(1));
+        assert!(matches!(builder.connect(server.url()).await, Err(ConnectError::Options(_))));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_foreign_key_is_named_and_kept() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let mut redis = server.connection().await;
+        for suffix in ["", ":queue", ":deadlines", ":token"] {
+            let (name, foreign) = (format!("setnx{suffix}"), format!("fairlock:{{n:setnx{suffix}}}{suffix}"));
+            let kind = if suffix == ":token" { "LPUSH" } else { "SET" };
+            redis::cmd(kind).arg(&foreign).arg("mine").exec_async(&mut redis).await.unwrap();
+            let before = server.keys().await;
+            if suffix == "" || suffix == ":queue" || suffix == ":token" {
+                let error = client.lock(&name).lock().await.unwrap_err();
+                assert!(matches!(error, LockError::Refused(_)), "{error}");
+                assert!(error.to_string().contains(&foreign), "{error}");
+            }
+            assert!(client.lock(&name).status().await.is_err() || suffix == ":token");
+            assert_eq!(server.keys().await, before, "{suffix}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_key_that_turns_foreign_ends_the_wait_with_its_name() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let _holder = client.lock("x").lock().await.unwrap();
+        let lock = client.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
+        let lock = client.lock("x");
+        crate::support::eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
+        let mut redis = server.connection().await;
+        redis::cmd("SET").arg("fairlock:{n:x}").arg("mine").exec_async(&mut redis).await.unwrap();
+        let error = waiting.await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("fairlock:{n:x}"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn too_many_waiters() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().builder().max_waiters(1).connect(server.url()).await.unwrap();
+        let _holder = client.lock("x").lock().await.unwrap();
+        let lock = client.lock("x");
+        let _waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
+        let lock = client.lock("x");
+        crate::support::eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
+        assert!(matches!(lock.lock().await, Err(LockError::QueueFull { waiters: 1 })));
+        assert_eq!(lock.status().await.unwrap().waiters, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connecting_says_what_is_wrong() {
+    limit(async {
+        let refused = |outcome: Result<LockClient, ConnectError>| outcome.expect_err("it cannot connect");
+        let timing = Timing::default();
+
+        let error = refused(LockClient::connect("http://nonsense").await);
+        assert!(matches!(error, ConnectError::Url(_)), "{error}");
+
+        let asked = Instant::now();
+        let error = refused(timing.builder().connect("redis://127.0.0.1:1/").await);
+        assert!(matches!(error, ConnectError::Unreachable(_)), "{error}");
+        assert!(asked.elapsed() < 4 * timing.operation_timeout, "bounded");
+
+        let locked = Server::with(&["--requirepass", "secret"]).await;
+        let error = refused(timing.builder().connect(locked.url()).await);
+        assert!(matches!(error, ConnectError::Credentials(_)), "no password: {error}");
+        let wrong = locked.url().replace("redis://", "redis://:wrong@");
+        let error = refused(timing.builder().connect(wrong).await);
+        assert!(matches!(error, ConnectError::Credentials(_)), "wrong password: {error}");
+        let right = locked.url().replace("redis://", "redis://:secret@");
+        timing.connect(&right).await.lock("x").lock().await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_told_in_bounded_time() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        proxy.blackhole(true);
+        let timing = Timing::default();
+        let asked = Instant::now();
+        let error = timing.builder().connect(proxy.url()).await.expect_err("nobody answers");
+        assert!(matches!(error, ConnectError::Unreachable(_)), "{error}");
+        assert!(asked.elapsed() < 4 * timing.operation_timeout, "bounded");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_too_old_is_told_by_its_version() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        // The server's own word, changed on its way: no older one is to be had everywhere.
+        let version = server.version().await;
+        let old = format!("6.{}", &version[2..]);
+        proxy.rewrite(&format!("redis_version:{version}"), &format!("redis_version:{old}"));
+        let error = Timing::default().builder().connect(proxy.url()).await.expect_err("it is too old");
+        assert!(matches!(&error, ConnectError::TooOld { found } if *found == old), "{error}");
+        assert!(error.to_string().contains("7.0"), "it says what to do: {error}");
+        assert_eq!(server.keys().await, Vec::<String>::new());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replica_is_told_from_a_primary() {
+    limit(async {
+        let primary = Server::start().await;
+        let replica = Server::with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]).await;
+        let error = Timing::default().builder().connect(replica.url()).await.expect_err("it takes no writes");
+        assert!(matches!(error, ConnectError::ReadOnly), "{error}");
+        // And one that becomes a replica later ends no wait with "not acquired".
+        let client = Timing::default().connect(&primary.url()).await;
+        let mut redis = primary.connection().await;
+        let other = Server::start().await;
+        redis::cmd("REPLICAOF").arg("127.0.0.1").arg(other.port()).exec_async(&mut redis).await.unwrap();
+        let error = client.lock("x").try_lock().await.unwrap_err();
+        assert!(matches!(error, TryLockError::Unreachable(_)), "{error}");
+        redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut redis).await.unwrap();
+        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}

@@ -1,0 +1,164 @@
+//! P3: first in, first out among live waiters, over processes; `try_lock` never overtakes.
+
+use std::time::Duration;
+
+use fairlock::{LockClient, LockGuard};
+use nix::sys::signal::Signal;
+
+use crate::support::{Server, Timing, Worker, eventually, limit};
+
+const NAME: &str = "fifo";
+
+/// A holder, and 64 waiters in 4 processes who entered in the order of their numbers, as the
+/// server says.
+struct Line {
+    server: Server,
+    client: LockClient,
+    holder: LockGuard,
+    workers: Vec<Worker>,
+}
+
+impl Line {
+    async fn of(waiters: usize) -> Self {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let holder = client.lock(NAME).lock().await.unwrap();
+        let mut workers = Vec::new();
+        for _ in 0..4 {
+            workers.push(Worker::start(&server.url()).await);
+        }
+        let mut line = Self { server, client, holder, workers };
+        for waiter in 0..waiters {
+            line.join(waiter, &format!("lock {NAME} {waiter}")).await;
+        }
+        line
+    }
+
+    /// Waiter `n` belongs to process `n % 4`. It has entered when the server counts it.
+    async fn join(&mut self, waiter: usize, command: &str) {
+        let before = self.client.lock(NAME).status().await.unwrap().queue.len();
+        self.workers[waiter % 4].tell(command).await;
+        self.wait_for_queue(before + 1).await;
+    }
+
+    async fn wait_for_queue(&self, length: usize) {
+        let lock = self.client.lock(NAME);
+        eventually("the queue has the expected length", async || lock.status().await.unwrap().queue.len() == length)
+            .await;
+    }
+
+    /// Frees the lock and sees that it goes through these hands, in this order.
+    async fn serve(self, expected: impl IntoIterator<Item = usize>) {
+        let Self { server, client, holder, mut workers } = self;
+        let mut token = holder.token();
+        holder.unlock().await.unwrap();
+        for waiter in expected {
+            let worker = &mut workers[waiter % 4];
+            let given: u64 = worker.expect(&format!("held {waiter}")).await.parse().unwrap();
+            assert!(given > token, "P2: {given} after {token}");
+            token = given;
+            worker.tell(&format!("unlock {waiter}")).await;
+            worker.expect(&format!("unlocked {waiter} Ok(Freed)")).await;
+        }
+        drop(workers);
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    }
+}
+
+#[tokio::test]
+async fn p3_sixty_four_waiters_over_four_processes_are_served_in_order() {
+    limit(async { Line::of(64).await.serve(0..64).await }).await;
+}
+
+#[tokio::test]
+async fn p3_a_waiter_that_times_out_costs_the_others_nothing() {
+    limit(async {
+        let mut line = Line::of(6).await;
+        line.join(6, &format!("timeout {NAME} 6 300")).await;
+        for waiter in 7..12 {
+            line.join(waiter, &format!("lock {NAME} {waiter}")).await;
+        }
+        line.workers[2].expect("error 6 Timeout").await;
+        line.wait_for_queue(11).await;
+        line.serve((0..12).filter(|waiter| *waiter != 6)).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p3_a_cancelled_waiter_costs_the_others_nothing() {
+    limit(async {
+        let mut line = Line::of(12).await;
+        line.workers[1].tell("cancel 5").await;
+        line.workers[1].expect("cancelled 5").await;
+        line.wait_for_queue(11).await;
+        line.serve((0..12).filter(|waiter| *waiter != 5)).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p3_the_waiters_of_a_killed_process_cost_the_others_nothing() {
+    limit(async {
+        let line = Line::of(16).await;
+        line.workers[2].signal(Signal::SIGKILL);
+        // At once: its connection is gone, so nobody waits for its time-to-live to pass.
+        line.serve((0..16).filter(|waiter| waiter % 4 != 2)).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p3_order_outlasts_every_internal_time() {
+    limit(async {
+        let line = Line::of(8).await;
+        let timing = Timing::default();
+        let longest = timing.lease.max(timing.waiter_ttl).max(timing.grant_ttl).max(timing.poll_interval);
+        // Held longer than any of them: polls and renewals keep everybody where they are.
+        tokio::time::sleep(longest + Duration::from_millis(500)).await;
+        line.wait_for_queue(8).await;
+        line.serve(0..8).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p3_try_lock_never_overtakes() {
+    limit(async {
+        let mut line = Line::of(2).await;
+        assert!(line.client.lock(NAME).try_lock().await.unwrap().is_none(), "held");
+        line.workers[3].tell(&format!("try {NAME} t")).await;
+        line.workers[3].expect("tried t false").await;
+        // Free for an instant on the server's side, with two waiters: it is theirs.
+        assert!(line.client.lock(NAME).force_unlock().await.unwrap());
+        assert!(line.client.lock(NAME).try_lock().await.unwrap().is_none(), "the first waiter has it");
+        line.workers[0].expect("held 0").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p3_a_guard_dropped_and_locked_again_goes_to_the_end_of_the_queue() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let lock = client.lock(NAME);
+        // In a scope the owner is the same, but a dropped guard is no hold to re-enter.
+        fairlock::owner::scope(async {
+            let guard = lock.lock().await.unwrap();
+            let mut worker = Worker::start(&server.url()).await;
+            worker.tell(&format!("lock {NAME} w")).await;
+            eventually("the worker waits", async || lock.status().await.unwrap().queue.len() == 1).await;
+            drop(guard);
+            let (again, ()) = tokio::join!(lock.lock(), async {
+                worker.expect("held w").await;
+                worker.tell("unlock w").await;
+                worker.expect("unlocked w Ok(Freed)").await;
+            });
+            again.unwrap().unlock().await.unwrap();
+        })
+        .await;
+    })
+    .await;
+}

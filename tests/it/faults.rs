@@ -1,0 +1,242 @@
+//! The server goes away, forgets, stalls, or is full.
+
+use std::time::Duration;
+
+use fairlock::{LockClient, LockError, Loss, TryLockError, UnlockError, Unlocked};
+
+use crate::support::{Proxy, Server, Timing, eventually, limit};
+
+const NAME: &str = "fault";
+
+/// One holds and ten wait.
+async fn one_and_ten(client: &LockClient) -> (fairlock::LockGuard, Vec<tokio::task::JoinHandle<u64>>) {
+    let holder = client.lock(NAME).lock().await.unwrap();
+    let mut waits = Vec::new();
+    for waiting in 1..=10 {
+        let lock = client.lock(NAME);
+        waits.push(tokio::spawn(async move {
+            let guard = lock.lock().await.unwrap();
+            let token = guard.token();
+            // Lost or freed: after a restart both are right answers.
+            let _ = guard.unlock().await;
+            token
+        }));
+        let lock = client.lock(NAME);
+        eventually("it waits", async || lock.status().await.unwrap().queue.len() == waiting).await;
+    }
+    (holder, waits)
+}
+
+async fn all_get_through(waits: Vec<tokio::task::JoinHandle<u64>>) -> Vec<u64> {
+    let mut tokens = Vec::new();
+    for wait in waits {
+        tokens.push(wait.await.unwrap());
+    }
+    tokens
+}
+
+#[tokio::test]
+async fn a_restart_without_data_loses_the_hold_and_no_waiter() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let (holder, waits) = one_and_ten(&client).await;
+        server.restart().await;
+        let mut tokens = all_get_through(waits).await;
+        assert_eq!(holder.lost().await, Loss::Gone);
+        assert!(tokens.iter().all(|token| *token > holder.token()));
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!(tokens.len(), 10);
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_restart_with_data_keeps_hold_queue_and_order() {
+    limit(async {
+        let server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+        let client = Timing::default().connect(&server.url()).await;
+        let (holder, waits) = one_and_ten(&client).await;
+        server.restart_with_data().await;
+        let lock = client.lock(NAME);
+        eventually("it is back", async || lock.status().await.is_ok_and(|status| status.queue.len() == 10)).await;
+        assert!(holder.is_valid());
+        assert_eq!(holder.unlock().await.unwrap(), Unlocked::Freed);
+        let tokens = all_get_through(waits).await;
+        assert!(tokens.is_sorted(), "served in the order they came: {tokens:?}");
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_script_flush_costs_nobody_anything() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let (holder, waits) = one_and_ten(&client).await;
+        let mut redis = server.connection().await;
+        redis::cmd("SCRIPT").arg("FLUSH").exec_async(&mut redis).await.unwrap();
+        assert_eq!(holder.unlock().await.unwrap(), Unlocked::Freed);
+        assert!(all_get_through(waits).await.is_sorted());
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pause_longer_than_the_operation_timeout_ends_no_hold() {
+    limit(async {
+        let server = Server::start().await;
+        let timing = Timing::default();
+        let client = timing.connect(&server.url()).await;
+        let (holder, waits) = one_and_ten(&client).await;
+        let pause = timing.operation_timeout + Duration::from_millis(300);
+        let mut redis = server.connection().await;
+        let millis = u64::try_from(pause.as_millis()).unwrap();
+        redis::cmd("CLIENT").arg("PAUSE").arg(millis).arg("ALL").exec_async(&mut redis).await.unwrap();
+        assert!(
+            matches!(client.lock("other").try_lock().await, Err(TryLockError::Unreachable(_))),
+            "no answer is no None"
+        );
+        tokio::time::sleep(pause).await;
+        assert!(holder.is_valid(), "unknown is not lost");
+        assert_eq!(holder.unlock().await.unwrap(), Unlocked::Freed);
+        assert!(all_get_through(waits).await.is_sorted());
+        let lock = client.lock("other");
+        eventually("what try_lock may have got is given back", async || !lock.is_locked().await.unwrap()).await;
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_server_still_releases_renews_and_grants() {
+    limit(async {
+        let server = Server::with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]).await;
+        let timing = Timing::default();
+        let client = timing.connect(&server.url()).await;
+        let (holder, waits) = one_and_ten(&client).await;
+        server.fill().await;
+        tokio::time::sleep(timing.lease + timing.lease / 2).await;
+        assert!(holder.is_valid(), "renewals run on a full server");
+        assert_eq!(holder.unlock().await.unwrap(), Unlocked::Freed);
+        assert!(all_get_through(waits).await.is_sorted());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_unlock_without_an_answer_is_unknown_and_goes_on_by_itself() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let client = Timing::default().connect(&proxy.url()).await;
+        let observer = Timing::default().connect(&server.url()).await;
+        let guard = client.lock(NAME).lock().await.unwrap();
+        proxy.blackhole(true);
+        assert!(matches!(guard.unlock().await, Err(UnlockError::Unknown { .. })));
+        assert!(observer.lock(NAME).is_locked().await.unwrap());
+        proxy.blackhole(false);
+        let lock = observer.lock(NAME);
+        eventually("the background has released it", async || !lock.is_locked().await.unwrap()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_a_release_is_still_freed_and_not_lost() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let client = Timing::default().connect(&proxy.url()).await;
+        for _ in 0..20 {
+            let guard = client.lock(NAME).lock().await.unwrap();
+            proxy.swallow_next_reply();
+            assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+        }
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_an_acquire_is_asked_again_and_counts_once() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let client = Timing::default().connect(&proxy.url()).await;
+        let observer = Timing::default().connect(&server.url()).await;
+        for _ in 0..20 {
+            proxy.swallow_next_reply();
+            let guard = client.lock(NAME).lock().await.unwrap();
+            assert_eq!(observer.lock(NAME).status().await.unwrap().holder.unwrap().holds, 1);
+            assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+        }
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_that_arrives_late_is_refused() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let timing = Timing::default();
+        let client = timing.connect(&proxy.url()).await;
+        let observer = timing.connect(&server.url()).await;
+        client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
+        // Held back on its way until long after the caller gave up, then delivered.
+        proxy.delay(timing.operation_timeout + Duration::from_millis(500));
+        assert!(client.lock(NAME).try_lock().await.is_err());
+        proxy.delay(Duration::ZERO);
+        drop(client);
+        tokio::time::sleep(2 * timing.operation_timeout).await;
+        assert!(!observer.lock(NAME).is_locked().await.unwrap());
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_a_server_a_bounded_wait_says_unreachable_and_an_unbounded_one_waits() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        server.kill().await;
+        let bounded = client.lock(NAME).lock_timeout(Duration::from_millis(500)).await;
+        assert!(matches!(bounded, Err(LockError::Unreachable(_))), "{bounded:?}");
+        let lock = client.lock(NAME);
+        let unbounded = tokio::spawn(async move { lock.lock().await });
+        server.restart().await;
+        unbounded.await.unwrap().unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_idle_client_notices_a_frozen_server_and_comes_back() {
+    limit(async {
+        let server = Server::start().await;
+        let timing = Timing::default();
+        let client = timing.connect(&server.url()).await;
+        server.pause();
+        tokio::time::sleep(4 * timing.operation_timeout).await;
+        server.resume();
+        client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}

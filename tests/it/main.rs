@@ -1,0 +1,14 @@
+//! The promises of the design, each by its name, against real servers that the tests start and end.
+
+mod api;
+mod cleanup;
+mod dead_waiters;
+mod errors;
+mod exclusion;
+mod fairness;
+mod faults;
+mod holders;
+mod reentrance;
+mod support;
+mod tokens;
+mod wakeups;

@@ -1,0 +1,222 @@
+//! P4: the count on the server equals the number of live guards at rest; and who re-enters.
+
+use std::time::Duration;
+
+use fairlock::{FairLock, LockClient, LockError, LockGuard, Owner, TryLockError, Unlocked, owner};
+
+use crate::support::{Proxy, Random, Server, Timing, eventually, limit, limit_to};
+
+const NAME: &str = "nested";
+
+async fn holds_on_server(lock: &FairLock) -> u32 {
+    lock.status().await.unwrap().holder.map_or(0, |holder| holder.holds)
+}
+
+#[tokio::test]
+async fn nested_guards_count_and_share_the_token() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let lock = client.lock(NAME);
+        owner::scope(async {
+            let outer = lock.lock().await.unwrap();
+            let inner = lock.try_lock().await.unwrap().expect("ours already");
+            assert_eq!((outer.holds(), holds_on_server(&lock).await, lock.hold_count()), (2, 2, 2));
+            assert_eq!(inner.token(), outer.token(), "re-entry keeps the token");
+            assert!(lock.held_by_me());
+            // Not in the order of a stack, which nobody promised.
+            assert_eq!(outer.unlock().await.unwrap(), Unlocked::StillHeld(1));
+            assert!(inner.is_valid());
+            assert_eq!(holds_on_server(&lock).await, 1);
+            assert_eq!(inner.unlock().await.unwrap(), Unlocked::Freed);
+        })
+        .await;
+        assert!(!lock.is_locked().await.unwrap() && !lock.held_by_me());
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn with_runs_in_the_owners_scope_and_releases_also_in_a_panic() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let lock = client.lock(NAME);
+        let inside = lock.clone();
+        let holds = lock
+            .with(|held| async move {
+                let _nested = inside.lock().await.unwrap();
+                held.holds()
+            })
+            .await
+            .unwrap();
+        assert_eq!(holds, 2);
+        let panicking = lock.clone();
+        let task = tokio::spawn(async move { panicking.with(|_| async { panic!("in the section") }).await });
+        assert!(task.await.unwrap_err().is_panic());
+        lock.lock().await.unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_owner_goes_where_it_is_carried_and_guards_go_anywhere() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let me = Owner::new();
+        let lock = client.lock(NAME);
+        let guard = me.scope(lock.lock()).await.unwrap();
+        let elsewhere = client.lock(NAME);
+        let nested = tokio::spawn(me.scope(async move { elsewhere.lock().await.unwrap() })).await.unwrap();
+        assert_eq!((nested.holds(), nested.owner()), (2, me));
+        assert!(lock.try_lock().await.unwrap().is_none(), "outside the scope it is somebody else");
+        std::thread::spawn(move || drop(guard)).join().unwrap();
+        eventually("the server hears of it", async || holds_on_server(&lock).await == 1).await;
+        nested.unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_branches_of_one_scope_share_the_lock_and_the_second_waits_for_the_first_attempt() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let lock = client.lock(NAME);
+        let stranger = lock.lock().await.unwrap();
+        owner::scope(async {
+            let both = async { tokio::join!(lock.lock(), lock.lock()) };
+            let free = async {
+                let queue = async || lock.status().await.unwrap().queue.len() == 1;
+                eventually("one attempt for both", queue).await;
+                assert!(lock.try_lock().await.unwrap().is_none(), "a third branch does not wait");
+                stranger.unlock().await.unwrap();
+            };
+            let ((first, second), ()) = tokio::join!(both, free);
+            let (first, second) = (first.unwrap(), second.unwrap());
+            assert_eq!((first.token(), first.holds()), (second.token(), 2));
+            assert_eq!(holds_on_server(&lock).await, 2);
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_nested_call_on_a_lost_hold_answers_lost_and_never_begins_a_new_one() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let lock = client.lock(NAME);
+        owner::scope(async {
+            let outer = lock.lock().await.unwrap();
+            let mut redis = server.connection().await;
+            redis::cmd("DEL").arg(format!("fairlock:{{n:{NAME}}}")).exec_async(&mut redis).await.unwrap();
+            assert!(matches!(lock.lock().await, Err(LockError::Lost)));
+            assert!(!outer.is_valid());
+            assert!(matches!(lock.try_lock().await, Err(TryLockError::Lost)), "and again");
+            assert!(!lock.is_locked().await.unwrap());
+            drop(outer);
+            // With the lost guard gone the same owner may begin anew.
+            lock.lock().await.unwrap().unlock().await.unwrap();
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_nested_future_that_is_dropped_half_way_leaves_the_count_exact() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let client = Timing::default().connect(&proxy.url()).await;
+        let observer = Timing::default().connect(&server.url()).await.lock(NAME);
+        let lock = client.lock(NAME);
+        owner::scope(async {
+            let outer = lock.lock().await.unwrap();
+            proxy.delay(Duration::from_millis(20));
+            for _ in 0..10 {
+                // Dropped while the request is on its way: it will run.
+                let dropped = tokio::time::timeout(Duration::from_millis(30), lock.lock()).await;
+                drop(dropped);
+                eventually("the count is right again", async || holds_on_server(&observer).await == 1).await;
+            }
+            assert!(outer.is_valid());
+            outer.unlock().await.unwrap();
+        })
+        .await;
+        assert!(!observer.is_locked().await.unwrap());
+    })
+    .await;
+}
+
+/// 20,000 random lock and unlock calls, one to eight deep, while 30 % of the replies get lost
+/// together with the connection they were to come by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p4_counts_are_exact_when_replies_get_lost() {
+    limit_to(Duration::from_secs(600), async {
+        let seed = 0x4661_6972;
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        proxy.swallow_replies(0.3, seed);
+        let observer = Timing::default().connect(&server.url()).await;
+        let walks = (0..20u64).map(|walk| {
+            let (url, observer) = (proxy.url(), observer.clone());
+            tokio::spawn(async move {
+                let client = Timing::patient().connect(&url).await;
+                Owner::new().scope(walk_randomly(client, observer, walk, seed + walk)).await
+            })
+        });
+        for walk in futures::future::join_all(walks).await {
+            walk.unwrap();
+        }
+        proxy.swallow_replies(0.0, seed);
+        drop(observer);
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+/// `eventually`, for a task that is spawned: async closures are not `Send` for every lifetime.
+async fn comes_to_rest_at(expected: u32, seen: &FairLock, what: &str) {
+    let begun = std::time::Instant::now();
+    while holds_on_server(seen).await != expected {
+        assert!(begun.elapsed() < crate::support::PATIENCE, "it never came true: {what}");
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}
+
+async fn walk_randomly(client: LockClient, observer: LockClient, walk: u64, seed: u64) {
+    let (lock, seen) = (client.lock(format!("walk {walk}")), observer.lock(format!("walk {walk}")));
+    let mut random = Random::new(seed);
+    let mut guards: Vec<LockGuard> = Vec::new();
+    for step in 0..1000 {
+        if guards.is_empty() || (guards.len() < 8 && random.below(2) == 0) {
+            guards.push(lock.lock().await.unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}")));
+        } else {
+            let guard = guards.swap_remove(random.below(guards.len() as u64) as usize);
+            match random.below(2) {
+                0 => drop(guard),
+                _ => drop(guard.unlock().await.unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}"))),
+            }
+        }
+        if step % 50 == 0 {
+            let expected = guards.len() as u32;
+            let rest = format!("seed {seed} step {step}: the server counts {expected}");
+            comes_to_rest_at(expected, &seen, &rest).await;
+            assert_eq!(lock.hold_count(), expected);
+        }
+    }
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+    comes_to_rest_at(0, &seen, "nothing is left").await;
+    // Its goodbyes may get lost as well: the server's word above is what counts.
+    let _ = client.close().await;
+}

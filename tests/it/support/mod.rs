@@ -1,0 +1,103 @@
+//! What the tests stand on: servers, a proxy with faults, worker processes, and bounded waiting.
+
+mod proxy;
+mod server;
+mod worker;
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use fairlock::{LockClient, LockClientBuilder};
+
+pub use proxy::Proxy;
+pub use server::Server;
+pub use worker::{Worker, count};
+
+/// How long anything may take that the tests wait for. A hang is a failed test.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Short enough for a test to sit through, long enough for a loaded machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    pub lease: Duration,
+    pub operation_timeout: Duration,
+    pub waiter_ttl: Duration,
+    pub poll_interval: Duration,
+    pub grant_ttl: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_millis(3000),
+            operation_timeout: Duration::from_millis(1000),
+            waiter_ttl: Duration::from_millis(3000),
+            poll_interval: Duration::from_millis(500),
+            grant_ttl: Duration::from_millis(1500),
+        }
+    }
+}
+
+impl Timing {
+    /// For tests in which the faults are to be the only reason for a delay.
+    pub fn patient() -> Self {
+        Self { lease: Duration::from_secs(30), operation_timeout: Duration::from_secs(10), ..Self::default() }
+    }
+
+    pub fn builder(&self) -> LockClientBuilder {
+        LockClient::builder()
+            .lease(self.lease)
+            .operation_timeout(self.operation_timeout)
+            .waiter_ttl(self.waiter_ttl)
+            .poll_interval(self.poll_interval)
+            .grant_ttl(self.grant_ttl)
+    }
+
+    pub async fn connect(&self, url: &str) -> LockClient {
+        self.builder().connect(url).await.expect("the server is there")
+    }
+}
+
+/// A whole test: one that hangs has failed.
+pub async fn limit<F: Future>(test: F) -> F::Output {
+    limit_to(Duration::from_secs(90), test).await
+}
+
+pub async fn limit_to<F: Future>(longest: Duration, test: F) -> F::Output {
+    tokio::time::timeout(longest, test).await.expect("the test hangs")
+}
+
+/// Asks again and again until it is so.
+pub async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
+    let begun = Instant::now();
+    while !is_so().await {
+        assert!(begun.elapsed() < PATIENCE, "it never came true: {what}");
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}
+
+/// Numbers that look random and are the same for the same seed (splitmix64, by Sebastiano Vigna).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// True with this probability.
+    pub fn chance(&mut self, probability: f64) -> bool {
+        (self.next() >> 11) as f64 / ((1u64 << 53) as f64) < probability
+    }
+}

@@ -1,0 +1,253 @@
+//! A TCP proxy that knows where commands and replies begin and end, and mistreats them.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::{Random, Server, eventually};
+
+pub struct Proxy {
+    port: u16,
+    server: redis::Client,
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+struct Shared {
+    faults: Mutex<Faults>,
+    /// A network that delivers nothing for now, and everything later, as TCP does.
+    stalled: watch::Sender<bool>,
+    /// Grows when all connections of before are to be reset.
+    generation: watch::Sender<u64>,
+    /// The server's names for the connections that go through here.
+    ports: Mutex<HashSet<u16>>,
+}
+
+struct Faults {
+    delay: Duration,
+    drop_pushes: bool,
+    refuse: bool,
+    swallow: f64,
+    swallow_next: bool,
+    random: Random,
+    rewrite: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Proxy {
+    pub async fn start(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared {
+            faults: Mutex::new(Faults {
+                delay: Duration::ZERO,
+                drop_pushes: false,
+                refuse: false,
+                swallow: 0.0,
+                swallow_next: false,
+                random: Random::new(0),
+                rewrite: None,
+            }),
+            stalled: watch::Sender::new(false),
+            generation: watch::Sender::new(0),
+            ports: Mutex::default(),
+        });
+        let accepting = tokio::spawn(accept(listener, server.port(), shared.clone()));
+        Self { port, server: redis::Client::open(server.url()).unwrap(), shared, accepting }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut self.shared.faults.lock().unwrap());
+    }
+
+    /// Each way.
+    pub fn delay(&self, delay: Duration) {
+        self.set(|faults| faults.delay = delay);
+    }
+
+    /// Nothing arrives, either way, until it is switched off: then all of it does.
+    pub fn blackhole(&self, on: bool) {
+        self.shared.stalled.send_replace(on);
+    }
+
+    pub fn drop_pushes(&self, on: bool) {
+        self.set(|faults| faults.drop_pushes = on);
+    }
+
+    /// New connections are closed at once.
+    pub fn refuse(&self, on: bool) {
+        self.set(|faults| faults.refuse = on);
+    }
+
+    /// With this probability the reply to a script is lost, and the connection with it: without
+    /// request ids in the protocol there is no other way to lose a reply.
+    pub fn swallow_replies(&self, probability: f64, seed: u64) {
+        self.set(|faults| (faults.swallow, faults.random) = (probability, Random::new(seed)));
+    }
+
+    /// The same for the next script.
+    pub fn swallow_next_reply(&self) {
+        self.set(|faults| faults.swallow_next = true);
+    }
+
+    pub fn reset_all(&self) {
+        self.shared.generation.send_modify(|generation| *generation += 1);
+    }
+
+    /// In replies; of equal length.
+    pub fn rewrite(&self, from: &str, to: &str) {
+        assert_eq!(from.len(), to.len());
+        self.set(|faults| faults.rewrite = Some((from.into(), to.into())));
+    }
+
+    /// The server has noticed that nobody is connected through here.
+    pub async fn assert_no_connections(&self) {
+        let mut redis = self.server.get_multiplexed_async_connection().await.unwrap();
+        let list = redis::cmd("CLIENT").arg("LIST").clone();
+        let redis = tokio::sync::Mutex::new(&mut redis);
+        eventually("the server has noticed", async || {
+            let clients: String = list.query_async(*redis.lock().await).await.unwrap();
+            let ports = self.shared.ports.lock().unwrap();
+            !ports.iter().any(|port| clients.contains(&format!(" addr=127.0.0.1:{port} ")))
+        })
+        .await;
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.reset_all();
+    }
+}
+
+async fn accept(listener: TcpListener, to: u16, shared: Arc<Shared>) {
+    while let Ok((client, _)) = listener.accept().await {
+        if shared.faults.lock().unwrap().refuse {
+            continue;
+        }
+        let Ok(server) = TcpStream::connect(("127.0.0.1", to)).await else { continue };
+        shared.ports.lock().unwrap().insert(server.local_addr().unwrap().port());
+        client.set_nodelay(true).unwrap();
+        server.set_nodelay(true).unwrap();
+        tokio::spawn(carry(client, server, shared.clone()));
+    }
+}
+
+/// One connection, until either side closes it or a fault does.
+async fn carry(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
+    let mut generation = shared.generation.subscribe();
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let asked = Arc::new(Mutex::new(VecDeque::new()));
+    let back = tokio::spawn(replies(from_server, deliver(to_client, &shared), shared.clone(), asked.clone()));
+    let stop = back.abort_handle();
+    let there = tokio::spawn(commands(from_client, deliver(to_server, &shared), shared.clone(), asked));
+    let stop_asking = there.abort_handle();
+    tokio::select! {
+        _ = back => stop_asking.abort(),
+        // The client is gone; what it has sent goes on to the server, as on a real network.
+        _ = there => stop.abort(),
+        _ = generation.changed() => {
+            stop.abort();
+            stop_asking.abort();
+        }
+    }
+}
+
+type Line = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
+
+/// Writes what is due, in order. Ends, and closes its side, when the line is dropped and empty.
+fn deliver(mut to: OwnedWriteHalf, shared: &Arc<Shared>) -> Line {
+    let (line, mut queue) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    let mut stalled = shared.stalled.subscribe();
+    tokio::spawn(async move {
+        while let Some((due, frame)) = queue.recv().await {
+            tokio::time::sleep_until(due).await;
+            if stalled.wait_for(|stalled| !stalled).await.is_err() || to.write_all(&frame).await.is_err() {
+                return;
+            }
+        }
+    });
+    line
+}
+
+async fn commands(mut from: OwnedReadHalf, to: Line, shared: Arc<Shared>, asked: Arc<Mutex<VecDeque<bool>>>) {
+    let mut buffer = Vec::new();
+    while let Some(frame) = next_frame(&mut from, &mut buffer).await {
+        let head = String::from_utf8_lossy(&frame[..frame.len().min(40)]).to_uppercase();
+        asked.lock().unwrap().push_back(head.contains("\r\nEVAL"));
+        let due = Instant::now() + shared.faults.lock().unwrap().delay;
+        if to.send((due, frame)).is_err() {
+            return;
+        }
+    }
+}
+
+async fn replies(mut from: OwnedReadHalf, to: Line, shared: Arc<Shared>, asked: Arc<Mutex<VecDeque<bool>>>) {
+    let mut buffer = Vec::new();
+    while let Some(mut frame) = next_frame(&mut from, &mut buffer).await {
+        let is_message = frame.starts_with(b">") && !frame.windows(9).take(24).any(|word| word == b"subscribe");
+        let is_script = !is_message && asked.lock().unwrap().pop_front().unwrap_or(false);
+        let mut faults = shared.faults.lock().unwrap();
+        if is_message && faults.drop_pushes {
+            continue;
+        }
+        let probability = faults.swallow;
+        if is_script && (std::mem::take(&mut faults.swallow_next) || faults.random.chance(probability)) {
+            return;
+        }
+        if let Some((from, to)) = &faults.rewrite {
+            replace(&mut frame, from, to);
+        }
+        if to.send((Instant::now() + faults.delay, frame)).is_err() {
+            return;
+        }
+    }
+}
+
+fn replace(frame: &mut [u8], from: &[u8], to: &[u8]) {
+    if let Some(at) = frame.windows(from.len()).position(|window| window == from) {
+        frame[at..at + to.len()].copy_from_slice(to);
+    }
+}
+
+async fn next_frame(from: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
+    loop {
+        if let Some(length) = frame_length(buffer) {
+            return Some(buffer.drain(..length).collect());
+        }
+        match from.read_buf(buffer).await {
+            Ok(0) | Err(_) => return None,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// The length of the first RESP3 frame, if it is complete.
+fn frame_length(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.windows(2).position(|window| window == b"\r\n")? + 2;
+    let number = || std::str::from_utf8(&bytes[1..end - 2]).ok()?.parse::<i64>().ok();
+    let elements = |count: i64| (0..count).try_fold(end, |length, _| Some(length + frame_length(&bytes[length..])?));
+    match bytes[0] {
+        b'$' | b'!' | b'=' => {
+            let length = usize::try_from(number()?).map_or(end, |length| end + length + 2);
+            (bytes.len() >= length).then_some(length)
+        }
+        b'*' | b'~' | b'>' => elements(number()?.max(0)),
+        b'%' => elements(2 * number()?),
+        // An attribute comes before the value that it is about.
+        b'|' => elements(2 * number()? + 1),
+        _ => Some(end),
+    }
+}

@@ -1,0 +1,194 @@
+//! A `redis-server` of the test's own.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use redis::aio::MultiplexedConnection;
+use tempfile::TempDir;
+
+use super::eventually;
+
+/// Listens on a free port and on a Unix socket; ends with the test.
+pub struct Server {
+    dir: TempDir,
+    port: u16,
+    args: Vec<String>,
+    process: Mutex<Option<Child>>,
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    pub async fn with(args: &[&str]) -> Self {
+        let server = Self {
+            dir: TempDir::new().unwrap(),
+            port: free_port(),
+            args: args.iter().map(ToString::to_string).collect(),
+            process: Mutex::new(None),
+        };
+        server.launch().await;
+        server
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    pub fn unix_url(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
+    }
+
+    async fn launch(&self) {
+        let child = Command::new("redis-server")
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--unixsocket", self.socket().to_str().unwrap()])
+            .args(["--dir", self.dir.path().to_str().unwrap()])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args(&self.args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("redis-server does not start ({error}): run scripts/setup"));
+        *self.process.lock().unwrap() = Some(child);
+        eventually("redis-server answers", async || self.answers().await).await;
+    }
+
+    async fn answers(&self) -> bool {
+        let Ok(client) = redis::Client::open(self.url()) else { return false };
+        let Ok(mut connection) = client.get_multiplexed_async_connection().await else { return false };
+        match redis::cmd("PING").query_async::<String>(&mut connection).await {
+            Ok(_) => true,
+            Err(error) => error.code() == Some("NOAUTH"),
+        }
+    }
+
+    /// For looking at the server past the library.
+    pub async fn connection(&self) -> MultiplexedConnection {
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
+        let client = redis::Client::open(self.url()).unwrap();
+        client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(child) = &*self.process.lock().unwrap() {
+            kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
+        }
+    }
+
+    pub fn pause(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    pub async fn kill(&self) {
+        self.end();
+    }
+
+    fn end(&self) {
+        if let Some(mut child) = self.process.lock().unwrap().take() {
+            // A stopped process dies of SIGKILL all the same.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Killed and started again, with nothing in it.
+    pub async fn restart(&self) {
+        self.end();
+        self.launch().await;
+    }
+
+    /// The same for a server with `--appendonly yes`: what it had is there again.
+    pub async fn restart_with_data(&self) {
+        assert!(self.args.iter().any(|arg| arg == "--appendonly"), "it keeps nothing");
+        self.restart().await;
+    }
+
+    pub async fn version(&self) -> String {
+        let info: String = redis::cmd("INFO").arg("server").query_async(&mut self.connection().await).await.unwrap();
+        info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap().trim().to_owned()
+    }
+
+    /// How often a command was run, by INFO commandstats.
+    pub async fn calls(&self, command: &str) -> u64 {
+        let mut redis = self.connection().await;
+        let info: String = redis::cmd("INFO").arg("commandstats").query_async(&mut redis).await.unwrap();
+        let start = format!("cmdstat_{command}:calls=");
+        let calls = info.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok());
+        calls.unwrap_or(0)
+    }
+
+    /// Until it takes no more.
+    pub async fn fill(&self) {
+        let mut redis = self.connection().await;
+        for size in [100_000, 10_000, 1_000, 100, 1] {
+            for number in 0.. {
+                let key = format!("filler {size} {number}");
+                let set = redis::cmd("SET").arg(key).arg("x".repeat(size)).exec_async(&mut redis).await;
+                if let Err(error) = set {
+                    assert_eq!(error.code(), Some("OOM"), "{error}");
+                    break;
+                }
+            }
+        }
+    }
+
+    pub async fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> =
+            redis::cmd("KEYS").arg("*").query_async(&mut self.connection().await).await.unwrap();
+        keys.sort();
+        keys
+    }
+
+    /// P10: with no holder and no waiter a name leaves its token at most, and that has a TTL;
+    /// tombstones go by themselves within seconds. Nobody is subscribed any more.
+    pub async fn assert_clean(&self) {
+        let mut redis = self.connection().await;
+        let offending = async |redis: &mut MultiplexedConnection| {
+            let mut offending = Vec::new();
+            for key in self.keys().await {
+                let ttl: i64 = redis::cmd("PTTL").arg(&key).query_async(redis).await.unwrap();
+                if !key.ends_with("}:token") || ttl == -1 {
+                    offending.push(format!("{key:?} with a TTL of {ttl} ms"));
+                }
+            }
+            let channels: Vec<String> = redis::cmd("PUBSUB").arg("CHANNELS").query_async(redis).await.unwrap();
+            offending.extend(channels.into_iter().map(|channel| format!("subscription {channel}")));
+            offending
+        };
+        for _ in 0..300 {
+            if offending(&mut redis).await.is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("left behind: {:#?}", offending(&mut redis).await);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}

@@ -1,0 +1,117 @@
+//! P2: tokens strictly grow for each lock name, whatever happens in between.
+
+use fairlock::{FairLock, owner};
+use tokio::sync::mpsc;
+
+use crate::support::{Server, Timing, limit};
+
+const NAME: &str = "token";
+
+async fn next(lock: &FairLock) -> u64 {
+    let guard = lock.lock().await.unwrap();
+    let token = guard.token();
+    guard.unlock().await.unwrap();
+    token
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p2_tokens_grow_over_ten_thousand_acquisitions() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        // Half by hand-over, half by taking it free. Told while held, so the order is that of holding.
+        let (tell, mut told) = mpsc::unbounded_channel();
+        for _ in 0..4 {
+            let (lock, tell) = (client.lock(NAME), tell.clone());
+            tokio::spawn(async move {
+                for _ in 0..2500 {
+                    let guard = lock.lock().await.unwrap();
+                    tell.send(guard.token()).unwrap();
+                    guard.unlock().await.unwrap();
+                }
+            });
+        }
+        drop(tell);
+        let (mut last, mut count) = (0, 0);
+        while let Some(token) = told.recv().await {
+            assert!(token > last, "{token} after {last}");
+            (last, count) = (token, count + 1);
+        }
+        assert_eq!(count, 10_000);
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p2_tokens_grow_over_everything_that_ends_a_hold() {
+    limit(async {
+        let server = Server::start().await;
+        let timing = Timing::default();
+        let client = timing.connect(&server.url()).await;
+        let lock = client.lock(NAME);
+        let mut redis = server.connection().await;
+        let mut last = next(&lock).await;
+        let mut grows = |what: &str, token: u64| {
+            assert!(token > last, "after {what}: {token}, before it {last}");
+            last = token;
+        };
+
+        let expired = lock.with_lease(timing.operation_timeout).lock().await.unwrap();
+        grows("a plain hold", expired.token());
+        expired.lost().await;
+        grows("an expiry", next(&lock).await);
+
+        let forced = lock.lock().await.unwrap();
+        grows("a plain hold", forced.token());
+        lock.force_unlock().await.unwrap();
+        grows("a force_unlock", next(&lock).await);
+
+        redis::cmd("FLUSHALL").exec_async(&mut redis).await.unwrap();
+        grows("FLUSHALL", next(&lock).await);
+
+        let key = format!("fairlock:{{n:{NAME}}}:token");
+        redis::cmd("DEL").arg(&key).exec_async(&mut redis).await.unwrap();
+        grows("DEL of the token", next(&lock).await);
+
+        // As after a jump of the server's clock to the past: the stored token is ahead of it.
+        let ahead = u64::MAX >> 12;
+        redis::cmd("SET").arg(&key).arg(ahead).arg("PX").arg(60_000).exec_async(&mut redis).await.unwrap();
+        grows("a stored token ahead of the clock", next(&lock).await);
+        assert_eq!(next(&lock).await, ahead + 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p2_tokens_grow_over_a_restart_without_data() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let lock = client.lock(NAME);
+        let before = next(&lock).await;
+        server.restart().await;
+        assert!(next(&lock).await > before);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p2_reentry_keeps_the_token() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let lock = client.lock(NAME);
+        owner::scope(async {
+            let outer = lock.lock().await.unwrap();
+            for _ in 0..3 {
+                let inner = lock.lock().await.unwrap();
+                assert_eq!(inner.token(), outer.token());
+                inner.unlock().await.unwrap();
+            }
+        })
+        .await;
+    })
+    .await;
+}
