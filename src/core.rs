@@ -122,7 +122,7 @@ pub(crate) struct Departure {
     pub(crate) lease: Duration,
 }
 
-async fn depart(seat: &Arc<Seat>, mut departure: Departure, limit: Instant) {
+async fn depart(seat: &Arc<Seat>, departure: Departure, limit: Instant) {
     let core = &seat.core;
     let ticket = seat.ticket(departure.attempt);
     while now() < limit {
@@ -140,7 +140,7 @@ async fn depart(seat: &Arc<Seat>, mut departure: Departure, limit: Instant) {
                 return;
             }
             // A leave is as good the second time, and needs no seq of its own.
-            Err(_) => departure.last_ms = departure.last_ms.max(1),
+            Err(_) => {}
         }
         sleep(RETRY_PAUSE).await;
     }

@@ -71,8 +71,13 @@ local function advance()
     size = 128
   end
   if #removed > 0 then
+    local lifetime = redis.call('PTTL', queue)
     redis.call('LTRIM', queue, seen, -1)
-    for i = #kept, 1, -1 do redis.call('LPUSH', queue, kept[i]) end
+    if #kept > 0 then
+      for i = #kept, 1, -1 do redis.call('LPUSH', queue, kept[i]) end
+      -- Trimmed to nothing and pushed again it would live for ever (P10).
+      redis.call('PEXPIRE', queue, math.max(lifetime, 1))
+    end
     redis.call('ZREM', deadlines, unpack(removed))
     if redis.call('EXISTS', queue) == 0 then redis.call('DEL', deadlines, labels) end
   end

@@ -181,6 +181,7 @@ async fn a_lost_reply_to_an_acquire_is_asked_again_and_counts_once() {
             assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
         }
         client.close().await.unwrap();
+        drop(observer);
         server.assert_clean().await;
     })
     .await;
@@ -202,6 +203,7 @@ async fn a_request_that_arrives_late_is_refused() {
         drop(client);
         tokio::time::sleep(2 * timing.operation_timeout).await;
         assert!(!observer.lock(NAME).is_locked().await.unwrap());
+        drop(observer);
         server.assert_clean().await;
     })
     .await;

@@ -164,14 +164,14 @@ async fn p4_counts_are_exact_when_replies_get_lost() {
         let seed = 0x4661_6972;
         let server = Server::start().await;
         let proxy = Proxy::start(&server).await;
-        proxy.swallow_replies(0.3, seed);
         let observer = Timing::default().connect(&server.url()).await;
-        let walks = (0..20u64).map(|walk| {
-            let (url, observer) = (proxy.url(), observer.clone());
-            tokio::spawn(async move {
-                let client = Timing::patient().connect(&url).await;
-                Owner::new().scope(walk_randomly(client, observer, walk, seed + walk)).await
-            })
+        let mut clients = Vec::new();
+        for _ in 0..20 {
+            clients.push(Timing::patient().connect(&proxy.url()).await);
+        }
+        proxy.swallow_replies(0.3, seed);
+        let walks = (0u64..).zip(clients).map(|(walk, client)| {
+            tokio::spawn(Owner::new().scope(walk_randomly(client, observer.clone(), walk, seed + walk)))
         });
         for walk in futures::future::join_all(walks).await {
             walk.unwrap();
