@@ -1,0 +1,138 @@
+//! A hand-rolled SETNX lock and its four traps, each shown failing, beside fairlock doing it right.
+//!
+//! `cargo run --example from_setnx`, against `REDIS_URL` or redis://127.0.0.1/.
+
+use std::time::Duration;
+
+use fairlock::{LockClient, LockGuard};
+use redis::aio::MultiplexedConnection;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+const SETNX: &str = "example:setnx";
+const NAME: &str = "example:from_setnx";
+const LEASE: Duration = Duration::from_millis(600);
+
+#[tokio::main]
+async fn main() -> Outcome<()> {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
+    let mut redis = redis::Client::open(url.as_str())?.get_multiplexed_async_connection().await?;
+    let client = LockClient::builder().lease(LEASE).operation_timeout(Duration::from_millis(300)).connect(&url).await?;
+    let as_claimed = [
+        dead_holder(&mut redis, &client).await?,
+        wrong_delete(&mut redis, &client).await?,
+        long_work(&mut redis, &client).await?,
+        overtaking(&mut redis, &client).await?,
+    ];
+    redis::cmd("DEL").arg(SETNX).exec_async(&mut redis).await?;
+    client.close().await?;
+    if as_claimed == [true; 4] { Ok(()) } else { Err(format!("not all as claimed: {as_claimed:?}").into()) }
+}
+
+/// `SETNX`, with nothing else: true if it is ours.
+async fn setnx(redis: &mut MultiplexedConnection, who: &str) -> Outcome<bool> {
+    Ok(redis::cmd("SETNX").arg(SETNX).arg(who).query_async(redis).await?)
+}
+
+/// The usual mend: one command with an expiry.
+async fn set_nx_px(redis: &mut MultiplexedConnection, who: &str) -> Outcome<bool> {
+    let set = redis::cmd("SET").arg(SETNX).arg(who).arg("NX").arg("PX").arg(LEASE.as_millis() as u64).to_owned();
+    Ok(set.query_async::<Option<String>>(redis).await?.is_some())
+}
+
+async fn delete(redis: &mut MultiplexedConnection) -> Outcome<bool> {
+    Ok(redis::cmd("DEL").arg(SETNX).query_async(redis).await?)
+}
+
+async fn dead_holder(redis: &mut MultiplexedConnection, client: &LockClient) -> Outcome<bool> {
+    println!("1. the holder dies before it sets an expiry");
+    delete(redis).await?;
+    setnx(redis, "A").await?;
+    // A is dead: EXPIRE never comes.
+    let ttl: i64 = redis::cmd("PTTL").arg(SETNX).query_async(redis).await?;
+    tokio::time::sleep(2 * LEASE).await;
+    let stuck = !setnx(redis, "B").await?;
+    println!("   SETNX:    PTTL says {ttl}; after two leases B is still locked out: {stuck}");
+
+    // A client that nobody renews for any more is what a death looks like to the server.
+    let dead = client.lock(NAME).with_lease(LEASE).lock().await?;
+    let guard = client.lock(NAME).lock_timeout(4 * LEASE).await?;
+    println!("   fairlock: the lease came with the lock; B has it when it ends");
+    let freed = guard.token() > dead.token();
+    guard.unlock().await?;
+    Ok(stuck && freed)
+}
+
+async fn wrong_delete(redis: &mut MultiplexedConnection, client: &LockClient) -> Outcome<bool> {
+    println!("2. a late DEL frees the lock of somebody else");
+    delete(redis).await?;
+    set_nx_px(redis, "A").await?;
+    tokio::time::sleep(LEASE + Duration::from_millis(50)).await;
+    set_nx_px(redis, "B").await?;
+    delete(redis).await?; // A, which does not know that its time is up
+    let stolen = set_nx_px(redis, "C").await?;
+    println!("   SETNX:    A deletes B's lock, C gets in beside B: {stolen}");
+
+    let late = client.lock(NAME).with_lease(LEASE).lock().await?;
+    late.lost().await;
+    let b = client.lock(NAME).lock().await?;
+    let answer = late.unlock().await;
+    let kept = b.is_valid() && client.lock(NAME).try_lock().await?.is_none();
+    println!("   fairlock: A's unlock says {answer:?}, B keeps it: {kept}");
+    b.unlock().await?;
+    Ok(stolen && answer.is_err() && kept)
+}
+
+async fn long_work(redis: &mut MultiplexedConnection, client: &LockClient) -> Outcome<bool> {
+    println!("3. the work takes longer than the expiry");
+    delete(redis).await?;
+    set_nx_px(redis, "A").await?;
+    tokio::time::sleep(2 * LEASE).await; // A still works, and nobody tells it anything
+    let both = set_nx_px(redis, "B").await?;
+    println!("   SETNX:    A and B are both inside: {both}");
+
+    let guard = client.lock(NAME).lock().await?;
+    tokio::time::sleep(2 * LEASE).await;
+    let alone = guard.is_valid() && client.lock(NAME).try_lock().await?.is_none();
+    println!("   fairlock: the lease was renewed, A is alone: {alone}; had it been lost, lost() would say so");
+    guard.unlock().await?;
+    Ok(both && alone)
+}
+
+async fn overtaking(redis: &mut MultiplexedConnection, client: &LockClient) -> Outcome<bool> {
+    println!("4. who comes last is served first");
+    delete(redis).await?;
+    set_nx_px(redis, "A").await?;
+    // B tries, is refused, and sleeps until its next try; C comes in that moment.
+    let b_refused = !set_nx_px(redis, "B").await?;
+    delete(redis).await?;
+    let overtaken = b_refused && set_nx_px(redis, "C").await? && !set_nx_px(redis, "B").await?;
+    println!("   SETNX:    C came after B and is inside, B sleeps on: {overtaken}");
+
+    let a = client.lock(NAME).lock().await?;
+    let b = spawn_wait(client, 1).await?;
+    let c = spawn_wait(client, 2).await?;
+    a.unlock().await?;
+    let b = b.await??;
+    let b_first = !c.is_finished();
+    let b_token = b.token();
+    b.unlock().await?;
+    let c = c.await??;
+    println!("   fairlock: B before C: {}", b_first && b_token < c.token());
+    let in_order = b_first && b_token < c.token();
+    c.unlock().await?;
+    Ok(overtaken && in_order)
+}
+
+/// A wait that has reached the queue, as its `place`th.
+async fn spawn_wait(
+    client: &LockClient,
+    place: usize,
+) -> Outcome<tokio::task::JoinHandle<Result<LockGuard, fairlock::LockError>>> {
+    let lock = client.lock(NAME);
+    let wait = tokio::spawn(async move { lock.lock().await });
+    while client.lock(NAME).status().await?.queue.len() < place {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(wait)
+}

@@ -1,0 +1,54 @@
+//! Nested locking through three functions that do not know of each other.
+//!
+//! `cargo run --example nested`, against `REDIS_URL` or redis://127.0.0.1/.
+
+use fairlock::{FairLock, LockClient};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+#[tokio::main]
+async fn main() -> Outcome<()> {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
+    let client = LockClient::connect(&url).await?;
+    let account = client.lock("example:account:7");
+
+    let tokens = fairlock::owner::scope(close_account(&account)).await?;
+    println!("one token through all three: {}", tokens.iter().all(|token| *token == tokens[0]));
+    println!("free afterwards: {}", !account.is_locked().await?);
+
+    // Outside a scope the same task is a stranger to its own guard.
+    let _guard = account.lock().await?;
+    let stranger = account.try_lock().await?.is_none();
+    println!("outside a scope a second call is excluded: {stranger}");
+
+    let as_claimed = stranger && tokens == [tokens[0]; 3];
+    drop(_guard);
+    client.close().await?;
+    if as_claimed { Ok(()) } else { Err("nesting did not work as it should".into()) }
+}
+
+/// Takes the lock and calls what takes it again.
+async fn close_account(account: &FairLock) -> Outcome<Vec<u64>> {
+    let guard = account.lock().await?;
+    println!("close_account: {} hold", guard.holds());
+    let mut tokens = vec![guard.token()];
+    tokens.extend(transfer(account).await?);
+    println!("close_account: unlock says {:?}", guard.unlock().await?);
+    Ok(tokens)
+}
+
+async fn transfer(account: &FairLock) -> Outcome<Vec<u64>> {
+    let guard = account.lock().await?;
+    println!("  transfer: {} holds", guard.holds());
+    let tokens = vec![guard.token(), write_ledger(account).await?];
+    println!("  transfer: unlock says {:?}", guard.unlock().await?);
+    Ok(tokens)
+}
+
+async fn write_ledger(account: &FairLock) -> Outcome<u64> {
+    let guard = account.lock().await?;
+    println!("    write_ledger: {} holds, hold_count() = {}", guard.holds(), account.hold_count());
+    let token = guard.token();
+    println!("    write_ledger: unlock says {:?}", guard.unlock().await?);
+    Ok(token)
+}
