@@ -25,7 +25,7 @@ async fn main() -> Outcome<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
     let mut redis = redis::Client::open(url.as_str())?.get_multiplexed_async_connection().await?;
     let brief = Duration::from_millis(500);
-    let builder = || LockClient::builder().operation_timeout(brief);
+    let builder = || LockClient::builder().operation_timeout(brief).poll_interval(brief);
     let (one, two) = (builder().connect(&url).await?, builder().connect(&url).await?);
 
     // A fixed lease stands for a process that hangs: nothing renews it.

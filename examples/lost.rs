@@ -12,7 +12,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 async fn main() -> Outcome<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
     let brief = Duration::from_millis(500);
-    let client = LockClient::builder().operation_timeout(brief).connect(&url).await?;
+    let client = LockClient::builder().operation_timeout(brief).poll_interval(brief).connect(&url).await?;
     let lock = client.lock("example:lost");
 
     println!("an operator unlocks by force:");

@@ -6,7 +6,7 @@
 -- KEYS[2] queue      list     tickets, oldest first
 -- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
 -- KEYS[4] tokens     string   the last token given
--- KEYS[5] labels     hash     client -> label, for those that queue
+-- KEYS[5] labels     hash     ticket -> label
 -- KEYS[6] left       string   tombstone of this owner: the seq up to which it has left (R3)
 -- ARGV[1] request    growing number, echoed
 -- ARGV[2] not_after  server ms; later than that it is refused (R2)
@@ -64,6 +64,7 @@ if now > not_after then return answer('late') end
 local buried = read('GET', left)
 if buried and tonumber(buried) >= seq then return answer('left') end
 local held = read('HMGET', lock, owner, '!attempt', '!token')
+known(held[3], lock)
 local last = tonumber(held[2]) or 0
 
 if holds > 0 then
@@ -91,14 +92,15 @@ if held[1] then
   held[3] = false
 end
 
-local more = false
+local more, stopped = false, false
 if not held[3] and waiting > 0 then
-  more = advance()
+  more, stopped = advance()
   held = redis.call('HMGET', lock, owner, '!attempt', '!token')
   if held[1] and tonumber(held[2]) == seq then return held_by_us(held[1], held[3]) end
 end
 
-if not held[3] and not more then
+-- Where advance stopped at its bound somebody alive may wait beyond it (P3).
+if not held[3] and not stopped then
   local fresh = next_token()
   hold(owner, ARGV[4], fresh, lease, label)
   return answer('held', fresh, 1, exact(lease), 0)
@@ -107,16 +109,17 @@ if not wait then return answer('busy', more and 1 or 0) end
 
 if not read('ZSCORE', deadlines, ticket) then
   read('HEXISTS', labels, present)
-  local waiters = redis.call('ZCARD', deadlines)
-  if waiters >= max_waiters then
-    local dead = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, 128)
-    if #dead > 0 then redis.call('ZREM', deadlines, unpack(dead)) end
-    waiters = waiters - #dead
+  local dead = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, 128)
+  if #dead > 0 then
+    redis.call('ZREM', deadlines, unpack(dead))
+    redis.call('HDEL', labels, unpack(dead))
   end
+  local waiters = redis.call('ZCARD', deadlines)
   if waiters >= max_waiters then return answer('full', waiters) end
+  compact()
   redis.call('RPUSH', queue, ticket)
-  redis.call('HSET', labels, present, label)
+  redis.call('HSET', labels, ticket, label)
 end
 redis.call('ZADD', deadlines, now + waiter_ttl, ticket)
 keep_queue(waiter_ttl)
-return answer('queued', held[3] or redis.call('GET', tokens) or '0', redis.call('PTTL', lock), more and 1 or 0)
+return answer('queued', held[3] or free_floor(), redis.call('PTTL', lock), more and 1 or 0)

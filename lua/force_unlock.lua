@@ -5,7 +5,7 @@
 -- KEYS[2] queue      list     tickets, oldest first
 -- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
 -- KEYS[4] tokens     string   the last token given
--- KEYS[5] labels     hash     client -> label, for those that queue
+-- KEYS[5] labels     hash     ticket -> label
 -- ARGV[1] request    growing number, echoed
 -- ARGV[2] not_after  server ms; later than that it is refused, lest it hit a later holder (R2)
 -- ARGV[3] grant_ttl  ms that a grant lives until it is confirmed

@@ -4,7 +4,7 @@
 -- KEYS[1] lock       hash     owner -> holds, and !attempt, !token, !label
 -- KEYS[2] queue      list     tickets, oldest first
 -- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
--- KEYS[4] labels     hash     client -> label, for those that queue
+-- KEYS[4] labels     hash     ticket -> label
 -- ARGV[1] request    growing number, echoed
 -- ARGV[2] most       places of the queue to look at
 --
@@ -37,7 +37,7 @@ for _, ticket in ipairs(tickets) do
   if ends_at and ends_at > now then
     reply[#reply + 1] = ticket
     reply[#reply + 1] = exact(ends_at - now)
-    reply[#reply + 1] = redis.call('HGET', labels, string.match(ticket, '^(.*):%d+:%d+$') or '') or ''
+    reply[#reply + 1] = redis.call('HGET', labels, ticket) or ''
   end
 end
 return reply

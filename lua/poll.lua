@@ -6,7 +6,7 @@
 -- KEYS[2] queue      list     tickets, oldest first
 -- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
 -- KEYS[4] tokens     string   the last token given
--- KEYS[5] labels     hash     client -> label, for those that queue
+-- KEYS[5] labels     hash     ticket -> label
 -- ARGV[1] request    growing number, echoed
 -- ARGV[2] waiter_ttl ms that a ticket lives without a poll
 -- ARGV[3] grant_ttl  ms that a grant lives until it is confirmed
@@ -31,7 +31,7 @@ local channel, present = ARGV[5], ARGV[6]
 --#include base
 --#include advance
 
-local token = read('HGET', lock, '!token')
+local token = known(read('HGET', lock, '!token'), lock)
 local waiting = read('LLEN', queue)
 read('ZCARD', deadlines)
 read('HEXISTS', labels, present)
@@ -83,7 +83,7 @@ for i = 7, #ARGV, 2 do
 end
 
 local reply = {
-  'polled', request, exact(now), more and 1 or 0, token or redis.call('GET', tokens) or '0',
+  'polled', request, exact(now), more and 1 or 0, token or free_floor(),
   redis.call('PTTL', lock), redis.call('LINDEX', queue, 0) or '',
 }
 for _, value in ipairs(answers) do reply[#reply + 1] = value end

@@ -5,7 +5,7 @@
 -- KEYS[2] queue      list     tickets, oldest first
 -- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
 -- KEYS[4] tokens     string   the last token given
--- KEYS[5] labels     hash     client -> label, for those that queue
+-- KEYS[5] labels     hash     ticket -> label
 -- KEYS[6] left       string   tombstone of this owner: the seq up to which it has left (R3)
 -- ARGV[1] request    growing number, echoed
 -- ARGV[2] last_ms    server ms up to which an earlier copy of the acquire may still be served; 0: none is under way

@@ -1,6 +1,6 @@
 //! One attempt: asked -> queued -> held. Dropping it leaves.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,19 +27,33 @@ pub(crate) struct Wish {
 
 /// Why there is no answer yet, for the caller who runs out of time.
 #[derive(Debug, Default)]
-pub(crate) struct Trouble(Mutex<Option<Source>>);
+pub(crate) struct Trouble {
+    /// A request is out and not answered: that alone is no "somebody else holds it".
+    unanswered: AtomicBool,
+    cause: Mutex<Option<Source>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the request has no answer yet")]
+struct NoAnswerYet;
 
 impl Trouble {
+    fn asks(&self) {
+        self.unanswered.store(true, Ordering::Relaxed);
+    }
+
     fn is(&self, source: Source) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(source);
+        *self.cause.lock().unwrap_or_else(PoisonError::into_inner) = Some(source);
     }
 
     fn is_over(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.unanswered.store(false, Ordering::Relaxed);
+        *self.cause.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     pub(crate) fn last(&self) -> Option<Source> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        cause.or_else(|| self.unanswered.load(Ordering::Relaxed).then(|| Arc::new(NoAnswerYet) as Source))
     }
 }
 
@@ -86,15 +100,18 @@ async fn reenter(
         let mut last_ms = 0;
         // Before the await that may be the last one.
         hold.unsure();
+        trouble.asks();
         match core.scripts.acquire(&seat.keys, ask, core.patience(), &mut last_ms).await {
             Ok(answer) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
                     hold.extend(answer.sent, lease::deadline(answer.sent, lease_left));
-                    hold.enter(holds, wish.lease, wish.watched);
+                    if !hold.enter(holds, wish.lease, wish.watched) {
+                        break;
+                    }
                     drop(undo.cancel());
                     return Ok(hold);
                 }
-                Acquired::Late => continue,
+                Acquired::Late => {}
                 _ => {
                     hold.lose(Loss::Gone);
                     break;
@@ -145,7 +162,7 @@ struct Attempt {
     waiter: Arc<Waiter>,
     /// Server time until which a copy without an answer may still be served; 0: none is under way.
     last_ms: i64,
-    /// Something of it may be on the server, so dropping it has to leave.
+    /// The server has a place or a hold for it, so dropping it has to leave.
     afoot: bool,
 }
 
@@ -171,7 +188,7 @@ impl Attempt {
         let ask =
             Ask { owner: &seat.owner_id, seq: self.seq, nested: None, wait: self.wish.wait, lease: self.wish.lease };
         loop {
-            self.afoot = true;
+            trouble.asks();
             let outcome = core.scripts.acquire(&seat.keys, ask, core.patience(), &mut self.last_ms).await;
             match outcome {
                 Ok(answer) => {
@@ -183,18 +200,13 @@ impl Attempt {
                             return Ok(hold.map_or(Asked::Over, Asked::Held));
                         }
                         Acquired::Queued { floor, lease_left, more } => {
+                            self.afoot = true;
                             let queued = Queued { asked: answer.sent, floor };
                             core.wake.queued(core, &self.waiter, queued, lease_left, more);
                             return Ok(Asked::Queued);
                         }
-                        Acquired::Busy { more: false } => {
-                            self.is_not_there();
-                            return Ok(Asked::Busy);
-                        }
-                        Acquired::Full { waiters } => {
-                            self.is_not_there();
-                            return Err(LockError::QueueFull { waiters });
-                        }
+                        Acquired::Busy { more: false } => return Ok(Asked::Busy),
+                        Acquired::Full { waiters } => return Err(LockError::QueueFull { waiters }),
                         // Free behind more dead tickets than one call clears: go on clearing.
                         Acquired::Busy { more: true } => continue,
                         // Our idea of the server's clock was off; this answer has put it right.
@@ -203,7 +215,6 @@ impl Attempt {
                     }
                 }
                 Err(StoreError::Refused(refusal)) if !refusal.is_passing() => {
-                    self.is_not_there();
                     return Err(LockError::Refused(refusal));
                 }
                 Err(StoreError::Refused(refusal)) => trouble.is(Arc::new(refusal)),
@@ -212,11 +223,6 @@ impl Attempt {
             }
             sleep(RETRY_PAUSE).await;
         }
-    }
-
-    /// The answer leaves nothing behind; but a lost copy from before it still may.
-    fn is_not_there(&mut self) {
-        self.afoot = self.last_ms > 0;
     }
 
     /// Waits in the queue. `None`: the place is lost.
@@ -270,9 +276,11 @@ impl Attempt {
         // A grant lasts its own time at first; a shorter lease is shorter from the start.
         let deadline = if sent.is_some() { deadline } else { deadline.min(lease::deadline(now(), self.wish.lease)) };
         if deadline <= now() {
+            self.afoot = true;
             return None;
         }
         self.afoot = false;
+        let last_ms = std::mem::take(&mut self.last_ms);
         let origin = Origin {
             token,
             attempt: self.seq,
@@ -280,22 +288,28 @@ impl Attempt {
             renewed: sent,
             lease: self.wish.lease,
             watched: self.wish.watched,
-            last_ms: self.last_ms,
+            last_ms,
             scoped: self.wish.scoped,
         };
-        Some(Hold::begin(&self.seat, origin))
+        let hold = Hold::begin(&self.seat, origin);
+        // Ended by force between the server's word and ours: nobody found a hold to tell then.
+        if self.waiter.is_revoked(token) {
+            hold.lose(Loss::Forced);
+        }
+        Some(hold)
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
         let core = &self.seat.core;
-        core.wake.deregister(&self.waiter);
-        if self.afoot {
+        // The leave before the poller may end: `close` waits while there is any task.
+        if self.afoot || self.last_ms > 0 {
             let departure =
                 Departure { seq: self.seq, attempt: self.seq, last_ms: self.last_ms, lease: self.wish.lease };
             core.leave(&self.seat, departure);
         }
+        core.wake.deregister(&self.waiter);
     }
 }
 

@@ -135,7 +135,7 @@ async fn depart(seat: &Arc<Seat>, departure: Departure, limit: Instant) {
                 return;
             }
             Err(StoreError::Closed) => return,
-            Err(StoreError::Refused(refusal)) if !refusal.is_passing() => {
+            Err(StoreError::Refused(refusal)) if refusal.is_final() => {
                 tracing::warn!(name = %seat.name, %refusal, "could not leave the queue; the ticket expires");
                 return;
             }
@@ -153,19 +153,23 @@ impl Listener for Core {
     fn pushed(&self, payload: &[u8]) {
         match Push::decode(payload) {
             Some(Push::Grant { token, lease, ticket }) => self.wake.granted(ticket, Grant { token, lease }),
-            Some(Push::Revoked { token, owner, lock }) => self.seats.revoked(lock, owner, token),
+            Some(Push::Revoked { token, owner, lock }) => {
+                // The wait first: its hold may begin at this very moment, and then looks there.
+                self.wake.revoked(lock, owner, token);
+                self.seats.revoked(lock, owner, token);
+            }
             None => tracing::debug!("a message on our channel that is not ours"),
         }
     }
 
-    /// Every wait asks and every hold renews before the new connection serves anybody else.
+    /// Every wait asks and every watched hold renews before the new connection serves anybody else.
     fn resumed(self: Arc<Self>) -> BoxFuture<'static, ()> {
         async move {
             let polls = self.wake.names().into_iter().map(|keys| {
                 let core = self.clone();
                 async move { core.wake.poll(&core, &keys).await }.boxed()
             });
-            let renewals = self.seats.holds().into_iter().map(|hold| {
+            let renewals = self.seats.holds().into_iter().filter(|hold| hold.is_renewed()).map(|hold| {
                 async move {
                     let _ = watchdog::renew(&hold, None).await;
                 }

@@ -53,6 +53,7 @@ impl From<Fault> for ConnectError {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Url(why) => Self::Url(why),
+            #[cfg(not(feature = "tls"))]
             Fault::NoTls => Self::TlsNotBuilt,
             Fault::Credentials(refusal) => Self::Credentials(refusal),
             Fault::TooOld { found } => Self::TooOld { found },

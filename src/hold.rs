@@ -20,11 +20,15 @@ use crate::store::keys::Keys;
 use crate::store::now;
 use crate::watchdog;
 
-/// The task, or outside of tasks the thread, that something runs in.
-pub(crate) type Place = (Option<tokio::task::Id>, ThreadId);
+/// What something runs in. A task may change threads; what is no task is its thread's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Task(tokio::task::Id),
+    Thread(ThreadId),
+}
 
 pub(crate) fn place() -> Place {
-    (tokio::task::try_id(), std::thread::current().id())
+    tokio::task::try_id().map_or_else(|| Place::Thread(std::thread::current().id()), Place::Task)
 }
 
 /// One owner at one lock of one client.
@@ -277,10 +281,15 @@ impl Hold {
         state.renewed = state.renewed.max(Some(sent));
     }
 
-    /// One more guard, on a lease that is at least the one it asked for.
-    pub(crate) fn enter(self: &Arc<Self>, on_server: u32, lease: Duration, watched: bool) {
+    /// One more guard, on a lease that is at least the one it asked for. False when the hold was
+    /// lost while the answer was on its way.
+    #[must_use]
+    pub(crate) fn enter(self: &Arc<Self>, on_server: u32, lease: Duration, watched: bool) -> bool {
         let start = {
             let mut state = lock(&self.state);
+            if state.end.is_some() {
+                return false;
+            }
             state.live += 1;
             state.on_server = Some(on_server);
             state.lease = state.lease.max(lease);
@@ -292,6 +301,14 @@ impl Hold {
         if start {
             self.seat.core.spawn(watchdog::watch(self.clone()));
         }
+        true
+    }
+
+    /// Whether a watchdog keeps it: it is not over, its lease not a fixed one, max_hold not reached.
+    pub(crate) fn is_renewed(&self) -> bool {
+        let state = lock(&self.state);
+        let may_go_on = self.seat.core.options.max_hold.is_none_or(|longest| now() < self.began + longest);
+        state.watched && state.end.is_none() && may_go_on && !self.done.is_cancelled()
     }
 
     /// One guard less; the server is told by a release.
@@ -327,21 +344,22 @@ impl Hold {
     /// Tells the holder, once, and sends the leave of R11, so that no late copy of its acquire
     /// brings the hold back.
     pub(crate) fn lose(&self, loss: Loss) {
-        let lease = {
+        let core = &self.seat.core;
+        let departure = {
             let mut state = lock(&self.state);
             if state.end.is_some() {
                 return;
             }
+            // Before anybody can see the end and begin anew: a later attempt of this owner has a
+            // greater seq, and survives the leave.
+            let seq = core.next_seq();
             state.end = Some(End::Lost(loss));
-            state.lease
+            let last_ms = state.last_ms.max(core.scripts.not_after());
+            Departure { seq, attempt: self.attempt, last_ms, lease: state.lease }
         };
         self.done.cancel();
         self.lost.cancel();
         tracing::warn!(name = %self.seat.name, token = self.token, %loss, "lost a lock");
-        let core = &self.seat.core;
-        // The seq is drawn here: a later attempt of this owner has a greater one, and survives.
-        let departure =
-            Departure { seq: core.next_seq(), attempt: self.attempt, last_ms: core.scripts.not_after(), lease };
         core.leave(&self.seat, departure);
     }
 

@@ -119,6 +119,7 @@
 //!
 //! The protocol, its rules and where each is kept: `docs/design.md` in the repository.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod acquire;
 mod client;

@@ -5,10 +5,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::time::timeout_at;
+use tokio::time::{sleep, timeout_at};
 
 use crate::acquire::{Trouble, Wish, acquire};
-use crate::core::Core;
+use crate::core::{Core, RETRY_PAUSE};
 use crate::error::{ForceUnlockError, LockError, NameError, StatusError, TryLockError, WithError};
 use crate::guard::{Held, LockGuard};
 use crate::owner::{self, Owner};
@@ -187,7 +187,10 @@ impl FairLock {
                 ForceUnlocked::Freed { more } => (true, more),
                 ForceUnlocked::Free { more } => (false, more),
                 // It ran nothing, and the answer has put our idea of the server's clock right.
-                ForceUnlocked::Late => continue,
+                ForceUnlocked::Late => {
+                    sleep(RETRY_PAUSE).await;
+                    continue;
+                }
             };
             if more {
                 self.core.clear(keys);
@@ -266,6 +269,8 @@ impl FairLock {
         let keys = self.keys()?;
         let seat = self.core.seats.seat(&self.core, &self.name, keys, scope.unwrap_or_else(Owner::new));
         let trouble = Trouble::default();
+        // `close` waits for this call too, so that what it leaves behind can still be sent.
+        let _busy = self.core.tasks.token();
         let hold = tokio::select! {
             biased;
             () = self.core.closing.cancelled() => Err(LockError::Closed),
@@ -273,7 +278,12 @@ impl FairLock {
                 Err(trouble.last().map_or(LockError::Timeout, LockError::Unreachable))
             }),
         };
-        Ok(hold?.map(LockGuard::new))
+        let guard = hold?.map(LockGuard::new);
+        if guard.is_some() && self.core.closing.is_cancelled() {
+            // Acquired after `close` had looked for holds; dropping the guard releases it.
+            return Err(LockError::Closed);
+        }
+        Ok(guard)
     }
 }
 

@@ -165,6 +165,11 @@ impl Options {
             "the lease could be over before the answer that gives it",
         )?;
         at_least(
+            (setting, lease),
+            ("poll_interval", self.poll_interval),
+            "those who wait would notice its end too late",
+        )?;
+        at_least(
             ("token_ttl", self.token_ttl),
             (setting, lease),
             "the last token must be remembered while it is in use",

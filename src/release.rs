@@ -71,6 +71,10 @@ impl Release {
     }
 
     async fn finish(&mut self) -> Result<Unlocked, UnlockError> {
+        if let Some(End::Lost(loss)) = self.hold.ended() {
+            self.finished = true;
+            return Err(UnlockError::Lost(loss));
+        }
         if self.turn.is_none() {
             // Closed never: the gate lives as long as its seat.
             self.turn = self.hold.seat.gate.clone().acquire_owned().await.ok();

@@ -44,6 +44,8 @@ struct News {
     /// The last answer "queued".
     queued: Option<Queued>,
     verdict: Option<Verdict>,
+    /// The greatest token of this owner that was ended by force.
+    revoked: Option<u64>,
 }
 
 /// What ends a wait, or may.
@@ -63,7 +65,7 @@ pub(crate) enum Verdict {
 /// The attempts of one client that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
-    waiters: Mutex<HashMap<String, Arc<Waiter>>>,
+    waiters: Mutex<BTreeMap<String, Arc<Waiter>>>,
     /// Those with a place, by lock key; a name is here exactly while its poller runs.
     queues: Mutex<HashMap<String, Queue>>,
 }
@@ -106,6 +108,10 @@ impl Waiter {
         }
         // At or below the floor it is from before the poll, which found the ticket queued: over.
         (grant.token > queued.floor).then_some(Verdict::Confirm { token: grant.token })
+    }
+
+    pub(crate) fn is_revoked(&self, token: u64) -> bool {
+        lock(&self.news).revoked >= Some(token)
     }
 
     fn tell(&self, change: impl FnOnce(&mut News)) {
@@ -206,6 +212,16 @@ impl Wake {
                     news.pushed = Some(grant);
                 }
             });
+        }
+    }
+
+    /// A hold that is about to begin was ended by force before it did.
+    pub(crate) fn revoked(&self, lock_key: &str, owner: &str, token: u64) {
+        let (from, to) = (format!("{owner}:"), format!("{owner};"));
+        let waiters = lock(&self.waiters);
+        for waiter in waiters.range(from..to).map(|(_, waiter)| waiter).filter(|waiter| waiter.keys.lock == lock_key) {
+            let mut news = lock(&waiter.news);
+            news.revoked = news.revoked.max(Some(token));
         }
     }
 

@@ -32,6 +32,20 @@ local function parts(ticket)
   return string.match(ticket, '^((.*):%d+):(%d+)$')
 end
 
+-- Replaces the first `seen` places by `kept`, and forgets `removed`.
+local function drop_head(seen, kept, removed)
+  local lifetime = redis.call('PTTL', queue)
+  redis.call('LTRIM', queue, seen, -1)
+  if #kept > 0 then
+    for i = #kept, 1, -1 do redis.call('LPUSH', queue, kept[i]) end
+    -- Trimmed to nothing and pushed again it would live for ever (P10).
+    if lifetime > 0 then redis.call('PEXPIRE', queue, lifetime) end
+  end
+  redis.call('ZREM', deadlines, unpack(removed))
+  redis.call('HDEL', labels, unpack(removed))
+  if redis.call('EXISTS', queue) == 0 then redis.call('DEL', deadlines, labels) end
+end
+
 -- Makes the first live ticket that can be told of it the owner. Dead tickets on the way go for
 -- good; one whose client has no subscription is passed over and stays first in line.
 -- The lock must be free. Returns `more`, whether another call would get further, and `stopped`,
@@ -60,7 +74,7 @@ local function advance()
           reachable[client] = redis.call('PUBLISH', channel .. client, message) > 0 or client == present
         end
         if reachable[client] then
-          hold(owner, seq, token, lease, redis.call('HGET', labels, client) or '')
+          hold(owner, seq, token, lease, redis.call('HGET', labels, ticket) or '')
           removed[#removed + 1] = ticket
           winner = ticket
           break
@@ -70,19 +84,28 @@ local function advance()
     end
     size = 128
   end
-  if #removed > 0 then
-    local lifetime = redis.call('PTTL', queue)
-    redis.call('LTRIM', queue, seen, -1)
-    if #kept > 0 then
-      for i = #kept, 1, -1 do redis.call('LPUSH', queue, kept[i]) end
-      -- Trimmed to nothing and pushed again it would live for ever (P10).
-      redis.call('PEXPIRE', queue, math.max(lifetime, 1))
-    end
-    redis.call('ZREM', deadlines, unpack(removed))
-    if redis.call('EXISTS', queue) == 0 then redis.call('DEL', deadlines, labels) end
-  end
+  if #removed > 0 then drop_head(seen, kept, removed) end
   local stopped = not winner and seen >= EXAMINED_AT_MOST
   return stopped and #removed > 0, stopped
+end
+
+-- What no later grant falls below when nobody holds the lock (R7).
+local function free_floor()
+  return exact(math.max(last_token(), clock[1] * 1000000 + clock[2]))
+end
+
+-- Leaving takes a ticket out of the set of the living only; this takes the dead out of the list,
+-- a bounded part of it at a time, whenever they outnumber the living.
+local function compact()
+  if redis.call('LLEN', queue) <= 2 * redis.call('ZCARD', deadlines) + 128 then return end
+  local block = redis.call('LRANGE', queue, 0, 255)
+  local ends = redis.call('ZMSCORE', deadlines, unpack(block))
+  local kept, removed = {}, {}
+  for i, ticket in ipairs(block) do
+    local side = ends[i] and kept or removed
+    side[#side + 1] = ticket
+  end
+  if #removed > 0 then drop_head(#block, kept, removed) end
 end
 
 -- The queue's keys outlive the furthest deadline by half a waiter_ttl at least, and die soon after:

@@ -8,6 +8,14 @@ local function exact(number)
   return string.format('%.0f', number)
 end
 
+-- A token that is none would reach the client as a reply that nobody knows.
+local function known(token, key)
+  if token and not tonumber(token) then
+    error({ err = 'ERR fairlock: the key \'' .. key .. '\' does not hold a lock of fairlock; delete it' })
+  end
+  return token
+end
+
 -- Reads through pcall, so that a foreign value is reported by the name of its key. Scripts read
 -- every key they may write before the first write: Redis does not roll back.
 local function read(command, key, ...)

@@ -1,30 +1,27 @@
--- Taking one ticket out of the queue. Uses: queue, deadlines, labels.
+-- Taking one ticket out of the queue. Uses: queue, deadlines, labels, and what advance.lua has.
 -- The sorted set says who is alive, so ZREM alone ends a ticket in O(log n). The list is kept
--- exact while it is short and trimmed where that is cheap; a dead ticket in the middle of a long
--- list waits until advance meets it, or until the dead outnumber the living.
+-- exact while it is short; a dead ticket in the middle of a long one waits until advance or
+-- compact meets it.
 local function purge(ticket)
   if redis.call('ZREM', deadlines, ticket) == 0 then return end
-  local living = redis.call('ZCARD', deadlines)
-  if living == 0 then
+  redis.call('HDEL', labels, ticket)
+  if redis.call('ZCARD', deadlines) == 0 then
     redis.call('DEL', queue, labels)
-    return
-  end
-  local length = redis.call('LLEN', queue)
-  if length <= 128 or length > 2 * living + 128 then
+  elseif redis.call('LLEN', queue) <= 128 then
     redis.call('LREM', queue, -1, ticket)
-    return
-  end
-  for _ = 1, 16 do
-    local last = redis.call('LINDEX', queue, -1)
-    if not last or redis.call('ZSCORE', deadlines, last) then return end
+  elseif redis.call('LINDEX', queue, -1) == ticket then
     redis.call('RPOP', queue)
+  else
+    compact()
   end
 end
 
 -- R3: a late copy of this owner's requests up to `seq` finds a tombstone until `last_ms`, the
 -- instant (server time) after which the server refuses them anyway.
 local function bury(left, seq, last_ms)
-  if last_ms <= now then return end
+  if last_ms < now then return end
   local buried = tonumber(redis.call('GET', left) or '0') or 0
-  redis.call('SET', left, exact(math.max(seq, buried)), 'PX', last_ms - now + 1000)
+  -- Neither the seq nor the time of an earlier tombstone shrinks.
+  local lifetime = math.max(redis.call('PTTL', left), last_ms - now + 1000)
+  redis.call('SET', left, exact(math.max(seq, buried)), 'PX', lifetime)
 end

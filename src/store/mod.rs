@@ -41,6 +41,11 @@ impl Refusal {
         )
     }
 
+    /// Whether asking again is of no use until somebody mends something.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self.code.as_str(), "WRONGTYPE" | "NOPERM" | "NOAUTH" | "WRONGPASS")
+    }
+
     fn advice(&self) -> &'static str {
         match self.code.as_str() {
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
@@ -130,8 +135,8 @@ impl ServerClock {
     }
 
     /// Learns from the TIME of a reply whose request was sent at `sent`. The server read its clock
-    /// later than that, so the estimate is never behind by more than a round trip, never ahead
-    /// of the truth for a request that is sent now.
+    /// later than that, so the estimate is ahead of the truth by up to the time that the request
+    /// took: nothing that is sent in time is ever refused as late.
     pub(crate) fn learn(&self, sent: Instant, server_ms: i64) {
         self.offset.store(server_ms - self.local(sent), Ordering::Relaxed);
     }
@@ -261,7 +266,8 @@ impl Scripts {
         ];
         let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &keys.labels, &left];
         // Before the first await that may lose the answer: from here on a copy may be under way.
-        let earlier = std::mem::replace(last_ms, not_after);
+        let earlier = *last_ms;
+        *last_ms = earlier.max(not_after);
         let outcome = self.run(&script::ACQUIRE, &all, &args, deadline).await;
         if !matches!(outcome, Err(StoreError::Unknown(_))) {
             *last_ms = earlier;

@@ -29,6 +29,9 @@ use super::{Arg, Call, Listener, Refusal, ServerClock, Source, Store, StoreError
 /// The oldest server whose scripts know `#!lua` flags.
 const OLDEST: (u32, u32) = (7, 0);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
+/// A connection that died before this age is no sign of a server that works.
+const YOUNG: Duration = Duration::from_secs(1);
+const YOUNG_BACKOFF: Duration = Duration::from_millis(25);
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Why a connection could not be made.
@@ -36,6 +39,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 pub(crate) enum Fault {
     #[error("not a Redis URL: {0}")]
     Url(String),
+    #[cfg(not(feature = "tls"))]
     #[error("TLS was asked for, but fairlock was built without its feature `tls`")]
     NoTls,
     #[error("no connection to {address}")]
@@ -398,19 +402,44 @@ fn receiver(shared: Weak<Shared>, dead: CancellationToken) -> impl Fn(PushInfo) 
 async fn supervise(shared: Arc<Shared>, first: Connection) {
     let stop = shared.stop.clone();
     stop.run_until_cancelled(async {
-        let mut connection = first;
+        let (mut connection, mut backoff) = (first, Backoff::new());
         loop {
+            let up = now();
             until_dead(&shared, &connection).await;
             connection.dead.cancel();
             shared.offer(Link::Down(Arc::new(Fault::Closed)));
             tracing::debug!(address = %shared.address, "the connection is down");
-            connection = reconnect(&shared).await;
+            backoff.after_a_life_of(now().saturating_duration_since(up));
+            connection = reconnect(&shared, &mut backoff).await;
             shared.offer(Link::Resuming(connection.clone()));
             resume(&shared, &connection).await;
             shared.offer(Link::Ready(connection.clone()));
         }
     })
     .await;
+}
+
+/// Nothing, then 20 ms, doubling to 2 s, each with jitter, so that a thousand clients do not come
+/// back in step.
+struct Backoff {
+    next: Duration,
+}
+
+impl Backoff {
+    fn new() -> Self {
+        Self { next: Duration::ZERO }
+    }
+
+    /// A server that accepts and then closes, or answers nonsense, is not to be hammered; but one
+    /// that can be reached is worth asking again soon.
+    fn after_a_life_of(&mut self, life: Duration) {
+        self.next = if life > YOUNG { Duration::ZERO } else { self.next.min(YOUNG_BACKOFF) };
+    }
+
+    async fn pause(&mut self) {
+        sleep(self.next.mul_f64(0.5 + jitter())).await;
+        self.next = (2 * self.next).clamp(Duration::from_millis(20), LONGEST_BACKOFF);
+    }
 }
 
 impl Shared {
@@ -441,17 +470,17 @@ async fn until_dead(shared: &Shared, connection: &Connection) {
         }
         let ping = redis::cmd("PING");
         match timeout(shared.patience, shared.send(connection, &ping)).await {
-            Ok(Ok(_)) => missed = 0,
+            // A refusal is an answer too: a user may be allowed no PING.
+            Ok(Ok(_) | Err(StoreError::Refused(_))) => missed = 0,
             _ => missed += 1,
         }
     }
 }
 
-/// Tries for ever: 20 ms, doubling to 2 s, each with jitter, so that a thousand clients do not
-/// come back in step.
-async fn reconnect(shared: &Arc<Shared>) -> Connection {
-    let mut backoff = Duration::from_millis(20);
+/// Tries for ever.
+async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Connection {
     loop {
+        backoff.pause().await;
         match shared.establish().await {
             Ok(connection) => return connection,
             Err(fault) => {
@@ -459,8 +488,6 @@ async fn reconnect(shared: &Arc<Shared>) -> Connection {
                 shared.offer(Link::Down(Arc::new(fault)));
             }
         }
-        sleep(backoff.mul_f64(0.5 + jitter())).await;
-        backoff = (2 * backoff).min(LONGEST_BACKOFF);
     }
 }
 
