@@ -9,6 +9,7 @@ mod fairness;
 mod faults;
 mod holders;
 mod reentrance;
+mod scripts;
 mod support;
 mod tokens;
 mod wakeups;
