@@ -105,7 +105,7 @@ async fn reenter(
             Ok(answer) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
                     hold.extend(answer.sent, lease::deadline(answer.sent, lease_left));
-                    if !hold.enter(holds, wish.lease, wish.watched) {
+                    if hold.end().is_some() || !hold.enter(holds, wish.lease, wish.watched) {
                         break;
                     }
                     drop(undo.cancel());

@@ -313,6 +313,12 @@ mod tests {
         ));
         assert!(matches!(checked(|o| o.waiter_ttl = Duration::from_secs(3)), Err(OptionsError::TooShort { .. })));
         assert!(matches!(checked(|o| o.grant_ttl = Duration::from_secs(1)), Err(OptionsError::TooShort { .. })));
+        // Review A8: who polls less often than a lease lasts notices its end too late (P7).
+        assert!(matches!(
+            checked(|o| (o.lease, o.poll_interval, o.waiter_ttl) =
+                (Duration::from_secs(2), o.grant_ttl, Duration::from_secs(9))),
+            Err(OptionsError::TooShort { smaller: "poll_interval", .. })
+        ));
         assert!(matches!(checked(|o| o.token_ttl = Duration::from_secs(1)), Err(OptionsError::TooShort { .. })));
         assert_eq!(checked(|o| o.prefix = "a{b".into()), Err(OptionsError::Prefix));
         assert_eq!(checked(|o| o.label = "x".repeat(257)), Err(OptionsError::LabelTooLong(257)));

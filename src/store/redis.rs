@@ -555,6 +555,13 @@ mod tests {
         }
     }
 
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn without_the_feature_tls_is_refused_by_name() {
+        let info = connection_info("rediss://127.0.0.1:1/").unwrap();
+        assert!(matches!(open(info, None), Err(Fault::NoTls)));
+    }
+
     #[test]
     fn every_connection_sends_at_once_and_speaks_resp3() {
         let info = connection_info("redis://127.0.0.1:1/?protocol=resp2").unwrap();

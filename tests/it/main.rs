@@ -7,9 +7,12 @@ mod errors;
 mod exclusion;
 mod fairness;
 mod faults;
+mod found;
 mod holders;
 mod reentrance;
 mod scripts;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
 mod tokens;
 mod wakeups;

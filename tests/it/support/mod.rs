@@ -11,6 +11,8 @@ use fairlock::{LockClient, LockClientBuilder};
 
 pub use proxy::Proxy;
 pub use server::Server;
+#[cfg(feature = "tls")]
+pub use server::free_port;
 pub use worker::{Worker, count};
 
 /// How long anything may take that the tests wait for. A hang is a failed test.

@@ -135,6 +135,14 @@ impl Server {
         calls.unwrap_or(0)
     }
 
+    /// How many it has accepted so far, this one included.
+    pub async fn connections(&self) -> u64 {
+        let mut redis = self.connection().await;
+        let info: String = redis::cmd("INFO").arg("stats").query_async(&mut redis).await.unwrap();
+        let received = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+        received.unwrap().trim().parse().unwrap()
+    }
+
     /// Until it takes no more.
     pub async fn fill(&self) {
         let mut redis = self.connection().await;
@@ -189,6 +197,6 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
