@@ -89,6 +89,9 @@ async fn a2_close_takes_an_acquire_in_flight_along() {
             let_run(moments).await;
             client.close().await.unwrap();
             assert!(!matches!(acquiring.await.unwrap(), Err(LockError::Timeout)));
+            drop(client);
+            // An orphan would stay for its whole lease.
+            tokio::time::sleep(Duration::from_millis(200)).await;
             assert!(!observer.lock("a2").is_locked().await.unwrap(), "after {moments} moments");
         }
     })
@@ -214,7 +217,8 @@ async fn b2_nonsense_from_the_server_is_no_reason_to_hammer_it() {
         let before = server.connections().await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         let made = server.connections().await - before;
-        assert!((2..300).contains(&made), "{made} connections in 3 s");
+        // A pause of 25 ms and the hand-shake between any two: at most 110 on an idle machine.
+        assert!((2..130).contains(&made), "{made} connections in 3 s");
         proxy.rewrite("polled", "polled");
         holder.unlock().await.unwrap();
         waiting.await.unwrap().unwrap();

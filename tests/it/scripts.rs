@@ -1013,6 +1013,7 @@ async fn a_queue_that_is_trimmed_keeps_its_time_to_live() {
         bench.command("LPUSH queue d:1:1").await;
         bench.command("PERSIST queue").await;
         bench.call("leave owner=d:9 ticket=d:9:9").await;
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         assert_fits(
             "it is still there",
             "queue",
