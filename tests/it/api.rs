@@ -6,7 +6,7 @@ use std::time::Duration;
 use fairlock::{FairLock, Held, LockClient, LockError, LockGuard, LockStatus, Owner, UnlockError, owner};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
-use crate::support::{Server, Timing, eventually, limit};
+use crate::support::{Server, Timing, eventually, limit, on_a_server};
 
 assert_impl_all!(LockClient: Clone, Send, Sync, Unpin);
 assert_impl_all!(FairLock: Clone, Send, Sync, Unpin);
@@ -25,8 +25,7 @@ fn is_send<T: Send>(value: T) -> T {
 
 #[tokio::test]
 async fn futures_can_be_spawned() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let client = Timing::default().connect(&server.url()).await;
         let lock = client.lock("x");
         let guard = is_send(lock.lock()).await.unwrap();
@@ -110,8 +109,7 @@ async fn a_guard_dropped_in_a_panic_is_released() {
 
 #[tokio::test]
 async fn status_tells_who_holds_and_who_waits() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let holding = Timing::default().builder().label("the holder").connect(server.url()).await.unwrap();
         let waiting = Timing::default().builder().label("the waiter").connect(server.url()).await.unwrap();
         let guard = holding.lock("x").lock().await.unwrap();
@@ -144,8 +142,7 @@ async fn status_tells_who_holds_and_who_waits() {
 
 #[tokio::test]
 async fn the_default_label_names_host_and_process() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let client = LockClient::connect(server.url()).await.unwrap();
         let _guard = client.lock("x").lock().await.unwrap();
         let label = client.lock("x").status().await.unwrap().holder.unwrap().label;
@@ -156,8 +153,7 @@ async fn the_default_label_names_host_and_process() {
 
 #[tokio::test]
 async fn clients_with_different_prefixes_do_not_meet() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let one = Timing::default().connect(&server.url()).await;
         let two = Timing::default().builder().prefix("other").connect(server.url()).await.unwrap();
         let _guard = one.lock("x").lock().await.unwrap();

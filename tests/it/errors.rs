@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{ConnectError, LockClient, LockError, NameError, OptionsError, StatusError, TryLockError};
 
-use crate::support::{Proxy, Server, Timing, limit};
+use crate::support::{Proxy, Server, Timing, limit, on_a_server};
 
 #[tokio::test]
 async fn names_that_cannot_be() {
@@ -32,8 +32,7 @@ async fn names_that_cannot_be() {
 
 #[tokio::test]
 async fn leases_that_do_not_fit() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let timing = Timing::default();
         let client = timing.connect(&server.url()).await;
         let lease = |lease| client.lock("x").with_lease(lease);
@@ -93,8 +92,7 @@ async fn a_key_that_turns_foreign_ends_the_wait_with_its_name() {
 
 #[tokio::test]
 async fn too_many_waiters() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let client = Timing::default().builder().max_waiters(1).connect(server.url()).await.unwrap();
         let _holder = client.lock("x").lock().await.unwrap();
         let lock = client.lock("x");
@@ -150,9 +148,8 @@ async fn a_server_that_never_answers_is_told_in_bounded_time() {
 
 #[tokio::test]
 async fn a_server_that_is_too_old_is_told_by_its_version() {
-    limit(async {
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
+    on_a_server(async |server| {
+        let proxy = Proxy::start(server).await;
         // The server's own word, changed on its way: no older one is to be had everywhere.
         let version = server.version().await;
         let old = format!("6.{}", &version[2..]);

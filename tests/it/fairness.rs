@@ -5,7 +5,7 @@ use std::time::Duration;
 use fairlock::{LockClient, LockGuard};
 use nix::sys::signal::Signal;
 
-use crate::support::{Server, Timing, Worker, eventually, limit};
+use crate::support::{Server, Timing, Worker, eventually, limit, on_a_server};
 
 const NAME: &str = "fifo";
 
@@ -140,8 +140,7 @@ async fn p3_try_lock_never_overtakes() {
 
 #[tokio::test]
 async fn p3_a_guard_dropped_and_locked_again_goes_to_the_end_of_the_queue() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let client = Timing::default().connect(&server.url()).await;
         let lock = client.lock(NAME);
         // In a scope the owner is the same, but a dropped guard is no hold to re-enter.

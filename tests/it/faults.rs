@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fairlock::{LockClient, LockError, Loss, TryLockError, UnlockError, Unlocked};
 
-use crate::support::{Proxy, Server, Timing, eventually, limit};
+use crate::support::{Proxy, Server, Timing, eventually, limit, on_a_server};
 
 const NAME: &str = "fault";
 
@@ -134,9 +134,8 @@ async fn a_full_server_still_releases_renews_and_grants() {
 
 #[tokio::test]
 async fn an_unlock_without_an_answer_is_unknown_and_goes_on_by_itself() {
-    limit(async {
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
+    on_a_server(async |server| {
+        let proxy = Proxy::start(server).await;
         let client = Timing::default().connect(&proxy.url()).await;
         let observer = Timing::default().connect(&server.url()).await;
         let guard = client.lock(NAME).lock().await.unwrap();

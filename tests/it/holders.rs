@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fairlock::{LockClient, LockGuard, Loss, UnlockError};
 use nix::sys::signal::Signal;
 
-use crate::support::{Proxy, Server, Timing, Worker, eventually, limit};
+use crate::support::{Proxy, Server, Timing, Worker, eventually, limit, on_a_server};
 
 const NAME: &str = "held";
 
@@ -59,9 +59,8 @@ async fn p7_a_stopped_holder_is_replaced_when_its_lease_ends() {
 
 #[tokio::test]
 async fn p8_a_holder_that_was_stopped_past_its_lease_knows_it_without_any_network() {
-    limit(async {
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
+    on_a_server(async |server| {
+        let proxy = Proxy::start(server).await;
         let client = Timing::default().connect(&server.url()).await;
         let mut worker = Worker::start(&proxy.url()).await;
         worker.tell(&format!("lock {NAME} 1")).await;
@@ -103,8 +102,7 @@ async fn p8_the_local_deadline_tells_when_the_server_is_silent() {
 
 #[tokio::test]
 async fn p8_force_unlock_tells_the_holder_at_once() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let (client, other) =
             (Timing::default().connect(&server.url()).await, Timing::default().connect(&server.url()).await);
         let guard = held(&client).await;
@@ -128,29 +126,26 @@ async fn p8_gone(server: &Server, ruin: impl AsyncFnOnce(&mut redis::aio::Multip
 
 #[tokio::test]
 async fn p8_loss_after_flushall() {
-    limit(async {
-        let server = Server::start().await;
-        p8_gone(&server, async |redis| redis::cmd("FLUSHALL").exec_async(redis).await.unwrap()).await;
+    on_a_server(async |server| {
+        p8_gone(server, async |redis| redis::cmd("FLUSHALL").exec_async(redis).await.unwrap()).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn p8_loss_after_del() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let key = format!("fairlock:{{n:{NAME}}}");
-        p8_gone(&server, async |redis| redis::cmd("DEL").arg(&key).exec_async(redis).await.unwrap()).await;
+        p8_gone(server, async |redis| redis::cmd("DEL").arg(&key).exec_async(redis).await.unwrap()).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn p8_loss_to_another_owner_in_the_hash() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let key = format!("fairlock:{{n:{NAME}}}");
-        p8_gone(&server, async |redis| {
+        p8_gone(server, async |redis| {
             redis::pipe()
                 .del(&key)
                 .hset_multiple(&key, &[("stranger:1", "1"), ("!attempt", "1"), ("!token", "1")])
@@ -197,8 +192,7 @@ async fn a_fixed_lease_ends_by_itself_and_is_not_renewed() {
 
 #[tokio::test]
 async fn a_fixed_lease_is_in_force_after_a_hand_over_too() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let timing = Timing::default();
         let client = timing.connect(&server.url()).await;
         let holder = held(&client).await;
@@ -218,8 +212,7 @@ async fn a_fixed_lease_is_in_force_after_a_hand_over_too() {
 
 #[tokio::test]
 async fn a_watched_hold_outlives_its_lease() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let timing = Timing::default();
         let client = timing.connect(&server.url()).await;
         let guard = held(&client).await;
@@ -232,8 +225,7 @@ async fn a_watched_hold_outlives_its_lease() {
 
 #[tokio::test]
 async fn max_hold_ends_the_renewal_of_a_leaked_guard() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let timing = Timing::default();
         let client = timing.builder().max_hold(timing.lease).connect(server.url()).await.unwrap();
         let leaked = held(&client).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fairlock::{FairLock, LockClient, LockError, LockGuard, Owner, TryLockError, Unlocked, owner};
 
-use crate::support::{Proxy, Random, Server, Timing, eventually, limit, limit_to};
+use crate::support::{Proxy, Random, Server, Timing, eventually, limit, limit_to, on_a_server};
 
 const NAME: &str = "nested";
 
@@ -65,8 +65,7 @@ async fn with_runs_in_the_owners_scope_and_releases_also_in_a_panic() {
 
 #[tokio::test]
 async fn an_owner_goes_where_it_is_carried_and_guards_go_anywhere() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let client = Timing::default().connect(&server.url()).await;
         let me = Owner::new();
         let lock = client.lock(NAME);
@@ -84,8 +83,7 @@ async fn an_owner_goes_where_it_is_carried_and_guards_go_anywhere() {
 
 #[tokio::test]
 async fn two_branches_of_one_scope_share_the_lock_and_the_second_waits_for_the_first_attempt() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let client = Timing::default().connect(&server.url()).await;
         let lock = client.lock(NAME);
         let stranger = lock.lock().await.unwrap();
@@ -109,8 +107,7 @@ async fn two_branches_of_one_scope_share_the_lock_and_the_second_waits_for_the_f
 
 #[tokio::test]
 async fn a_nested_call_on_a_lost_hold_answers_lost_and_never_begins_a_new_one() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let client = Timing::default().connect(&server.url()).await;
         let lock = client.lock(NAME);
         owner::scope(async {
@@ -132,9 +129,8 @@ async fn a_nested_call_on_a_lost_hold_answers_lost_and_never_begins_a_new_one() 
 
 #[tokio::test]
 async fn a_nested_future_that_is_dropped_half_way_leaves_the_count_exact() {
-    limit(async {
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
+    on_a_server(async |server| {
+        let proxy = Proxy::start(server).await;
         let client = Timing::default().connect(&proxy.url()).await;
         let observer = Timing::default().connect(&server.url()).await.lock(NAME);
         let lock = client.lock(NAME);

@@ -3,7 +3,7 @@
 use fairlock::{FairLock, owner};
 use tokio::sync::mpsc;
 
-use crate::support::{Server, Timing, limit};
+use crate::support::{Server, Timing, limit, on_a_server};
 
 const NAME: &str = "token";
 
@@ -46,8 +46,7 @@ async fn p2_tokens_grow_over_ten_thousand_acquisitions() {
 
 #[tokio::test]
 async fn p2_tokens_grow_over_everything_that_ends_a_hold() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let timing = Timing::default();
         let client = timing.connect(&server.url()).await;
         let lock = client.lock(NAME);
@@ -86,8 +85,7 @@ async fn p2_tokens_grow_over_everything_that_ends_a_hold() {
 
 #[tokio::test]
 async fn p2_tokens_grow_over_a_restart_without_data() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let client = Timing::default().connect(&server.url()).await;
         let lock = client.lock(NAME);
         let before = next(&lock).await;
@@ -99,8 +97,7 @@ async fn p2_tokens_grow_over_a_restart_without_data() {
 
 #[tokio::test]
 async fn p2_reentry_keeps_the_token() {
-    limit(async {
-        let server = Server::start().await;
+    on_a_server(async |server| {
         let client = Timing::default().connect(&server.url()).await;
         let lock = client.lock(NAME);
         owner::scope(async {

@@ -69,6 +69,20 @@ pub async fn limit_to<F: Future>(longest: Duration, test: F) -> F::Output {
     tokio::time::timeout(longest, test).await.expect("the test hangs")
 }
 
+/// A whole test with a server of its own; P10 afterwards: no key, no subscription and no task is
+/// left, whatever the test did with its clients.
+pub async fn on_a_server(test: impl AsyncFnOnce(&Server)) {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    limit(async {
+        let before = tasks();
+        let server = Server::start().await;
+        test(&server).await;
+        server.assert_clean().await;
+        eventually("no task is left", async || tasks() <= before).await;
+    })
+    .await;
+}
+
 /// Asks again and again until it is so.
 pub async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
     let begun = Instant::now();
