@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{FairLock, LockClient, LockError, LockGuard, Owner, TryLockError, Unlocked, owner};
+use fairlock::{FairLock, LockClient, LockError, LockGuard, Owner, TryLockError, UnlockError, Unlocked, owner};
 
 use crate::support::{Proxy, Random, Server, Timing, eventually, limit, limit_to, on_a_server};
 
@@ -188,6 +188,15 @@ async fn comes_to_rest_at(expected: u32, seen: &FairLock, what: &str) {
     }
 }
 
+/// Nothing is ever lost here. That so many replies in a row get lost that an unlock has none in
+/// time does happen; the background goes on with it then.
+async fn unlock(guard: LockGuard, when: &str) {
+    match guard.unlock().await {
+        Ok(_) | Err(UnlockError::Unknown { .. }) => {}
+        Err(error) => panic!("{when}: {error}"),
+    }
+}
+
 async fn walk_randomly(client: LockClient, observer: LockClient, walk: u64, seed: u64) {
     let (lock, seen) = (client.lock(format!("walk {walk}")), observer.lock(format!("walk {walk}")));
     let mut random = Random::new(seed);
@@ -199,7 +208,7 @@ async fn walk_randomly(client: LockClient, observer: LockClient, walk: u64, seed
             let guard = guards.swap_remove(random.below(guards.len() as u64) as usize);
             match random.below(2) {
                 0 => drop(guard),
-                _ => drop(guard.unlock().await.unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}"))),
+                _ => unlock(guard, &format!("seed {seed} step {step}")).await,
             }
         }
         if step % 50 == 0 {
@@ -210,7 +219,7 @@ async fn walk_randomly(client: LockClient, observer: LockClient, walk: u64, seed
         }
     }
     for guard in guards {
-        guard.unlock().await.unwrap();
+        unlock(guard, &format!("seed {seed}, at the end")).await;
     }
     comes_to_rest_at(0, &seen, "nothing is left").await;
     // Its goodbyes may get lost as well: the server's word above is what counts.
