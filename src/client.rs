@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use uuid::Uuid;
 
 use crate::core::Core;
@@ -47,6 +48,7 @@ impl LockClient {
     pub(crate) async fn open(builder: LockClientBuilder, url: &str) -> Result<Self, ConnectError> {
         let options = builder.options;
         options.check()?;
+        let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
         let client = Uuid::new_v4().simple().to_string();
         let terms = Terms {
             prefix: options.prefix.clone(),
@@ -66,7 +68,7 @@ impl LockClient {
         let clock = Arc::new(ServerClock::new());
         let store = RedisStore::connect(target, &terms, clock.clone()).await?;
         let scripts = Scripts::new(Box::new(store), clock, terms);
-        Ok(Self { core: Core::new(options, client, scripts) })
+        Ok(Self { core: Core::new(options, client, scripts, runtime) })
     }
 
     /// The lock of that name: 1 to 1024 bytes of anything. Costs nothing; a name that cannot be is

@@ -48,7 +48,7 @@ impl fmt::Debug for Core {
 }
 
 impl Core {
-    pub(crate) fn new(options: Options, client: String, scripts: Scripts) -> Arc<Self> {
+    pub(crate) fn new(options: Options, client: String, scripts: Scripts, runtime: Handle) -> Arc<Self> {
         let core = Arc::new(Self {
             options,
             client,
@@ -57,7 +57,7 @@ impl Core {
             seats: Seats::default(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
-            runtime: Handle::current(),
+            runtime,
             seq: AtomicU64::new(1),
         });
         let listener: Arc<dyn Listener> = core.clone();

@@ -23,6 +23,9 @@ pub enum ConnectError {
     /// Two settings do not fit together.
     #[error("these settings do not fit: {0}")]
     Options(#[from] OptionsError),
+    /// It was called outside of a tokio runtime.
+    #[error("there is no tokio runtime here: call it in one, with its time and io drivers enabled")]
+    NoRuntime,
     /// The text is not a URL of Redis.
     #[error("not a Redis URL, such as redis://user:password@host:6379/0 or unix:///run/redis.sock: {0}")]
     Url(String),

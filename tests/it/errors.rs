@@ -1,10 +1,18 @@
 //! Bad input and bad servers: each its own clear error, and nothing changed.
 
+use std::future::Future;
 use std::time::{Duration, Instant};
 
 use fairlock::{ConnectError, LockClient, LockError, NameError, OptionsError, StatusError, TryLockError};
 
 use crate::support::{Proxy, Server, Timing, limit, on_a_server};
+
+#[test]
+fn without_a_runtime_connecting_says_so() {
+    let mut connecting = std::pin::pin!(LockClient::connect("redis://127.0.0.1/"));
+    let polled = connecting.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+    assert!(matches!(polled, std::task::Poll::Ready(Err(ConnectError::NoRuntime))));
+}
 
 #[tokio::test]
 async fn names_that_cannot_be() {
