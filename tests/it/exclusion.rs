@@ -1,6 +1,12 @@
 //! P1: one holder at a time, over processes and within one.
 
-use crate::support::{Server, Timing, Worker, count, limit};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fairlock::Held;
+
+use crate::support::{Proxy, Random, Server, Timing, Worker, count, limit, limit_to};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p1_sixteen_clients_in_four_processes_count_exactly() {
@@ -41,6 +47,73 @@ async fn p1_branches_of_one_task_exclude_each_other() {
         server.assert_clean().await;
     })
     .await;
+}
+
+/// The same with everything going wrong at once: replies and connections lost, callers who give up,
+/// guards dropped rather than unlocked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p1_valid_holders_exclude_each_other_under_faults() {
+    limit_to(Duration::from_secs(300), async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let mut clients = Vec::new();
+        for _ in 0..12 {
+            clients.push(Timing::default().connect(&proxy.url()).await);
+        }
+        proxy.swallow_replies(0.05, 1);
+        let inside = Arc::new(Inside::default());
+        let tasks = clients.iter().cloned().zip(1u64..).map(|(client, seed)| {
+            let (inside, mut random) = (inside.clone(), Random::new(seed));
+            tokio::spawn(async move {
+                for _ in 0..150 {
+                    let patience = Duration::from_millis(random.below(400));
+                    if let Ok(guard) = client.lock("p1").lock_timeout(patience).await {
+                        inside.section(&guard.held(), Duration::from_micros(random.below(3000))).await;
+                        match random.below(3) {
+                            0 => drop(guard),
+                            _ => drop(guard.unlock().await),
+                        }
+                    }
+                }
+            })
+        });
+        for task in futures::future::join_all(tasks).await {
+            task.unwrap();
+        }
+        let sections = inside.sections.load(Ordering::Relaxed);
+        assert!(sections > 100, "a quiet run proves nothing: {sections} sections");
+        proxy.swallow_replies(0.0, 1);
+        for client in clients {
+            client.close().await.unwrap();
+        }
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+/// Who is in the critical section, to their own belief.
+#[derive(Default)]
+struct Inside {
+    holders: Mutex<Vec<Held>>,
+    sections: AtomicU32,
+}
+
+impl Inside {
+    async fn section(&self, me: &Held, work: Duration) {
+        {
+            let mut holders = self.holders.lock().unwrap();
+            for other in holders.iter() {
+                // Asked in this order: both valid at the moment of the first question.
+                let (mine, theirs) = (me.valid_for(), other.valid_for());
+                assert!(mine.is_zero() || theirs.is_zero(), "{me:?} beside {other:?}");
+                assert_ne!(me.token(), other.token());
+            }
+            holders.push(me.clone());
+        }
+        tokio::time::sleep(work).await;
+        self.holders.lock().unwrap().retain(|holder| holder.token() != me.token());
+        self.sections.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 fn counter() -> tempfile::NamedTempFile {
