@@ -14,8 +14,8 @@ use futures::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo,
-    PushKind, RedisError, Value,
+    AsyncConnectionConfig, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
+    RedisError, Value,
 };
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout, timeout_at};
@@ -506,6 +506,11 @@ async fn resume(shared: &Shared, connection: &Connection) {
 }
 
 fn connection_info(url: &str) -> Result<ConnectionInfo, Fault> {
+    // redis would call it a bad URL, and not say what to do.
+    #[cfg(not(feature = "tls"))]
+    if url.starts_with("rediss://") || url.starts_with("valkeys://") {
+        return Err(Fault::NoTls);
+    }
     let info = url.into_connection_info().map_err(|error| Fault::Url(error.to_string()))?;
     let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE));
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
@@ -514,7 +519,7 @@ fn connection_info(url: &str) -> Result<ConnectionInfo, Fault> {
 
 #[cfg(feature = "tls")]
 fn open(info: ConnectionInfo, root_certificate: Option<Vec<u8>>) -> Result<redis::Client, Fault> {
-    if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+    if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
         return redis::Client::open(info).map_err(|error| Fault::Url(error.to_string()));
     }
     // Without a provider redis panics at connect. An application that chose one keeps its own.
@@ -525,9 +530,6 @@ fn open(info: ConnectionInfo, root_certificate: Option<Vec<u8>>) -> Result<redis
 
 #[cfg(not(feature = "tls"))]
 fn open(info: ConnectionInfo, _root_certificate: Option<Vec<u8>>) -> Result<redis::Client, Fault> {
-    if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-        return Err(Fault::NoTls);
-    }
     redis::Client::open(info).map_err(|error| Fault::Url(error.to_string()))
 }
 
@@ -558,8 +560,7 @@ mod tests {
     #[cfg(not(feature = "tls"))]
     #[test]
     fn without_the_feature_tls_is_refused_by_name() {
-        let info = connection_info("rediss://127.0.0.1:1/").unwrap();
-        assert!(matches!(open(info, None), Err(Fault::NoTls)));
+        assert!(matches!(connection_info("rediss://127.0.0.1:1/"), Err(Fault::NoTls)));
     }
 
     #[test]
