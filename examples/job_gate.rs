@@ -1,24 +1,27 @@
-//! A first-come-first-served gate for jobs of several worker processes.
+//! A first-come-first-served gate for the jobs of several workers.
 //!
-//! `scripts/job_gate`, or `cargo run --example job_gate`. Uses the server of `REDIS_URL`; without
-//! it a private `redis-server` is started for the run.
+//! `cargo run --example job_gate --features embedded` needs nothing else: the workers are clients of
+//! a server inside this process. With `REDIS_URL` set the same happens on that server, and each worker
+//! is a process of its own.
 //!
-//! The gate is held while the jobs arrive, one after the other and each in another process. The
-//! next one starts when the server shows the one before in its queue: no sleeping decides the
-//! order. Then the gate opens, and each job says when it got in.
+//! The gate is held while the jobs arrive, one after the other and each at another worker. The next
+//! one starts when the server shows the one before in its queue: no sleeping decides the order. Then
+//! the gate opens, and each job says when it got in.
 
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
-use fairlock::{FairLock, LockClient};
+use fairlock::{EmbeddedServer, FairLock, LockClient};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child as Process, ChildStdin, ChildStdout};
+use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-const PROCESSES: usize = 4;
+/// The token under which a job held the gate, and its number.
+type Served = (u64, usize);
+
+const WORKERS: usize = 4;
 const JOBS: usize = 20;
 const WORKER: &str = "FAIRLOCK_JOB_GATE_WORKER";
 
@@ -39,26 +42,26 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Outcome<bool> {
-    let (_server, url) = server()?;
-    let client = connect(&url).await?;
+    let place = Place::from_env();
+    let client = place.connect().await?;
     let name = format!("example:job_gate:{}", client.id());
     let gate = client.lock(&name);
     let holder = gate.lock().await?;
     let (say, mut served) = mpsc::channel(JOBS);
     let mut workers = Vec::new();
-    for _ in 0..PROCESSES {
-        workers.push(Worker::start(&url, &name, say.clone())?);
+    for _ in 0..WORKERS {
+        workers.push(Worker::start(&place, &name, say.clone()).await?);
     }
 
     for job in 0..JOBS {
-        workers[job % PROCESSES].begin(job).await?;
+        workers[job % WORKERS].begin(job).await?;
         wait_for_queue(&gate, job + 1).await?;
     }
     let arrived: Vec<usize> = (0..JOBS).collect();
     println!("order of arrival: {arrived:?}");
     holder.unlock().await?;
 
-    let mut in_order = Vec::new();
+    let mut in_order: Vec<Served> = Vec::new();
     while in_order.len() < JOBS {
         let next = tokio::time::timeout(Duration::from_secs(30), served.recv()).await?;
         in_order.push(next.ok_or("the workers ended too soon")?);
@@ -69,7 +72,7 @@ async fn run() -> Outcome<bool> {
     println!("order of service: {service:?}");
     client.close().await?;
     let kept = service == arrived;
-    println!("{}: {JOBS} jobs over {PROCESSES} processes", if kept { "FIFO kept" } else { "FIFO broken" });
+    println!("{}: {JOBS} jobs over {WORKERS} {}", if kept { "FIFO kept" } else { "FIFO broken" }, place.workers());
     Ok(kept)
 }
 
@@ -84,14 +87,43 @@ async fn wait_for_queue(gate: &FairLock, length: usize) -> Outcome<()> {
     Err("a job did not reach the queue".into())
 }
 
-/// A process of its own: this program, started again.
-struct Worker {
-    _process: Process,
-    stdin: ChildStdin,
+/// Where the lock is kept.
+enum Place {
+    Here(EmbeddedServer),
+    Server(String),
+}
+
+impl Place {
+    fn from_env() -> Self {
+        std::env::var("REDIS_URL").map_or_else(|_| Self::Here(EmbeddedServer::new()), Self::Server)
+    }
+
+    async fn connect(&self) -> Outcome<LockClient> {
+        Ok(match self {
+            Self::Here(server) => LockClient::builder().embedded(server)?,
+            Self::Server(url) => LockClient::connect(url).await?,
+        })
+    }
+
+    fn workers(&self) -> &'static str {
+        match self {
+            Self::Here(_) => "clients",
+            Self::Server(_) => "processes",
+        }
+    }
+}
+
+enum Worker {
+    Client { gate: FairLock, say: mpsc::Sender<Served> },
+    Process { _process: Child, stdin: ChildStdin },
 }
 
 impl Worker {
-    fn start(url: &str, gate: &str, served: mpsc::Sender<(u64, usize)>) -> Outcome<Self> {
+    async fn start(place: &Place, gate: &str, say: mpsc::Sender<Served>) -> Outcome<Self> {
+        let Place::Server(url) = place else {
+            return Ok(Self::Client { gate: place.connect().await?.lock(gate), say });
+        };
+        // This program, started again.
         let mut process = tokio::process::Command::new(std::env::current_exe()?)
             .env(WORKER, gate)
             .env("REDIS_URL", url)
@@ -101,91 +133,61 @@ impl Worker {
             .spawn()?;
         let stdin = process.stdin.take().ok_or("no stdin")?;
         let stdout = process.stdout.take().ok_or("no stdout")?;
-        tokio::spawn(listen(BufReader::new(stdout).lines(), served));
-        Ok(Self { _process: process, stdin })
+        tokio::spawn(listen(BufReader::new(stdout).lines(), say));
+        Ok(Self::Process { _process: process, stdin })
     }
 
     async fn begin(&mut self, job: usize) -> Outcome<()> {
-        self.stdin.write_all(format!("{job}\n").as_bytes()).await?;
+        match self {
+            Self::Client { gate, say } => {
+                let (gate, say) = (gate.clone(), say.clone());
+                tokio::spawn(async move {
+                    // Nobody listens only when the example has failed already.
+                    pass(&gate, job, async |token| {
+                        let _ = say.send((token, job)).await;
+                    })
+                    .await;
+                });
+            }
+            Self::Process { stdin, .. } => stdin.write_all(format!("{job}\n").as_bytes()).await?,
+        }
         Ok(())
     }
 }
 
-/// Each line of a worker is `<token> <job>`.
-async fn listen(mut lines: Lines<BufReader<ChildStdout>>, served: mpsc::Sender<(u64, usize)>) {
+/// One job: waits its turn, says so, does its work alone behind the gate.
+async fn pass(gate: &FairLock, job: usize, say: impl AsyncFnOnce(u64)) {
+    match gate.lock().await {
+        Ok(guard) => {
+            say(guard.token()).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            if let Err(error) = guard.unlock().await {
+                eprintln!("job {job}: {error}");
+            }
+        }
+        Err(error) => eprintln!("job {job}: {error}"),
+    }
+}
+
+/// Each line of a worker process is `<token> <job>`.
+async fn listen(mut lines: Lines<BufReader<ChildStdout>>, say: mpsc::Sender<Served>) {
     while let Ok(Some(line)) = lines.next_line().await {
         let said = line.split_once(' ').and_then(|(token, job)| Some((token.parse().ok()?, job.parse().ok()?)));
         match said {
-            Some(said) if served.send(said).await.is_ok() => {}
+            Some(said) if say.send(said).await.is_ok() => {}
             _ => return,
         }
     }
 }
 
-/// The worker: every number on stdin is a job that wants through the gate.
+/// The worker process: every number on stdin is a job that wants through the gate.
 async fn work(gate: &str) -> Outcome<()> {
-    let client = connect(&std::env::var("REDIS_URL")?).await?;
+    let client = LockClient::connect(std::env::var("REDIS_URL")?).await?;
     let mut jobs = BufReader::new(tokio::io::stdin()).lines();
     while let Some(job) = jobs.next_line().await? {
-        let gate = client.lock(gate);
-        tokio::spawn(async move {
-            match gate.lock().await {
-                Ok(guard) => {
-                    println!("{} {job}", guard.token());
-                    // The job's own work, alone behind the gate.
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                    if let Err(error) = guard.unlock().await {
-                        eprintln!("job {job}: {error}");
-                    }
-                }
-                Err(error) => eprintln!("job {job}: {error}"),
-            }
-        });
+        let (gate, job) = (client.lock(gate), job.parse()?);
+        tokio::spawn(async move { pass(&gate, job, async |token| println!("{token} {job}")).await });
     }
     client.close().await?;
     Ok(())
-}
-
-/// A server that has only just been started may take a moment.
-async fn connect(url: &str) -> Outcome<LockClient> {
-    for _ in 0..100 {
-        match LockClient::connect(url).await {
-            Err(fairlock::ConnectError::Unreachable(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
-            outcome => return Ok(outcome?),
-        }
-    }
-    Ok(LockClient::connect(url).await?)
-}
-
-/// The server of `REDIS_URL`, or a private one that ends with this program.
-fn server() -> Outcome<(Option<Private>, String)> {
-    if let Ok(url) = std::env::var("REDIS_URL") {
-        return Ok((None, url));
-    }
-    let dir = std::env::temp_dir().join(format!("fairlock-job-gate-{}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
-    let socket = dir.join("redis.sock");
-    let process = Command::new("redis-server")
-        .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"])
-        .arg("--unixsocket")
-        .arg(&socket)
-        .arg("--dir")
-        .arg(&dir)
-        .stdout(Stdio::null())
-        .spawn()
-        .map_err(|error| format!("redis-server does not start ({error}): run scripts/setup, or set REDIS_URL"))?;
-    Ok((Some(Private { process, dir }), format!("unix://{}", socket.display())))
-}
-
-struct Private {
-    process: Child,
-    dir: PathBuf,
-}
-
-impl Drop for Private {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
 }

@@ -9,9 +9,11 @@ use uuid::Uuid;
 use crate::core::Core;
 use crate::error::{CloseError, ConnectError, Loss};
 use crate::lock::FairLock;
-use crate::options::LockClientBuilder;
+use crate::options::{LockClientBuilder, Options};
+#[cfg(feature = "embedded")]
+use crate::store::embedded::{EmbeddedServer, EmbeddedStore};
 use crate::store::redis::{RedisStore, Target};
-use crate::store::{Scripts, ServerClock, Terms};
+use crate::store::{Scripts, ServerClock, Store, Terms};
 
 /// A client: one connection to one server, and everything that is held and waited for over it.
 ///
@@ -40,6 +42,31 @@ impl LockClient {
         Self::builder().connect(url).await
     }
 
+    /// A client of a server of its own inside this process: for a first look and for tests. It runs
+    /// the same scripts, and keeps the same promises, within this process only.
+    ///
+    /// For several clients of one such server, see [`LockClientBuilder::embedded`].
+    ///
+    /// ```
+    /// use fairlock::LockClient;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::embedded()?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// assert!(client.lock("orders:42").try_lock().await?.is_none());
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConnectError::NoRuntime`] outside of a tokio runtime.
+    #[cfg(feature = "embedded")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
+    pub fn embedded() -> Result<Self, ConnectError> {
+        Self::builder().embedded(&EmbeddedServer::new())
+    }
+
     /// Settings to change before connecting.
     pub fn builder() -> LockClientBuilder {
         LockClientBuilder::new()
@@ -47,19 +74,8 @@ impl LockClient {
 
     pub(crate) async fn open(builder: LockClientBuilder, url: &str) -> Result<Self, ConnectError> {
         let options = builder.options;
-        options.check()?;
-        let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
-        let client = Uuid::new_v4().simple().to_string();
-        let terms = Terms {
-            prefix: options.prefix.clone(),
-            client: client.clone(),
-            label: options.label.clone(),
-            waiter_ttl: options.waiter_ttl,
-            grant_ttl: options.grant_ttl,
-            token_ttl: options.token_ttl,
-            max_waiters: options.max_waiters,
-            operation_timeout: options.operation_timeout,
-        };
+        let runtime = checked(&options)?;
+        let terms = terms(&options, Uuid::new_v4().simple().to_string());
         let target = Target {
             url: url.to_owned(),
             root_certificate: builder.root_certificate,
@@ -67,8 +83,22 @@ impl LockClient {
         };
         let clock = Arc::new(ServerClock::new());
         let store = RedisStore::connect(target, &terms, clock.clone()).await?;
-        let scripts = Scripts::new(Box::new(store), clock, terms);
-        Ok(Self { core: Core::new(options, client, scripts, runtime) })
+        Ok(Self::over(Box::new(store), clock, terms, options, runtime))
+    }
+
+    #[cfg(feature = "embedded")]
+    pub(crate) fn open_embedded(builder: LockClientBuilder, server: &EmbeddedServer) -> Result<Self, ConnectError> {
+        let options = builder.options;
+        let runtime = checked(&options)?;
+        let terms = terms(&options, server.next_client());
+        let store =
+            EmbeddedStore::connect(server, &terms).map_err(|fault| ConnectError::Unreachable(Arc::new(fault)))?;
+        Ok(Self::over(Box::new(store), Arc::new(ServerClock::new()), terms, options, runtime))
+    }
+
+    fn over(store: Box<dyn Store>, clock: Arc<ServerClock>, terms: Terms, options: Options, runtime: Handle) -> Self {
+        let client = terms.client.clone();
+        Self { core: Core::new(options, client, Scripts::new(store, clock, terms), runtime) }
     }
 
     /// The lock of that name: 1 to 1024 bytes of anything. Costs nothing; a name that cannot be is
@@ -106,5 +136,23 @@ impl LockClient {
         let finished = tokio::time::timeout(3 * core.patience(), core.tasks.wait()).await;
         core.scripts.close();
         finished.map_err(|_| CloseError { unfinished: core.tasks.len() })
+    }
+}
+
+fn checked(options: &Options) -> Result<Handle, ConnectError> {
+    options.check()?;
+    Handle::try_current().map_err(|_| ConnectError::NoRuntime)
+}
+
+fn terms(options: &Options, client: String) -> Terms {
+    Terms {
+        prefix: options.prefix.clone(),
+        client,
+        label: options.label.clone(),
+        waiter_ttl: options.waiter_ttl,
+        grant_ttl: options.grant_ttl,
+        token_ttl: options.token_ttl,
+        max_waiters: options.max_waiters,
+        operation_timeout: options.operation_timeout,
     }
 }

@@ -20,7 +20,7 @@ use crate::options::Options;
 use crate::owner::Owner;
 use crate::store::keys::Keys;
 use crate::store::reply::Push;
-use crate::store::{Ending, Listener, Scripts, StoreError, now};
+use crate::store::{Ending, Host, Listener, Scripts, StoreError, now};
 use crate::wake::Wake;
 use crate::watchdog;
 
@@ -38,6 +38,7 @@ pub(crate) struct Core {
     pub(crate) closing: CancellationToken,
     pub(crate) tasks: TaskTracker,
     runtime: Handle,
+    host: Option<Host>,
     seq: AtomicU64,
 }
 
@@ -52,6 +53,7 @@ impl Core {
         let core = Arc::new(Self {
             options,
             client,
+            host: scripts.host(),
             scripts,
             wake: Wake::default(),
             seats: Seats::default(),
@@ -76,7 +78,10 @@ impl Core {
 
     /// From anywhere: inside the runtime, outside, or after it is gone, when it drops the future.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn_on(task, &self.runtime);
+        match &self.host {
+            None => self.tasks.spawn_on(task, &self.runtime),
+            Some(host) => self.tasks.spawn_on(host(task.boxed()), &self.runtime),
+        };
     }
 
     pub(crate) fn patience(&self) -> Duration {

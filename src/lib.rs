@@ -124,6 +124,9 @@
 mod acquire;
 mod client;
 mod core;
+#[cfg(feature = "embedded")]
+#[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
+pub mod embedded;
 mod error;
 mod guard;
 mod hold;
@@ -137,6 +140,9 @@ mod wake;
 mod watchdog;
 
 pub use client::LockClient;
+#[cfg(feature = "embedded")]
+#[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
+pub use embedded::EmbeddedServer;
 pub use error::{
     Cause, CloseError, ConnectError, ForceUnlockError, LockError, Loss, NameError, OptionsError, Refusal, StatusError,
     TryLockError, UnlockError, WithError,

@@ -286,6 +286,31 @@ impl LockClientBuilder {
     pub async fn connect(self, url: impl AsRef<str>) -> Result<LockClient, ConnectError> {
         LockClient::open(self, url.as_ref()).await
     }
+
+    /// Checks the settings and connects to a server inside this process.
+    ///
+    /// ```
+    /// use fairlock::{EmbeddedServer, LockClient};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let server = EmbeddedServer::new();
+    /// let one = LockClient::builder().label("one").embedded(&server)?;
+    /// let two = LockClient::builder().label("two").embedded(&server)?;
+    /// let guard = one.lock("x").lock().await?;
+    /// assert_eq!(two.lock("x").status().await?.holder.map(|holder| holder.label), Some("one".into()));
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConnectError`] says which setting is wrong, that there is no runtime, or that the server is
+    /// [shut down](crate::EmbeddedServer::shut_down).
+    #[cfg(feature = "embedded")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
+    pub fn embedded(self, server: &crate::EmbeddedServer) -> Result<LockClient, ConnectError> {
+        LockClient::open_embedded(self, server)
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! A push is a hint, the state on the server is the truth (P9). A waiter registers before it sends
 //! anything, because its grant may come before the reply that says "queued".
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -67,7 +67,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Wake {
     waiters: Mutex<BTreeMap<String, Arc<Waiter>>>,
     /// Those with a place, by lock key; a name is here exactly while its poller runs.
-    queues: Mutex<HashMap<String, Queue>>,
+    queues: Mutex<BTreeMap<String, Queue>>,
 }
 
 #[derive(Debug)]
@@ -295,6 +295,8 @@ impl Wake {
 async fn keep_polling(core: Arc<Core>, keys: Arc<Keys>) {
     while let Some((due, sooner)) = core.wake.next_poll(&keys) {
         tokio::select! {
+            // In this order for the simulator: one seed, one run.
+            biased;
             () = sleep_until(due.into()) => core.wake.poll(&core, &keys).await,
             () = sooner.notified() => {}
         }

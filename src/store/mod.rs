@@ -3,7 +3,10 @@
 //! Nothing here knows who waits or why. It sends, tells answers from errors, and reads the
 //! server's clock from every reply.
 
+#[cfg(feature = "embedded")]
+pub(crate) mod embedded;
 pub(crate) mod keys;
+pub(crate) mod link;
 pub(crate) mod redis;
 pub(crate) mod reply;
 pub(crate) mod script;
@@ -106,6 +109,9 @@ pub(crate) struct Call<'a> {
     pub(crate) args: &'a [Arg<'a>],
 }
 
+/// Runs a client's background tasks otherwise than plainly: a simulator holds them up and ends them.
+pub(crate) type Host = Arc<dyn Fn(BoxFuture<'static, ()>) -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// What runs the scripts.
 pub(crate) trait Store: Send + Sync + 'static {
     /// Whether a call would be sent at once. An urgent call may also go while the connection
@@ -119,6 +125,9 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Drops the connection: it gave an answer that belongs to somebody else.
     fn distrust(&self);
     fn listen(&self, listener: Weak<dyn Listener>);
+    fn host(&self) -> Option<Host> {
+        None
+    }
     fn close(&self);
 }
 
@@ -223,6 +232,10 @@ impl Scripts {
 
     pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
         self.store.listen(listener);
+    }
+
+    pub(crate) fn host(&self) -> Option<Host> {
+        self.store.host()
     }
 
     pub(crate) fn close(&self) {

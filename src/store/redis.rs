@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -17,11 +17,11 @@ use redis::{
     AsyncConnectionConfig, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
     RedisError, Value,
 };
-use tokio::sync::watch;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::keys::{self, Keys};
+use super::link::{self, Disconnected, Link, State};
 use super::reply::{Field, Fields, Malformed};
 use super::script::{self, Script};
 use super::{Arg, Call, Listener, Refusal, ServerClock, Source, Store, StoreError, Terms, now};
@@ -56,8 +56,8 @@ pub(crate) enum Fault {
     Refused(Refusal),
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    #[error("the connection was closed")]
-    Closed,
+    #[error(transparent)]
+    Disconnected(#[from] Disconnected),
 }
 
 /// Where the server is and how long it may take.
@@ -70,17 +70,13 @@ pub(crate) struct Target {
 #[derive(Clone)]
 struct Connection {
     io: MultiplexedConnection,
-    /// Cancelled when this connection is not to be used any more, whoever found that out.
     dead: CancellationToken,
 }
 
-#[derive(Clone)]
-enum Link {
-    Down(Arc<Fault>),
-    /// Up, but the waits and holds of before the break come first.
-    Resuming(Connection),
-    Ready(Connection),
-    Closed,
+impl link::Connection for Connection {
+    fn dead(&self) -> &CancellationToken {
+        &self.dead
+    }
 }
 
 pub(crate) struct RedisStore {
@@ -94,11 +90,9 @@ struct Shared {
     probe: Keys,
     channel: String,
     hashes: HashMap<&'static str, String>,
-    link: watch::Sender<Link>,
+    link: Link<Connection>,
     heard: Mutex<Instant>,
     clock: Arc<ServerClock>,
-    listener: OnceLock<Weak<dyn Listener>>,
-    stop: CancellationToken,
 }
 
 impl fmt::Debug for RedisStore {
@@ -114,7 +108,6 @@ impl RedisStore {
         let info = connection_info(&target.url)?;
         let address = info.addr().to_string();
         let server = open(info, target.root_certificate)?;
-        let (link, _) = watch::channel(Link::Down(Arc::new(Fault::Closed)));
         let shared = Arc::new(Shared {
             server,
             address,
@@ -123,14 +116,12 @@ impl RedisStore {
             probe: Keys::new(&terms.prefix, ""),
             channel: format!("{}{}", keys::channel_prefix(&terms.prefix), terms.client),
             hashes: script::ALL.iter().map(|script| (script.name, hash(script))).collect(),
-            link,
+            link: Link::new(),
             heard: Mutex::new(now()),
             clock,
-            listener: OnceLock::new(),
-            stop: CancellationToken::new(),
         });
         let first = shared.establish().await?;
-        shared.link.send_replace(Link::Ready(first.clone()));
+        shared.link.offer(State::Ready(first.clone()));
         tokio::spawn(supervise(shared.clone(), first));
         Ok(Self { shared })
     }
@@ -144,31 +135,20 @@ impl Drop for RedisStore {
 
 impl Store for RedisStore {
     fn is_ready(&self, urgent: bool) -> bool {
-        self.shared.connection(urgent).is_some()
+        self.shared.link.connection(urgent).is_some()
     }
 
     fn ready(&self, urgent: bool) -> BoxFuture<'_, Result<(), StoreError>> {
-        async move {
-            let mut link = self.shared.link.subscribe();
-            let usable = link.wait_for(|link| matches!(link, Link::Closed) || usable(link, urgent).is_some()).await;
-            match usable.as_deref() {
-                Ok(Link::Closed) | Err(_) => Err(StoreError::Closed),
-                Ok(_) => Ok(()),
-            }
-        }
-        .boxed()
+        self.shared.link.ready(urgent).boxed()
     }
 
     fn fault(&self) -> Source {
-        match &*self.shared.link.borrow() {
-            Link::Down(fault) => fault.clone(),
-            _ => Arc::new(Fault::Closed),
-        }
+        self.shared.link.fault()
     }
 
     fn run<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Vec<Field>, StoreError>> {
         async move {
-            let Some(connection) = self.shared.connection(true) else {
+            let Some(connection) = self.shared.link.connection(true) else {
                 return Err(StoreError::NotSent(self.fault()));
             };
             match self.shared.evaluate(&connection, call).await {
@@ -187,37 +167,22 @@ impl Store for RedisStore {
     }
 
     fn distrust(&self) {
-        if let Some(connection) = self.shared.connection(true) {
+        if let Some(connection) = self.shared.link.connection(true) {
             tracing::warn!(address = %self.shared.address, "an answer that belongs to another request: reconnecting");
             connection.dead.cancel();
         }
     }
 
     fn listen(&self, listener: Weak<dyn Listener>) {
-        // Set once, right after the client was made.
-        let _ = self.shared.listener.set(listener);
+        self.shared.link.listen(listener);
     }
 
     fn close(&self) {
-        self.shared.stop.cancel();
-        self.shared.link.send_replace(Link::Closed);
+        self.shared.link.close();
     }
-}
-
-fn usable(link: &Link, urgent: bool) -> Option<&Connection> {
-    match link {
-        Link::Ready(connection) => Some(connection),
-        Link::Resuming(connection) if urgent => Some(connection),
-        _ => None,
-    }
-    .filter(|connection| !connection.dead.is_cancelled())
 }
 
 impl Shared {
-    fn connection(&self, urgent: bool) -> Option<Connection> {
-        usable(&self.link.borrow(), urgent).cloned()
-    }
-
     fn heard(&self) {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = now();
     }
@@ -244,7 +209,7 @@ impl Shared {
         let outcome = tokio::select! {
             outcome = io.send_packed_command(command) => outcome.and_then(Value::extract_error),
             // Whatever is in flight on a dead connection may have run: unknown, at once.
-            () = connection.dead.cancelled() => return Err(StoreError::Unknown(Arc::new(Fault::Closed))),
+            () = connection.dead.cancelled() => return Err(StoreError::Unknown(Arc::new(Disconnected))),
         };
         match outcome {
             Ok(value) => {
@@ -330,7 +295,7 @@ impl Shared {
             StoreError::NotSent(source) | StoreError::Unknown(source) => {
                 Fault::Unreachable { address: self.address.clone(), source }
             }
-            StoreError::Closed => Fault::Closed,
+            StoreError::Closed => Disconnected.into(),
         }
     }
 }
@@ -387,7 +352,7 @@ fn receiver(shared: Weak<Shared>, dead: CancellationToken) -> impl Fn(PushInfo) 
         match push.kind {
             PushKind::Disconnection => dead.cancel(),
             PushKind::Message => {
-                let listener = shared.upgrade().and_then(|shared| shared.listener.get()?.upgrade());
+                let listener = shared.upgrade().and_then(|shared| shared.link.listener());
                 if let (Some(listener), Some(Value::BulkString(payload))) = (listener, push.data.get(1)) {
                     listener.pushed(payload);
                 }
@@ -400,20 +365,18 @@ fn receiver(shared: Weak<Shared>, dead: CancellationToken) -> impl Fn(PushInfo) 
 
 /// Owns the connection until the store is closed.
 async fn supervise(shared: Arc<Shared>, first: Connection) {
-    let stop = shared.stop.clone();
+    let stop = shared.link.stop.clone();
     stop.run_until_cancelled(async {
         let (mut connection, mut backoff) = (first, Backoff::new());
         loop {
             let up = now();
             until_dead(&shared, &connection).await;
             connection.dead.cancel();
-            shared.offer(Link::Down(Arc::new(Fault::Closed)));
+            shared.link.offer(State::Down(Arc::new(Disconnected)));
             tracing::debug!(address = %shared.address, "the connection is down");
             backoff.after_a_life_of(now().saturating_duration_since(up));
             connection = reconnect(&shared, &mut backoff).await;
-            shared.offer(Link::Resuming(connection.clone()));
-            resume(&shared, &connection).await;
-            shared.offer(Link::Ready(connection.clone()));
+            shared.link.resume(&connection, shared.patience).await;
         }
     })
     .await;
@@ -439,19 +402,6 @@ impl Backoff {
     async fn pause(&mut self) {
         sleep(self.next.mul_f64(0.5 + jitter())).await;
         self.next = (2 * self.next).clamp(Duration::from_millis(20), LONGEST_BACKOFF);
-    }
-}
-
-impl Shared {
-    /// Moves on, but never away from `Closed`.
-    fn offer(&self, next: Link) {
-        self.link.send_if_modified(|link| {
-            let open = !matches!(link, Link::Closed);
-            if open {
-                *link = next;
-            }
-            open
-        });
     }
 }
 
@@ -485,7 +435,7 @@ async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Connection {
             Ok(connection) => return connection,
             Err(fault) => {
                 tracing::warn!(address = %shared.address, %fault, "cannot reconnect yet");
-                shared.offer(Link::Down(Arc::new(fault)));
+                shared.link.offer(State::Down(Arc::new(fault)));
             }
         }
     }
@@ -495,14 +445,6 @@ async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Connection {
 fn jitter() -> f64 {
     f64::from(u16::from_ne_bytes([uuid::Uuid::new_v4().as_bytes()[0], uuid::Uuid::new_v4().as_bytes()[0]]))
         / f64::from(u16::MAX)
-}
-
-async fn resume(shared: &Shared, connection: &Connection) {
-    let Some(listener) = shared.listener.get().and_then(Weak::upgrade) else { return };
-    tokio::select! {
-        _ = timeout_at((now() + shared.patience).into(), listener.resumed()) => {}
-        () = connection.dead.cancelled() => {}
-    }
 }
 
 fn connection_info(url: &str) -> Result<ConnectionInfo, Fault> {

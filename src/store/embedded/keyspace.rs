@@ -1,0 +1,566 @@
+//! Strings, hashes, lists and sorted sets with expiry: as much of Redis as the scripts use, with its
+//! types, its conversions and its words for what goes wrong.
+//!
+//! It knows neither Lua nor tokio; the time is told to it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+type Bytes = Vec<u8>;
+type Words<'a> = &'a [Bytes];
+
+/// What a command answers.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Reply {
+    Int(i64),
+    Bulk(Bytes),
+    Nil,
+    Ok,
+    List(Vec<Reply>),
+    /// The code and what is wrong, as in `ERR syntax error`.
+    Error(String),
+}
+
+type Outcome = Result<Reply, Reply>;
+
+fn error(text: &str) -> Reply {
+    Reply::Error(text.to_owned())
+}
+
+fn wrong_type() -> Reply {
+    error("WRONGTYPE Operation against a key holding the wrong kind of value")
+}
+
+fn syntax() -> Reply {
+    error("ERR syntax error")
+}
+
+fn count(number: usize) -> Outcome {
+    Ok(Reply::Int(number as i64))
+}
+
+fn bulk_or_nil(bytes: Option<&Bytes>) -> Reply {
+    bytes.map_or(Reply::Nil, |bytes| Reply::Bulk(bytes.clone()))
+}
+
+/// A value of a type: `from` sees none in a value of another type.
+trait Kind: Default {
+    fn from(value: &Value) -> Option<&Self>;
+    fn from_mut(value: &mut Value) -> Option<&mut Self>;
+    fn wrap(self) -> Value;
+    fn is_empty(&self) -> bool;
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Value {
+    Text(Text),
+    Hash(Hash),
+    List(List),
+    Zset(Zset),
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Text(Bytes);
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Hash(BTreeMap<Bytes, Bytes>);
+#[derive(Debug, Clone, Default, PartialEq)]
+struct List(VecDeque<Bytes>);
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Zset {
+    scores: HashMap<Bytes, f64>,
+    /// By score, then by member, as Redis orders them.
+    order: BTreeSet<(Score, Bytes)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Score(f64);
+
+impl Eq for Score {}
+
+impl Ord for Score {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Score {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+macro_rules! kind {
+    ($kind:ident, $is_empty:expr) => {
+        impl Kind for $kind {
+            fn from(value: &Value) -> Option<&Self> {
+                if let Value::$kind(inner) = value { Some(inner) } else { None }
+            }
+            fn from_mut(value: &mut Value) -> Option<&mut Self> {
+                if let Value::$kind(inner) = value { Some(inner) } else { None }
+            }
+            fn wrap(self) -> Value {
+                Value::$kind(self)
+            }
+            fn is_empty(&self) -> bool {
+                $is_empty(self)
+            }
+        }
+    };
+}
+
+// A string may be empty and stay; the others are gone with their last element.
+kind!(Text, |_: &Text| false);
+kind!(Hash, |hash: &Hash| hash.0.is_empty());
+kind!(List, |list: &List| list.0.is_empty());
+kind!(Zset, |zset: &Zset| zset.scores.is_empty());
+
+impl Zset {
+    fn remove(&mut self, member: &Bytes) -> bool {
+        let Some(score) = self.scores.remove(member) else { return false };
+        self.order.remove(&(Score(score), member.clone()))
+    }
+
+    fn insert(&mut self, member: &Bytes, score: f64) {
+        self.remove(member);
+        // Redis knows one zero, `total_cmp` two.
+        let score = if score == 0.0 { 0.0 } else { score };
+        self.scores.insert(member.clone(), score);
+        self.order.insert((Score(score), member.clone()));
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Entry {
+    value: Value,
+    expires_at: Option<i64>,
+}
+
+/// The keys of one server, at one time.
+#[derive(Debug, Default)]
+pub(crate) struct Keyspace {
+    entries: HashMap<Bytes, Entry>,
+    /// The same expiry times in order, so that what is over goes, looked at or not.
+    expiries: BTreeSet<(i64, Bytes)>,
+    /// Microseconds since 1970. It stands still while a script runs.
+    now: i64,
+    /// Channels that somebody listens to.
+    pub(crate) channels: BTreeSet<Bytes>,
+    /// What was published and not yet carried away: channel and message.
+    pub(crate) published: Vec<(Bytes, Bytes)>,
+}
+
+/// Name, words (negative: at least so many, the name included), and what it does.
+type Command = (&'static str, i32, fn(&mut Keyspace, Words<'_>) -> Outcome);
+
+const COMMANDS: &[Command] = &[
+    ("DEL", -2, Keyspace::del),
+    ("EXISTS", -2, Keyspace::exists),
+    ("FLUSHALL", 1, Keyspace::flushall),
+    ("GET", 2, Keyspace::get),
+    ("HDEL", -3, Keyspace::hdel),
+    ("HEXISTS", 3, Keyspace::hexists),
+    ("HGET", 3, Keyspace::hget),
+    ("HGETALL", 2, Keyspace::hgetall),
+    ("HMGET", -3, Keyspace::hmget),
+    ("HSET", -4, Keyspace::hset),
+    ("LINDEX", 3, Keyspace::lindex),
+    ("LLEN", 2, Keyspace::llen),
+    ("LPUSH", -3, Keyspace::lpush),
+    ("LRANGE", 4, Keyspace::lrange),
+    ("LREM", 4, Keyspace::lrem),
+    ("LTRIM", 4, Keyspace::ltrim),
+    ("PEXPIRE", 3, Keyspace::pexpire),
+    ("PTTL", 2, Keyspace::pttl),
+    ("PUBLISH", 3, Keyspace::publish),
+    ("RPOP", 2, Keyspace::rpop),
+    ("RPUSH", -3, Keyspace::rpush),
+    ("SET", -3, Keyspace::set),
+    ("TIME", 1, Keyspace::time),
+    ("ZADD", -4, Keyspace::zadd),
+    ("ZCARD", 2, Keyspace::zcard),
+    ("ZMSCORE", -3, Keyspace::zmscore),
+    ("ZRANGEBYSCORE", -4, Keyspace::zrangebyscore),
+    ("ZREM", -3, Keyspace::zrem),
+    ("ZSCORE", 3, Keyspace::zscore),
+];
+
+impl Keyspace {
+    /// Moves the clock, never back, and drops what has expired.
+    pub(crate) fn at(&mut self, micros: i64) {
+        self.now = self.now.max(micros);
+        let now = self.millis();
+        while let Some((due, key)) = self.expiries.pop_first() {
+            if due > now {
+                self.expiries.insert((due, key));
+                return;
+            }
+            self.entries.remove(&key);
+        }
+    }
+
+    fn millis(&self) -> i64 {
+        self.now / 1000
+    }
+
+    pub(crate) fn keys(&self) -> Vec<Bytes> {
+        let mut keys: Vec<_> = self.entries.keys().cloned().collect();
+        keys.sort();
+        keys
+    }
+
+    /// One command, as `redis.pcall` would run it.
+    pub(crate) fn execute(&mut self, words: Words<'_>) -> Reply {
+        let name = words.first().map(|name| name.to_ascii_uppercase()).unwrap_or_default();
+        let Some((_, arity, command)) = COMMANDS.iter().find(|(known, ..)| known.as_bytes() == name) else {
+            return error("ERR Unknown Redis command called from script");
+        };
+        let length = words.len() as i32;
+        if length != *arity && (*arity > 0 || length < -arity) {
+            return error("ERR Wrong number of args calling Redis command from script");
+        }
+        command(self, &words[1..]).unwrap_or_else(|error| error)
+    }
+
+    fn read<K: Kind>(&self, key: &Bytes) -> Result<Option<&K>, Reply> {
+        self.entries.get(key).map(|entry| K::from(&entry.value).ok_or_else(wrong_type)).transpose()
+    }
+
+    /// Changes a value, which is made if there is none, and goes if it ends up empty.
+    fn change<K: Kind, T>(&mut self, key: &Bytes, change: impl FnOnce(&mut K) -> T) -> Result<T, Reply> {
+        if !self.entries.contains_key(key) {
+            self.entries.insert(key.clone(), Entry { value: K::default().wrap(), expires_at: None });
+        }
+        let inner = self.entries.get_mut(key).and_then(|entry| K::from_mut(&mut entry.value)).ok_or_else(wrong_type)?;
+        let result = change(inner);
+        if inner.is_empty() {
+            self.remove(key);
+        }
+        Ok(result)
+    }
+
+    fn remove(&mut self, key: &Bytes) -> bool {
+        self.set_expiry(key, None);
+        self.entries.remove(key).is_some()
+    }
+
+    fn set_expiry(&mut self, key: &Bytes, at: Option<i64>) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let before = std::mem::replace(&mut entry.expires_at, at);
+        if let Some(before) = before {
+            self.expiries.remove(&(before, key.clone()));
+        }
+        if let Some(at) = at {
+            self.expiries.insert((at, key.clone()));
+        }
+    }
+
+    fn time(&mut self, _: Words<'_>) -> Outcome {
+        let part = |number: i64| Reply::Bulk(number.to_string().into_bytes());
+        Ok(Reply::List(vec![part(self.now / 1_000_000), part(self.now % 1_000_000)]))
+    }
+
+    fn publish(&mut self, words: Words<'_>) -> Outcome {
+        let heard = self.channels.contains(&words[0]);
+        if heard {
+            self.published.push((words[0].clone(), words[1].clone()));
+        }
+        count(heard.into())
+    }
+
+    fn flushall(&mut self, _: Words<'_>) -> Outcome {
+        self.entries.clear();
+        self.expiries.clear();
+        Ok(Reply::Ok)
+    }
+
+    fn del(&mut self, words: Words<'_>) -> Outcome {
+        count(words.iter().filter(|key| self.remove(key)).count())
+    }
+
+    fn exists(&mut self, words: Words<'_>) -> Outcome {
+        count(words.iter().filter(|key| self.entries.contains_key(*key)).count())
+    }
+
+    fn pttl(&mut self, words: Words<'_>) -> Outcome {
+        let left = match self.entries.get(&words[0]) {
+            None => -2,
+            Some(entry) => entry.expires_at.map_or(-1, |at| at - self.millis()),
+        };
+        Ok(Reply::Int(left))
+    }
+
+    fn pexpire(&mut self, words: Words<'_>) -> Outcome {
+        let lifetime = integer(&words[1])?;
+        let at = self.millis().checked_add(lifetime);
+        let at = at.ok_or_else(|| error("ERR invalid expire time in 'pexpire' command"))?;
+        if !self.entries.contains_key(&words[0]) {
+            return count(0);
+        }
+        if lifetime <= 0 {
+            self.remove(&words[0]);
+        } else {
+            self.set_expiry(&words[0], Some(at));
+        }
+        count(1)
+    }
+
+    fn get(&mut self, words: Words<'_>) -> Outcome {
+        Ok(bulk_or_nil(self.read::<Text>(&words[0])?.map(|text| &text.0)))
+    }
+
+    fn set(&mut self, words: Words<'_>) -> Outcome {
+        let at = match &words[2..] {
+            [] => None,
+            [option, lifetime] if option.eq_ignore_ascii_case(b"PX") => {
+                let at = Some(integer(lifetime)?).filter(|ms| *ms > 0).and_then(|ms| self.millis().checked_add(ms));
+                Some(at.ok_or_else(|| error("ERR invalid expire time in 'set' command"))?)
+            }
+            _ => return Err(syntax()),
+        };
+        self.remove(&words[0]);
+        let value = Value::Text(Text(words[1].clone()));
+        self.entries.insert(words[0].clone(), Entry { value, expires_at: None });
+        self.set_expiry(&words[0], at);
+        Ok(Reply::Ok)
+    }
+
+    fn field(&self, key: &Bytes, field: &Bytes) -> Result<Option<&Bytes>, Reply> {
+        Ok(self.read::<Hash>(key)?.and_then(|hash| hash.0.get(field)))
+    }
+
+    fn hget(&mut self, words: Words<'_>) -> Outcome {
+        Ok(bulk_or_nil(self.field(&words[0], &words[1])?))
+    }
+
+    fn hmget(&mut self, words: Words<'_>) -> Outcome {
+        let hash = self.read::<Hash>(&words[0])?;
+        let value = |field| bulk_or_nil(hash.and_then(|hash| hash.0.get(field)));
+        Ok(Reply::List(words[1..].iter().map(value).collect()))
+    }
+
+    fn hgetall(&mut self, words: Words<'_>) -> Outcome {
+        let pairs = self.read::<Hash>(&words[0])?.into_iter().flat_map(|hash| &hash.0);
+        let flat = pairs.flat_map(|(field, value)| [Reply::Bulk(field.clone()), Reply::Bulk(value.clone())]);
+        Ok(Reply::List(flat.collect()))
+    }
+
+    fn hexists(&mut self, words: Words<'_>) -> Outcome {
+        count(self.field(&words[0], &words[1])?.is_some().into())
+    }
+
+    fn hset(&mut self, words: Words<'_>) -> Outcome {
+        if words.len() % 2 == 0 {
+            return Err(error("ERR wrong number of arguments for 'hset' command"));
+        }
+        let new = |pair: &[Bytes], hash: &mut Hash| hash.0.insert(pair[0].clone(), pair[1].clone()).is_none();
+        let added = |hash: &mut Hash| words[1..].chunks(2).filter(|pair| new(pair, hash)).count();
+        count(self.change(&words[0], added)?)
+    }
+
+    fn hdel(&mut self, words: Words<'_>) -> Outcome {
+        let gone = |hash: &mut Hash| words[1..].iter().filter(|field| hash.0.remove(*field).is_some()).count();
+        count(self.change(&words[0], gone)?)
+    }
+
+    fn llen(&mut self, words: Words<'_>) -> Outcome {
+        count(self.read::<List>(&words[0])?.map_or(0, |list| list.0.len()))
+    }
+
+    fn lindex(&mut self, words: Words<'_>) -> Outcome {
+        let index = integer(&words[1])?;
+        let Some(list) = self.read::<List>(&words[0])? else { return Ok(Reply::Nil) };
+        let index = if index < 0 { index.saturating_add(list.0.len() as i64) } else { index };
+        Ok(bulk_or_nil(usize::try_from(index).ok().and_then(|index| list.0.get(index))))
+    }
+
+    fn lrange(&mut self, words: Words<'_>) -> Outcome {
+        let (from, to) = (integer(&words[1])?, integer(&words[2])?);
+        let Some(list) = self.read::<List>(&words[0])? else { return Ok(Reply::List(Vec::new())) };
+        let range = places(from, to, list.0.len());
+        Ok(Reply::List(list.0.range(range).cloned().map(Reply::Bulk).collect()))
+    }
+
+    fn ltrim(&mut self, words: Words<'_>) -> Outcome {
+        let (from, to) = (integer(&words[1])?, integer(&words[2])?);
+        self.change(&words[0], |list: &mut List| {
+            let range = places(from, to, list.0.len());
+            list.0.truncate(range.end);
+            list.0.drain(..range.start.min(range.end));
+        })?;
+        Ok(Reply::Ok)
+    }
+
+    fn lpush(&mut self, words: Words<'_>) -> Outcome {
+        let push = |list: &mut List| {
+            words[1..].iter().for_each(|element| list.0.push_front(element.clone()));
+            list.0.len()
+        };
+        count(self.change(&words[0], push)?)
+    }
+
+    fn rpush(&mut self, words: Words<'_>) -> Outcome {
+        let push = |list: &mut List| {
+            list.0.extend(words[1..].iter().cloned());
+            list.0.len()
+        };
+        count(self.change(&words[0], push)?)
+    }
+
+    fn rpop(&mut self, words: Words<'_>) -> Outcome {
+        Ok(bulk_or_nil(self.change(&words[0], |list: &mut List| list.0.pop_back())?.as_ref()))
+    }
+
+    /// `LREM key n element`: the first n of them, the last -n, or with 0 all.
+    fn lrem(&mut self, words: Words<'_>) -> Outcome {
+        let (limit, element) = (integer(&words[1])?, &words[2]);
+        let most = if limit == 0 { usize::MAX } else { usize::try_from(limit.unsigned_abs()).unwrap_or(usize::MAX) };
+        let remove = |list: &mut List| {
+            let equal = |(place, found): (usize, &Bytes)| (found == element).then_some(place);
+            let mut places: Vec<_> = match limit < 0 {
+                true => list.0.iter().enumerate().rev().filter_map(equal).take(most).collect(),
+                false => list.0.iter().enumerate().filter_map(equal).take(most).collect(),
+            };
+            places.sort_unstable();
+            places.iter().rev().for_each(|place| drop(list.0.remove(*place)));
+            places.len()
+        };
+        count(self.change(&words[0], remove)?)
+    }
+
+    fn zcard(&mut self, words: Words<'_>) -> Outcome {
+        count(self.read::<Zset>(&words[0])?.map_or(0, |zset| zset.scores.len()))
+    }
+
+    fn zscore(&mut self, words: Words<'_>) -> Outcome {
+        Ok(self.read::<Zset>(&words[0])?.map_or(Reply::Nil, |zset| score_of(zset, &words[1])))
+    }
+
+    fn zmscore(&mut self, words: Words<'_>) -> Outcome {
+        let zset = self.read::<Zset>(&words[0])?;
+        let score = |member| zset.map_or(Reply::Nil, |zset| score_of(zset, member));
+        Ok(Reply::List(words[1..].iter().map(score).collect()))
+    }
+
+    fn zadd(&mut self, words: Words<'_>) -> Outcome {
+        let (only_known, pairs) = match words[1].eq_ignore_ascii_case(b"XX") {
+            true => (true, &words[2..]),
+            false => (false, &words[1..]),
+        };
+        if pairs.is_empty() || pairs.len() % 2 == 1 {
+            return Err(syntax());
+        }
+        let scored: Vec<_> = pairs.chunks(2).map(|pair| Ok((float(&pair[0])?, &pair[1]))).collect::<Result<_, _>>()?;
+        let add = |zset: &mut Zset| {
+            let before = zset.scores.len();
+            for (score, member) in scored {
+                if !only_known || zset.scores.contains_key(member) {
+                    zset.insert(member, score);
+                }
+            }
+            zset.scores.len() - before
+        };
+        count(self.change(&words[0], add)?)
+    }
+
+    fn zrem(&mut self, words: Words<'_>) -> Outcome {
+        let gone = |zset: &mut Zset| words[1..].iter().filter(|member| zset.remove(member)).count();
+        count(self.change(&words[0], gone)?)
+    }
+
+    /// `ZRANGEBYSCORE key min max [LIMIT offset count]`
+    fn zrangebyscore(&mut self, words: Words<'_>) -> Outcome {
+        let bound = |word| float(word).map_err(|_| error("ERR min or max is not a float"));
+        let (min, max) = (bound(&words[1])?, bound(&words[2])?);
+        let (skip, most) = match &words[3..] {
+            [] => (0, -1),
+            [limit, skip, most] if limit.eq_ignore_ascii_case(b"LIMIT") => (integer(skip)?, integer(most)?),
+            _ => return Err(syntax()),
+        };
+        let Some(zset) = self.read::<Zset>(&words[0])? else { return Ok(Reply::List(Vec::new())) };
+        let within = zset.order.range((Score(min), Bytes::new())..).take_while(|(score, _)| score.0 <= max);
+        // A negative offset finds nothing, a negative count everything.
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        Ok(Reply::List(within.skip(skip).take(most).map(|(_, member)| Reply::Bulk(member.clone())).collect()))
+    }
+}
+
+fn score_of(zset: &Zset, member: &Bytes) -> Reply {
+    zset.scores.get(member).map_or(Reply::Nil, |score| Reply::Bulk(number(*score).into_bytes()))
+}
+
+/// A number as Redis writes it: whole ones without a point, others short and exact.
+pub(crate) fn number(number: f64) -> String {
+    match number {
+        whole if whole.fract() == 0.0 && whole.abs() < 1e17 => format!("{whole:.0}"),
+        _ if number.is_infinite() => if number > 0.0 { "inf" } else { "-inf" }.to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Strictly: `+1`, `01` and ` 1` are no integers to Redis.
+fn integer(word: &Bytes) -> Result<i64, Reply> {
+    let parsed = std::str::from_utf8(word).ok().and_then(|text| Some((text, text.parse::<i64>().ok()?)));
+    match parsed {
+        Some((text, number)) if number.to_string() == text => Ok(number),
+        _ => Err(error("ERR value is not an integer or out of range")),
+    }
+}
+
+fn float(word: &Bytes) -> Result<f64, Reply> {
+    let parsed = std::str::from_utf8(word).ok().and_then(|text| text.parse::<f64>().ok());
+    parsed.filter(|number| !number.is_nan()).ok_or_else(|| error("ERR value is not a valid float"))
+}
+
+/// From and to, both included and negative ones from the end, as a range of a list of that length.
+fn places(from: i64, to: i64, length: usize) -> std::ops::Range<usize> {
+    let length = length as i64;
+    let place = |index: i64| if index < 0 { index.saturating_add(length) } else { index };
+    let end = place(to).saturating_add(1).clamp(0, length);
+    let start = place(from).clamp(0, end);
+    start as usize..end as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(keyspace: &mut Keyspace, command: &str) -> Reply {
+        keyspace.execute(&command.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn keys_end_at_their_time_looked_at_or_not() {
+        let mut keyspace = Keyspace::default();
+        keyspace.at(1_000_000);
+        run(&mut keyspace, "SET a 1 PX 50");
+        run(&mut keyspace, "RPUSH b x");
+        run(&mut keyspace, "PEXPIRE b 60");
+        run(&mut keyspace, "SET a 2 PX 70");
+        keyspace.at(1_059_999);
+        assert_eq!(run(&mut keyspace, "PTTL b"), Reply::Int(1));
+        keyspace.at(1_060_000);
+        assert_eq!(keyspace.keys(), [b"a"]);
+        keyspace.at(1_070_000);
+        assert!(keyspace.entries.is_empty() && keyspace.expiries.is_empty());
+    }
+
+    #[test]
+    fn a_collection_is_gone_with_its_last_element_and_its_expiry_too() {
+        let mut keyspace = Keyspace::default();
+        for (make, unmake) in [("RPUSH k x", "RPOP k"), ("HSET k f v", "HDEL k f"), ("ZADD k 1 m", "ZREM k m")] {
+            run(&mut keyspace, make);
+            run(&mut keyspace, "PEXPIRE k 1000");
+            run(&mut keyspace, unmake);
+            assert!(keyspace.entries.is_empty() && keyspace.expiries.is_empty(), "{make}");
+        }
+    }
+
+    #[test]
+    fn a_failed_change_makes_no_key() {
+        let mut keyspace = Keyspace::default();
+        for command in ["ZADD k XX 1 m", "HDEL k f", "LTRIM k 0 -1", "LREM k 0 x", "RPOP k", "ZADD k x m"] {
+            run(&mut keyspace, command);
+            assert!(keyspace.entries.is_empty(), "{command}");
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! The server itself: one engine, the connections to it, and what befalls both.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::super::link;
+use super::super::reply::Field;
+use super::engine::Engine;
+use super::keyspace::Reply;
+use super::{Answer, Refusal, Request};
+
+/// A background task of a client.
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// One copy of a request: how long its way takes, and the way of its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trip {
+    /// Until the server runs it.
+    pub there: Duration,
+    /// Until the client has the answer; `None`: it is lost.
+    pub back: Option<Duration>,
+}
+
+impl Trip {
+    /// No time, nothing lost.
+    pub const AT_ONCE: Self = Self { there: Duration::ZERO, back: Some(Duration::ZERO) };
+}
+
+/// A script that has run, in the words that went over the line.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Ran<'a> {
+    /// The id of the client that asked.
+    pub client: &'a str,
+    /// The verb: the name of a file in `lua/`.
+    pub script: &'static str,
+    /// KEYS
+    pub keys: &'a [String],
+    /// ARGV
+    pub args: &'a [String],
+    /// The answer, or the server's refusal.
+    pub reply: Result<Vec<String>, String>,
+    /// What it published: channel and message.
+    pub published: &'a [(String, String)],
+    /// The server's clock when it ran, in microseconds since 1970.
+    pub at: i64,
+}
+
+/// What befalls messages, clocks and processes around an [`EmbeddedServer`]. Every method has a
+/// default: nothing does.
+///
+/// For simulators. It is asked in the order of events, so one that decides by a seed has the same
+/// run for the same seed, on a single-threaded runtime with paused time.
+///
+/// ```
+/// use fairlock::embedded::{Faults, Trip};
+/// use fairlock::{EmbeddedServer, LockClient, LockError};
+/// use std::time::Duration;
+///
+/// /// Every answer is lost.
+/// struct Deaf;
+///
+/// impl Faults for Deaf {
+///     fn request(&self, _client: &str, _script: &str) -> Vec<Trip> {
+///         vec![Trip { back: None, ..Trip::AT_ONCE }]
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = LockClient::builder().embedded(&EmbeddedServer::with_faults(Deaf))?;
+/// let outcome = client.lock("x").lock_timeout(Duration::from_secs(9)).await;
+/// assert!(matches!(outcome, Err(LockError::Unreachable(_))));
+/// # Ok(()) }
+/// ```
+pub trait Faults: Send + Sync + 'static {
+    /// The copies of a request that get under way. None: it is lost.
+    fn request(&self, client: &str, script: &str) -> Vec<Trip> {
+        let _ = (client, script);
+        vec![Trip::AT_ONCE]
+    }
+
+    /// When the copies of a message to a client arrive. None: it is lost.
+    fn push(&self, client: &str) -> Vec<Duration> {
+        let _ = client;
+        vec![Duration::ZERO]
+    }
+
+    /// How long a client that lost its connection needs for another one.
+    fn reconnect(&self, client: &str) -> Duration {
+        let _ = client;
+        Duration::ZERO
+    }
+
+    /// What the server's clock makes of the time that has passed.
+    fn server_time(&self, elapsed: Duration) -> Duration {
+        elapsed
+    }
+
+    /// Runs a background task of a client, perhaps not all the time.
+    fn host(&self, client: &str, task: Task) -> Task {
+        let _ = client;
+        task
+    }
+
+    /// A script has run.
+    fn ran(&self, ran: &Ran<'_>) {
+        let _ = ran;
+    }
+}
+
+struct NoFaults;
+
+impl Faults for NoFaults {}
+
+/// A server inside this process; clones are the same server. See the [module](crate::embedded).
+///
+/// ```
+/// use fairlock::{EmbeddedServer, LockClient};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = EmbeddedServer::new();
+/// let here = LockClient::builder().embedded(&server)?;
+/// let there = LockClient::builder().embedded(&server)?;
+/// let guard = here.lock("x").lock().await?;
+/// assert!(there.lock("x").try_lock().await?.is_none());
+/// # drop(guard);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct EmbeddedServer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Or why there is no Lua, which every call is then told.
+    engine: Result<Mutex<Engine>, String>,
+    /// The server's clock when it began, in whole seconds, and ours.
+    epoch: Duration,
+    began: Instant,
+    faults: Box<dyn Faults>,
+    /// By channel: a client has one connection at a time.
+    connections: Mutex<BTreeMap<String, Line>>,
+    up: watch::Sender<bool>,
+    /// How often it was shut down.
+    era: AtomicU64,
+    /// Numbers for clients and connections.
+    given: AtomicU64,
+}
+
+/// A client's connection, as the client sees it.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    number: u64,
+    era: u64,
+    channel: String,
+    pub(crate) dead: CancellationToken,
+}
+
+impl link::Connection for Connection {
+    fn dead(&self) -> &CancellationToken {
+        &self.dead
+    }
+}
+
+/// Unbounded: a connection gets one message for each of its own tickets, and max_waiters bounds those.
+pub(crate) type Pushes = mpsc::UnboundedReceiver<Vec<u8>>;
+
+struct Line {
+    connection: Connection,
+    pushes: mpsc::UnboundedSender<Vec<u8>>,
+}
+
+impl fmt::Debug for EmbeddedServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EmbeddedServer").field("keys", &self.keys()).finish_non_exhaustive()
+    }
+}
+
+impl Default for EmbeddedServer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl EmbeddedServer {
+    /// A server without keys. Its clock begins with the machine's and goes on with tokio's.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_faults(NoFaults)
+    }
+
+    /// A server around which things go wrong.
+    #[must_use]
+    pub fn with_faults(faults: impl Faults) -> Self {
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self {
+            shared: Arc::new(Shared {
+                engine: Engine::new().map(Mutex::new).map_err(|error| error.to_string()),
+                // Whole seconds, so that a simulation does not depend on when it is run.
+                epoch: Duration::from_secs(since_1970.as_secs()),
+                began: Instant::now(),
+                faults: Box::new(faults),
+                connections: Mutex::default(),
+                up: watch::Sender::new(true),
+                era: AtomicU64::new(0),
+                given: AtomicU64::new(1),
+            }),
+        }
+    }
+
+    /// The keys that are there, sorted. A name that nobody holds or waits for has at most one, that
+    /// of its last token.
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        let keys = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.keys()).unwrap_or_default());
+        keys.unwrap_or_default().iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+    }
+
+    /// Forgets all keys, as FLUSHALL does: holders hear of it with their next renewal.
+    pub fn flush(&self) {
+        let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&[b"FLUSHALL".to_vec()])));
+    }
+
+    /// Ends all connections and takes no new ones. The keys stay, and expire.
+    pub fn shut_down(&self) {
+        self.shared.up.send_replace(false);
+        self.shared.era.fetch_add(1, Ordering::Relaxed);
+        let lines: Vec<_> = lock(&self.shared.connections).values().map(|line| line.connection.clone()).collect();
+        lines.iter().for_each(|connection| self.detach(connection));
+    }
+
+    /// Takes connections again; clients come back by themselves.
+    pub fn start_up(&self) {
+        self.shared.up.send_replace(true);
+    }
+
+    /// Ends one client's connection, by [`LockClient::id`](crate::LockClient::id); it comes back by
+    /// itself.
+    pub fn disconnect(&self, client: &str) {
+        let lines: Vec<_> = lock(&self.shared.connections).values().map(|line| line.connection.clone()).collect();
+        lines.iter().filter(|line| line.channel.ends_with(client)).for_each(|connection| self.detach(connection));
+    }
+
+    /// Ids in the order of connecting, so that a run can be repeated to the letter.
+    pub(crate) fn next_client(&self) -> String {
+        format!("{:032x}", self.next_number())
+    }
+
+    fn next_number(&self) -> u64 {
+        self.shared.given.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Connects and subscribes, unless it is shut down.
+    pub(crate) fn attach(&self, channel: &str) -> Option<(Connection, Pushes)> {
+        if !*self.shared.up.borrow() {
+            return None;
+        }
+        let (pushes, pushed) = mpsc::unbounded_channel();
+        let connection = Connection {
+            number: self.next_number(),
+            era: self.era(),
+            channel: channel.to_owned(),
+            dead: CancellationToken::new(),
+        };
+        let line = Line { connection: connection.clone(), pushes };
+        lock(&self.shared.connections).insert(channel.to_owned(), line);
+        self.subscribe(channel, true);
+        Some((connection, pushed))
+    }
+
+    /// Tries for ever.
+    pub(crate) async fn reattach(&self, client: &str, channel: &str) -> (Connection, Pushes) {
+        let mut up = self.shared.up.subscribe();
+        loop {
+            sleep(self.shared.faults.reconnect(client)).await;
+            // An error would mean that the server is gone, and then so is its clone in our hand.
+            let _ = up.wait_for(|up| *up).await;
+            if let Some(attached) = self.attach(channel) {
+                return attached;
+            }
+        }
+    }
+
+    /// Ends a connection, on both sides.
+    pub(crate) fn detach(&self, connection: &Connection) {
+        connection.dead.cancel();
+        let mut connections = lock(&self.shared.connections);
+        if connections.get(&connection.channel).is_some_and(|line| line.connection.number == connection.number) {
+            connections.remove(&connection.channel);
+            drop(connections);
+            self.subscribe(&connection.channel, false);
+        }
+    }
+
+    fn subscribe(&self, channel: &str, on: bool) {
+        let channel = channel.as_bytes().to_vec();
+        let _ = self.with_engine(|engine| {
+            engine.keyspace(|keyspace| match on {
+                true => keyspace.channels.insert(channel),
+                false => keyspace.channels.remove(&channel),
+            })
+        });
+    }
+
+    fn era(&self) -> u64 {
+        self.shared.era.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn still_has_the_era_of(&self, connection: &Connection) -> bool {
+        connection.era == self.era()
+    }
+
+    pub(crate) fn trips(&self, request: &Request) -> Vec<Trip> {
+        self.shared.faults.request(&request.client, request.script.name)
+    }
+
+    pub(crate) fn host(&self, client: &str, task: Task) -> Task {
+        self.shared.faults.host(client, task)
+    }
+
+    /// Brings the keys to the present, then looks at them.
+    fn with_engine<T>(&self, look: impl FnOnce(&mut Engine) -> T) -> Result<T, String> {
+        let mut engine = lock(self.shared.engine.as_ref().map_err(Clone::clone)?);
+        let now = self.micros();
+        engine.keyspace(|keyspace| keyspace.at(now));
+        Ok(look(&mut engine))
+    }
+
+    fn micros(&self) -> i64 {
+        let elapsed = Instant::now().saturating_duration_since(self.shared.began);
+        let now = self.shared.epoch + self.shared.faults.server_time(elapsed);
+        i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
+    }
+
+    /// Runs the script and sends what it published on its way. `None`: it is shut down.
+    pub(crate) fn serve(&self, request: &Request) -> Option<Answer> {
+        if !*self.shared.up.borrow() {
+            return None;
+        }
+        let keys: Vec<_> = request.keys.iter().map(String::as_bytes).collect();
+        let args: Vec<_> = request.args.iter().map(String::as_bytes).collect();
+        let script = request.script;
+        let ran = self.with_engine(|engine| {
+            let reply = engine.eval(script.name, &script.source, &keys, &args);
+            let published = engine.keyspace(|keyspace| std::mem::take(&mut keyspace.published));
+            (reply, published.unwrap_or_default())
+        });
+        let (reply, published) = ran.unwrap_or_else(|why| (Reply::Error(format!("ERR {why}")), Vec::new()));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let published: Vec<_> = published.iter().map(|(channel, message)| (text(channel), text(message))).collect();
+        let answer = answer(reply);
+        self.shared.faults.ran(&Ran {
+            client: &request.client,
+            script: script.name,
+            keys: &request.keys,
+            args: &request.args,
+            reply: answer.as_ref().map(|fields| fields.iter().map(word).collect()).map_err(ToString::to_string),
+            published: &published,
+            at: self.micros(),
+        });
+        published.into_iter().for_each(|(channel, message)| self.push(&channel, message));
+        Some(answer)
+    }
+
+    fn push(&self, channel: &str, message: String) {
+        let Some(pushes) = lock(&self.shared.connections).get(channel).map(|line| line.pushes.clone()) else { return };
+        let client = channel.rsplit(':').next().unwrap_or_default();
+        for delay in self.shared.faults.push(client) {
+            let (pushes, message) = (pushes.clone(), message.clone().into_bytes());
+            // Errors mean that the connection is gone, and the message with it.
+            if delay.is_zero() {
+                let _ = pushes.send(message);
+            } else {
+                tokio::spawn(async move {
+                    sleep(delay).await;
+                    let _ = pushes.send(message);
+                });
+            }
+        }
+    }
+}
+
+fn answer(reply: Reply) -> Answer {
+    let malformed = |what: &Reply| Refusal { code: "ERR".into(), message: format!("the script answered {what:?}") };
+    match reply {
+        Reply::Error(text) => {
+            let (code, message) = text.split_once(' ').unwrap_or(("ERR", &text));
+            Err(Refusal { code: code.to_owned(), message: message.to_owned() })
+        }
+        Reply::List(replies) => {
+            replies.into_iter().map(|reply| field(reply).map_err(|reply| malformed(&reply))).collect()
+        }
+        other => Err(malformed(&other)),
+    }
+}
+
+fn field(reply: Reply) -> Result<Field, Reply> {
+    match reply {
+        Reply::Int(number) => Ok(Field::Int(number)),
+        Reply::Bulk(bytes) => Ok(Field::Text(bytes)),
+        other => Err(other),
+    }
+}
+
+fn word(field: &Field) -> String {
+    match field {
+        Field::Int(number) => number.to_string(),
+        Field::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+    }
+}

@@ -1,0 +1,113 @@
+//! The line between a client and its server: down, up but not yet for everybody, up, or closed.
+//!
+//! Every store has one; what a connection is, each store says itself.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout_at;
+use tokio_util::sync::CancellationToken;
+
+use super::{Listener, Source, StoreError, now};
+
+pub(crate) trait Connection: Clone + Send + Sync + 'static {
+    /// Cancelled when this connection is not to be used any more, whoever found that out.
+    fn dead(&self) -> &CancellationToken;
+}
+
+#[derive(Clone)]
+pub(crate) enum State<C> {
+    Down(Source),
+    /// Up, but the waits and holds of before the break come first.
+    Resuming(C),
+    Ready(C),
+    Closed,
+}
+
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the connection was closed")]
+pub(crate) struct Disconnected;
+
+pub(crate) struct Link<C> {
+    state: watch::Sender<State<C>>,
+    listener: OnceLock<Weak<dyn Listener>>,
+    /// Cancelled by `close`: whoever keeps the connection stops.
+    pub(crate) stop: CancellationToken,
+}
+
+impl<C: Connection> Link<C> {
+    pub(crate) fn new() -> Self {
+        let (state, _) = watch::channel(State::Down(Arc::new(Disconnected)));
+        Self { state, listener: OnceLock::new(), stop: CancellationToken::new() }
+    }
+
+    pub(crate) fn connection(&self, urgent: bool) -> Option<C> {
+        usable(&self.state.borrow(), urgent).cloned()
+    }
+
+    /// Resolves when there is a usable connection, or with `Closed`.
+    pub(crate) async fn ready(&self, urgent: bool) -> Result<(), StoreError> {
+        let mut state = self.state.subscribe();
+        let usable = state.wait_for(|state| matches!(state, State::Closed) || usable(state, urgent).is_some()).await;
+        match usable.as_deref() {
+            Ok(State::Closed) | Err(_) => Err(StoreError::Closed),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Why there is no connection.
+    pub(crate) fn fault(&self) -> Source {
+        match &*self.state.borrow() {
+            State::Down(fault) => fault.clone(),
+            _ => Arc::new(Disconnected),
+        }
+    }
+
+    /// Moves on, but never away from `Closed`.
+    pub(crate) fn offer(&self, next: State<C>) {
+        self.state.send_if_modified(|state| {
+            let open = !matches!(state, State::Closed);
+            if open {
+                *state = next;
+            }
+            open
+        });
+    }
+
+    pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
+        // Set once, right after the client was made.
+        let _ = self.listener.set(listener);
+    }
+
+    pub(crate) fn listener(&self) -> Option<Arc<dyn Listener>> {
+        self.listener.get().and_then(Weak::upgrade)
+    }
+
+    /// A new connection: the listener asks again first, in bounded time, then it is for everybody.
+    pub(crate) async fn resume(&self, connection: &C, patience: Duration) {
+        self.offer(State::Resuming(connection.clone()));
+        if let Some(listener) = self.listener() {
+            tokio::select! {
+                biased;
+                () = connection.dead().cancelled() => {}
+                _ = timeout_at((now() + patience).into(), listener.resumed()) => {}
+            }
+        }
+        self.offer(State::Ready(connection.clone()));
+    }
+
+    pub(crate) fn close(&self) {
+        self.stop.cancel();
+        self.state.send_replace(State::Closed);
+    }
+}
+
+fn usable<C: Connection>(state: &State<C>, urgent: bool) -> Option<&C> {
+    match state {
+        State::Ready(connection) => Some(connection),
+        State::Resuming(connection) if urgent => Some(connection),
+        _ => None,
+    }
+    .filter(|connection| !connection.dead().is_cancelled())
+}
