@@ -1,6 +1,7 @@
 //! The promises of the design, each by its name, against real servers that the tests start and end.
 
 mod api;
+mod bench;
 mod cleanup;
 mod dead_waiters;
 mod errors;

@@ -1,0 +1,510 @@
+//! One store under the scripts: calls, states and replies as text.
+//!
+//! A word `*` fits any; a token that the server made is `T`, those that a test sets are small. Clients
+//! `d` and `e` are subscribed to their channels, `x` is not; `c` is the one that calls.
+
+use std::collections::HashMap;
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+
+use crate::support::Server;
+
+#[path = "../../src/store/keys.rs"]
+#[allow(dead_code)]
+mod keys;
+#[path = "../../src/store/script.rs"]
+#[allow(dead_code)]
+mod script;
+
+#[cfg(feature = "embedded")]
+#[allow(dead_code)]
+#[path = "../../src/store/embedded"]
+mod embedded {
+    pub mod engine;
+    pub mod keyspace;
+}
+
+const PREFIX: &str = "fairlock";
+const NAME: &str = "n";
+pub const KINDS: [&str; 5] = ["lock", "queue", "deadlines", "tokens", "labels"];
+
+pub struct Row {
+    pub what: &'static str,
+    pub before: &'static [&'static str],
+    pub call: &'static str,
+    pub reply: &'static str,
+    pub after: &'static str,
+    /// What the same call answers when it is made again; the state stays as it is.
+    pub again: &'static str,
+}
+
+/// Both stores, one after the other.
+pub async fn check(rows: &[Row]) {
+    for mut bench in Bench::each().await {
+        bench.check(rows).await;
+    }
+}
+
+/// What a store refused with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    pub code: String,
+    pub text: String,
+}
+
+impl Refused {
+    /// Without what Redis adds: where in the script it was.
+    fn new(code: &str, text: &str) -> Self {
+        let text = text.split(" script: ").next().unwrap();
+        Self { code: code.to_owned(), text: text.to_owned() }
+    }
+}
+
+enum Store {
+    Redis {
+        server: Server,
+        redis: MultiplexedConnection,
+        _subscribed: redis::aio::PubSub,
+    },
+    #[cfg(feature = "embedded")]
+    Embedded(Box<embedded::engine::Engine>),
+}
+
+pub struct Bench {
+    store: Store,
+}
+
+impl Bench {
+    pub async fn each() -> Vec<Self> {
+        vec![
+            Self::on(Server::start().await).await,
+            #[cfg(feature = "embedded")]
+            Self::embedded(),
+        ]
+    }
+
+    pub async fn on(server: Server) -> Self {
+        let mut subscribed = redis::Client::open(server.url()).unwrap().get_async_pubsub().await.unwrap();
+        subscribed.subscribe(&["fairlock:wake:d", "fairlock:wake:e"]).await.unwrap();
+        let redis = server.connection().await;
+        Self { store: Store::Redis { server, redis, _subscribed: subscribed } }
+    }
+
+    #[cfg(feature = "embedded")]
+    pub fn embedded() -> Self {
+        let engine = embedded::engine::Engine::new().unwrap();
+        engine.keyspace(|keyspace| {
+            keyspace.channels.extend(["d", "e"].map(|client| format!("fairlock:wake:{client}").into_bytes()));
+        });
+        Self { store: Store::Embedded(Box::new(engine)) }
+    }
+
+    pub fn server(&self) -> &Server {
+        match &self.store {
+            Store::Redis { server, .. } => server,
+            #[cfg(feature = "embedded")]
+            Store::Embedded(_) => panic!("this test is for a real server"),
+        }
+    }
+
+    pub async fn check(&mut self, rows: &[Row]) {
+        for row in rows {
+            self.command("FLUSHALL").await;
+            for step in row.before {
+                self.prepare(step).await;
+            }
+            assert_fits(row.what, "reply", &self.call(row.call).await, row.reply);
+            assert_fits(row.what, "state", &self.state().await, row.after);
+            self.assert_everything_expires(row.what).await;
+            assert_fits(row.what, "second reply", &self.call(row.call).await, row.again);
+            assert_fits(row.what, "state after the second", &self.state().await, row.after);
+        }
+    }
+
+    /// `held OWNER SEQ TOKEN`, `waits TICKET`, `dead TICKET`, `left OWNER SEQ`, `token N`, `foreign KIND`, or a
+    /// command in which the keys go by their kinds.
+    pub async fn prepare(&mut self, step: &str) {
+        let words: Vec<&str> = step.split(' ').collect();
+        let (soon, past) = (self.now().await + 5000, self.now().await - 1);
+        let commands = match words[..] {
+            ["held", owner, seq, token] => vec![
+                format!("HSET lock {owner} 1 !attempt {seq} !token {token} !label L"),
+                "PEXPIRE lock 10000".into(),
+                format!("SET tokens {token} PX 60000"),
+            ],
+            ["waits" | "dead", ticket] => {
+                let deadline = if words[0] == "waits" { soon } else { past };
+                vec![
+                    format!("RPUSH queue {ticket}"),
+                    format!("ZADD deadlines {deadline} {ticket}"),
+                    format!("HSET labels {ticket} L"),
+                    "PEXPIRE queue 12000".into(),
+                    "PEXPIRE deadlines 12000".into(),
+                    "PEXPIRE labels 12000".into(),
+                ]
+            }
+            ["left", owner, seq] => vec![format!("SET left:{owner} {seq} PX 5000")],
+            ["token", token] => vec![format!("SET tokens {token} PX 60000")],
+            // Of a type that this key never has.
+            ["foreign", "tokens"] => vec!["DEL tokens".into(), "RPUSH tokens foreign".into()],
+            ["foreign", kind] => vec![format!("SET {kind} foreign PX 60000")],
+            _ => vec![step.to_owned()],
+        };
+        for command in commands {
+            self.command(&command).await;
+        }
+    }
+
+    pub async fn command(&mut self, text: &str) -> Value {
+        let words = text.split(' ').enumerate();
+        let words = words.map(|(index, word)| if index == 1 { key(word) } else { word.to_owned() }).collect();
+        self.commands(vec![words]).await.remove(0)
+    }
+
+    /// Several in one round trip.
+    async fn commands(&mut self, commands: Vec<Vec<String>>) -> Vec<Value> {
+        match &mut self.store {
+            Store::Redis { redis, .. } => {
+                let mut pipe = redis::pipe();
+                for words in &commands {
+                    pipe.cmd(&words[0]).arg(&words[1..]);
+                }
+                pipe.query_async(redis).await.unwrap_or_else(|error| panic!("{commands:?}: {error}"))
+            }
+            #[cfg(feature = "embedded")]
+            Store::Embedded(engine) => {
+                let run = |words: Vec<String>| {
+                    let bytes: Vec<_> = words.iter().map(|word| word.clone().into_bytes()).collect();
+                    let reply = engine.keyspace(|keyspace| {
+                        keyspace.at(micros());
+                        keyspace.execute(&bytes)
+                    });
+                    value(reply.unwrap()).unwrap_or_else(|error| panic!("{words:?}: {error:?}"))
+                };
+                commands.into_iter().map(run).collect()
+            }
+        }
+    }
+
+    pub async fn now(&mut self) -> i64 {
+        let time = flatten(self.command("TIME").await);
+        time[0].parse::<i64>().unwrap() * 1000 + time[1].parse::<i64>().unwrap() / 1000
+    }
+
+    /// Runs `verb name=value …`; what is not named has a default. The reply without echo and time.
+    pub async fn call(&mut self, call: &str) -> String {
+        self.try_call(call).await.unwrap_or_else(|error| panic!("{call}: {error:?}"))
+    }
+
+    pub async fn try_call(&mut self, call: &str) -> Result<String, Refused> {
+        let words = self.raw_call(call).await?;
+        Ok(words.iter().map(|word| normal(word)).collect::<Vec<_>>().join(" "))
+    }
+
+    /// The reply's words, without echo and time.
+    pub async fn raw_call(&mut self, call: &str) -> Result<Vec<String>, Refused> {
+        let (verb, given) = call.split_once(' ').unwrap_or((call, ""));
+        let given: HashMap<&str, &str> = given.split(' ').filter_map(|word| word.split_once('=')).collect();
+        let now = self.now().await;
+        let owner = given.get("owner").copied().unwrap_or("c:1").to_owned();
+        let script = script::ALL.iter().find(|script| script.name == verb).expect("a script of that name");
+        let (kinds, names) = shape(verb);
+        let kind = |kind: &&str| if *kind == "left" { key(&format!("left:{owner}")) } else { key(kind) };
+        let keys: Vec<String> = kinds.iter().map(kind).collect();
+        let mut args = Vec::new();
+        for name in names {
+            let value = given.get(name).map_or_else(|| default(name, &owner, &given), ToString::to_string);
+            args.push(
+                value.strip_prefix('+').map_or(value.clone(), |ms| (now + ms.parse::<i64>().unwrap()).to_string()),
+            );
+        }
+        for ticket in given.get("tickets").into_iter().flat_map(|tickets| tickets.split(',')) {
+            args.extend([ticket.to_owned(), "10000".to_owned()]);
+        }
+        let mut words = flatten(self.eval(script, &keys, &args).await?);
+        assert_eq!(words[1], "77", "the echo of {call}");
+        let told: i64 = words[2].parse().unwrap();
+        assert!((now - 1..now + 5000).contains(&told), "the time of {call}");
+        words.drain(1..3);
+        Ok(words)
+    }
+
+    async fn eval(
+        &mut self,
+        script: &'static script::Script,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<Value, Refused> {
+        match &mut self.store {
+            Store::Redis { redis, .. } => {
+                let run = redis::Script::new(&script.source);
+                let outcome = run.prepare_invoke().key(keys).arg(args).invoke_async(redis).await;
+                outcome.map_err(|error: redis::RedisError| {
+                    Refused::new(error.code().unwrap_or("ERR"), error.detail().unwrap_or_default())
+                })
+            }
+            #[cfg(feature = "embedded")]
+            Store::Embedded(engine) => {
+                engine.keyspace(|keyspace| keyspace.at(micros()));
+                let keys: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
+                let args: Vec<_> = args.iter().map(|arg| arg.as_bytes()).collect();
+                value(engine.eval(script.name, &script.source, &keys, &args))
+            }
+        }
+    }
+
+    pub async fn keys(&mut self) -> Vec<String> {
+        let mut keys = match &mut self.store {
+            Store::Redis { redis, .. } => redis::cmd("KEYS").arg("*").query_async(redis).await.unwrap(),
+            #[cfg(feature = "embedded")]
+            Store::Embedded(engine) => {
+                let keys = engine.keyspace(|keyspace| {
+                    keyspace.at(micros());
+                    keyspace.keys()
+                });
+                keys.unwrap().into_iter().map(|key| String::from_utf8(key).unwrap()).collect::<Vec<_>>()
+            }
+        };
+        keys.sort();
+        keys
+    }
+
+    /// All that is there, but for times.
+    pub async fn state(&mut self) -> String {
+        let mut parts = Vec::new();
+        let lock = pairs(self.command("HGETALL lock").await);
+        let queue = flatten(self.command("LRANGE queue 0 -1").await);
+        let mut living = self.living().await;
+        living.sort();
+        let mut labels: Vec<String> = pairs(self.command("HGETALL labels").await);
+        labels.sort();
+        let mut left = Vec::new();
+        for key in self.keys().await {
+            if let Some((_, owner)) = key.split_once(":left:") {
+                let seq = flatten(self.command(&format!("GET left:{owner}")).await).concat();
+                left.push(format!("{owner}={seq}"));
+            }
+        }
+        let lock = in_one_order(lock);
+        for (kind, words) in [("lock", lock), ("queue", queue), ("living", living), ("labels", labels), ("left", left)]
+        {
+            if !words.is_empty() {
+                parts.push(format!("{kind} {}", words.iter().map(|word| normal(word)).collect::<Vec<_>>().join(" ")));
+            }
+        }
+        parts.join(" | ")
+    }
+
+    /// The tickets of the sorted set.
+    pub async fn living(&mut self) -> Vec<String> {
+        flatten(self.command("ZRANGEBYSCORE deadlines -inf +inf").await)
+    }
+
+    pub async fn ttl(&mut self, kind: &str) -> i64 {
+        flatten(self.command(&format!("PTTL {kind}")).await)[0].parse().unwrap()
+    }
+
+    async fn assert_everything_expires(&mut self, what: &str) {
+        for key in self.keys().await {
+            let ttl = self.commands(vec![vec!["PTTL".into(), key.clone()]]).await;
+            assert!(ttl != [Value::Int(-1)], "{what}: {key} lives for ever");
+        }
+    }
+
+    /// Every key with its contents, whatever its type, and whether it lives for ever.
+    pub async fn dump(&mut self) -> Vec<(String, Vec<String>)> {
+        const READS: [&[&str]; 4] =
+            [&["GET"], &["HGETALL"], &["LRANGE", "0", "-1"], &["ZRANGEBYSCORE", "-inf", "+inf"]];
+        let mut dump = Vec::new();
+        for key in self.keys().await {
+            let mut contents = Vec::new();
+            for read in READS {
+                let mut words = vec![read[0].to_owned(), key.clone()];
+                words.extend(read[1..].iter().map(ToString::to_string));
+                if let Some(found) = self.try_read(&words).await {
+                    contents.extend(found);
+                }
+            }
+            if let Some(scores) = self.scores(&key, &contents).await {
+                contents.extend(scores);
+            }
+            dump.push((key, contents));
+        }
+        dump
+    }
+
+    /// `None` for a value of another type.
+    async fn try_read(&mut self, words: &[String]) -> Option<Vec<String>> {
+        match &mut self.store {
+            Store::Redis { redis, .. } => {
+                redis::cmd(&words[0]).arg(&words[1..]).query_async(redis).await.ok().map(flatten)
+            }
+            #[cfg(feature = "embedded")]
+            Store::Embedded(engine) => {
+                let bytes: Vec<_> = words.iter().map(|word| word.clone().into_bytes()).collect();
+                value(engine.keyspace(|keyspace| keyspace.execute(&bytes)).unwrap()).ok().map(flatten)
+            }
+        }
+    }
+
+    async fn scores(&mut self, key: &str, members: &[String]) -> Option<Vec<String>> {
+        let mut words = vec!["ZMSCORE".to_owned(), key.to_owned()];
+        words.extend_from_slice(members);
+        if members.is_empty() { None } else { self.try_read(&words).await }
+    }
+}
+
+/// The fields of a hash come in any order.
+fn in_one_order(mut fields: Vec<String>) -> Vec<String> {
+    let rank = |field: &String| match field.split('=').next() {
+        Some("!attempt") => 1,
+        Some("!token") => 2,
+        Some("!label") => 3,
+        _ => 0,
+    };
+    fields.sort_by_key(|field| (rank(field), field.clone()));
+    fields
+}
+
+#[cfg(feature = "embedded")]
+fn micros() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(now.as_micros()).unwrap()
+}
+
+/// The embedded store's reply in the words of the redis crate.
+#[cfg(feature = "embedded")]
+fn value(reply: embedded::keyspace::Reply) -> Result<Value, Refused> {
+    use embedded::keyspace::Reply;
+    Ok(match reply {
+        Reply::Int(number) => Value::Int(number),
+        Reply::Bulk(bytes) => Value::BulkString(bytes),
+        Reply::Nil => Value::Nil,
+        Reply::Ok => Value::Okay,
+        Reply::List(replies) => Value::Array(replies.into_iter().map(value).collect::<Result<_, _>>()?),
+        Reply::Error(text) => {
+            let (code, text) = text.split_once(' ').unwrap();
+            return Err(Refused::new(code, text));
+        }
+    })
+}
+
+/// The kinds of KEYS and the names of ARGV, in their order.
+pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
+    const ALL: &[&str] = &["lock", "queue", "deadlines", "tokens", "labels", "left"];
+    match verb {
+        "acquire" => (
+            ALL,
+            &[
+                "request",
+                "not_after",
+                "owner",
+                "seq",
+                "holds",
+                "token",
+                "wait",
+                "lease",
+                "waiter_ttl",
+                "max_waiters",
+                "grant_ttl",
+                "token_ttl",
+                "channel",
+                "present",
+                "label",
+            ],
+        ),
+        "poll" => (&ALL[..5], &["request", "waiter_ttl", "grant_ttl", "token_ttl", "channel", "present"]),
+        "leave" => {
+            (ALL, &["request", "last_ms", "owner", "seq", "ticket", "grant_ttl", "token_ttl", "channel", "present"])
+        }
+        "renew" => (&ALL[..1], &["request", "owner", "token", "lease", "only"]),
+        "release" => (
+            ALL,
+            &[
+                "request",
+                "last_ms",
+                "owner",
+                "seq",
+                "holds",
+                "token",
+                "ticket",
+                "grant_ttl",
+                "token_ttl",
+                "channel",
+                "present",
+            ],
+        ),
+        "force_unlock" => (&ALL[..5], &["request", "not_after", "grant_ttl", "token_ttl", "channel", "present"]),
+        _ => (&["lock", "queue", "deadlines", "labels"], &["request", "most"]),
+    }
+}
+
+fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
+    let seq = given.get("seq").copied().unwrap_or("5");
+    match name {
+        "request" => "77".into(),
+        "not_after" => "+2000".into(),
+        "owner" => owner.into(),
+        "seq" => "5".into(),
+        "holds" | "last_ms" | "only" => "0".into(),
+        "token" => String::new(),
+        "wait" => "1".into(),
+        "lease" => "10000".into(),
+        "waiter_ttl" => "6000".into(),
+        "max_waiters" => "100".into(),
+        "grant_ttl" => "3000".into(),
+        "token_ttl" => "60000".into(),
+        "channel" => "fairlock:wake:".into(),
+        "present" => "c".into(),
+        "label" => "L".into(),
+        "ticket" => format!("{owner}:{seq}"),
+        "most" => "10".into(),
+        _ => panic!("no default for {name}"),
+    }
+}
+
+pub fn key(kind: &str) -> String {
+    let all = keys::Keys::new(PREFIX, NAME);
+    match kind {
+        "lock" => all.lock,
+        "queue" => all.queue,
+        "deadlines" => all.deadlines,
+        "tokens" => all.tokens,
+        "labels" => all.labels,
+        _ => kind.strip_prefix("left:").map_or(kind.to_owned(), |owner| all.left(owner)),
+    }
+}
+
+pub fn flatten(value: Value) -> Vec<String> {
+    match value {
+        Value::Array(values) => values.into_iter().flat_map(flatten).collect(),
+        Value::Int(number) => vec![number.to_string()],
+        Value::BulkString(bytes) => vec![String::from_utf8(bytes).unwrap()],
+        Value::Okay => vec!["OK".into()],
+        Value::Nil => vec!["(nil)".into()],
+        Value::Double(score) => vec![score.to_string()],
+        other => panic!("nothing here answers {other:?}"),
+    }
+}
+
+fn pairs(hash: Value) -> Vec<String> {
+    let flat = match hash {
+        Value::Map(pairs) => pairs.into_iter().flat_map(|(field, value)| [field, value]).flat_map(flatten).collect(),
+        other => flatten(other),
+    };
+    flat.chunks(2).map(|pair| format!("{}={}", pair[0], normal(&pair[1]))).collect()
+}
+
+/// A token made by the server is the time in microseconds, which no other number here comes near.
+pub fn normal(word: &str) -> String {
+    let made = word.len() >= 16 && word.bytes().all(|byte| byte.is_ascii_digit());
+    if made { "T".into() } else { word.into() }
+}
+
+pub fn assert_fits(what: &str, part: &str, found: &str, expected: &str) {
+    let (words, pattern): (Vec<_>, Vec<_>) = (found.split(' ').collect(), expected.split(' ').collect());
+    let fits =
+        words.len() == pattern.len() && words.iter().zip(&pattern).all(|(word, like)| *like == "*" || word == like);
+    assert!(fits, "{what}: {part}\n    found {found:?}\n expected {expected:?}");
+}
