@@ -61,10 +61,17 @@ impl Refused {
     }
 }
 
+impl From<redis::RedisError> for Refused {
+    fn from(error: redis::RedisError) -> Self {
+        Self::new(error.code().unwrap_or("ERR"), error.detail().unwrap_or_default())
+    }
+}
+
 enum Store {
     Redis {
         server: Server,
         redis: MultiplexedConnection,
+        scripts: HashMap<&'static str, redis::Script>,
         _subscribed: redis::aio::PubSub,
     },
     #[cfg(feature = "embedded")]
@@ -88,7 +95,8 @@ impl Bench {
         let mut subscribed = redis::Client::open(server.url()).unwrap().get_async_pubsub().await.unwrap();
         subscribed.subscribe(&["fairlock:wake:d", "fairlock:wake:e"]).await.unwrap();
         let redis = server.connection().await;
-        Self { store: Store::Redis { server, redis, _subscribed: subscribed } }
+        let scripts = script::ALL.iter().map(|script| (script.name, redis::Script::new(&script.source))).collect();
+        Self { store: Store::Redis { server, redis, scripts, _subscribed: subscribed } }
     }
 
     #[cfg(feature = "embedded")]
@@ -125,16 +133,20 @@ impl Bench {
     /// `held OWNER SEQ TOKEN`, `waits TICKET`, `dead TICKET`, `left OWNER SEQ`, `token N`, `foreign KIND`, or a
     /// command in which the keys go by their kinds.
     pub async fn prepare(&mut self, step: &str) {
-        let words: Vec<&str> = step.split(' ').collect();
+        self.try_prepare(step).await.unwrap_or_else(|error| panic!("{step}: {error:?}"));
+    }
+
+    pub async fn try_prepare(&mut self, step: &str) -> Result<(), Refused> {
+        let parts: Vec<&str> = step.split(' ').collect();
         let (soon, past) = (self.now().await + 5000, self.now().await - 1);
-        let commands = match words[..] {
+        let commands = match parts[..] {
             ["held", owner, seq, token] => vec![
                 format!("HSET lock {owner} 1 !attempt {seq} !token {token} !label L"),
                 "PEXPIRE lock 10000".into(),
                 format!("SET tokens {token} PX 60000"),
             ],
             ["waits" | "dead", ticket] => {
-                let deadline = if words[0] == "waits" { soon } else { past };
+                let deadline = if parts[0] == "waits" { soon } else { past };
                 vec![
                     format!("RPUSH queue {ticket}"),
                     format!("ZADD deadlines {deadline} {ticket}"),
@@ -152,44 +164,41 @@ impl Bench {
             _ => vec![step.to_owned()],
         };
         for command in commands {
-            self.command(&command).await;
+            self.try_command(words(&command)).await?;
         }
+        Ok(())
     }
 
     pub async fn command(&mut self, text: &str) -> Value {
-        let words = text.split(' ').enumerate();
-        let words = words.map(|(index, word)| if index == 1 { key(word) } else { word.to_owned() }).collect();
-        self.commands(vec![words]).await.remove(0)
+        self.try_command(words(text)).await.unwrap_or_else(|error| panic!("{text}: {error:?}"))
     }
 
-    /// Several in one round trip.
-    async fn commands(&mut self, commands: Vec<Vec<String>>) -> Vec<Value> {
+    async fn try_command(&mut self, words: Vec<String>) -> Result<Value, Refused> {
         match &mut self.store {
             Store::Redis { redis, .. } => {
-                let mut pipe = redis::pipe();
-                for words in &commands {
-                    pipe.cmd(&words[0]).arg(&words[1..]);
-                }
-                pipe.query_async(redis).await.unwrap_or_else(|error| panic!("{commands:?}: {error}"))
+                redis::cmd(&words[0]).arg(&words[1..]).query_async(redis).await.map_err(Refused::from)
             }
             #[cfg(feature = "embedded")]
             Store::Embedded(engine) => {
-                let run = |words: Vec<String>| {
-                    let bytes: Vec<_> = words.iter().map(|word| word.clone().into_bytes()).collect();
-                    let reply = engine.keyspace(|keyspace| {
-                        keyspace.at(micros());
-                        keyspace.execute(&bytes)
-                    });
-                    value(reply.unwrap()).unwrap_or_else(|error| panic!("{words:?}: {error:?}"))
-                };
-                commands.into_iter().map(run).collect()
+                let bytes: Vec<_> = words.into_iter().map(String::into_bytes).collect();
+                let reply = engine.keyspace(|keyspace| {
+                    keyspace.at(micros());
+                    keyspace.execute(&bytes)
+                });
+                value(reply.unwrap())
             }
         }
     }
 
+    /// The machine's clock is that of both stores.
     pub async fn now(&mut self) -> i64 {
-        let time = flatten(self.command("TIME").await);
-        time[0].parse::<i64>().unwrap() * 1000 + time[1].parse::<i64>().unwrap() / 1000
+        micros() / 1000
+    }
+
+    /// The token in the lock's hash.
+    pub async fn lock_token(&mut self) -> Option<String> {
+        let token = self.try_command(words("HGET lock !token")).await.ok()?;
+        (token != Value::Nil).then(|| flatten(token).concat())
     }
 
     /// Runs `verb name=value …`; what is not named has a default. The reply without echo and time.
@@ -237,12 +246,9 @@ impl Bench {
         args: &[String],
     ) -> Result<Value, Refused> {
         match &mut self.store {
-            Store::Redis { redis, .. } => {
-                let run = redis::Script::new(&script.source);
-                let outcome = run.prepare_invoke().key(keys).arg(args).invoke_async(redis).await;
-                outcome.map_err(|error: redis::RedisError| {
-                    Refused::new(error.code().unwrap_or("ERR"), error.detail().unwrap_or_default())
-                })
+            Store::Redis { redis, scripts, .. } => {
+                let outcome = scripts[script.name].prepare_invoke().key(keys).arg(args).invoke_async(redis).await;
+                outcome.map_err(Refused::from)
             }
             #[cfg(feature = "embedded")]
             Store::Embedded(engine) => {
@@ -273,7 +279,11 @@ impl Bench {
     /// All that is there, but for times.
     pub async fn state(&mut self) -> String {
         let mut parts = Vec::new();
-        let lock = pairs(self.command("HGETALL lock").await);
+        let normal_pair = |pair: String| match pair.split_once('=') {
+            Some((field, value)) => format!("{field}={}", normal(value)),
+            None => pair,
+        };
+        let lock = pairs(self.command("HGETALL lock").await).into_iter().map(normal_pair).collect();
         let queue = flatten(self.command("LRANGE queue 0 -1").await);
         let mut living = self.living().await;
         living.sort();
@@ -307,52 +317,58 @@ impl Bench {
 
     async fn assert_everything_expires(&mut self, what: &str) {
         for key in self.keys().await {
-            let ttl = self.commands(vec![vec!["PTTL".into(), key.clone()]]).await;
-            assert!(ttl != [Value::Int(-1)], "{what}: {key} lives for ever");
+            let ttl = self.try_command(vec!["PTTL".into(), key.clone()]).await;
+            assert!(ttl != Ok(Value::Int(-1)), "{what}: {key} lives for ever");
         }
     }
 
-    /// Every key with its contents, whatever its type, and whether it lives for ever.
+    /// Every key with its contents, whatever its type.
     pub async fn dump(&mut self) -> Vec<(String, Vec<String>)> {
-        const READS: [&[&str]; 4] =
-            [&["GET"], &["HGETALL"], &["LRANGE", "0", "-1"], &["ZRANGEBYSCORE", "-inf", "+inf"]];
         let mut dump = Vec::new();
         for key in self.keys().await {
-            let mut contents = Vec::new();
-            for read in READS {
-                let mut words = vec![read[0].to_owned(), key.clone()];
-                words.extend(read[1..].iter().map(ToString::to_string));
-                if let Some(found) = self.try_read(&words).await {
-                    contents.extend(found);
-                }
-            }
-            if let Some(scores) = self.scores(&key, &contents).await {
-                contents.extend(scores);
-            }
+            let contents = self.contents(&key).await;
             dump.push((key, contents));
         }
         dump
     }
 
-    /// `None` for a value of another type.
-    async fn try_read(&mut self, words: &[String]) -> Option<Vec<String>> {
-        match &mut self.store {
-            Store::Redis { redis, .. } => {
-                redis::cmd(&words[0]).arg(&words[1..]).query_async(redis).await.ok().map(flatten)
-            }
-            #[cfg(feature = "embedded")]
-            Store::Embedded(engine) => {
-                let bytes: Vec<_> = words.iter().map(|word| word.clone().into_bytes()).collect();
-                value(engine.keyspace(|keyspace| keyspace.execute(&bytes)).unwrap()).ok().map(flatten)
-            }
+    /// How long each key has to live.
+    pub async fn ttls(&mut self) -> Vec<String> {
+        let mut ttls = Vec::new();
+        for key in self.keys().await {
+            ttls.extend(flatten(self.try_command(vec!["PTTL".into(), key]).await.unwrap()));
         }
+        ttls
     }
 
-    async fn scores(&mut self, key: &str, members: &[String]) -> Option<Vec<String>> {
-        let mut words = vec!["ZMSCORE".to_owned(), key.to_owned()];
-        words.extend_from_slice(members);
-        if members.is_empty() { None } else { self.try_read(&words).await }
+    async fn contents(&mut self, key: &str) -> Vec<String> {
+        let about = |verb: &str, rest: &[&str]| {
+            [verb, key].iter().chain(rest).map(ToString::to_string).collect::<Vec<String>>()
+        };
+        let mut contents = Vec::new();
+        // Only the read of its own type has an answer.
+        if let Ok(fields) = self.try_command(about("HGETALL", &[])).await {
+            contents.extend(in_one_order(pairs(fields)));
+        } else if let Ok(members) = self.try_command(about("ZRANGEBYSCORE", &["-inf", "+inf"])).await {
+            // By name: whose score is a millisecond more says when it was made, not what it is.
+            let mut members = flatten(members);
+            members.sort();
+            let all: Vec<_> = members.iter().map(String::as_str).collect();
+            contents.extend(flatten(self.try_command(about("ZMSCORE", &all)).await.unwrap()));
+            contents.extend(members);
+        } else if let Ok(elements) = self.try_command(about("LRANGE", &["0", "-1"])).await {
+            contents.extend(flatten(elements));
+        } else {
+            contents.extend(flatten(self.try_command(about("GET", &[])).await.unwrap()));
+        }
+        contents
     }
+}
+
+/// A command as text, in which a key may go by its kind.
+fn words(text: &str) -> Vec<String> {
+    let words = text.split(' ').enumerate();
+    words.map(|(index, word)| if index == 1 { key(word) } else { word.to_owned() }).collect()
 }
 
 /// The fields of a hash come in any order.
@@ -367,7 +383,6 @@ fn in_one_order(mut fields: Vec<String>) -> Vec<String> {
     fields
 }
 
-#[cfg(feature = "embedded")]
 fn micros() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     i64::try_from(now.as_micros()).unwrap()
@@ -493,7 +508,7 @@ fn pairs(hash: Value) -> Vec<String> {
         Value::Map(pairs) => pairs.into_iter().flat_map(|(field, value)| [field, value]).flat_map(flatten).collect(),
         other => flatten(other),
     };
-    flat.chunks(2).map(|pair| format!("{}={}", pair[0], normal(&pair[1]))).collect()
+    flat.chunks(2).map(|pair| format!("{}={}", pair[0], pair[1])).collect()
 }
 
 /// A token made by the server is the time in microseconds, which no other number here comes near.

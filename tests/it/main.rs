@@ -4,6 +4,8 @@ mod api;
 mod bench;
 mod cleanup;
 mod dead_waiters;
+#[cfg(feature = "embedded")]
+mod differential;
 mod errors;
 mod exclusion;
 mod fairness;

@@ -53,7 +53,9 @@ impl Server {
     }
 
     async fn launch(&self) {
-        let child = Command::new("redis-server")
+        // Another version, or Valkey: REDIS_SERVER=/usr/bin/valkey-server.
+        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
+        let child = Command::new(&binary)
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--unixsocket", self.socket().to_str().unwrap()])
             .args(["--dir", self.dir.path().to_str().unwrap()])
@@ -62,7 +64,7 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap_or_else(|error| panic!("redis-server does not start ({error}): run scripts/setup"));
+            .unwrap_or_else(|error| panic!("{binary} does not start ({error}): run scripts/setup"));
         *self.process.lock().unwrap() = Some(child);
         eventually("redis-server answers", async || self.answers().await).await;
     }
