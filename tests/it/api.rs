@@ -6,7 +6,7 @@ use std::time::Duration;
 use fairlock::{FairLock, Held, LockClient, LockError, LockGuard, LockStatus, Owner, UnlockError, owner};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
-use crate::support::{Server, Timing, eventually, limit, on_a_server};
+use crate::support::{Server, Timing, eventually, limit, on_each_store};
 
 assert_impl_all!(LockClient: Clone, Send, Sync, Unpin);
 assert_impl_all!(FairLock: Clone, Send, Sync, Unpin);
@@ -25,8 +25,8 @@ fn is_send<T: Send>(value: T) -> T {
 
 #[tokio::test]
 async fn futures_can_be_spawned() {
-    on_a_server(async |server| {
-        let client = Timing::default().connect(&server.url()).await;
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
         let lock = client.lock("x");
         let guard = is_send(lock.lock()).await.unwrap();
         is_send(lock.try_lock()).await.unwrap();
@@ -91,9 +91,8 @@ fn a_guard_dropped_after_its_runtime_is_gone_does_no_harm() {
 
 #[tokio::test]
 async fn a_guard_dropped_in_a_panic_is_released() {
-    limit(async {
-        let server = Server::start().await;
-        let client = Timing::default().connect(&server.url()).await;
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
         let lock = client.lock("x");
         let task = tokio::spawn(async move {
             let _guard = lock.lock().await.unwrap();
@@ -102,16 +101,15 @@ async fn a_guard_dropped_in_a_panic_is_released() {
         assert!(task.await.unwrap_err().is_panic());
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
         client.close().await.unwrap();
-        server.assert_clean().await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn status_tells_who_holds_and_who_waits() {
-    on_a_server(async |server| {
-        let holding = Timing::default().builder().label("the holder").connect(server.url()).await.unwrap();
-        let waiting = Timing::default().builder().label("the waiter").connect(server.url()).await.unwrap();
+    on_each_store(async |store| {
+        let holding = store.open(Timing::default().builder().label("the holder")).await;
+        let waiting = store.open(Timing::default().builder().label("the waiter")).await;
         let guard = holding.lock("x").lock().await.unwrap();
         let lock = waiting.lock("x");
         let wait = tokio::spawn(async move { lock.lock().await.unwrap() });
@@ -142,8 +140,8 @@ async fn status_tells_who_holds_and_who_waits() {
 
 #[tokio::test]
 async fn the_default_label_names_host_and_process() {
-    on_a_server(async |server| {
-        let client = LockClient::connect(server.url()).await.unwrap();
+    on_each_store(async |store| {
+        let client = store.open(LockClient::builder()).await;
         let _guard = client.lock("x").lock().await.unwrap();
         let label = client.lock("x").status().await.unwrap().holder.unwrap().label;
         assert!(label.ends_with(&format!(":{}", std::process::id())) && label.len() > 4, "{label}");
@@ -153,9 +151,9 @@ async fn the_default_label_names_host_and_process() {
 
 #[tokio::test]
 async fn clients_with_different_prefixes_do_not_meet() {
-    on_a_server(async |server| {
-        let one = Timing::default().connect(&server.url()).await;
-        let two = Timing::default().builder().prefix("other").connect(server.url()).await.unwrap();
+    on_each_store(async |store| {
+        let one = store.connect(Timing::default()).await;
+        let two = store.open(Timing::default().builder().prefix("other")).await;
         let _guard = one.lock("x").lock().await.unwrap();
         drop(two.lock("x").try_lock().await.unwrap().expect("another lock"));
     })

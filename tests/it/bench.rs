@@ -67,6 +67,7 @@ impl From<redis::RedisError> for Refused {
     }
 }
 
+#[allow(clippy::large_enum_variant)] // there are two of them
 enum Store {
     Redis {
         server: Server,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fairlock::{LockClient, LockError, Unlocked};
 use tokio::runtime::Handle;
 
-use crate::support::{Random, Server, Timing, eventually, limit, limit_to};
+use crate::support::{Random, Store, Timing, eventually, on_each_store};
 
 const NAME: &str = "p5";
 
@@ -30,13 +30,12 @@ impl Quiet {
 }
 
 /// A hold on the lock and the means to begin waits for it.
-async fn busy() -> (Server, LockClient, Quiet) {
-    let server = Server::start().await;
-    let client = Timing::default().connect(&server.url()).await;
+async fn busy(store: &Store) -> (LockClient, Quiet) {
+    let client = store.connect(Timing::default()).await;
     // Once through everything, so that what stays for ever is there.
     client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
     let quiet = Quiet::of(&Handle::current());
-    (server, client, quiet)
+    (client, quiet)
 }
 
 /// Polls it so many times, with the runtime's work in between, then drops it.
@@ -52,8 +51,8 @@ async fn drop_after_polls(future: impl Future, polls: usize) {
 
 #[tokio::test]
 async fn p5_dropped_after_each_of_its_first_200_polls() {
-    limit_to(Duration::from_secs(120), async {
-        let (server, client, quiet) = busy().await;
+    on_each_store(async |store| {
+        let (client, quiet) = busy(store).await;
         let holder = client.lock(NAME).lock().await.unwrap();
         let held = Quiet::of(&Handle::current());
         for polls in 0..200 {
@@ -68,15 +67,14 @@ async fn p5_dropped_after_each_of_its_first_200_polls() {
         client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
         quiet.is_back(&client).await;
         client.close().await.unwrap();
-        server.assert_clean().await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p5_dropped_at_random_times_against_a_busy_lock() {
-    limit_to(Duration::from_secs(300), async {
-        let (server, client, quiet) = busy().await;
+    on_each_store(async |store| {
+        let (client, quiet) = busy(store).await;
         let churn = tokio::spawn(keep_busy(client.clone()));
         let mut random = Random::new(5);
         for _ in 0..500 {
@@ -91,7 +89,6 @@ async fn p5_dropped_at_random_times_against_a_busy_lock() {
         client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
         quiet.is_back(&client).await;
         client.close().await.unwrap();
-        server.assert_clean().await;
     })
     .await;
 }
@@ -107,8 +104,8 @@ async fn keep_busy(client: LockClient) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p5_timed_out_at_the_moment_of_release() {
-    limit_to(Duration::from_secs(300), async {
-        let (server, client, quiet) = busy().await;
+    on_each_store(async |store| {
+        let (client, quiet) = busy(store).await;
         let lock = client.lock(NAME);
         let (mut acquired, mut timed_out) = (0, 0);
         for round in 0..5000u64 {
@@ -132,30 +129,28 @@ async fn p5_timed_out_at_the_moment_of_release() {
         assert!(acquired > 0 && timed_out > 0, "both happened: {acquired} and {timed_out}");
         quiet.is_back(&client).await;
         client.close().await.unwrap();
-        server.assert_clean().await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn p5_a_cancelled_try_lock_leaves_nothing() {
-    limit(async {
-        let (server, client, quiet) = busy().await;
+    on_each_store(async |store| {
+        let (client, quiet) = busy(store).await;
         for polls in 0..200 {
             drop_after_polls(client.lock(NAME).try_lock(), polls % 20).await;
         }
         eventually("it is free again", async || !client.lock(NAME).is_locked().await.unwrap()).await;
         quiet.is_back(&client).await;
         client.close().await.unwrap();
-        server.assert_clean().await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn p5_a_panic_while_waiting_leaves_nothing() {
-    limit(async {
-        let (server, client, quiet) = busy().await;
+    on_each_store(async |store| {
+        let (client, quiet) = busy(store).await;
         let holder = client.lock(NAME).lock().await.unwrap();
         let lock = client.lock(NAME);
         let task = tokio::spawn(async move {
@@ -170,18 +165,15 @@ async fn p5_a_panic_while_waiting_leaves_nothing() {
         holder.unlock().await.unwrap();
         quiet.is_back(&client).await;
         client.close().await.unwrap();
-        server.assert_clean().await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn p10_close_ends_everything_and_says_so() {
-    limit(async {
-        let server = Server::start().await;
+    on_each_store(async |store| {
         let before = Quiet::of(&Handle::current());
-        let (client, other) =
-            (Timing::default().connect(&server.url()).await, Timing::default().connect(&server.url()).await);
+        let (client, other) = (store.connect(Timing::default()).await, store.connect(Timing::default()).await);
         let guard = client.lock("a").lock().await.unwrap();
         let held_elsewhere = other.lock("b").lock().await.unwrap();
         let waiting = {
@@ -202,23 +194,20 @@ async fn p10_close_ends_everything_and_says_so() {
         other.close().await.unwrap();
         drop((client, other));
         eventually("no task is left", async || Handle::current().metrics().num_alive_tasks() <= before.tasks).await;
-        server.assert_clean().await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn p10_a_client_that_is_dropped_takes_its_connection_and_tasks_along() {
-    limit(async {
-        let server = Server::start().await;
+    on_each_store(async |store| {
         let before = Quiet::of(&Handle::current());
-        let client = Timing::default().connect(&server.url()).await;
+        let client = store.connect(Timing::default()).await;
         let guard = client.lock("a").lock().await.unwrap();
         drop(client);
         assert!(guard.is_valid(), "the guard keeps what it needs");
         guard.unlock().await.unwrap();
         eventually("no task is left", async || Handle::current().metrics().num_alive_tasks() <= before.tasks).await;
-        server.assert_clean().await;
     })
     .await;
 }

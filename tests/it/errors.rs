@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{ConnectError, LockClient, LockError, NameError, OptionsError, StatusError, TryLockError};
 
-use crate::support::{Proxy, Server, Timing, limit, on_a_server};
+use crate::support::{Proxy, Server, Timing, limit, on_a_server, on_each_store};
 
 #[test]
 fn without_a_runtime_connecting_says_so() {
@@ -100,8 +100,8 @@ async fn a_key_that_turns_foreign_ends_the_wait_with_its_name() {
 
 #[tokio::test]
 async fn too_many_waiters() {
-    on_a_server(async |server| {
-        let client = Timing::default().builder().max_waiters(1).connect(server.url()).await.unwrap();
+    on_each_store(async |store| {
+        let client = store.open(Timing::default().builder().max_waiters(1)).await;
         let _holder = client.lock("x").lock().await.unwrap();
         let lock = client.lock("x");
         let _waiting = tokio::spawn(async move { lock.lock().await.map(drop) });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fairlock::Held;
 
-use crate::support::{Proxy, Random, Server, Timing, Worker, count, limit, limit_to};
+use crate::support::{Proxy, Random, Server, Timing, Worker, count, limit, limit_to, on_each_store};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p1_sixteen_clients_in_four_processes_count_exactly() {
@@ -36,15 +36,13 @@ async fn p1_sixteen_clients_in_four_processes_count_exactly() {
 
 #[tokio::test]
 async fn p1_branches_of_one_task_exclude_each_other() {
-    limit(async {
-        let server = Server::start().await;
-        let client = Timing::default().connect(&server.url()).await;
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
         let file = counter();
         let path = file.path().to_str().unwrap();
         futures::future::join_all((0..16).map(|_| count(&client, "p1", path, 100))).await;
         assert_eq!(std::fs::read_to_string(path).unwrap(), "1600");
         client.close().await.unwrap();
-        server.assert_clean().await;
     })
     .await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fairlock::{LockClient, LockError, Loss, Owner, TryLockError, UnlockError};
 
-use crate::support::{Proxy, Timing, eventually, on_a_server};
+use crate::support::{Proxy, Timing, eventually, on_a_server, on_each_store};
 
 /// A1: `lose()` let everybody see the end before it drew the seq of its leave, so that leave could
 /// end the same owner's next hold. The time between the two is the log's: here it is slow.
@@ -14,9 +14,9 @@ use crate::support::{Proxy, Timing, eventually, on_a_server};
 async fn a1_the_leave_of_a_lost_hold_spares_the_owners_next_one() {
     static SLOW: Once = Once::new();
     SLOW.call_once(|| tracing::subscriber::set_global_default(SlowLog).expect("the only one"));
-    on_a_server(async |server| {
-        let client = Timing::default().connect(&server.url()).await;
-        let other = Timing::default().connect(&server.url()).await;
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
+        let other = store.connect(Timing::default()).await;
         let (lock, me) = (client.lock(SLOW_NAME), Owner::new());
         let first = me.scope(lock.lock()).await.unwrap();
         let forced = tokio::spawn(async move { other.lock(SLOW_NAME).force_unlock().await });
@@ -78,10 +78,10 @@ async fn let_run(moments: usize) {
 /// A2: `close` returned before the leave of an acquire in flight was sent.
 #[tokio::test]
 async fn a2_close_takes_an_acquire_in_flight_along() {
-    on_a_server(async |server| {
-        let observer = Timing::default().connect(&server.url()).await;
+    on_each_store(async |store| {
+        let observer = store.connect(Timing::default()).await;
         for moments in MOMENTS {
-            let client = Timing::default().connect(&server.url()).await;
+            let client = store.connect(Timing::default()).await;
             let lock = client.lock("a2");
             let acquiring = tokio::spawn(async move { lock.lock().await.map(drop) });
             let_run(moments).await;
@@ -158,9 +158,9 @@ async fn a5_silence_is_never_reported_as_somebody_elses_hold() {
 /// A6: a nested `lock` answered `Ok` when the hold was lost while its answer was on its way.
 #[tokio::test]
 async fn a6_a_nested_lock_on_a_hold_lost_meanwhile_answers_lost() {
-    on_a_server(async |server| {
+    on_each_store(async |store| {
         let timing = Timing { lease: Timing::default().operation_timeout, ..Timing::default() };
-        let client = timing.connect(&server.url()).await;
+        let client = store.connect(timing).await;
         let mut overtaken = 0;
         for moments in MOMENTS {
             let (lock, me) = (client.lock(format!("a6 {moments}")), Owner::new());

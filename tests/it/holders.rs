@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fairlock::{LockClient, LockGuard, Loss, UnlockError};
 use nix::sys::signal::Signal;
 
-use crate::support::{Proxy, Server, Timing, Worker, eventually, limit, on_a_server};
+use crate::support::{Proxy, Server, Timing, Worker, eventually, limit, on_a_server, on_each_store};
 
 const NAME: &str = "held";
 
@@ -102,9 +102,8 @@ async fn p8_the_local_deadline_tells_when_the_server_is_silent() {
 
 #[tokio::test]
 async fn p8_force_unlock_tells_the_holder_at_once() {
-    on_a_server(async |server| {
-        let (client, other) =
-            (Timing::default().connect(&server.url()).await, Timing::default().connect(&server.url()).await);
+    on_each_store(async |store| {
+        let (client, other) = (store.connect(Timing::default()).await, store.connect(Timing::default()).await);
         let guard = held(&client).await;
         assert!(other.lock(NAME).force_unlock().await.unwrap());
         let told = tokio::time::timeout(Duration::from_secs(1), guard.lost()).await.expect("within a second");
@@ -126,8 +125,11 @@ async fn p8_gone(server: &Server, ruin: impl AsyncFnOnce(&mut redis::aio::Multip
 
 #[tokio::test]
 async fn p8_loss_after_flushall() {
-    on_a_server(async |server| {
-        p8_gone(server, async |redis| redis::cmd("FLUSHALL").exec_async(redis).await.unwrap()).await;
+    on_each_store(async |store| {
+        let guard = held(&store.connect(Timing::default()).await).await;
+        store.flush().await;
+        assert_eq!(guard.lost().await, Loss::Gone);
+        assert!(matches!(guard.unlock().await, Err(UnlockError::Lost(Loss::Gone))));
     })
     .await;
 }
@@ -174,10 +176,9 @@ async fn p8_loss_when_the_server_dies() {
 
 #[tokio::test]
 async fn a_fixed_lease_ends_by_itself_and_is_not_renewed() {
-    limit(async {
-        let server = Server::start().await;
+    on_each_store(async |store| {
         let timing = Timing::default();
-        let client = timing.connect(&server.url()).await;
+        let client = store.connect(timing).await;
         let lock = client.lock(NAME).with_lease(timing.operation_timeout);
         let guard = lock.lock().await.unwrap();
         assert!(guard.valid_for() <= timing.operation_timeout);
@@ -185,16 +186,15 @@ async fn a_fixed_lease_ends_by_itself_and_is_not_renewed() {
         eventually("the server agrees", async || !client.lock(NAME).is_locked().await.unwrap()).await;
         drop(guard);
         client.close().await.unwrap();
-        server.assert_clean().await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_fixed_lease_is_in_force_after_a_hand_over_too() {
-    on_a_server(async |server| {
+    on_each_store(async |store| {
         let timing = Timing::default();
-        let client = timing.connect(&server.url()).await;
+        let client = store.connect(timing).await;
         let holder = held(&client).await;
         let long = 10 * timing.lease;
         let lock = client.lock(NAME).with_lease(long);
@@ -212,9 +212,9 @@ async fn a_fixed_lease_is_in_force_after_a_hand_over_too() {
 
 #[tokio::test]
 async fn a_watched_hold_outlives_its_lease() {
-    on_a_server(async |server| {
+    on_each_store(async |store| {
         let timing = Timing::default();
-        let client = timing.connect(&server.url()).await;
+        let client = store.connect(timing).await;
         let guard = held(&client).await;
         tokio::time::sleep(2 * timing.lease).await;
         assert!(guard.is_valid());
@@ -225,9 +225,9 @@ async fn a_watched_hold_outlives_its_lease() {
 
 #[tokio::test]
 async fn max_hold_ends_the_renewal_of_a_leaked_guard() {
-    on_a_server(async |server| {
+    on_each_store(async |store| {
         let timing = Timing::default();
-        let client = timing.builder().max_hold(timing.lease).connect(server.url()).await.unwrap();
+        let client = store.open(timing.builder().max_hold(timing.lease)).await;
         let leaked = held(&client).await;
         assert_eq!(leaked.lost().await, Loss::Expired);
         // Others get it while the leaked guard still exists.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fairlock::{FairLock, LockClient, LockError, LockGuard, Owner, TryLockError, UnlockError, Unlocked, owner};
 
-use crate::support::{Proxy, Random, Server, Timing, eventually, limit, limit_to, on_a_server};
+use crate::support::{Proxy, Random, Server, Timing, eventually, limit_to, on_a_server, on_each_store};
 
 const NAME: &str = "nested";
 
@@ -14,9 +14,8 @@ async fn holds_on_server(lock: &FairLock) -> u32 {
 
 #[tokio::test]
 async fn nested_guards_count_and_share_the_token() {
-    limit(async {
-        let server = Server::start().await;
-        let client = Timing::default().connect(&server.url()).await;
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
         let lock = client.lock(NAME);
         owner::scope(async {
             let outer = lock.lock().await.unwrap();
@@ -33,16 +32,14 @@ async fn nested_guards_count_and_share_the_token() {
         .await;
         assert!(!lock.is_locked().await.unwrap() && !lock.held_by_me());
         client.close().await.unwrap();
-        server.assert_clean().await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn with_runs_in_the_owners_scope_and_releases_also_in_a_panic() {
-    limit(async {
-        let server = Server::start().await;
-        let client = Timing::default().connect(&server.url()).await;
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
         let lock = client.lock(NAME);
         let inside = lock.clone();
         let holds = lock
@@ -58,15 +55,14 @@ async fn with_runs_in_the_owners_scope_and_releases_also_in_a_panic() {
         assert!(task.await.unwrap_err().is_panic());
         lock.lock().await.unwrap().unlock().await.unwrap();
         client.close().await.unwrap();
-        server.assert_clean().await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn an_owner_goes_where_it_is_carried_and_guards_go_anywhere() {
-    on_a_server(async |server| {
-        let client = Timing::default().connect(&server.url()).await;
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
         let me = Owner::new();
         let lock = client.lock(NAME);
         let guard = me.scope(lock.lock()).await.unwrap();
@@ -83,8 +79,8 @@ async fn an_owner_goes_where_it_is_carried_and_guards_go_anywhere() {
 
 #[tokio::test]
 async fn two_branches_of_one_scope_share_the_lock_and_the_second_waits_for_the_first_attempt() {
-    on_a_server(async |server| {
-        let client = Timing::default().connect(&server.url()).await;
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
         let lock = client.lock(NAME);
         let stranger = lock.lock().await.unwrap();
         owner::scope(async {

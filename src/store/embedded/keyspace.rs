@@ -348,7 +348,7 @@ impl Keyspace {
     }
 
     fn hset(&mut self, words: Words<'_>) -> Outcome {
-        if words.len() % 2 == 0 {
+        if words.len().is_multiple_of(2) {
             return Err(error("ERR wrong number of arguments for 'hset' command"));
         }
         let new = |pair: &[Bytes], hash: &mut Hash| hash.0.insert(pair[0].clone(), pair[1].clone()).is_none();
@@ -445,7 +445,7 @@ impl Keyspace {
             true => (true, &words[2..]),
             false => (false, &words[1..]),
         };
-        if pairs.is_empty() || pairs.len() % 2 == 1 {
+        if pairs.is_empty() || !pairs.len().is_multiple_of(2) {
             return Err(syntax());
         }
         let scored: Vec<_> = pairs.chunks(2).map(|pair| Ok((float(&pair[0])?, &pair[1]))).collect::<Result<_, _>>()?;

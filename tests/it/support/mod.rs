@@ -2,6 +2,7 @@
 
 mod proxy;
 mod server;
+mod store;
 mod worker;
 
 use std::future::Future;
@@ -13,6 +14,7 @@ pub use proxy::Proxy;
 pub use server::Server;
 #[cfg(feature = "tls")]
 pub use server::free_port;
+pub use store::Store;
 pub use worker::{Worker, count};
 
 /// How long anything may take that the tests wait for. A hang is a failed test.
@@ -81,6 +83,22 @@ pub async fn on_a_server(test: impl AsyncFnOnce(&Server)) {
         eventually("no task is left", async || tasks() <= before).await;
     })
     .await;
+}
+
+/// The same on each store, one after the other.
+pub async fn on_each_store(test: impl AsyncFn(&Store)) {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    for (store, name) in Store::each().await.iter().zip(["a real server", "the embedded one"]) {
+        // Shown when the test fails.
+        println!("on {name}:");
+        limit_to(Duration::from_secs(300), async {
+            let before = tasks();
+            test(store).await;
+            store.assert_clean().await;
+            eventually("no task is left", async || tasks() <= before).await;
+        })
+        .await;
+    }
 }
 
 /// Asks again and again until it is so.
