@@ -34,4 +34,4 @@
 //! to servers in production. [`Faults`] goes further: it decides over every single message, which is
 //! what `examples/simulate` of the repository does.
 
-pub use crate::store::embedded::{EmbeddedServer, Faults, Ran, Task, Trip};
+pub use crate::store::embedded::{EmbeddedServer, Faults, Published, Ran, Task, Trip};

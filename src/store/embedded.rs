@@ -19,10 +19,10 @@ use super::keys;
 use super::link::{Disconnected, Link, State};
 use super::reply::Field;
 use super::script::Script;
-use super::{Arg, Call, Host, Listener, Refusal, Source, Store, StoreError, Terms};
+use super::{Arg, Call, Host, Listener, Refusal, Source, Store, StoreError, Terms, now};
 
 use server::{Connection, Pushes};
-pub use server::{EmbeddedServer, Faults, Ran, Task, Trip};
+pub use server::{EmbeddedServer, Faults, Published, Ran, Task, Trip};
 
 /// A call that outlives the future which made it.
 pub(crate) struct Request {
@@ -30,6 +30,7 @@ pub(crate) struct Request {
     script: &'static Script,
     keys: Vec<String>,
     args: Vec<String>,
+    sent: std::time::Instant,
 }
 
 type Answer = Result<Vec<Field>, Refusal>;
@@ -171,6 +172,7 @@ impl Request {
             script: call.script,
             keys: call.keys.iter().map(ToString::to_string).collect(),
             args: call.args.iter().map(text).collect(),
+            sent: now(),
         }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Every store has one; what a connection is, each store says itself.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +30,10 @@ pub(crate) enum State<C> {
 pub(crate) struct Disconnected;
 
 pub(crate) struct Link<C> {
-    state: watch::Sender<State<C>>,
+    state: Mutex<State<C>>,
+    /// Not a `watch` channel: that wakes its receivers in a random order, and the simulator repeats
+    /// its runs.
+    changed: Notify,
     listener: OnceLock<Weak<dyn Listener>>,
     /// Cancelled by `close`: whoever keeps the connection stops.
     pub(crate) stop: CancellationToken,
@@ -38,27 +41,36 @@ pub(crate) struct Link<C> {
 
 impl<C: Connection> Link<C> {
     pub(crate) fn new() -> Self {
-        let (state, _) = watch::channel(State::Down(Arc::new(Disconnected)));
-        Self { state, listener: OnceLock::new(), stop: CancellationToken::new() }
+        let state = Mutex::new(State::Down(Arc::new(Disconnected)));
+        Self { state, changed: Notify::new(), listener: OnceLock::new(), stop: CancellationToken::new() }
     }
 
     pub(crate) fn connection(&self, urgent: bool) -> Option<C> {
-        usable(&self.state.borrow(), urgent).cloned()
+        usable(&self.state(), urgent).cloned()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<C>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resolves when there is a usable connection, or with `Closed`.
     pub(crate) async fn ready(&self, urgent: bool) -> Result<(), StoreError> {
-        let mut state = self.state.subscribe();
-        let usable = state.wait_for(|state| matches!(state, State::Closed) || usable(state, urgent).is_some()).await;
-        match usable.as_deref() {
-            Ok(State::Closed) | Err(_) => Err(StoreError::Closed),
-            Ok(_) => Ok(()),
+        loop {
+            // Listening before looking: a change in between is not missed.
+            let changed = self.changed.notified();
+            if matches!(*self.state(), State::Closed) {
+                return Err(StoreError::Closed);
+            }
+            if self.connection(urgent).is_some() {
+                return Ok(());
+            }
+            changed.await;
         }
     }
 
     /// Why there is no connection.
     pub(crate) fn fault(&self) -> Source {
-        match &*self.state.borrow() {
+        match &*self.state() {
             State::Down(fault) => fault.clone(),
             _ => Arc::new(Disconnected),
         }
@@ -66,13 +78,12 @@ impl<C: Connection> Link<C> {
 
     /// Moves on, but never away from `Closed`.
     pub(crate) fn offer(&self, next: State<C>) {
-        self.state.send_if_modified(|state| {
-            let open = !matches!(state, State::Closed);
-            if open {
-                *state = next;
-            }
-            open
-        });
+        let mut state = self.state();
+        if !matches!(*state, State::Closed) {
+            *state = next;
+        }
+        drop(state);
+        self.changed.notify_waiters();
     }
 
     pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
@@ -99,7 +110,7 @@ impl<C: Connection> Link<C> {
 
     pub(crate) fn close(&self) {
         self.stop.cancel();
-        self.state.send_replace(State::Closed);
+        self.offer(State::Closed);
     }
 }
 

@@ -144,8 +144,8 @@ pub(crate) struct Keyspace {
     now: i64,
     /// Channels that somebody listens to.
     pub(crate) channels: BTreeSet<Bytes>,
-    /// What was published and not yet carried away: channel and message.
-    pub(crate) published: Vec<(Bytes, Bytes)>,
+    /// What was published and not yet carried away: channel, message, and whether anybody listened.
+    pub(crate) published: Vec<(Bytes, Bytes, bool)>,
 }
 
 /// Name, words (negative: at least so many, the name included), and what it does.
@@ -260,9 +260,7 @@ impl Keyspace {
 
     fn publish(&mut self, words: Words<'_>) -> Outcome {
         let heard = self.channels.contains(&words[0]);
-        if heard {
-            self.published.push((words[0].clone(), words[1].clone()));
-        }
+        self.published.push((words[0].clone(), words[1].clone(), heard));
         count(heard.into())
     }
 

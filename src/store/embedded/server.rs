@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +35,18 @@ impl Trip {
     pub const AT_ONCE: Self = Self { there: Duration::ZERO, back: Some(Duration::ZERO) };
 }
 
+/// A message that a script sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Published {
+    /// A client's own channel.
+    pub channel: String,
+    /// `grant …` or `revoked …`, see `lua/`.
+    pub message: String,
+    /// Whether the client was connected.
+    pub heard: bool,
+}
+
 /// A script that has run, in the words that went over the line.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -49,8 +61,10 @@ pub struct Ran<'a> {
     pub args: &'a [String],
     /// The answer, or the server's refusal.
     pub reply: Result<Vec<String>, String>,
-    /// What it published: channel and message.
-    pub published: &'a [(String, String)],
+    /// What it published.
+    pub published: &'a [Published],
+    /// When the client sent it.
+    pub sent: std::time::Instant,
     /// The server's clock when it ran, in microseconds since 1970.
     pub at: i64,
 }
@@ -95,6 +109,13 @@ pub trait Faults: Send + Sync + 'static {
         vec![Duration::ZERO]
     }
 
+    /// The server's refusal of a request that has arrived, such as `LOADING Redis is loading`: then
+    /// nothing runs.
+    fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
+        let _ = (client, script);
+        None
+    }
+
     /// How long a client that lost its connection needs for another one.
     fn reconnect(&self, client: &str) -> Duration {
         let _ = client;
@@ -112,9 +133,49 @@ pub trait Faults: Send + Sync + 'static {
         task
     }
 
+    /// A client's connection has begun, or ended.
+    fn connected(&self, client: &str, on: bool) {
+        let _ = (client, on);
+    }
+
     /// A script has run.
     fn ran(&self, ran: &Ran<'_>) {
         let _ = ran;
+    }
+}
+
+/// So that whoever decides can also be asked.
+impl<F: Faults> Faults for Arc<F> {
+    fn request(&self, client: &str, script: &str) -> Vec<Trip> {
+        (**self).request(client, script)
+    }
+
+    fn push(&self, client: &str) -> Vec<Duration> {
+        (**self).push(client)
+    }
+
+    fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
+        (**self).refuse(client, script)
+    }
+
+    fn reconnect(&self, client: &str) -> Duration {
+        (**self).reconnect(client)
+    }
+
+    fn server_time(&self, elapsed: Duration) -> Duration {
+        (**self).server_time(elapsed)
+    }
+
+    fn host(&self, client: &str, task: Task) -> Task {
+        (**self).host(client, task)
+    }
+
+    fn connected(&self, client: &str, on: bool) {
+        (**self).connected(client, on);
+    }
+
+    fn ran(&self, ran: &Ran<'_>) {
+        (**self).ran(ran);
     }
 }
 
@@ -151,7 +212,9 @@ struct Shared {
     faults: Box<dyn Faults>,
     /// By channel: a client has one connection at a time.
     connections: Mutex<BTreeMap<String, Line>>,
-    up: watch::Sender<bool>,
+    up: AtomicBool,
+    /// Rings at each start.
+    started: Notify,
     /// How often it was shut down.
     era: AtomicU64,
     /// Numbers for clients and connections.
@@ -216,7 +279,8 @@ impl EmbeddedServer {
                 began: Instant::now(),
                 faults: Box::new(faults),
                 connections: Mutex::default(),
-                up: watch::Sender::new(true),
+                up: AtomicBool::new(true),
+                started: Notify::new(),
                 era: AtomicU64::new(0),
                 given: AtomicU64::new(1),
             }),
@@ -238,7 +302,7 @@ impl EmbeddedServer {
 
     /// Ends all connections and takes no new ones. The keys stay, and expire.
     pub fn shut_down(&self) {
-        self.shared.up.send_replace(false);
+        self.shared.up.store(false, Ordering::Relaxed);
         self.shared.era.fetch_add(1, Ordering::Relaxed);
         let lines: Vec<_> = lock(&self.shared.connections).values().map(|line| line.connection.clone()).collect();
         lines.iter().for_each(|connection| self.detach(connection));
@@ -246,7 +310,8 @@ impl EmbeddedServer {
 
     /// Takes connections again; clients come back by themselves.
     pub fn start_up(&self) {
-        self.shared.up.send_replace(true);
+        self.shared.up.store(true, Ordering::Relaxed);
+        self.shared.started.notify_waiters();
     }
 
     /// Ends one client's connection, by [`LockClient::id`](crate::LockClient::id); it comes back by
@@ -267,7 +332,7 @@ impl EmbeddedServer {
 
     /// Connects and subscribes, unless it is shut down.
     pub(crate) fn attach(&self, channel: &str) -> Option<(Connection, Pushes)> {
-        if !*self.shared.up.borrow() {
+        if !self.is_up() {
             return None;
         }
         let (pushes, pushed) = mpsc::unbounded_channel();
@@ -285,14 +350,13 @@ impl EmbeddedServer {
 
     /// Tries for ever.
     pub(crate) async fn reattach(&self, client: &str, channel: &str) -> (Connection, Pushes) {
-        let mut up = self.shared.up.subscribe();
         loop {
             sleep(self.shared.faults.reconnect(client)).await;
-            // An error would mean that the server is gone, and then so is its clone in our hand.
-            let _ = up.wait_for(|up| *up).await;
+            let started = self.shared.started.notified();
             if let Some(attached) = self.attach(channel) {
                 return attached;
             }
+            started.await;
         }
     }
 
@@ -308,6 +372,7 @@ impl EmbeddedServer {
     }
 
     fn subscribe(&self, channel: &str, on: bool) {
+        self.shared.faults.connected(client_of(channel), on);
         let channel = channel.as_bytes().to_vec();
         let _ = self.with_engine(|engine| {
             engine.keyspace(|keyspace| match on {
@@ -315,6 +380,10 @@ impl EmbeddedServer {
                 false => keyspace.channels.remove(&channel),
             })
         });
+    }
+
+    fn is_up(&self) -> bool {
+        self.shared.up.load(Ordering::Relaxed)
     }
 
     fn era(&self) -> u64 {
@@ -349,8 +418,11 @@ impl EmbeddedServer {
 
     /// Runs the script and sends what it published on its way. `None`: it is shut down.
     pub(crate) fn serve(&self, request: &Request) -> Option<Answer> {
-        if !*self.shared.up.borrow() {
+        if !self.is_up() {
             return None;
+        }
+        if let Some(refusal) = self.shared.faults.refuse(&request.client, request.script.name) {
+            return Some(Err(refused(refusal)));
         }
         let keys: Vec<_> = request.keys.iter().map(String::as_bytes).collect();
         let args: Vec<_> = request.args.iter().map(String::as_bytes).collect();
@@ -362,7 +434,12 @@ impl EmbeddedServer {
         });
         let (reply, published) = ran.unwrap_or_else(|why| (Reply::Error(format!("ERR {why}")), Vec::new()));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let published: Vec<_> = published.iter().map(|(channel, message)| (text(channel), text(message))).collect();
+        let published = published.iter().map(|(channel, message, heard)| Published {
+            channel: text(channel),
+            message: text(message),
+            heard: *heard,
+        });
+        let published: Vec<_> = published.collect();
         let answer = answer(reply);
         self.shared.faults.ran(&Ran {
             client: &request.client,
@@ -371,16 +448,16 @@ impl EmbeddedServer {
             args: &request.args,
             reply: answer.as_ref().map(|fields| fields.iter().map(word).collect()).map_err(ToString::to_string),
             published: &published,
+            sent: request.sent,
             at: self.micros(),
         });
-        published.into_iter().for_each(|(channel, message)| self.push(&channel, message));
+        published.into_iter().for_each(|published| self.push(&published.channel, published.message));
         Some(answer)
     }
 
     fn push(&self, channel: &str, message: String) {
         let Some(pushes) = lock(&self.shared.connections).get(channel).map(|line| line.pushes.clone()) else { return };
-        let client = channel.rsplit(':').next().unwrap_or_default();
-        for delay in self.shared.faults.push(client) {
+        for delay in self.shared.faults.push(client_of(channel)) {
             let (pushes, message) = (pushes.clone(), message.clone().into_bytes());
             // Errors mean that the connection is gone, and the message with it.
             if delay.is_zero() {
@@ -395,13 +472,21 @@ impl EmbeddedServer {
     }
 }
 
+/// A channel ends with the id of its client.
+fn client_of(channel: &str) -> &str {
+    channel.rsplit(':').next().unwrap_or_default()
+}
+
+/// `CODE and what is wrong`
+fn refused(text: &str) -> Refusal {
+    let (code, message) = text.split_once(' ').unwrap_or(("ERR", text));
+    Refusal { code: code.to_owned(), message: message.to_owned() }
+}
+
 fn answer(reply: Reply) -> Answer {
     let malformed = |what: &Reply| Refusal { code: "ERR".into(), message: format!("the script answered {what:?}") };
     match reply {
-        Reply::Error(text) => {
-            let (code, message) = text.split_once(' ').unwrap_or(("ERR", &text));
-            Err(Refusal { code: code.to_owned(), message: message.to_owned() })
-        }
+        Reply::Error(text) => Err(refused(&text)),
         Reply::List(replies) => {
             replies.into_iter().map(|reply| field(reply).map_err(|reply| malformed(&reply))).collect()
         }

@@ -1,0 +1,207 @@
+//! Hunts for bugs: whole clients on an embedded server, on one thread and in virtual time, with
+//! everything that can go wrong going wrong. One seed decides all of it.
+//!
+//! ```text
+//! cargo run --release --example simulate --features embedded -- --minutes 1
+//! cargo run --release --example simulate --features embedded -- --seed 7
+//! ```
+//!
+//! - `--minutes M`: that long, seed after seed from a random one, on two threads
+//! - `--seed N`: that seed alone, with its story; with `--minutes`, from there on
+//! - `--seeds N`: so many seeds at most
+//!
+//! The last line is one JSON object. Exit code 1: a promise was broken, or the run was too quiet to
+//! prove anything.
+
+mod actor;
+mod checker;
+mod run;
+mod world;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use run::{Outcome, run};
+
+/// What can go wrong; a soak in which one of them never did was too quiet.
+const FAULTS: [&str; 19] = [
+    "cancellations",
+    "deaths",
+    "disconnects",
+    "forced_unlocks",
+    "pauses",
+    "pushes_delayed",
+    "pushes_duplicated",
+    "pushes_lost",
+    "replies_delayed",
+    "replies_lost",
+    "requests_delayed",
+    "requests_duplicated",
+    "requests_lost",
+    "requests_refused",
+    "restarts",
+    "server_restarts",
+    "server_restarts_without_data",
+    "flushes",
+    "half_open_deaths",
+];
+const THREADS: usize = 2;
+/// Lines of the story that are shown of a failure.
+const SHOWN: usize = 120;
+
+#[derive(Default)]
+struct Totals {
+    seeds: u64,
+    grants: u64,
+    handed_over: u64,
+    expiries: u64,
+    sections: u64,
+    faults: BTreeMap<&'static str, u64>,
+    failed: Vec<(u64, Vec<String>)>,
+    virtual_seconds: f64,
+}
+
+impl Totals {
+    fn add(&mut self, seed: u64, outcome: Outcome) {
+        self.seeds += 1;
+        self.grants += outcome.grants;
+        self.handed_over += outcome.handed_over;
+        self.expiries += outcome.expiries;
+        self.sections += outcome.sections;
+        self.virtual_seconds += outcome.virtual_time.as_secs_f64();
+        for (kind, count) in outcome.faults {
+            *self.faults.entry(kind).or_default() += count;
+        }
+        if !outcome.violations.is_empty() {
+            self.failed.push((seed, outcome.violations));
+        }
+    }
+
+    fn json(&self, wall: Duration) -> String {
+        let faults: Vec<_> = self.faults.iter().map(|(kind, count)| format!("\"{kind}\":{count}")).collect();
+        format!(
+            "{{\"seeds\":{},\"grants\":{},\"handed_over\":{},\"sections\":{},\"expiries\":{},\"faults\":{{{}}},\
+             \"violations\":{},\"virtual_seconds\":{:.0},\"wall_seconds\":{:.1}}}",
+            self.seeds,
+            self.grants,
+            self.handed_over,
+            self.sections,
+            self.expiries,
+            faults.join(","),
+            self.failed.iter().map(|(_, violations)| violations.len()).sum::<usize>(),
+            self.virtual_seconds,
+            wall.as_secs_f64()
+        )
+    }
+}
+
+struct Args {
+    seed: Option<u64>,
+    seeds: u64,
+    minutes: Option<f64>,
+}
+
+impl Args {
+    fn parse() -> Result<Self, String> {
+        let mut args = Self { seed: None, seeds: u64::MAX, minutes: None };
+        let mut words = std::env::args().skip(1);
+        while let Some(option) = words.next() {
+            let value = words.next().ok_or(format!("{option} needs a value"))?;
+            let wrong = |_| format!("{option} {value}: not a number");
+            match option.as_str() {
+                "--seed" => args.seed = Some(value.parse().map_err(wrong)?),
+                "--seeds" => args.seeds = value.parse().map_err(wrong)?,
+                "--minutes" => args.minutes = Some(value.parse().map_err(|_| format!("{value}: not a number"))?),
+                _ => return Err(format!("{option}: unknown; there are --seed, --seeds and --minutes")),
+            }
+        }
+        Ok(args)
+    }
+}
+
+fn main() -> ExitCode {
+    let args = match Args::parse() {
+        Ok(args) => args,
+        Err(wrong) => {
+            eprintln!("simulate: {wrong}");
+            return ExitCode::from(2);
+        }
+    };
+    match (args.seed, args.minutes) {
+        (Some(seed), None) if args.seeds == u64::MAX => replay(seed),
+        (seed, minutes) => soak(seed.unwrap_or_else(random_seed), args.seeds, minutes.unwrap_or(1.0)),
+    }
+}
+
+fn random_seed() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    since.as_secs() << 20
+}
+
+/// One seed, with its whole story, twice: the second run has to be the first again.
+fn replay(seed: u64) -> ExitCode {
+    let begun = Instant::now();
+    let outcome = run(seed, true);
+    let again = run(seed, false);
+    outcome.timeline.iter().for_each(|line| println!("{line}"));
+    outcome.violations.iter().for_each(|violation| println!("VIOLATED {violation}"));
+    println!("seed {seed}: fingerprint {:016x}", outcome.fingerprint);
+    let same = outcome.fingerprint == again.fingerprint;
+    if !same {
+        println!("NOT REPEATED: the second run had fingerprint {:016x}", again.fingerprint);
+    }
+    let mut totals = Totals::default();
+    totals.add(seed, outcome);
+    println!("{}", totals.json(begun.elapsed()));
+    if totals.failed.is_empty() && same { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Seed after seed.
+fn soak(first: u64, seeds: u64, minutes: f64) -> ExitCode {
+    println!("seeds from {first}");
+    let begun = Instant::now();
+    let longest = Duration::from_secs_f64(60.0 * minutes);
+    let (next, totals) = (AtomicU64::new(0), Mutex::new(Totals::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while begun.elapsed() < longest {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= seeds {
+                        return;
+                    }
+                    let seed = first.wrapping_add(number);
+                    let outcome = run(seed, false);
+                    let mut totals = totals.lock().expect("no thread panics");
+                    totals.add(seed, outcome);
+                    if !totals.failed.is_empty() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let totals = totals.into_inner().expect("no thread panics");
+    let quiet: Vec<_> = FAULTS.iter().filter(|kind| !totals.faults.contains_key(*kind)).collect();
+    // A few seeds need not have met everything.
+    let quiet = if totals.seeds >= 50 { quiet } else { Vec::new() };
+    totals.failed.iter().for_each(|(seed, violations)| show(*seed, violations));
+    if !quiet.is_empty() {
+        println!("TOO QUIET: these never happened: {quiet:?}");
+    }
+    println!("{}", totals.json(begun.elapsed()));
+    if totals.failed.is_empty() && quiet.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A failure's last lines, from a second run: the first had no time to write them down.
+fn show(seed: u64, violations: &[String]) {
+    let timeline = run(seed, true).timeline;
+    let skipped = timeline.len().saturating_sub(SHOWN);
+    println!("seed {seed}: the last {} of {} lines", timeline.len() - skipped, timeline.len());
+    timeline.iter().skip(skipped).for_each(|line| println!("{line}"));
+    violations.iter().for_each(|violation| println!("VIOLATED {violation}"));
+    println!("the whole story: cargo run --release --example simulate --features embedded -- --seed {seed}");
+}

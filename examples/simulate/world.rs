@@ -1,0 +1,411 @@
+//! What happens to messages, clocks and processes: all of it by one seed.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use fairlock::embedded::{Faults, Ran, Task, Trip};
+use tokio::time::Instant;
+
+use crate::checker::Checker;
+
+/// How bad it gets in one run.
+#[derive(Debug, Clone, Copy)]
+pub struct Climate {
+    lost_before: f64,
+    lost_after: f64,
+    duplicated: f64,
+    slow: f64,
+    late: f64,
+    push_lost: f64,
+    push_late: f64,
+    push_duplicated: f64,
+    refused: f64,
+    /// How many of its seconds the server counts in one of ours.
+    pub rate: f64,
+}
+
+/// A message may be this late, longer than any lease.
+const LATEST: Duration = Duration::from_secs(6);
+
+impl Climate {
+    fn of(rng: &mut fastrand::Rng) -> Self {
+        let mut up_to = |most: f64| rng.f64() * rng.f64() * most;
+        Self {
+            lost_before: up_to(0.1),
+            lost_after: up_to(0.2),
+            duplicated: up_to(0.2),
+            slow: up_to(0.2),
+            late: up_to(0.06),
+            push_lost: up_to(0.6),
+            push_late: up_to(0.5),
+            push_duplicated: up_to(0.3),
+            refused: up_to(0.04),
+            // The drift that leases allow for is 1 %.
+            rate: 0.995 + 0.01 * rng.f64(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Runs,
+    /// As a process that is stopped, or a machine that swaps: time goes on without it.
+    Paused,
+    Dead,
+}
+
+struct Process {
+    life: Life,
+    /// Of its tasks, by their numbers.
+    wakers: BTreeMap<u64, Waker>,
+}
+
+pub struct State {
+    pub rng: fastrand::Rng,
+    pub climate: Climate,
+    /// Nothing goes wrong any more: the run is to come to its end.
+    pub calm: bool,
+    calm_since: Duration,
+    /// No new sections.
+    pub ending: bool,
+    pub checker: Checker,
+    pub faults: BTreeMap<&'static str, u64>,
+    processes: BTreeMap<String, Process>,
+    tasks: u64,
+    trace: DefaultHasher,
+    timeline: Option<Vec<String>>,
+    /// The server's clock when the run began, in microseconds.
+    origin: Option<i64>,
+    names: BTreeMap<String, String>,
+}
+
+pub struct World {
+    me: Weak<Self>,
+    state: Mutex<State>,
+    began: Instant,
+}
+
+impl World {
+    pub fn new(seed: u64, verbose: bool) -> Arc<Self> {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let climate = Climate::of(&mut rng);
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            state: Mutex::new(State {
+                rng,
+                climate,
+                calm: false,
+                calm_since: Duration::ZERO,
+                ending: false,
+                checker: Checker::default(),
+                faults: BTreeMap::new(),
+                processes: BTreeMap::new(),
+                tasks: 0,
+                trace: DefaultHasher::new(),
+                timeline: verbose.then(Vec::new),
+                origin: None,
+                names: BTreeMap::new(),
+            }),
+            began: Instant::now(),
+        })
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic goes unseen in a simulation")
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        Instant::now().saturating_duration_since(self.began)
+    }
+
+    /// From 0 up to `bound`, without it.
+    pub fn below(&self, bound: u64) -> u64 {
+        self.state().rng.u64(..bound)
+    }
+
+    pub fn chance(&self, probability: f64) -> bool {
+        self.state().rng.f64() < probability
+    }
+
+    pub async fn sleep_up_to(&self, most: Duration) {
+        let micros = self.below(1 + most.as_micros() as u64);
+        tokio::time::sleep(Duration::from_micros(micros)).await;
+    }
+
+    /// What the server's clock says, in ms, once a script has told where it began.
+    pub fn server_ms(&self) -> i64 {
+        let origin = self.state().origin.unwrap_or(0);
+        (origin + self.server_time(self.elapsed()).as_micros() as i64) / 1000
+    }
+
+    /// One line of the story, and a part of the run's fingerprint.
+    pub fn note(&self, what: &'static str, who: usize, more: impl FnOnce() -> String) {
+        let at = self.elapsed();
+        self.state().note(at, what, who, more);
+    }
+
+    pub fn fault(&self, kind: &'static str) {
+        let at = self.elapsed();
+        let mut state = self.state();
+        state.count(kind);
+        state.note(at, kind, 0, String::new);
+    }
+
+    pub fn fingerprint(&self) -> u64 {
+        self.state().trace.finish()
+    }
+
+    pub fn timeline(&self) -> Vec<String> {
+        self.state().timeline.take().unwrap_or_default()
+    }
+
+    /// A task of a process: it runs when the process does.
+    pub fn in_process(&self, process: &str, task: Task) -> Task {
+        let mut state = self.state();
+        state.tasks += 1;
+        let number = state.tasks;
+        Box::pin(Gate { world: self.me.clone(), process: process.to_owned(), number, task: Some(task) })
+    }
+
+    pub fn be_calm(&self) {
+        let now = self.elapsed();
+        let mut state = self.state();
+        (state.calm, state.calm_since) = (true, now);
+        state.note(now, "calm", 0, String::new);
+    }
+
+    /// Not calm, or not yet for as long as a message may be late.
+    pub fn is_settling(&self) -> bool {
+        let now = self.elapsed();
+        let state = self.state();
+        !state.calm || now < state.calm_since + 2 * LATEST
+    }
+
+    fn set_life(&self, process: &str, life: Life) {
+        let wakers = {
+            let mut state = self.state();
+            let process = state.process(process);
+            if process.life == Life::Dead {
+                return;
+            }
+            process.life = life;
+            std::mem::take(&mut process.wakers)
+        };
+        wakers.into_values().for_each(Waker::wake);
+    }
+
+    pub fn pause(&self, process: &str) {
+        self.fault("pauses");
+        self.set_life(process, Life::Paused);
+    }
+
+    pub fn go_on(&self, process: &str) {
+        self.note("goes on", 0, || process.to_owned());
+        self.set_life(process, Life::Runs);
+    }
+
+    pub fn kill(&self, process: &str) {
+        self.fault("deaths");
+        self.set_life(process, Life::Dead);
+        let died = self.state().checker.died(process);
+        drop(died);
+    }
+}
+
+impl State {
+    pub fn count(&mut self, kind: &'static str) {
+        *self.faults.entry(kind).or_default() += 1;
+    }
+
+    fn process(&mut self, name: &str) -> &mut Process {
+        let new = || Process { life: Life::Runs, wakers: BTreeMap::new() };
+        self.processes.entry(name.to_owned()).or_insert_with(new)
+    }
+
+    fn note(&mut self, at: Duration, what: &'static str, who: usize, more: impl FnOnce() -> String) {
+        (at.as_micros() as u64, what, who).hash(&mut self.trace);
+        if self.timeline.is_some() {
+            let more = more();
+            let line = format!("{:>9.3} s  {what:<12} {}", at.as_secs_f64(), self.readable(&more));
+            if let Some(timeline) = &mut self.timeline {
+                timeline.push(line);
+            }
+        }
+    }
+
+    /// Clients as P1, P2 …, tokens by their distance from the start.
+    fn readable(&mut self, text: &str) -> String {
+        let mut words = Vec::new();
+        for word in text.split(' ') {
+            let bare = word.trim_end_matches([',', ':']);
+            let parts = bare.split(':').map(|part| self.name(part));
+            words.push(parts.collect::<Vec<_>>().join(":") + &word[bare.len()..]);
+        }
+        words.join(" ")
+    }
+
+    fn name(&mut self, part: &str) -> String {
+        let origin = self.origin.unwrap_or(0);
+        match part.parse::<i64>() {
+            _ if part.len() == 32 => {
+                let next = format!("P{}", self.names.len() + 1);
+                self.names.entry(part.to_owned()).or_insert(next).clone()
+            }
+            Ok(token) if part.len() == 16 => format!("T{}", token - origin),
+            _ => part.to_owned(),
+        }
+    }
+
+    fn happens(&mut self, probability: f64, kind: &'static str) -> bool {
+        let happens = !self.calm && self.rng.f64() < probability;
+        if happens {
+            self.count(kind);
+        }
+        happens
+    }
+
+    /// Mostly short; sometimes longer than a request may take, or than a lease.
+    fn way(&mut self, slow: f64, late: f64, kind: &'static str) -> Duration {
+        if self.calm {
+            return Duration::from_millis(1);
+        }
+        let most = if self.happens(late, kind) {
+            LATEST.as_millis() as u64
+        } else if self.happens(slow, kind) {
+            300
+        } else {
+            3
+        };
+        Duration::from_millis(self.rng.u64(..=most))
+    }
+
+    fn trip(&mut self) -> Trip {
+        let Climate { slow, late, lost_after, .. } = self.climate;
+        let there = self.way(slow, late, "requests_delayed");
+        let back = self.way(slow, late, "replies_delayed");
+        let lost = self.happens(lost_after, "replies_lost");
+        Trip { there, back: (!lost).then_some(back) }
+    }
+}
+
+impl Faults for World {
+    fn request(&self, _client: &str, _script: &str) -> Vec<Trip> {
+        let mut state = self.state();
+        let Climate { lost_before, duplicated, .. } = state.climate;
+        if state.happens(lost_before, "requests_lost") {
+            return Vec::new();
+        }
+        let copies = 1 + usize::from(state.happens(duplicated, "requests_duplicated"));
+        (0..copies).map(|_| state.trip()).collect()
+    }
+
+    fn push(&self, _client: &str) -> Vec<Duration> {
+        let mut state = self.state();
+        let Climate { push_lost, push_late, push_duplicated, .. } = state.climate;
+        if state.happens(push_lost, "pushes_lost") {
+            return Vec::new();
+        }
+        let copies = 1 + usize::from(state.happens(push_duplicated, "pushes_duplicated"));
+        (0..copies).map(|_| state.way(push_late, push_late / 2.0, "pushes_delayed")).collect()
+    }
+
+    fn refuse(&self, _client: &str, _script: &str) -> Option<&'static str> {
+        let mut state = self.state();
+        let refused = state.climate.refused;
+        if !state.happens(refused, "requests_refused") {
+            return None;
+        }
+        let all =
+            ["NOREPLICAS too few replicas", "LOADING loading the data", "MISCONF cannot persist", "OOM no memory"];
+        let which = state.rng.usize(..all.len());
+        Some(all[which])
+    }
+
+    fn reconnect(&self, _client: &str) -> Duration {
+        let mut state = self.state();
+        let most = if state.calm { 1 } else { 400 };
+        Duration::from_millis(state.rng.u64(..most))
+    }
+
+    fn server_time(&self, elapsed: Duration) -> Duration {
+        elapsed.mul_f64(self.state().climate.rate)
+    }
+
+    fn host(&self, client: &str, task: Task) -> Task {
+        self.in_process(client, task)
+    }
+
+    fn connected(&self, client: &str, on: bool) {
+        self.note(if on { "connected" } else { "disconnected" }, 0, || client.to_owned());
+        self.state().checker.connected(client, on);
+    }
+
+    fn ran(&self, ran: &Ran<'_>) {
+        let at = self.elapsed();
+        let origin = ran.at - self.server_time(at).as_micros() as i64;
+        let mut state = self.state();
+        state.origin.get_or_insert(origin);
+        let status = ran.reply.as_ref().map_or(0, |reply| reply[0].len() + reply.len());
+        state.note(at, ran.script, status, || tell(ran));
+        for published in ran.published {
+            let what = if published.heard { "  publishes" } else { "  in vain" };
+            state.note(at, what, 0, || published.message.clone());
+        }
+        state.checker.ran(ran);
+    }
+}
+
+/// What was asked and answered, without the settings.
+fn tell(ran: &Ran<'_>) -> String {
+    let asked = match ran.script {
+        "acquire" => [&ran.args[2..7], &ran.args[7..8]].concat(),
+        "poll" => ran.args[6..].iter().step_by(2).cloned().collect(),
+        "leave" => ran.args[1..5].to_vec(),
+        "release" => ran.args[1..6].to_vec(),
+        "renew" => ran.args[1..].to_vec(),
+        _ => Vec::new(),
+    };
+    let answer = match &ran.reply {
+        Ok(reply) => [&reply[..1], &reply[3..]].concat().join(" "),
+        Err(refusal) => refusal.clone(),
+    };
+    format!("{} from {} on {} -> {answer}", asked.join(" "), ran.client, ran.keys[0])
+}
+
+/// Holds a task up while its process is paused, and drops it when the process is dead.
+struct Gate {
+    world: Weak<World>,
+    process: String,
+    number: u64,
+    task: Option<Task>,
+}
+
+impl Future for Gate {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let gate = self.get_mut();
+        let Some(world) = gate.world.upgrade() else { return Poll::Ready(()) };
+        let life = {
+            let mut state = world.state();
+            let process = state.process(&gate.process);
+            process.wakers.insert(gate.number, context.waker().clone());
+            process.life
+        };
+        let outcome = match life {
+            Life::Runs => gate.task.as_mut().map_or(Poll::Ready(()), |task| task.as_mut().poll(context)),
+            Life::Paused => Poll::Pending,
+            Life::Dead => Poll::Ready(()),
+        };
+        if outcome.is_ready() {
+            gate.task = None;
+            world.state().process(&gate.process).wakers.remove(&gate.number);
+        }
+        outcome
+    }
+}
