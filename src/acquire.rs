@@ -104,7 +104,7 @@ async fn reenter(
         match core.scripts.acquire(&seat.keys, ask, core.patience(), &mut last_ms).await {
             Ok(answer) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
-                    hold.extend(answer.sent, lease::deadline(answer.sent, lease_left));
+                    hold.extend(answer.sent, lease::told(answer.sent, lease_left, ask.lease));
                     if hold.end().is_some() || !hold.enter(holds, wish.lease, wish.watched) {
                         break;
                     }
@@ -195,8 +195,7 @@ impl Attempt {
                     trouble.is_over();
                     match answer.body {
                         Acquired::Held { token, lease_left, .. } => {
-                            let deadline = lease::deadline(answer.sent, lease_left);
-                            let hold = self.held(token, deadline, Some(answer.sent));
+                            let hold = self.told(token, answer.sent, lease_left);
                             return Ok(hold.map_or(Asked::Over, Asked::Held));
                         }
                         Acquired::Queued { floor, lease_left, more } => {
@@ -239,7 +238,12 @@ impl Attempt {
         };
         loop {
             match verdict {
-                Verdict::Granted { token, deadline, sent } => return Ok(self.held(token, deadline, sent)),
+                Verdict::Granted { token, sent, lease_left } => return Ok(self.told(token, sent, lease_left)),
+                Verdict::Trusted { token, until } => {
+                    // A grant lasts its own time at first; a shorter lease is shorter from the start.
+                    let deadline = until.min(lease::deadline(now(), self.wish.lease));
+                    return Ok(self.held(token, deadline, None));
+                }
                 Verdict::Confirm { token } => {
                     if let Some(hold) = self.confirm(token).await {
                         return Ok(Some(hold));
@@ -262,7 +266,7 @@ impl Attempt {
         match renewed {
             Ok(answer) => {
                 if let Renewed::Renewed { lease_left } = answer.body {
-                    return self.held(token, lease::deadline(answer.sent, lease_left), Some(answer.sent));
+                    return self.told(token, answer.sent, lease_left);
                 }
             }
             Err(error) => tracing::debug!(%error, "a grant could not be confirmed; polling"),
@@ -271,10 +275,15 @@ impl Attempt {
         None
     }
 
+    /// By the server's own word.
+    fn told(&mut self, token: u64, sent: Instant, lease_left: Duration) -> Option<Arc<Hold>> {
+        // Where a grant outlives the wanted lease, the first renewal has yet to set that.
+        let renewed = (lease_left <= self.wish.lease).then_some(sent);
+        self.held(token, lease::told(sent, lease_left, self.wish.lease), renewed)
+    }
+
     /// Owning it, unless the time it was given is over already: then it is left.
-    fn held(&mut self, token: u64, deadline: Instant, sent: Option<Instant>) -> Option<Arc<Hold>> {
-        // A grant lasts its own time at first; a shorter lease is shorter from the start.
-        let deadline = if sent.is_some() { deadline } else { deadline.min(lease::deadline(now(), self.wish.lease)) };
+    fn held(&mut self, token: u64, deadline: Instant, renewed: Option<Instant>) -> Option<Arc<Hold>> {
         if deadline <= now() {
             self.afoot = true;
             return None;
@@ -285,7 +294,7 @@ impl Attempt {
             token,
             attempt: self.seq,
             deadline,
-            renewed: sent,
+            renewed,
             lease: self.wish.lease,
             watched: self.wish.watched,
             last_ms,

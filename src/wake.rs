@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
 use crate::core::Core;
-use crate::lease::{self, Grant, Queued};
+use crate::lease::{Grant, Queued};
 use crate::store::keys::Keys;
 use crate::store::reply::{Place, Polled};
 use crate::store::{Answer, Refusal, StoreError, now};
@@ -51,9 +51,10 @@ struct News {
 /// What ends a wait, or may.
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
-    /// It owns the lock until this local deadline. `sent`: when the poll was sent that found it;
-    /// without, it is a pushed grant that is not confirmed yet.
-    Granted { token: u64, deadline: Instant, sent: Option<Instant> },
+    /// A poll found that it owns the lock for so long.
+    Granted { token: u64, sent: Instant, lease_left: Duration },
+    /// A pushed grant that may be relied on until then (R7).
+    Trusted { token: u64, until: Instant },
     /// A grant came that is too old to be trusted: ask.
     Confirm { token: u64 },
     /// The ticket has no place any more.
@@ -103,8 +104,8 @@ impl Waiter {
         }
         let queued = news.queued?;
         let grant = news.pushed.take()?;
-        if let Some(deadline) = queued.trust(grant, now()) {
-            return Some(Verdict::Granted { token: grant.token, deadline, sent: None });
+        if let Some(until) = queued.trust(grant, now()) {
+            return Some(Verdict::Trusted { token: grant.token, until });
         }
         // At or below the floor it is from before the poll, which found the ticket queued: over.
         (grant.token > queued.floor).then_some(Verdict::Confirm { token: grant.token })
@@ -260,11 +261,9 @@ impl Wake {
         let polled = &answer.body;
         for (waiter, place) in waiters.iter().zip(&polled.places) {
             match *place {
-                Place::Granted { token, lease_left } => waiter.conclude(Verdict::Granted {
-                    token,
-                    deadline: lease::deadline(answer.sent, lease_left),
-                    sent: Some(answer.sent),
-                }),
+                Place::Granted { token, lease_left } => {
+                    waiter.conclude(Verdict::Granted { token, sent: answer.sent, lease_left });
+                }
                 Place::Queued => waiter.is_queued(Queued { asked: answer.sent, floor: polled.floor }),
                 Place::Unknown => waiter.conclude(Verdict::NoPlace),
             }

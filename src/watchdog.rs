@@ -27,10 +27,11 @@ pub(crate) enum Renewal {
 /// `only`: see renew.lua, for the first renewal after a trusted push, which sets the asked lease.
 pub(crate) async fn renew(hold: &Hold, only: Option<u64>) -> Renewal {
     let (core, seat) = (&hold.seat.core, &hold.seat);
-    match core.scripts.renew(&seat.keys, &seat.owner_id, hold.token, hold.lease(), only, core.patience()).await {
+    let wanted = hold.lease();
+    match core.scripts.renew(&seat.keys, &seat.owner_id, hold.token, wanted, only, core.patience()).await {
         Ok(answer) => match answer.body {
             Renewed::Renewed { lease_left } => {
-                hold.extend(answer.sent, lease::deadline(answer.sent, lease_left));
+                hold.extend(answer.sent, lease::told(answer.sent, lease_left, wanted));
                 Renewal::Renewed
             }
             // After our own release that is no loss: the hold has ended, and lose() does nothing.
