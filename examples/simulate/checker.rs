@@ -18,6 +18,8 @@ struct Lock {
     newest: u64,
     holder: Option<Holder>,
     queue: Vec<Waiting>,
+    /// All tickets that ever were in it.
+    known: BTreeSet<String>,
     resource: Resource,
 }
 
@@ -32,7 +34,8 @@ struct Waiting {
     ticket: String,
     /// Server time, ms.
     until: i64,
-    /// Its place is not known: it was dead when it asked again.
+    /// It was in the queue before, died or had its grant expire, and asked again: the list may still
+    /// have its old place (docs/design.md, decision 15).
     floating: bool,
 }
 
@@ -245,14 +248,14 @@ impl Checker {
     }
 
     fn queued(&mut self, key: &str, ticket: String, now: i64, until: i64) {
-        let queue = &mut self.lock(key).queue;
+        let Lock { queue, known, .. } = self.lock(key);
         match queue.iter_mut().find(|waiting| waiting.ticket == ticket) {
             Some(waiting) if waiting.until > now => waiting.until = until,
-            Some(_) => {
+            _ => {
                 queue.retain(|waiting| waiting.ticket != ticket);
-                queue.push(Waiting { ticket, until, floating: true });
+                let floating = !known.insert(ticket.clone());
+                queue.push(Waiting { ticket, until, floating });
             }
-            None => queue.push(Waiting { ticket, until, floating: false }),
         }
     }
 
