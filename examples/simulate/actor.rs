@@ -38,7 +38,8 @@ impl Actor {
     /// One wish for a lock, and what comes of it.
     async fn turn(&self, lock: FairLock) {
         let kind = self.world.below(100);
-        let patience = Duration::from_millis(self.world.below(2500));
+        // More than a round trip in a calm world.
+        let patience = Duration::from_millis(10 + self.world.below(2500));
         match kind {
             0..3 if self.world.state().calm => return,
             0..3 => return self.force(&lock).await,
