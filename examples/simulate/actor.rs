@@ -24,10 +24,19 @@ const DEEPEST: usize = 4;
 impl Actor {
     pub async fn live(self) {
         while !self.world.state().ending {
-            self.world.sleep_up_to(Duration::from_millis(40)).await;
+            // The calm is for the end of things, the trouble for the search.
+            let rest = if self.world.state().calm { 300 } else { 40 };
+            self.world.sleep_up_to(Duration::from_millis(rest)).await;
             let name = format!("lock{}", self.world.below(self.names as u64));
             let lock = self.client.lock(&name);
-            owner::scope(self.turn(lock)).await;
+            owner::scope(async {
+                self.turn(&lock).await;
+                // The same owner again: late copies of its earlier requests meet its later ones.
+                while self.world.chance(0.3) {
+                    self.turn(&lock).await;
+                }
+            })
+            .await;
         }
     }
 
@@ -36,18 +45,19 @@ impl Actor {
     }
 
     /// One wish for a lock, and what comes of it.
-    async fn turn(&self, lock: FairLock) {
+    async fn turn(&self, lock: &FairLock) {
+        let calm = self.world.state().calm;
         let kind = self.world.below(100);
         // More than a round trip in a calm world.
         let patience = Duration::from_millis(10 + self.world.below(2500));
         match kind {
-            0..3 if self.world.state().calm => return,
-            0..3 => return self.force(&lock).await,
-            3..6 => return self.with(&lock).await,
+            0..3 if calm => return,
+            0..3 => return self.force(lock).await,
+            3..6 => return self.with(lock).await,
             _ => {}
         }
         let fixed = self.shortest_lease + Duration::from_millis(self.world.below(1000));
-        let lock = if kind < 16 { lock.with_lease(fixed) } else { lock };
+        let lock = if kind < 16 && !calm { lock.with_lease(fixed) } else { lock.clone() };
         self.note("wants", || lock.name().to_owned());
         let outcome = match kind % 5 {
             // Cancelled by its caller.
@@ -135,6 +145,7 @@ impl Actor {
     /// Mostly short; now and then longer than any lease.
     async fn pass_time(&self) {
         let most = match self.world.below(100) {
+            _ if self.world.state().calm => 10,
             0..70 => 10,
             70..95 => 60,
             95..99 => 600,

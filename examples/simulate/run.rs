@@ -11,13 +11,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::actor::Actor;
-use crate::world::World;
+use crate::world::{SETTLING, World};
 
 const TROUBLE: Duration = Duration::from_secs(60);
 /// In calm nobody waits longer than this, however many there are.
 const LONGEST_WAIT: Duration = Duration::from_secs(180);
-/// Late messages of before the calm, and leases and tickets of the dead.
-const SETTLING: Duration = Duration::from_secs(12);
+/// Of work in a calm world.
+const CALM: Duration = Duration::from_secs(6);
 /// A run with less of it proves nothing.
 const LEAST_SECTIONS: u64 = 60;
 const LEAST_FAULTS: u64 = 100;
@@ -214,8 +214,8 @@ impl Stage {
         for process in &self.processes {
             self.world.go_on(process.client.id());
         }
-        // Some of it in a calm world, which has to work as if nothing had happened.
-        sleep(SETTLING).await;
+        // What goes on has to work as if nothing had happened.
+        sleep(SETTLING + CALM).await;
         self.world.state().ending = true;
         let processes = std::mem::take(&mut self.processes);
         for Process { client, actors } in processes {

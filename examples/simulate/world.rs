@@ -31,6 +31,8 @@ pub struct Climate {
 
 /// A message may be this late, longer than any lease.
 const LATEST: Duration = Duration::from_secs(6);
+/// When nothing of before the calm is under way any more: there and back, and a lease.
+pub const SETTLING: Duration = Duration::from_secs(2 * LATEST.as_secs() + 5);
 
 impl Climate {
     fn of(rng: &mut fastrand::Rng) -> Self {
@@ -182,8 +184,7 @@ impl World {
     /// Not calm, or not yet for as long as a message may be late.
     pub fn is_settling(&self) -> bool {
         let now = self.elapsed();
-        let state = self.state();
-        !state.calm || now < state.calm_since + 2 * LATEST
+        self.state().is_settling(now)
     }
 
     fn set_life(&self, process: &str, life: Life) {
@@ -218,6 +219,10 @@ impl World {
 }
 
 impl State {
+    fn is_settling(&self, now: Duration) -> bool {
+        !self.calm || now < self.calm_since + SETTLING
+    }
+
     pub fn count(&mut self, kind: &'static str) {
         *self.faults.entry(kind).or_default() += 1;
     }
@@ -356,6 +361,7 @@ impl Faults for World {
             let what = if published.heard { "  publishes" } else { "  in vain" };
             state.note(at, what, 0, || published.message.clone());
         }
+        state.checker.settled = !state.is_settling(at);
         state.checker.ran(ran);
     }
 }

@@ -109,9 +109,15 @@ local function compact()
 end
 
 -- The queue's keys outlive the furthest deadline by half a waiter_ttl at least, and die soon after:
--- no name leaks keys (P10).
+-- no name leaks keys (P10). All at once: a ticket whose place in the list expired before its entry
+-- in the sorted set would be told that it is queued, and never be served.
 local function keep_queue(waiter_ttl)
-  for _, key in ipairs({ queue, deadlines, labels }) do
-    if redis.call('PTTL', key) < 1.5 * waiter_ttl then redis.call('PEXPIRE', key, 2 * waiter_ttl) end
+  local keys, lifetime, short = { queue, deadlines, labels }, 2 * waiter_ttl, false
+  for _, key in ipairs(keys) do
+    local left = redis.call('PTTL', key)
+    short = short or left < 1.5 * waiter_ttl
+    lifetime = math.max(lifetime, left)
   end
+  if not short then return end
+  for _, key in ipairs(keys) do redis.call('PEXPIRE', key, lifetime) end
 end

@@ -723,6 +723,25 @@ async fn a_queue_that_is_trimmed_keeps_its_time_to_live() {
     .await;
 }
 
+/// Found by the simulator, seed 1882455091970145: among clients with different settings the list
+/// expired before the sorted set, and whoever was in that alone waited without a place.
+#[tokio::test]
+async fn the_keys_of_a_queue_expire_together() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            for step in ["held c:1 4 7", "waits d:1:5", "PEXPIRE deadlines 60000", "PEXPIRE queue 1000"] {
+                bench.prepare(step).await;
+            }
+            bench.call("poll tickets=d:1:5").await;
+            for kind in ["queue", "deadlines", "labels"] {
+                let ttl = bench.ttl(kind).await;
+                assert!(ttl > 50_000, "{kind}: {ttl}");
+            }
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_wrong_type_names_its_key_and_changes_nothing() {
     let calls = [
