@@ -31,6 +31,9 @@ pub struct Climate {
 
 /// A message may be this late, longer than any lease.
 const LATEST: Duration = Duration::from_secs(6);
+/// Steps of tasks in one instant of virtual time. Time passes only when nobody has anything to do, so
+/// a busy loop never ends by itself.
+const MOST_STEPS: u64 = 300_000;
 /// When nothing of before the calm is under way any more: there and back, and a lease.
 pub const SETTLING: Duration = Duration::from_secs(2 * LATEST.as_secs() + 5);
 
@@ -78,6 +81,8 @@ pub struct State {
     pub checker: Checker,
     pub faults: BTreeMap<&'static str, u64>,
     processes: BTreeMap<String, Process>,
+    /// Since when the clock stands still, and how many steps were taken since.
+    instant: (Duration, u64),
     tasks: u64,
     trace: DefaultHasher,
     timeline: Option<Vec<String>>,
@@ -107,6 +112,7 @@ impl World {
                 checker: Checker::default(),
                 faults: BTreeMap::new(),
                 processes: BTreeMap::new(),
+                instant: (Duration::ZERO, 0),
                 tasks: 0,
                 trace: DefaultHasher::new(),
                 timeline: verbose.then(Vec::new),
@@ -225,6 +231,18 @@ impl State {
 
     pub fn count(&mut self, kind: &'static str) {
         *self.faults.entry(kind).or_default() += 1;
+    }
+
+    fn step(&mut self, now: Duration) {
+        if self.instant.0 != now {
+            self.instant = (now, 0);
+        }
+        self.instant.1 += 1;
+        if self.instant.1 == MOST_STEPS {
+            self.checker.said("P10", "a busy loop".to_owned());
+            // Ends the loop, wherever it is.
+            self.processes.values_mut().for_each(|process| process.life = Life::Dead);
+        }
     }
 
     fn process(&mut self, name: &str) -> &mut Process {
@@ -398,7 +416,9 @@ impl Future for Gate {
         let gate = self.get_mut();
         let Some(world) = gate.world.upgrade() else { return Poll::Ready(()) };
         let life = {
+            let now = world.elapsed();
             let mut state = world.state();
+            state.step(now);
             let process = state.process(&gate.process);
             process.wakers.insert(gate.number, context.waker().clone());
             process.life

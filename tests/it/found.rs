@@ -243,3 +243,70 @@ async fn b5_a_refused_ping_is_an_answer() {
     })
     .await;
 }
+
+/// Nothing that the server pushes arrives.
+#[cfg(feature = "embedded")]
+struct NoPushes;
+
+#[cfg(feature = "embedded")]
+impl fairlock::embedded::Faults for NoPushes {
+    fn push(&self, _client: &str) -> Vec<Duration> {
+        Vec::new()
+    }
+}
+
+/// S2, by the simulator: a grant found by a poll was relied on for longer than the lease that was
+/// asked for, while a confirmation that sets that lease could still be under way.
+#[cfg(feature = "embedded")]
+#[tokio::test(start_paused = true)]
+async fn s2_a_grant_that_outlives_a_short_lease_is_not_relied_on() {
+    let timing = Timing::default();
+    let server = fairlock::EmbeddedServer::with_faults(NoPushes);
+    let (one, other) = (timing.builder().embedded(&server).unwrap(), timing.builder().embedded(&server).unwrap());
+    let holder = one.lock("s2").lock().await.unwrap();
+    let brief = other.lock("s2").with_lease(timing.operation_timeout);
+    let waiting = tokio::spawn(async move { brief.lock().await.unwrap() });
+    // Just before a poll: what it finds has nearly the whole grant left.
+    tokio::time::sleep(timing.poll_interval - Duration::from_millis(50)).await;
+    holder.unlock().await.unwrap();
+    let guard = waiting.await.unwrap();
+    assert!(guard.valid_for() <= timing.operation_timeout, "{:?}", guard.valid_for());
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let left = one.lock("s2").status().await.unwrap().holder.unwrap().lease_left;
+    assert!(left <= timing.operation_timeout, "and the server is told at once: {left:?}");
+    assert_eq!(guard.lost().await, Loss::Expired);
+}
+
+/// S1, by the simulator: a pushed grant was trusted although its time was all but over, and the hold
+/// was lost before its first renewal could be answered.
+#[cfg(feature = "embedded")]
+#[tokio::test(start_paused = true)]
+async fn s1_a_grant_with_no_time_left_is_confirmed_first() {
+    let timing = Timing { grant_ttl: Timing::default().poll_interval, ..Timing::default() };
+    let server = fairlock::EmbeddedServer::with_faults(Far);
+    let (one, other) = (timing.builder().embedded(&server).unwrap(), timing.builder().embedded(&server).unwrap());
+    for early in 0..40 {
+        let holder = one.lock("s1").lock().await.unwrap();
+        let lock = other.lock("s1");
+        let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
+        // Around the moment when a grant that lasts no longer than a poll interval can be trusted last.
+        tokio::time::sleep(timing.poll_interval - Duration::from_millis(early)).await;
+        holder.unlock().await.unwrap();
+        let guard = waiting.await.unwrap();
+        tokio::time::sleep(timing.lease).await;
+        assert!(guard.is_valid(), "lost though the network was calm, {early} ms before the poll");
+        guard.unlock().await.unwrap();
+    }
+}
+
+/// A round trip of 10 ms.
+#[cfg(feature = "embedded")]
+struct Far;
+
+#[cfg(feature = "embedded")]
+impl fairlock::embedded::Faults for Far {
+    fn request(&self, _client: &str, _script: &str) -> Vec<fairlock::embedded::Trip> {
+        let way = Duration::from_millis(5);
+        vec![fairlock::embedded::Trip { there: way, back: Some(way) }]
+    }
+}
