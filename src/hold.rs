@@ -234,7 +234,9 @@ impl Hold {
 
     pub(crate) fn valid_for(&self) -> Duration {
         let state = lock(&self.state);
-        if state.end.is_some() { Duration::ZERO } else { state.deadline.saturating_duration_since(now()) }
+        // With the last guard its release is on its way, and the next holder may be in already.
+        let over = state.end.is_some() || state.live == 0;
+        if over { Duration::ZERO } else { state.deadline.saturating_duration_since(now()) }
     }
 
     /// How it ended, as far as can be told here and now: a deadline that has passed needs nobody

@@ -145,12 +145,11 @@ impl Release {
         }
         match *answer {
             Released::Freed { token, .. } if token == hold.token => hold.freed(),
-            // What was freed came back under another token: ours had been lost (R11).
-            Released::Freed { .. } => hold.lose(Loss::Gone),
             Released::Held { holds } => hold.settle(holds),
-            // Not there, and our lease not over: the copy before this one freed it.
-            Released::Gone { .. } if sent.again && now() < hold.deadline() => hold.freed(),
-            Released::Gone { .. } | Released::Lost => hold.lose(Loss::Gone),
+            // Not there under our token, and our lease not over: the copy before this one freed it.
+            Released::Freed { .. } | Released::Gone { .. } if sent.again && now() < hold.deadline() => hold.freed(),
+            // What was freed had come back under another token: ours had been lost (R11).
+            Released::Freed { .. } | Released::Gone { .. } | Released::Lost => hold.lose(Loss::Gone),
         }
     }
 }

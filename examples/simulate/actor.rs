@@ -24,8 +24,9 @@ const DEEPEST: usize = 4;
 impl Actor {
     pub async fn live(self) {
         while !self.world.state().ending {
-            // The calm is for the end of things, the trouble for the search.
-            let rest = if self.world.state().calm { 300 } else { 40 };
+            // While it calms down nothing is searched for.
+            let settling = self.world.state().calm && self.world.is_settling();
+            let rest = if settling { 300 } else { 40 };
             self.world.sleep_up_to(Duration::from_millis(rest)).await;
             let name = format!("lock{}", self.world.below(self.names as u64));
             let lock = self.client.lock(&name);
@@ -277,6 +278,9 @@ impl Section<'_> {
         let server_ms = world.server_ms();
         if let (true, Err(error)) = (self.safe, outcome) {
             world.state().checker.said("P4", format!("in a calm world {token} ended with {error}"));
+        }
+        if matches!(outcome, Err(UnlockError::Lost(_))) {
+            world.state().checker.said_lost(&key(self.lock), token);
         }
         match *outcome {
             Ok(Unlocked::Freed) if self.guards.is_empty() => {

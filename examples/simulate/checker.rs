@@ -20,6 +20,8 @@ struct Lock {
     queue: Vec<Waiting>,
     /// All tickets that ever were in it.
     known: BTreeSet<String>,
+    /// By owner: the seq up to which it has left for good (R2, R3).
+    left: BTreeMap<String, u64>,
     resource: Resource,
 }
 
@@ -68,6 +70,13 @@ pub struct Checker {
     /// Said to be freed, and when.
     freed: BTreeMap<Hold, std::time::Instant>,
     connected: BTreeSet<String>,
+    /// The requests for a lock that have run, by client and number.
+    requests: BTreeSet<(String, String)>,
+    /// Who had each hold.
+    owners: BTreeMap<Hold, String>,
+    /// Owners that lost a hold while their process lived, and owners that left because of a loss.
+    lost: BTreeSet<String>,
+    left_after_loss: BTreeSet<String>,
     /// Nothing has gone wrong for so long that nothing of it can be left.
     pub settled: bool,
     pub violations: Vec<String>,
@@ -109,6 +118,8 @@ impl Checker {
     pub fn flushed(&mut self) {
         for (key, lock) in &mut self.locks {
             lock.queue.clear();
+            // The tombstones are gone too.
+            lock.left.clear();
             self.void.extend(lock.holder.take().map(|holder| (key.clone(), holder.token)));
         }
     }
@@ -132,13 +143,19 @@ impl Checker {
             }
             "poll" => self.polled(key, ran, reply),
             "leave" => {
+                self.left(key, ran);
                 self.ended(key, &ran.args[4], status == "freed");
                 self.grants_published(key, ran);
+                self.is_passed_on(key, ran, status);
             }
             "release" => {
                 let purged = if ran.args[1] == "0" { "" } else { &ran.args[6] };
+                if ran.args[4] == "0" {
+                    self.left(key, ran);
+                }
                 self.ended(key, purged, status == "freed");
                 self.grants_published(key, ran);
+                self.is_passed_on(key, ran, status);
             }
             "force_unlock" => {
                 if status == "freed" {
@@ -146,6 +163,7 @@ impl Checker {
                     self.ended(key, "", true);
                 }
                 self.grants_published(key, ran);
+                self.is_passed_on(key, ran, status);
             }
             "renew" => self.renewed(key, ran, reply),
             _ => {}
@@ -154,6 +172,21 @@ impl Checker {
 
     fn lock(&mut self, key: &str) -> &mut Lock {
         self.locks.entry(key.to_owned()).or_default()
+    }
+
+    /// A leave or a final release, with which a copy of the acquire may still be under way: from now on
+    /// nothing of that attempt is served.
+    fn left(&mut self, key: &str, ran: &Ran<'_>) {
+        let (owner, seq) = (&ran.args[2], number::<u64>(ran.args, 3));
+        if ran.args[1] != "0" {
+            let left = self.lock(key).left.entry(owner.clone()).or_default();
+            *left = seq.max(*left);
+        }
+        // R11: with a seq of its own, after the attempt's.
+        let attempt = ran.args.get(4).and_then(|ticket| ticket.rsplit(':').next());
+        if ran.script == "leave" && attempt != Some(&ran.args[3]) {
+            self.left_after_loss.insert(owner.clone());
+        }
     }
 
     fn ended(&mut self, key: &str, ticket: &str, freed: bool) {
@@ -186,18 +219,31 @@ impl Checker {
         }
     }
 
-    /// P3, with its excuses: dead, or its connection gone (but for whoever asks just now).
-    fn nobody_is_overtaken(&mut self, key: &str, ran: &Ran<'_>, ahead: usize, winner: &str) {
+    /// The first of so many waiters without an excuse: it is alive, and its connection is there or it
+    /// asks just now.
+    fn first_in_line(&self, key: &str, ran: &Ran<'_>, ahead: usize) -> Option<String> {
         let (now, asks) = (ran.at / 1000, ran.client);
-        let connected = &self.connected;
-        let Some(lock) = self.locks.get(key) else { return };
         let reachable = |waiting: &&Waiting| {
             let client = client_of(&waiting.ticket);
-            waiting.until > now && (connected.contains(client) || client == asks)
+            waiting.until > now && (self.connected.contains(client) || client == asks)
         };
-        if let Some(overtaken) = lock.queue[..ahead].iter().find(reachable) {
-            let what = format!("{winner} overtook {} on {key}", overtaken.ticket);
-            self.violated("P3", what);
+        let queue = &self.locks.get(key)?.queue;
+        queue[..ahead.min(queue.len())].iter().find(reachable).map(|waiting| waiting.ticket.clone())
+    }
+
+    fn nobody_is_overtaken(&mut self, key: &str, ran: &Ran<'_>, ahead: usize, winner: &str) {
+        if let Some(overtaken) = self.first_in_line(key, ran, ahead) {
+            self.violated("P3", format!("{winner} overtook {overtaken} on {key}"));
+        }
+    }
+
+    /// R6: whoever frees the lock makes the first in line its owner, in the same script.
+    fn is_passed_on(&mut self, key: &str, ran: &Ran<'_>, status: &str) {
+        if status != "freed" || self.lock(key).holder.is_some() {
+            return;
+        }
+        if let Some(waiting) = self.first_in_line(key, ran, usize::MAX) {
+            self.violated("R6", format!("{key} was freed and not passed on to {waiting}"));
         }
     }
 
@@ -210,6 +256,8 @@ impl Checker {
         lock.newest = newest.max(holder.token);
         let before = lock.holder.take();
         let token = holder.token;
+        self.owners.insert((key.to_owned(), token), holder.owner.clone());
+        let lock = self.lock(key);
         // By asking anew an owner ends what it had (docs/design.md, decision 3).
         let given_up = |before: &Holder| ran.script == "acquire" && ran.args[2] == before.owner;
         lock.holder = Some(holder);
@@ -233,6 +281,14 @@ impl Checker {
     fn acquired(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let (owner, seq) = (&ran.args[2], &ran.args[3]);
         let now = ran.at / 1000;
+        let left = self.lock(key).left.get(owner).copied();
+        // A second copy of one that has run may come after its answer: TCP makes none, so the happy path
+        // of the protocol writes no tombstone for it (R3).
+        let first = self.requests.insert((ran.client.to_owned(), ran.args[0].clone()));
+        let served = first && matches!(reply[0].as_str(), "held" | "queued");
+        if served && left >= Some(number(ran.args, 3)) {
+            self.violated("P5", format!("{owner} had left up to {left:?}, and its request {seq} was served on {key}"));
+        }
         match reply[0].as_str() {
             "held" => {
                 let token: u64 = number(reply, 3);
@@ -403,6 +459,18 @@ impl Checker {
         let holder = self.locks.get(lock).and_then(|lock| lock.holder.as_ref());
         if holder.is_some_and(|holder| holder.token == token && holder.until > server_ms) {
             self.violated("P8", format!("{token} on {lock} was said to be lost, and is held"));
+        }
+    }
+
+    /// A holder heard that it had lost.
+    pub fn said_lost(&mut self, lock: &str, token: u64) {
+        self.lost.extend(self.owners.get(&(lock.to_owned(), token)).cloned());
+    }
+
+    /// At the end. A single leave may come to nothing: its server was away for as long as it mattered.
+    pub fn losses_were_followed_by_leaves(&mut self) {
+        if self.lost.len() >= 5 && self.lost.is_disjoint(&self.left_after_loss) {
+            self.violated("R11", format!("{} holds were lost, and none of their owners left", self.lost.len()));
         }
     }
 

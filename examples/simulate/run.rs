@@ -246,7 +246,9 @@ impl Stage {
         if let Some(what) = self.is_quiet() {
             self.violated("quiet", what);
         }
-        self.world.state().checker.updates_are_exact();
+        let checker = &mut self.world.state().checker;
+        checker.updates_are_exact();
+        checker.losses_were_followed_by_leaves();
     }
 
     fn violated(&self, promise: &str, what: String) {

@@ -40,16 +40,21 @@ pub const SETTLING: Duration = Duration::from_secs(2 * LATEST.as_secs() + 5);
 impl Climate {
     fn of(rng: &mut fastrand::Rng) -> Self {
         let mut up_to = |most: f64| rng.f64() * rng.f64() * most;
+        // Not both: a request whose one copy is refused and whose other copy runs is answered and runs
+        // all the same, which no connection can do.
+        let duplicated = up_to(0.3);
+        let refused = up_to(0.06);
+        let (duplicated, refused) = if up_to(1.0) < 0.15 { (duplicated, 0.0) } else { (0.0, refused) };
         Self {
             lost_before: up_to(0.1),
             lost_after: up_to(0.2),
-            duplicated: up_to(0.2),
+            duplicated,
             slow: up_to(0.2),
             late: up_to(0.06),
             push_lost: up_to(0.6),
             push_late: up_to(0.5),
             push_duplicated: up_to(0.3),
-            refused: up_to(0.04),
+            refused,
             // The drift that leases allow for is 1 %.
             rate: 0.995 + 0.01 * rng.f64(),
         }
@@ -387,7 +392,7 @@ impl Faults for World {
 /// What was asked and answered, without the settings.
 fn tell(ran: &Ran<'_>) -> String {
     let asked = match ran.script {
-        "acquire" => [&ran.args[2..7], &ran.args[7..8]].concat(),
+        "acquire" => [&ran.args[..2], &ran.args[2..7], &ran.args[7..8]].concat(),
         "poll" => ran.args[6..].iter().step_by(2).cloned().collect(),
         "leave" => ran.args[1..5].to_vec(),
         "release" => ran.args[1..6].to_vec(),
