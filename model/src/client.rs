@@ -11,9 +11,10 @@ use crate::server::{Acquired, Polled, Released, Renewed};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Client {
     next_seq: Seq,
-    /// Attempts and nested acquires it may still begin: the bounds of the model.
+    /// Attempts, nested acquires and retries it may still begin: the bounds of the model.
     attempts: u8,
     entries: u8,
+    retries: u8,
     pub stage: Stage,
     /// R9: leaves belong to the background, which goes on while the owner asks anew.
     pub leaving: Vec<Request>,
@@ -31,6 +32,8 @@ pub enum Stage {
     Holding(Hold),
 }
 
+const UNKNOWN: u8 = u8::MAX;
+
 /// Between free -> held and the end of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hold {
@@ -39,7 +42,7 @@ pub struct Hold {
     /// Until then it may be relied upon (R5).
     pub deadline: Time,
     pub guards: u8,
-    /// Holds that the server counts, as far as known: nobody knows while a request is `pending`.
+    /// Holds that the server counts; `UNKNOWN` while a request about it is `pending`.
     pub on_server: u8,
     pub last: Time,
     /// It began with a trusted push, and was not renewed since.
@@ -82,9 +85,8 @@ impl Desk<'_> {
     }
 }
 
-/// The next copy of a request, or `None` when the bound of copies is reached. An acquire is sent
-/// anew, with a new `not_after`.
-fn again(request: Request, bounds: &Bounds, now: Time) -> Option<Request> {
+/// The next copy of a request that is retried. An acquire is sent anew, with a new `not_after`.
+fn again(request: Request, now: Time) -> Request {
     let mut request = request;
     match &mut request {
         Request::Acquire { copy, sent, .. } => {
@@ -92,17 +94,9 @@ fn again(request: Request, bounds: &Bounds, now: Time) -> Option<Request> {
             *sent = now;
         }
         Request::Leave { copy, .. } | Request::Release { copy, .. } => *copy += 1,
-        Request::Poll { .. } | Request::Renew { .. } => return None,
+        Request::Poll { .. } | Request::Renew { .. } => {}
     }
-    (copies(&request) < bounds.copies).then_some(request)
-}
-
-/// How many were sent before this one.
-fn copies(request: &Request) -> u8 {
-    match *request {
-        Request::Acquire { copy, .. } | Request::Leave { copy, .. } | Request::Release { copy, .. } => copy,
-        Request::Poll { .. } | Request::Renew { .. } => 0,
-    }
+    request
 }
 
 /// Until when a copy of this acquire may be served.
@@ -120,6 +114,7 @@ impl Client {
             next_seq: 1,
             attempts: bounds.attempts,
             entries: bounds.entries,
+            retries: bounds.retries,
             stage: Stage::Idle,
             leaving: Vec::new(),
             unsent: None,
@@ -130,18 +125,17 @@ impl Client {
         self.stage == Stage::Idle && self.attempts > 0
     }
 
-    pub fn may_retry(&self, bounds: &Bounds) -> bool {
+    /// A release that says too much by now is followed by another one, which is no retry.
+    pub fn may_retry(&self) -> bool {
         match &self.stage {
-            Stage::Asking { request, .. } => again(*request, bounds, 0).is_some(),
-            Stage::Holding(hold) => hold.pending.is_some_and(|pending| {
-                hold.is_outdated(pending) || hold.retry(pending, bounds, 0).is_some()
-            }),
+            Stage::Asking { .. } => self.retries > 0,
+            Stage::Holding(hold) => hold.pending.is_some_and(|it| self.retries > 0 || hold.is_outdated(it)),
             Stage::Idle | Stage::Waiting { .. } => false,
         }
     }
 
-    pub fn may_retry_leave(&self, bounds: &Bounds) -> bool {
-        self.leaving.iter().any(|leave| again(*leave, bounds, 0).is_some())
+    pub fn may_retry_leave(&self) -> bool {
+        self.retries > 0 && !self.leaving.is_empty()
     }
 
     pub fn may_give_up(&self) -> bool {
@@ -201,6 +195,16 @@ impl Client {
         }
     }
 
+    /// Whether it may still send an acquire of a seq up to this one.
+    pub fn asks_up_to(&self, up_to: Seq) -> bool {
+        let asked = match &self.stage {
+            Stage::Asking { request, .. } => Some(*request),
+            Stage::Holding(hold) => hold.pending,
+            Stage::Idle | Stage::Waiting { .. } => None,
+        };
+        matches!(asked, Some(Request::Acquire { seq, .. }) if seq <= up_to)
+    }
+
     /// Whether a push is, or may yet become, of any interest.
     pub fn may_care_for(&self, push: &Push, rules: &Rules) -> bool {
         match (*push, &self.stage) {
@@ -241,19 +245,19 @@ impl Client {
     pub fn retry(&mut self, desk: &mut Desk<'_>) {
         match &mut self.stage {
             Stage::Asking { request, last, .. } => {
-                let Some(copy) = again(*request, desk.bounds, desk.now) else { return };
                 *last = (*last).max(not_after(request, desk.bounds));
-                *request = desk.send(copy);
+                *request = desk.send(again(*request, desk.now));
             }
             Stage::Holding(hold) => {
                 let Some(pending) = hold.pending else { return };
-                match hold.retry(pending, desk.bounds, desk.now) {
-                    Some(copy) => hold.pending = Some(desk.send(copy)),
-                    None => self.release(desk),
+                if hold.is_outdated(pending) {
+                    return self.release(desk);
                 }
+                hold.pending = Some(desk.send(again(pending, desk.now)));
             }
             Stage::Idle | Stage::Waiting { .. } => {}
         }
+        self.retries -= 1;
     }
 
     pub fn poll(&mut self, desk: &mut Desk<'_>) {
@@ -287,11 +291,9 @@ impl Client {
     }
 
     pub fn retry_leave(&mut self, desk: &mut Desk<'_>) {
-        for leave in &mut self.leaving {
-            if let Some(copy) = again(*leave, desk.bounds, desk.now) {
-                *leave = desk.send(copy);
-                return;
-            }
+        if let Some(leave) = self.leaving.first_mut() {
+            *leave = desk.send(again(*leave, desk.now));
+            self.retries -= 1;
         }
     }
 
@@ -303,11 +305,6 @@ impl Client {
 
 // hold.rs, watchdog.rs, release.rs: what it holds.
 impl Hold {
-    /// The same request again, if it still says what is to be said.
-    fn retry(&self, pending: Request, bounds: &Bounds, now: Time) -> Option<Request> {
-        if self.is_outdated(pending) { None } else { again(pending, bounds, now) }
-    }
-
     /// The number of guards has changed since this release was sent.
     fn is_outdated(&self, pending: Request) -> bool {
         matches!(pending, Request::Release { holds, .. } if holds != self.guards)
@@ -335,6 +332,7 @@ impl Client {
         if let Stage::Holding(hold) = &mut self.stage {
             let nested = Some(Nested { token: hold.token, holds: hold.guards });
             hold.pending = Some(desk.send(Request::Acquire { seq, copy: 0, sent: desk.now, nested }));
+            hold.on_server = UNKNOWN;
         }
     }
 
@@ -353,6 +351,7 @@ impl Client {
         if let Stage::Holding(hold) = &mut self.stage {
             let Hold { guards: holds, token, attempt, last, .. } = *hold;
             hold.pending = Some(desk.send(Request::Release { seq, holds, token, attempt, last, copy: 0 }));
+            hold.on_server = UNKNOWN;
         }
     }
 

@@ -7,19 +7,20 @@ use stateright::{Model, Property};
 
 use crate::client::{Client, Desk};
 use crate::network::{Answer, ClientId, Message, Network, Push, Request, Time, Token};
+use crate::oblivion::Oblivion;
 use crate::properties;
 use crate::rules::Rules;
 use crate::server::{Script, Server};
 
 /// How far the model looks, and the durations in it, in ticks.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     pub clients: u8,
     /// Attempts of each client, and its nested acquires.
     pub attempts: u8,
     pub entries: u8,
-    /// Times that one request is sent: itself and its retries.
-    pub copies: u8,
+    /// Times that each client sends a request anew: each time one more copy of it is under way.
+    pub retries: u8,
     /// Messages under way at once.
     pub in_flight: usize,
     /// The last tick.
@@ -212,33 +213,6 @@ impl Protocol {
         Self::tick(state, seen);
     }
 
-    /// Takes out of the network what can change nothing any more, which keeps the space small.
-    fn forget(&self, state: &mut State) {
-        let State { now, server, clients, network, .. } = state;
-        let (rules, bounds) = (&self.rules, &self.bounds);
-        network.retain(|message| {
-            let client = &clients[usize::from(message.client())];
-            match message {
-                Message::Reply { request, .. } => client.awaits(request),
-                Message::Pushed { push, .. } => client.may_care_for(push, rules),
-                Message::ToServer { from, request } => match *request {
-                    // Refused, and whoever still waits for the answer would only ask again.
-                    Request::Acquire { sent, .. } => !rules.r2_not_after || *now <= bounds.not_after(sent),
-                    // Tokens do not come back.
-                    Request::Renew { token, .. } => {
-                        let held = server.lock.is_some_and(|lock| lock.token == token);
-                        client.awaits(request) || held || !rules.r4_renew_compares_token || !rules.r4_renew_only_extends
-                    }
-                    Request::Poll { seq, .. } => {
-                        let ticket = crate::server::Ticket { owner: *from, seq };
-                        let held = server.lock.is_some_and(|lock| lock.owner == *from && lock.attempt == seq);
-                        client.awaits(request) || held || server.deadlines.contains_key(&ticket)
-                    }
-                    Request::Leave { .. } | Request::Release { .. } => true,
-                },
-            }
-        });
-    }
 }
 
 impl Model for Protocol {
@@ -262,8 +236,8 @@ impl Model for Protocol {
         offer(*now < bounds.end, Action::Tick);
         for (id, client) in (0..).zip(clients) {
             offer(client.may_start(), Action::Start(id));
-            offer(client.may_retry(bounds), Action::Retry(id));
-            offer(client.may_retry_leave(bounds), Action::RetryLeave(id));
+            offer(client.may_retry(), Action::Retry(id));
+            offer(client.may_retry_leave(), Action::RetryLeave(id));
             offer(client.may_give_up(), Action::GiveUp(id));
             offer(client.may_poll(id, network, rules), Action::Poll(id));
             offer(client.may_renew(id, network, bounds, *now), Action::Renew(id));
@@ -303,7 +277,7 @@ impl Model for Protocol {
             Action::ForceUnlock => self.force_unlock(&mut state, &mut seen),
             Action::Restart => Self::restart(&mut state, &mut seen),
         }
-        self.forget(&mut state);
+        Oblivion { rules: &self.rules, bounds: &self.bounds }.forget(&mut state, &mut seen);
         if state.network.len() > self.bounds.in_flight {
             return None;
         }
@@ -320,6 +294,12 @@ impl Model for Protocol {
 }
 
 impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self:?}")
     }

@@ -3,45 +3,129 @@
 use crate::protocol::{Bounds, Sight};
 use crate::rules::Rules;
 
+/// One run of the model.
+#[derive(Debug, Clone)]
 pub struct Variant {
     pub name: &'static str,
     pub about: &'static str,
     pub rules: Rules,
     pub bounds: Bounds,
-    /// `None`: all must hold. Otherwise the properties of which one must catch it.
-    pub caught_by: Option<&'static [&'static str]>,
-    /// What a base variant must have come across.
-    pub sights: &'static [Sight],
+    pub expect: Expect,
 }
 
-/// Two clients with one attempt each, in a lossless but unordered network.
-fn small() -> Bounds {
-    Bounds {
-        clients: 2,
-        attempts: 1,
-        entries: 0,
-        copies: 2,
-        in_flight: 4,
-        end: 3,
-        lease: 2,
-        grant_ttl: 2,
-        waiter_ttl: 2,
-        patience: 1,
-        trust: false,
-        lossy: false,
-        force_unlock: false,
-        restart: false,
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// No property is broken, and all this is come across on the way.
+    Holds(&'static [Sight]),
+    /// The dropped rule breaks a property.
+    Caught,
 }
 
-fn base(name: &'static str, about: &'static str, bounds: Bounds, sights: &'static [Sight]) -> Variant {
-    Variant { name, about, rules: Rules::default(), bounds, caught_by: None, sights }
-}
+/// Two clients with one attempt each, whose messages are late without bound but never lost.
+const SMALL: Bounds = Bounds {
+    clients: 2,
+    attempts: 1,
+    entries: 0,
+    retries: 1,
+    in_flight: 3,
+    end: 3,
+    lease: 2,
+    grant_ttl: 2,
+    waiter_ttl: 2,
+    patience: 1,
+    trust: false,
+    lossy: false,
+    force_unlock: false,
+    restart: false,
+};
+
+const TRUST: Bounds = Bounds { trust: true, ..SMALL };
+
+/// Grants that would outlast their tickets.
+const LONG_GRANTS: Bounds = Bounds { grant_ttl: 3, ..TRUST };
+
+/// Two levels of holds.
+const NESTED: Bounds = Bounds { entries: 1, retries: 1, end: 2, ..SMALL };
+
+const AGAIN: Bounds = Bounds { attempts: 2, retries: 0, end: 2, ..SMALL };
 
 pub fn all() -> Vec<Variant> {
+    let mut all = base();
+    all.extend(dropped());
+    all
+}
+
+fn base() -> Vec<Variant> {
     use Sight::*;
+    let holds = |name, about, bounds, sights| {
+        let rules = Rules::default();
+        Variant { name, about, rules, bounds, expect: Expect::Holds(sights) }
+    };
     vec![
-        base("two", "2 clients, 2 attempts each, every grant confirmed", Bounds { attempts: 2, ..small() }, &[HandOver]),
-        base("trust", "2 clients, trusted push", Bounds { trust: true, ..small() }, &[HandOver, HeldByTrust]),
+        holds(
+            "two",
+            "2 clients, 2 attempts each, every grant confirmed",
+            AGAIN,
+            &[HandOver, HeldByConfirm, HeldByPoll, LeaseExpired, LeftWhileOwner],
+        ),
+        holds(
+            "trust",
+            "2 clients, pushes are trusted (R7)",
+            TRUST,
+            &[HandOver, HeldByTrust, LeaseExpired, RetryAnswered, TombstoneRefused, FloorRefused, TellsOfLoss],
+        ),
+        holds("long-grants", "the same, grants outlast tickets", LONG_GRANTS, &[HeldByTrust, LeaseExpired]),
+        holds(
+            "nested",
+            "2 clients, 2 levels of holds, messages lost and repeated",
+            Bounds { lossy: true, ..NESTED },
+            &[Nested, RetryAnswered, HandOver, LeaseExpired],
+        ),
+        holds("three", "3 clients", Bounds { clients: 3, retries: 0, end: 2, trust: true, ..SMALL }, &[HandOver, HeldByTrust]),
+        holds("force", "2 clients, force_unlock once", Bounds { force_unlock: true, end: 2, ..TRUST }, &[HandOver, TellsOfLoss]),
+        holds(
+            "restart",
+            "2 clients, the server loses its data once",
+            Bounds { restart: true, ..TRUST },
+            &[HandOver, LeaseExpired],
+        ),
+    ]
+}
+
+fn dropped() -> Vec<Variant> {
+    let drop = |name, about, bounds, change: fn(&mut Rules)| {
+        let mut rules = Rules::default();
+        change(&mut rules);
+        Variant { name, about, rules, bounds, expect: Expect::Caught }
+    };
+    let again = Bounds { retries: 1, ..AGAIN };
+    vec![
+        drop("r1-retry", "a retry is counted anew", SMALL, |r| r.r1_retry_is_served_once = false),
+        drop("r1-count", "a nested acquire adds to the count", NESTED, |r| r.r1_count_is_set = false),
+        drop("r2", "an acquire is served however late", SMALL, |r| r.r2_not_after = false),
+        drop("r3-tombstone", "leave and release write no tombstone", SMALL, |r| r.r3_tombstone = false),
+        drop("r3-purge", "leave and release let the ticket stand", SMALL, |r| r.r3_purge = false),
+        drop("r4-renew-token", "renew and confirm compare the owner alone", SMALL, |r| r.r4_renew_compares_token = false),
+        drop("r4-end-seq", "leave and release compare the owner alone", again, |r| r.r4_ends_compare_seq = false),
+        drop("r4-renew-creates", "a renewal creates a hold", SMALL, |r| r.r4_renew_only_extends = false),
+        drop("r5", "deadlines count from the reply", SMALL, |r| r.r5_deadline_from_request = false),
+        drop("r6", "a lock is freed, and whoever comes first takes it", SMALL, |r| r.r6_hand_over = false),
+        drop("r7-floor", "pushes are trusted whatever their token", TRUST, |r| r.r7_floor = false),
+        drop("r7-receipt", "trust counts from when the push came", TRUST, |r| r.r7_trust_from_poll = false),
+        drop("r7-time", "the push says more than the grant lasts", LONG_GRANTS, |r| r.r7_push_says_real_time = false),
+        drop("r7-ticket", "a push serves any attempt of its owner", Bounds { trust: true, ..again }, |r| {
+            r.r7_push_names_ticket = false;
+        }),
+        drop("r7-confirm", "a late push is not confirmed", SMALL, |r| r.r7_confirm = false),
+        drop("r8", "waiters do not poll", SMALL, |r| r.r8_poll = false),
+        drop("r9-leave", "who gives up does not leave", SMALL, |r| r.r9_leave = false),
+        drop("r9-pass-on", "a leave does not pass on a grant", SMALL, |r| r.r9_leave_passes_on = false),
+        drop("r10", "tokens come from a counter alone", Bounds { restart: true, ..SMALL }, |r| {
+            r.r10_clock_in_tokens = false;
+        }),
+        drop("r11", "a lost hold does not leave", SMALL, |r| r.r11_leave_after_loss = false),
+        drop("r11-seq", "the leave after a loss draws its seq late (A1)", again, |r| r.r11_seq_at_the_loss = false),
+        drop("anew", "asking anew leaves an older hold of the owner alone", again, |r| r.asking_anew_ends_older = false),
+        drop("one-place", "an expired ticket stays in the list when it asks again", again, |r| r.one_place_each = false),
     ]
 }
