@@ -10,7 +10,7 @@ use crate::server::{Acquired, Polled, Released, Renewed};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Client {
-    next_seq: Seq,
+    pub next_seq: Seq,
     /// Attempts, nested acquires and retries it may still begin: the bounds of the model.
     attempts: u8,
     entries: u8,
@@ -19,7 +19,7 @@ pub struct Client {
     /// R9: leaves belong to the background, which goes on while the owner asks anew.
     pub leaving: Vec<Request>,
     /// Only without `r11_seq_at_the_loss`: a loss whose leave has no seq yet.
-    unsent: Option<(Seq, Time)>,
+    pub unsent: Option<(Seq, Time)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -121,6 +121,10 @@ impl Client {
         }
     }
 
+    pub fn has_started(&self) -> bool {
+        self.next_seq > 1
+    }
+
     pub fn may_start(&self) -> bool {
         self.stage == Stage::Idle && self.attempts > 0
     }
@@ -177,8 +181,15 @@ impl Client {
         hold.deadline <= now && (hold.guards > 0 || matches!(hold.pending, Some(Request::Acquire { .. })))
     }
 
+    /// Only without `r11_seq_at_the_loss`.
     pub fn may_send_late_leave(&self) -> bool {
         self.unsent.is_some()
+    }
+
+    /// Whether a leave that is not answered yet ends all up to this seq.
+    pub fn is_leaving(&self, seq: Seq) -> bool {
+        let ends = |leave: &Request| matches!(*leave, Request::Leave { seq: up_to, .. } if up_to >= seq);
+        self.unsent.is_some() || self.leaving.iter().any(ends)
     }
 
     /// Whether the reply to this request still means something to it. As in the library only the

@@ -1,6 +1,8 @@
 //! The lock protocol of fairlock, checked exhaustively within bounds. See README.md.
 
 mod client;
+mod map;
+mod names;
 mod network;
 mod oblivion;
 mod properties;

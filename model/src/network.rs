@@ -99,6 +99,11 @@ impl Network {
         self.0.iter()
     }
 
+    /// Who changes messages keeps their order.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Message> {
+        self.0.iter_mut()
+    }
+
     /// Whether such a request of this client is under way, or the reply to it.
     pub fn has(&self, client: ClientId, wanted: impl Fn(&Request) -> bool) -> bool {
         self.of(client).any(|message| match message {

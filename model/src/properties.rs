@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use stateright::Property;
 
 use crate::client::{Client, Hold, Stage};
-use crate::network::{ClientId, Request, Seq};
+use crate::network::{ClientId, Seq};
 use crate::protocol::{Protocol, State, Wrong};
 use crate::server::Ticket;
 
@@ -91,7 +91,7 @@ fn count_exact(_: &Protocol, state: &State) -> bool {
 fn nothing_left_behind(_: &Protocol, state: &State) -> bool {
     let wanted = |ticket: Ticket| {
         let client = &state.clients[usize::from(ticket.owner)];
-        is_wanted(client, ticket.seq) || is_leaving(client, ticket.seq)
+        is_wanted(client, ticket.seq) || client.is_leaving(ticket.seq)
     };
     let owner = state.server.lock.map(|lock| Ticket { owner: lock.owner, seq: lock.attempt });
     let live = state.server.deadlines.keys().filter(|ticket| state.server.is_alive(**ticket, state.now));
@@ -106,10 +106,6 @@ fn is_wanted(client: &Client, seq: Seq) -> bool {
         Stage::Asking { seq: ours, .. } | Stage::Waiting { seq: ours, .. } => seq == *ours,
         Stage::Holding(hold) => seq >= hold.attempt,
     }
-}
-
-fn is_leaving(client: &Client, seq: Seq) -> bool {
-    client.leaving.iter().any(|leave| matches!(leave, Request::Leave { seq: up_to, .. } if *up_to >= seq))
 }
 
 /// P9: who is alive has a place where `advance` can find it, or it would be told "queued" for ever.

@@ -61,6 +61,7 @@ pub struct Ghost {
     pub excused: Token,
     forced: bool,
     restarted: bool,
+    pub clock_in_tokens: bool,
     pub wrong: Option<Wrong>,
 }
 
@@ -101,7 +102,8 @@ impl Seen {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// `Hash` is in names.rs: it does not tell states apart that differ in numbers only.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     pub now: Time,
     pub server: Server,
@@ -221,7 +223,8 @@ impl Model for Protocol {
 
     fn init_states(&self) -> Vec<State> {
         let clients = (0..self.bounds.clients).map(|_| Client::new(&self.bounds)).collect();
-        let (server, network, ghost) = (Server::default(), Network::default(), Ghost::default());
+        let ghost = Ghost { clock_in_tokens: self.bounds.restart, ..Ghost::default() };
+        let (server, network) = (Server::default(), Network::default());
         vec![State { now: 0, server, clients, network, ghost }]
     }
 
@@ -235,7 +238,9 @@ impl Model for Protocol {
         };
         offer(*now < bounds.end, Action::Tick);
         for (id, client) in (0..).zip(clients) {
-            offer(client.may_start(), Action::Start(id));
+            // All clients are alike: whoever begins first is called 0, and so on.
+            let in_turn = id == 0 || clients[usize::from(id) - 1].has_started();
+            offer(client.may_start() && in_turn, Action::Start(id));
             offer(client.may_retry(), Action::Retry(id));
             offer(client.may_retry_leave(), Action::RetryLeave(id));
             offer(client.may_give_up(), Action::GiveUp(id));

@@ -46,8 +46,6 @@ pub struct Rules {
     pub r11_leave_after_loss: bool,
     /// R11: the seq of that leave is drawn before the owner can begin anew (found as A1).
     pub r11_seq_at_the_loss: bool,
-    /// Decision 3: asking anew ends an older hold of the same owner and serves those who wait.
-    pub asking_anew_ends_older: bool,
     /// An expired ticket goes out of list and sorted set together, so that asking again can not
     /// give it two places.
     pub one_place_each: bool,
@@ -77,7 +75,6 @@ impl Default for Rules {
             r10_clock_in_tokens: true,
             r11_leave_after_loss: true,
             r11_seq_at_the_loss: true,
-            asking_anew_ends_older: true,
             one_place_each: true,
         }
     }

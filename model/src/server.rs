@@ -1,8 +1,7 @@
 //! The server: its keys, and one function for each script in `lua/`, which follows it branch by
 //! branch. Scripts are atomic, so each is one step.
 
-use std::collections::BTreeMap;
-
+use crate::map::Map;
 use crate::network::{ClientId, Message, Nested, Network, Push, Seq, Time, Token};
 use crate::protocol::{Bounds, Ghost, Seen, Sight, Wrong};
 use crate::rules::Rules;
@@ -39,10 +38,10 @@ pub struct Server {
     /// The list. It may keep dead tickets.
     pub queue: Vec<Ticket>,
     /// The sorted set: this says who is alive.
-    pub deadlines: BTreeMap<Ticket, Time>,
+    pub deadlines: Map<Ticket, Time>,
     /// The last token given.
     pub token: Token,
-    pub tombstones: BTreeMap<ClientId, Tombstone>,
+    pub tombstones: Map<ClientId, Tombstone>,
 }
 
 impl Server {
@@ -165,9 +164,7 @@ impl Script<'_> {
                 return Acquired::Over;
             }
             // By asking anew the owner says that its earlier hold is over (decision 3).
-            if self.rules.asking_anew_ends_older {
-                self.server.lock = None;
-            }
+            self.server.lock = None;
         }
         if self.server.lock.is_none() && self.rules.r6_hand_over {
             self.advance();
@@ -345,9 +342,10 @@ impl Script<'_> {
         if !self.rules.r3_tombstone || last < self.now.max(1) {
             return;
         }
-        let tombstone = self.server.tombstones.entry(owner).or_insert(Tombstone { seq, until: 0 });
-        tombstone.seq = tombstone.seq.max(seq);
-        tombstone.until = tombstone.until.max(last + 1);
+        // Neither the seq nor the time of an earlier one shrinks.
+        let old = self.server.tombstones.get(&owner).copied().unwrap_or(Tombstone { seq, until: 0 });
+        let tombstone = Tombstone { seq: old.seq.max(seq), until: old.until.max(last + 1) };
+        self.server.tombstones.insert(owner, tombstone);
     }
 
     /// lua/lib/advance.lua: makes the first live ticket the owner (R6). The lock must be free.
