@@ -26,9 +26,19 @@ pub struct Client {
 pub enum Stage {
     Idle,
     /// `last`: until then an earlier copy without an answer may still be served; 0: there is none.
-    Asking { seq: Seq, request: Request, last: Time },
+    Asking {
+        seq: Seq,
+        request: Request,
+        last: Time,
+    },
     /// In the queue, as far as it knows. `asked` and `floor` are of the last answer "queued" (R7).
-    Waiting { seq: Seq, asked: Time, floor: Token, last: Time, confirming: Option<Request> },
+    Waiting {
+        seq: Seq,
+        asked: Time,
+        floor: Token,
+        last: Time,
+        confirming: Option<Request>,
+    },
     Holding(Hold),
 }
 

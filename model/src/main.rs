@@ -9,6 +9,7 @@ mod properties;
 mod protocol;
 mod rules;
 mod server;
+mod show;
 mod variants;
 
 use std::process::ExitCode;
@@ -177,9 +178,9 @@ impl Outcome {
 
     fn tell(&self, path: &Path<State, Action>) {
         for (step, (state, action)) in path.clone().into_vec().into_iter().enumerate() {
-            println!("{step:>3}. {state}");
+            println!("{step:>3}.   {state}");
             if let Some(action) = action {
-                println!("     -> {action}");
+                println!("  -> {action}");
             }
         }
     }

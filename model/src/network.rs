@@ -22,13 +22,37 @@ pub struct Nested {
 /// is otherwise the same request (R1), from the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Request {
-    Acquire { seq: Seq, copy: u8, sent: Time, nested: Option<Nested> },
-    Poll { seq: Seq, sent: Time },
+    Acquire {
+        seq: Seq,
+        copy: u8,
+        sent: Time,
+        nested: Option<Nested>,
+    },
+    Poll {
+        seq: Seq,
+        sent: Time,
+    },
     /// `last`: until then a copy of the acquire may still be served; 0: none is under way (R3).
-    Leave { seq: Seq, attempt: Seq, last: Time, copy: u8 },
-    Release { seq: Seq, holds: u8, token: Token, attempt: Seq, last: Time, copy: u8 },
+    Leave {
+        seq: Seq,
+        attempt: Seq,
+        last: Time,
+        copy: u8,
+    },
+    Release {
+        seq: Seq,
+        holds: u8,
+        token: Token,
+        attempt: Seq,
+        last: Time,
+        copy: u8,
+    },
     /// `only`: sets the lease even if that is shorter, while nothing came after this seq; 0: never.
-    Renew { token: Token, only: Seq, sent: Time },
+    Renew {
+        token: Token,
+        only: Seq,
+        sent: Time,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,16 +68,32 @@ pub enum Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Push {
     /// The ticket of `seq` owns the lock under `token`, for `lasts` from when that was decided.
-    Grant { seq: Seq, token: Token, lasts: Time },
-    Revoked { token: Token },
+    Grant {
+        seq: Seq,
+        token: Token,
+        lasts: Time,
+    },
+    Revoked {
+        token: Token,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Message {
-    ToServer { from: ClientId, request: Request },
+    ToServer {
+        from: ClientId,
+        request: Request,
+    },
     /// Every reply echoes its request, which is how a client knows its own (R1).
-    Reply { to: ClientId, request: Request, answer: Answer },
-    Pushed { to: ClientId, push: Push },
+    Reply {
+        to: ClientId,
+        request: Request,
+        answer: Answer,
+    },
+    Pushed {
+        to: ClientId,
+        push: Push,
+    },
 }
 
 impl Message {

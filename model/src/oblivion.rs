@@ -99,12 +99,7 @@ fn may_be_asked_for(owner: ClientId, up_to: Seq, client: &Client, network: &Netw
 }
 
 /// Whether an acquire of a seq up to this one is under way, or may be sent.
-fn asked_for<'a>(
-    owner: ClientId,
-    up_to: Seq,
-    client: &Client,
-    mut network: impl Iterator<Item = &'a Message>,
-) -> bool {
+fn asked_for<'a>(owner: ClientId, up_to: Seq, client: &Client, mut network: impl Iterator<Item = &'a Message>) -> bool {
     let asks = |request: &Request| matches!(*request, Request::Acquire { seq, .. } if seq <= up_to);
     client.asks_up_to(up_to)
         || network.any(|message| match message {

@@ -1,6 +1,5 @@
 //! The whole: clients, network and server as one state, and what may happen next in it.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use stateright::{Model, Property};
@@ -214,7 +213,6 @@ impl Protocol {
         state.network.clear();
         Self::tick(state, seen);
     }
-
 }
 
 impl Model for Protocol {
@@ -295,17 +293,5 @@ impl Model for Protocol {
 
     fn properties(&self) -> Vec<Property<Self>> {
         properties::all()
-    }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
     }
 }

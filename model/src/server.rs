@@ -66,9 +66,15 @@ impl Server {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Acquired {
-    Held { token: Token, holds: u8, left: Time },
+    Held {
+        token: Token,
+        holds: u8,
+        left: Time,
+    },
     /// No later grant has a token up to `floor`.
-    Queued { floor: Token },
+    Queued {
+        floor: Token,
+    },
     /// Nested, but the owner does not hold under that token.
     Lost,
     /// Late, or a tombstone, or a later request of the owner was served.
@@ -90,8 +96,12 @@ pub enum Left {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Released {
     /// It was this owner's; the token it held.
-    Freed { token: Token },
-    Held { holds: u8 },
+    Freed {
+        token: Token,
+    },
+    Held {
+        holds: u8,
+    },
     /// Not under that token, or a later request was served.
     Lost,
     Gone,

@@ -21,7 +21,8 @@ pub enum Expect {
     Caught,
 }
 
-/// Two clients with one attempt each, whose messages are late without bound but never lost.
+/// Two clients with one attempt each, whose messages are late without bound but never lost. A
+/// lease is longer than what an acquire may be late, as the defaults have it.
 const SMALL: Bounds = Bounds {
     clients: 2,
     attempts: 1,
@@ -39,19 +40,20 @@ const SMALL: Bounds = Bounds {
     restart: false,
 };
 
-const TRUST: Bounds = Bounds { trust: true, ..SMALL };
+/// An owner that asks again while the leave of its earlier attempt is under way.
+const AGAIN: Bounds = Bounds { attempts: 2, ..SMALL };
 
-/// As late as the library's options allow: a copy of an acquire is served after the lease that an
-/// earlier copy got.
+/// As late as the options allow: a copy of an acquire is served after the lease that an earlier
+/// copy got.
 const PATIENT: Bounds = Bounds { patience: 2, ..SMALL };
 
-/// Grants that would outlast their tickets.
+const TRUST: Bounds = Bounds { trust: true, ..SMALL };
+
+/// A grant TTL above the waiters' own time-to-live, as between clients with different settings.
 const LONG_GRANTS: Bounds = Bounds { grant_ttl: 3, ..TRUST };
 
 /// Two levels of holds.
-const NESTED: Bounds = Bounds { entries: 1, retries: 1, end: 2, ..SMALL };
-
-const AGAIN: Bounds = Bounds { attempts: 2, retries: 0, end: 2, ..SMALL };
+const NESTED: Bounds = Bounds { entries: 1, end: 2, ..SMALL };
 
 pub fn all() -> Vec<Variant> {
     let mut all = base();
@@ -59,6 +61,7 @@ pub fn all() -> Vec<Variant> {
     all
 }
 
+/// The longest come first, so that the two at a time end together.
 fn base() -> Vec<Variant> {
     use Sight::*;
     let holds = |name, about, bounds, sights| {
@@ -67,31 +70,64 @@ fn base() -> Vec<Variant> {
     };
     vec![
         holds(
+            "nested",
+            "2 clients, 2 levels of holds, messages lost and repeated",
+            Bounds { lossy: true, ..NESTED },
+            &[Nested, RetryAnswered, HandOver, HeldByConfirm, LeaseExpired],
+        ),
+        holds(
             "two",
             "2 clients, 2 attempts each, every grant confirmed",
-            AGAIN,
-            &[HandOver, HeldByConfirm, HeldByPoll, LeaseExpired, LeftWhileOwner],
+            Bounds { retries: 0, ..AGAIN },
+            &[HandOver, HeldByConfirm, HeldByPoll, LeaseExpired, LeftWhileOwner, TellsOfLoss],
         ),
         holds(
             "trust",
             "2 clients, pushes are trusted (R7)",
-            TRUST,
-            &[HandOver, HeldByTrust, LeaseExpired, RetryAnswered, TombstoneRefused, FloorRefused, TellsOfLoss],
+            Bounds { end: 4, ..TRUST },
+            &[HandOver, HeldByTrust, HeldByConfirm, LeaseExpired, RetryAnswered, TombstoneRefused, FloorRefused],
         ),
-        holds("long-grants", "the same, grants outlast tickets", LONG_GRANTS, &[HeldByTrust, LeaseExpired]),
         holds(
-            "nested",
-            "2 clients, 2 levels of holds, messages lost and repeated",
-            Bounds { lossy: true, ..NESTED },
-            &[Nested, RetryAnswered, HandOver, LeaseExpired],
+            "long-grants",
+            "the same, where tickets end before grants would",
+            LONG_GRANTS,
+            &[HandOver, HeldByTrust, LeaseExpired],
         ),
-        holds("three", "3 clients", Bounds { clients: 3, retries: 0, end: 2, trust: true, ..SMALL }, &[HandOver, HeldByTrust]),
-        holds("force", "2 clients, force_unlock once", Bounds { force_unlock: true, end: 2, ..TRUST }, &[HandOver, TellsOfLoss]),
+        holds(
+            "short-grants",
+            "the same, where grants end before tickets and leases do",
+            Bounds { lease: 3, waiter_ttl: 3, ..TRUST },
+            &[HandOver, HeldByTrust, LeaseExpired],
+        ),
+        holds(
+            "short-leases",
+            "the same, where leases end before grants do",
+            Bounds { lease: 1, waiter_ttl: 3, ..TRUST },
+            &[HandOver, HeldByTrust, LeaseExpired],
+        ),
+        holds(
+            "patient",
+            "the same, where acquires may be as late as a lease is long",
+            Bounds { trust: true, ..PATIENT },
+            &[HandOver, HeldByTrust, LeaseExpired, TombstoneRefused],
+        ),
+        holds(
+            "three",
+            "3 clients, pushes are trusted",
+            Bounds { clients: 3, retries: 0, end: 2, ..TRUST },
+            &[HandOver, HeldByTrust, LeaseExpired],
+        ),
+        holds(
+            "force",
+            "2 clients, force_unlock once; its victim is excused",
+            Bounds { force_unlock: true, ..TRUST },
+            &[HandOver, HeldByTrust, TellsOfLoss],
+        ),
         holds(
             "restart",
-            "2 clients, the server loses its data once",
+            "2 clients, the server loses its data once; holds from before are excused",
             Bounds { restart: true, ..TRUST },
-            &[HandOver, LeaseExpired],
+            &[HandOver, HeldByTrust, LeaseExpired],
         ),
     ]
 }
@@ -102,22 +138,23 @@ fn dropped() -> Vec<Variant> {
         change(&mut rules);
         Variant { name, about, rules, bounds, expect: Expect::Caught }
     };
-    let again = Bounds { retries: 1, ..AGAIN };
     vec![
         drop("r1-retry", "a retry is counted anew", SMALL, |r| r.r1_retry_is_served_once = false),
         drop("r1-count", "a nested acquire adds to the count", NESTED, |r| r.r1_count_is_set = false),
         drop("r2", "an acquire is served however late", SMALL, |r| r.r2_not_after = false),
         drop("r3-tombstone", "leave and release write no tombstone", SMALL, |r| r.r3_tombstone = false),
         drop("r3-purge", "leave and release let the ticket stand", SMALL, |r| r.r3_purge = false),
-        drop("r4-renew-token", "renew and confirm compare the owner alone", PATIENT, |r| r.r4_renew_compares_token = false),
-        drop("r4-end-seq", "leave and release compare the owner alone", again, |r| r.r4_ends_compare_seq = false),
+        drop("r4-renew-token", "renew and confirm compare the owner alone", PATIENT, |r| {
+            r.r4_renew_compares_token = false
+        }),
+        drop("r4-end-seq", "leave and release compare the owner alone", AGAIN, |r| r.r4_ends_compare_seq = false),
         drop("r4-renew-creates", "a renewal creates a hold", SMALL, |r| r.r4_renew_only_extends = false),
         drop("r5", "deadlines count from the reply", SMALL, |r| r.r5_deadline_from_request = false),
         drop("r6", "a lock is freed, and whoever comes first takes it", SMALL, |r| r.r6_hand_over = false),
         drop("r7-floor", "pushes are trusted whatever their token", TRUST, |r| r.r7_floor = false),
         drop("r7-receipt", "trust counts from when the push came", TRUST, |r| r.r7_trust_from_poll = false),
         drop("r7-time", "the push says more than the grant lasts", LONG_GRANTS, |r| r.r7_push_says_real_time = false),
-        drop("r7-ticket", "a push serves any attempt of its owner", Bounds { trust: true, ..again }, |r| {
+        drop("r7-ticket", "a push serves any attempt of its owner", Bounds { trust: true, ..AGAIN }, |r| {
             r.r7_push_names_ticket = false;
         }),
         drop("r7-confirm", "a late push is not confirmed", SMALL, |r| r.r7_confirm = false),
@@ -128,7 +165,9 @@ fn dropped() -> Vec<Variant> {
             r.r10_clock_in_tokens = false;
         }),
         drop("r11", "a lost hold does not leave", SMALL, |r| r.r11_leave_after_loss = false),
-        drop("r11-seq", "the leave after a loss draws its seq late (A1)", again, |r| r.r11_seq_at_the_loss = false),
-        drop("one-place", "an expired ticket stays in the list when it asks again", again, |r| r.one_place_each = false),
+        drop("r11-seq", "the leave after a loss draws its seq late (A1)", AGAIN, |r| r.r11_seq_at_the_loss = false),
+        drop("one-place", "an expired ticket stays in the list when it asks again", AGAIN, |r| {
+            r.one_place_each = false
+        }),
     ]
 }
