@@ -471,7 +471,8 @@ impl Client {
             desk.seen.add(Sight::HeldByTrust);
             self.begin(ours, token, until.min(desk.now + desk.bounds.lease), last, true);
         } else if desk.rules.r7_confirm {
-            let confirming = Some(desk.send(Request::Renew { token, only: ours, sent: desk.now }));
+            let only = if desk.rules.r7_confirm_only_extends { 0 } else { ours };
+            let confirming = Some(desk.send(Request::Renew { token, only, sent: desk.now }));
             self.stage = Stage::Waiting { seq: ours, asked, floor, last, confirming };
         } else {
             self.begin(ours, token, desk.now + lasts, last, true);

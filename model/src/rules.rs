@@ -34,6 +34,9 @@ pub struct Rules {
     pub r7_push_names_ticket: bool,
     /// R7: a push that can not be trusted is confirmed by a round trip.
     pub r7_confirm: bool,
+    /// R7: a confirm never shortens the lease, since the answer to a poll may have promised all of
+    /// it. (Only the first renewal of a trusted push does: that attempt polls no more.)
+    pub r7_confirm_only_extends: bool,
     /// R8: waiters poll.
     pub r8_poll: bool,
     /// R9: who gives up leaves.
@@ -69,6 +72,7 @@ impl Default for Rules {
             r7_push_says_real_time: true,
             r7_push_names_ticket: true,
             r7_confirm: true,
+            r7_confirm_only_extends: true,
             r8_poll: true,
             r9_leave: true,
             r9_leave_passes_on: true,

@@ -52,6 +52,9 @@ const TRUST: Bounds = Bounds { trust: true, ..SMALL };
 /// A grant TTL above the waiters' own time-to-live, as between clients with different settings.
 const LONG_GRANTS: Bounds = Bounds { grant_ttl: 3, ..TRUST };
 
+/// Leases that end before a grant would, as `with_lease` allows.
+const SHORT_LEASES: Bounds = Bounds { lease: 1, waiter_ttl: 3, ..TRUST };
+
 /// Two levels of holds.
 const NESTED: Bounds = Bounds { entries: 1, end: 2, ..SMALL };
 
@@ -102,7 +105,7 @@ fn base() -> Vec<Variant> {
         holds(
             "short-leases",
             "the same, where leases end before grants do",
-            Bounds { lease: 1, waiter_ttl: 3, ..TRUST },
+            SHORT_LEASES,
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
         holds(
@@ -158,6 +161,7 @@ fn dropped() -> Vec<Variant> {
             r.r7_push_names_ticket = false;
         }),
         drop("r7-confirm", "a late push is not confirmed", SMALL, |r| r.r7_confirm = false),
+        drop("r7-shortens", "a confirm may shorten the lease", SHORT_LEASES, |r| r.r7_confirm_only_extends = false),
         drop("r8", "waiters do not poll", SMALL, |r| r.r8_poll = false),
         drop("r9-leave", "who gives up does not leave", SMALL, |r| r.r9_leave = false),
         drop("r9-pass-on", "a leave does not pass on a grant", SMALL, |r| r.r9_leave_passes_on = false),
