@@ -422,8 +422,11 @@ impl Client {
             Acquired::Queued { floor } => {
                 self.stage = Stage::Waiting { seq, asked: sent, floor, last, confirming: None };
             }
-            Acquired::Lost | Acquired::Over => {
-                self.leave(seq, seq, last, desk);
+            // The server has nothing of it, unless an earlier copy is still under way.
+            Acquired::Busy | Acquired::Lost | Acquired::Over => {
+                if last > 0 {
+                    self.leave(seq, seq, last, desk);
+                }
                 self.stage = Stage::Idle;
             }
         }

@@ -33,6 +33,8 @@ pub struct Bounds {
     /// Whether requests and replies get lost for good, rather than late without bound. Pushes
     /// always may.
     pub lossy: bool,
+    /// The last client only tries: it takes a free lock, and never waits.
+    pub tries: bool,
     pub force_unlock: bool,
     pub restart: bool,
 }
@@ -41,6 +43,10 @@ impl Bounds {
     /// R2: until when a request that is sent now may be served.
     pub fn not_after(&self, sent: Time) -> Time {
         sent + self.patience
+    }
+
+    pub fn waits(&self, id: ClientId) -> bool {
+        !self.tries || id + 1 < self.clients
     }
 
     /// TIME in microseconds, as far as tokens are concerned: more in each tick than grants can
@@ -85,6 +91,7 @@ pub enum Sight {
     LeftWhileOwner,
     FloorRefused,
     TellsOfLoss,
+    Busy,
 }
 
 /// A set of sights.
@@ -237,7 +244,7 @@ impl Model for Protocol {
         offer(*now < bounds.end, Action::Tick);
         for (id, client) in (0..).zip(clients) {
             // All clients are alike: whoever begins first is called 0, and so on.
-            let in_turn = id == 0 || clients[usize::from(id) - 1].has_started();
+            let in_turn = id == 0 || bounds.tries || clients[usize::from(id) - 1].has_started();
             offer(client.may_start() && in_turn, Action::Start(id));
             offer(client.may_retry(), Action::Retry(id));
             offer(client.may_retry_leave(), Action::RetryLeave(id));

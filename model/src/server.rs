@@ -75,6 +75,8 @@ pub enum Acquired {
     Queued {
         floor: Token,
     },
+    /// Not free, and not willing to wait.
+    Busy,
     /// Nested, but the owner does not hold under that token.
     Lost,
     /// Late, or a tombstone, or a later request of the owner was served.
@@ -186,6 +188,10 @@ impl Script<'_> {
             self.note_overtaking(owner);
             let token = self.hold(ticket, self.bounds.lease);
             return Acquired::Held { token, holds: 1, left: self.bounds.lease };
+        }
+        if !self.bounds.waits(owner) {
+            self.seen.add(Sight::Busy);
+            return Acquired::Busy;
         }
         self.enqueue(ticket);
         Acquired::Queued { floor: self.server.lock.map_or(self.server.token, |lock| lock.token) }

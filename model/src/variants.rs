@@ -36,6 +36,7 @@ const SMALL: Bounds = Bounds {
     patience: 1,
     trust: false,
     lossy: false,
+    tries: false,
     force_unlock: false,
     restart: false,
 };
@@ -74,9 +75,21 @@ fn base() -> Vec<Variant> {
     vec![
         holds(
             "nested",
-            "2 clients, 2 levels of holds, messages lost and repeated",
-            Bounds { lossy: true, ..NESTED },
+            "2 clients, 2 levels of holds, requests repeated",
+            NESTED,
             &[Nested, RetryAnswered, HandOver, HeldByConfirm, LeaseExpired],
+        ),
+        holds(
+            "nested-lossy",
+            "the same, requests and replies are lost too",
+            Bounds { lossy: true, in_flight: 2, ..NESTED },
+            &[Nested, RetryAnswered, HandOver, HeldByConfirm, LeaseExpired],
+        ),
+        holds(
+            "lossy",
+            "2 clients, pushes are trusted, all messages are lost and repeated",
+            Bounds { lossy: true, ..TRUST },
+            &[HandOver, HeldByTrust, RetryAnswered, TombstoneRefused, LeaseExpired],
         ),
         holds(
             "two",
@@ -119,6 +132,12 @@ fn base() -> Vec<Variant> {
             "3 clients, pushes are trusted",
             Bounds { clients: 3, retries: 0, end: 2, ..TRUST },
             &[HandOver, HeldByTrust, LeaseExpired],
+        ),
+        holds(
+            "tries",
+            "2 clients, one of which never waits (try_lock), 2 attempts each",
+            Bounds { tries: true, end: 2, ..AGAIN },
+            &[Busy, HandOver, LeaseExpired, TombstoneRefused],
         ),
         holds(
             "force",
