@@ -55,7 +55,7 @@ pub struct Hold {
     /// Holds that the server counts; `UNKNOWN` while a request about it is `pending`.
     pub on_server: u8,
     pub last: Time,
-    /// It began with a trusted push, and was not renewed since.
+    /// Its first renewal is to set the wanted lease: it began with a trusted push, or a long grant.
     fresh: bool,
     /// The request about the count that has no answer; one at a time (`Seat::gate`).
     pub pending: Option<Request>,
@@ -89,9 +89,11 @@ impl Desk<'_> {
         request
     }
 
-    /// From when a deadline counts: before the request was sent (R5).
-    fn counts_from(&self, sent: Time) -> Time {
-        if self.rules.r5_deadline_from_request { sent } else { self.now }
+    /// Until when an answer may be relied on that says how long the lease lasts (R5): from before
+    /// the request was sent, and no longer than wanted.
+    fn told(&self, sent: Time, left: Time) -> Time {
+        let from = if self.rules.r5_deadline_from_request { sent } else { self.now };
+        from + if self.rules.r5_no_more_than_wanted { left.min(self.bounds.lease) } else { left }
     }
 }
 
@@ -418,7 +420,7 @@ impl Client {
     fn asked(&mut self, sent: Time, answer: Acquired, desk: &mut Desk<'_>) {
         let Stage::Asking { seq, last, .. } = self.stage else { return };
         match answer {
-            Acquired::Held { token, left, .. } => self.granted(seq, token, desk.counts_from(sent) + left, last, desk),
+            Acquired::Held { token, left, .. } => self.granted(seq, token, (sent, left), last, desk),
             Acquired::Queued { floor } => {
                 self.stage = Stage::Waiting { seq, asked: sent, floor, last, confirming: None };
             }
@@ -432,10 +434,12 @@ impl Client {
         }
     }
 
-    /// Owning it, unless the time it was given is over already: then it is left.
-    fn granted(&mut self, seq: Seq, token: Token, deadline: Time, last: Time, desk: &mut Desk<'_>) {
+    /// Owning it, by the server's own word, unless the time it was given is over already: then it
+    /// is left. Where a grant outlives the wanted lease, the first renewal has yet to set that.
+    fn granted(&mut self, seq: Seq, token: Token, (sent, left): (Time, Time), last: Time, desk: &mut Desk<'_>) {
+        let deadline = desk.told(sent, left);
         if desk.now < deadline {
-            self.begin(seq, token, deadline, last, false);
+            self.begin(seq, token, deadline, last, left > desk.bounds.lease);
         } else {
             self.leave(seq, seq, last, desk);
             self.stage = Stage::Idle;
@@ -447,7 +451,7 @@ impl Client {
         match answer {
             Polled::Granted { token, left } => {
                 desk.seen.add(Sight::HeldByPoll);
-                self.granted(seq, token, desk.counts_from(sent) + left, last, desk);
+                self.granted(seq, token, (sent, left), last, desk);
             }
             // Answers may overtake each other; only a later question counts.
             Polled::Queued { floor } if asked <= sent => {
@@ -474,8 +478,7 @@ impl Client {
             desk.seen.add(Sight::HeldByTrust);
             self.begin(ours, token, until.min(desk.now + desk.bounds.lease), last, true);
         } else if desk.rules.r7_confirm {
-            let only = if desk.rules.r7_confirm_only_extends { 0 } else { ours };
-            let confirming = Some(desk.send(Request::Renew { token, only, sent: desk.now }));
+            let confirming = Some(desk.send(Request::Renew { token, only: ours, sent: desk.now }));
             self.stage = Stage::Waiting { seq: ours, asked, floor, last, confirming };
         } else {
             self.begin(ours, token, desk.now + lasts, last, true);
@@ -485,7 +488,7 @@ impl Client {
     fn renewed(&mut self, token: Token, sent: Time, answer: Renewed, desk: &mut Desk<'_>) {
         match (&mut self.stage, answer) {
             (Stage::Waiting { seq, last, confirming, .. }, Renewed::Renewed { left }) => {
-                let (seq, last, deadline) = (*seq, *last, desk.counts_from(sent) + left);
+                let (seq, last, deadline) = (*seq, *last, desk.told(sent, left));
                 *confirming = None;
                 // Too late: the next poll tells.
                 if desk.now < deadline {
@@ -494,7 +497,7 @@ impl Client {
                 }
             }
             (Stage::Waiting { confirming, .. }, Renewed::Lost) => *confirming = None,
-            (Stage::Holding(hold), Renewed::Renewed { left }) => hold.extend(desk.counts_from(sent) + left),
+            (Stage::Holding(hold), Renewed::Renewed { left }) => hold.extend(desk.told(sent, left)),
             // After our own release to 0 that is no loss.
             (Stage::Holding(hold), Renewed::Lost) if hold.guards > 0 => {
                 desk.seen.add(Sight::TellsOfLoss);
@@ -509,7 +512,7 @@ impl Client {
         hold.pending = None;
         match answer {
             Acquired::Held { holds, left, .. } => {
-                hold.extend(desk.counts_from(sent) + left);
+                hold.extend(desk.told(sent, left));
                 if hold.deadline <= desk.now {
                     return self.lose(desk);
                 }

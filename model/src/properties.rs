@@ -16,7 +16,7 @@ pub fn all() -> Vec<Property<Protocol>> {
         Property::always("P2 tokens grow", tokens_grow),
         Property::always("P2 tokens are unique", tokens_are_unique),
         Property::always("P3 no overtaking", no_overtaking),
-        Property::always("P3 one place each", one_place_each),
+        Property::always("P3 served once", served_once),
         Property::always("P4 count exact", count_exact),
         Property::always("P5 nothing left behind", nothing_left_behind),
         Property::always("P9 a place is in the list", places_are_in_the_list),
@@ -71,10 +71,11 @@ fn no_overtaking(_: &Protocol, state: &State) -> bool {
     state.ghost.wrong != Some(Wrong::Overtaken)
 }
 
-/// P3: a live ticket stands in the list once: a second place would be before or after its turn.
-fn one_place_each(_: &Protocol, state: &State) -> bool {
-    let live: Vec<_> = state.server.queue.iter().filter(|ticket| state.server.deadlines.contains_key(ticket)).collect();
-    live.iter().collect::<BTreeSet<_>>().len() == live.len()
+/// P3: who owns the lock waits no more for the same attempt. The list may have a ticket twice
+/// (decision 15), but only until one of its places is served.
+fn served_once(_: &Protocol, state: &State) -> bool {
+    let served = state.server.lock.map(|lock| Ticket { owner: lock.owner, seq: lock.attempt });
+    served.is_none_or(|ticket| !state.server.deadlines.contains_key(&ticket))
 }
 
 /// P4: a client that has nothing to say counts as many guards as the server does, whatever late

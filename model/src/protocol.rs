@@ -92,6 +92,7 @@ pub enum Sight {
     FloorRefused,
     TellsOfLoss,
     Busy,
+    OldPlace,
 }
 
 /// A set of sights.

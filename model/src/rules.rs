@@ -21,6 +21,9 @@ pub struct Rules {
     pub r4_renew_only_extends: bool,
     /// R5: a deadline counts from before the request was sent, not from its reply.
     pub r5_deadline_from_request: bool,
+    /// R5: a holder relies on no more than the lease it wanted, though a grant may last longer: a
+    /// confirm or a first renewal that sets the wanted lease may be served after the answer.
+    pub r5_no_more_than_wanted: bool,
     /// R6: whoever frees the lock passes it on in the same script, and nobody takes a free lock
     /// past the queue.
     pub r6_hand_over: bool,
@@ -34,9 +37,6 @@ pub struct Rules {
     pub r7_push_names_ticket: bool,
     /// R7: a push that can not be trusted is confirmed by a round trip.
     pub r7_confirm: bool,
-    /// R7: a confirm never shortens the lease, since the answer to a poll may have promised all of
-    /// it. (Only the first renewal of a trusted push does: that attempt polls no more.)
-    pub r7_confirm_only_extends: bool,
     /// R8: waiters poll.
     pub r8_poll: bool,
     /// R9: who gives up leaves.
@@ -49,9 +49,6 @@ pub struct Rules {
     pub r11_leave_after_loss: bool,
     /// R11: the seq of that leave is drawn before the owner can begin anew (found as A1).
     pub r11_seq_at_the_loss: bool,
-    /// An expired ticket goes out of list and sorted set together, so that asking again can not
-    /// give it two places.
-    pub one_place_each: bool,
 }
 
 impl Default for Rules {
@@ -66,20 +63,19 @@ impl Default for Rules {
             r4_ends_compare_seq: true,
             r4_renew_only_extends: true,
             r5_deadline_from_request: true,
+            r5_no_more_than_wanted: true,
             r6_hand_over: true,
             r7_floor: true,
             r7_trust_from_poll: true,
             r7_push_says_real_time: true,
             r7_push_names_ticket: true,
             r7_confirm: true,
-            r7_confirm_only_extends: true,
             r8_poll: true,
             r9_leave: true,
             r9_leave_passes_on: true,
             r10_clock_in_tokens: true,
             r11_leave_after_loss: true,
             r11_seq_at_the_loss: true,
-            one_place_each: true,
         }
     }
 }

@@ -216,8 +216,10 @@ impl Script<'_> {
         if !self.server.deadlines.contains_key(&ticket) {
             let now = self.now;
             self.server.deadlines.retain(|_, ends| *ends > now);
-            if self.rules.one_place_each {
-                self.server.queue.retain(|other| *other != ticket);
+            // The list may still have the place from before it was dead; that one counts then
+            // (docs/design.md, decision 15).
+            if self.server.queue.contains(&ticket) {
+                self.seen.add(Sight::OldPlace);
             }
             self.server.queue.push(ticket);
         } else {

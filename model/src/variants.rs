@@ -137,7 +137,7 @@ fn base() -> Vec<Variant> {
             "tries",
             "2 clients, one of which never waits (try_lock), 2 attempts each",
             Bounds { tries: true, end: 2, ..AGAIN },
-            &[Busy, HandOver, LeaseExpired, TombstoneRefused],
+            &[Busy, HandOver, LeaseExpired, TombstoneRefused, OldPlace],
         ),
         holds(
             "force",
@@ -172,6 +172,9 @@ fn dropped() -> Vec<Variant> {
         drop("r4-end-seq", "leave and release compare the owner alone", AGAIN, |r| r.r4_ends_compare_seq = false),
         drop("r4-renew-creates", "a renewal creates a hold", SMALL, |r| r.r4_renew_only_extends = false),
         drop("r5", "deadlines count from the reply", SMALL, |r| r.r5_deadline_from_request = false),
+        drop("r5-wanted", "a holder relies on all that a grant lasts", SHORT_LEASES, |r| {
+            r.r5_no_more_than_wanted = false
+        }),
         drop("r6", "a lock is freed, and whoever comes first takes it", SMALL, |r| r.r6_hand_over = false),
         drop("r7-floor", "pushes are trusted whatever their token", TRUST, |r| r.r7_floor = false),
         drop("r7-receipt", "trust counts from when the push came", TRUST, |r| r.r7_trust_from_poll = false),
@@ -180,7 +183,6 @@ fn dropped() -> Vec<Variant> {
             r.r7_push_names_ticket = false;
         }),
         drop("r7-confirm", "a late push is not confirmed", SMALL, |r| r.r7_confirm = false),
-        drop("r7-shortens", "a confirm may shorten the lease", SHORT_LEASES, |r| r.r7_confirm_only_extends = false),
         drop("r8", "waiters do not poll", SMALL, |r| r.r8_poll = false),
         drop("r9-leave", "who gives up does not leave", SMALL, |r| r.r9_leave = false),
         drop("r9-pass-on", "a leave does not pass on a grant", SMALL, |r| r.r9_leave_passes_on = false),
@@ -189,8 +191,5 @@ fn dropped() -> Vec<Variant> {
         }),
         drop("r11", "a lost hold does not leave", SMALL, |r| r.r11_leave_after_loss = false),
         drop("r11-seq", "the leave after a loss draws its seq late (A1)", AGAIN, |r| r.r11_seq_at_the_loss = false),
-        drop("one-place", "an expired ticket stays in the list when it asks again", AGAIN, |r| {
-            r.one_place_each = false
-        }),
     ]
 }
