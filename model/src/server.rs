@@ -186,6 +186,10 @@ impl Script<'_> {
         }
         if self.server.lock.is_none() {
             self.note_overtaking(owner);
+            if !self.rules.r6_hand_over {
+                // `advance` would have found its own ticket.
+                self.purge(ticket);
+            }
             let token = self.hold(ticket, self.bounds.lease);
             return Acquired::Held { token, holds: 1, left: self.bounds.lease };
         }
