@@ -1,0 +1,81 @@
+//! The rules of the protocol as switches. All are on; a run that drops one must break a property.
+
+/// One switch for each thing that could be forgotten. `true`: as the design has it.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// R1: a retry of the seq that was served last gets the same answer, and counts nothing anew.
+    pub r1_retry_is_served_once: bool,
+    /// R1: a nested acquire sets the count to what it expects and one more, it never adds.
+    pub r1_count_is_set: bool,
+    /// R2: an acquire that comes after its `not_after` is refused.
+    pub r2_not_after: bool,
+    /// R3: leave and release write a tombstone when a copy of the acquire may be under way.
+    pub r3_tombstone: bool,
+    /// R3: leave and release take the ticket of their attempt out of the queue.
+    pub r3_purge: bool,
+    /// R4: renew and confirm compare the token too, not the owner alone.
+    pub r4_renew_compares_token: bool,
+    /// R4: leave and release end nothing that has a later seq than theirs.
+    pub r4_ends_compare_seq: bool,
+    /// R4: a renewal never creates a hold.
+    pub r4_renew_only_extends: bool,
+    /// R5: a deadline counts from before the request was sent, not from its reply.
+    pub r5_deadline_from_request: bool,
+    /// R5: a holder relies on no more than the lease it wanted, though a grant may last longer: a
+    /// confirm or a first renewal that sets the wanted lease may be served after the answer.
+    pub r5_no_more_than_wanted: bool,
+    /// R6: whoever frees the lock passes it on in the same script, and nobody takes a free lock
+    /// past the queue.
+    pub r6_hand_over: bool,
+    /// R7: a push with a token up to the floor of the last answer "queued" is from before it.
+    pub r7_floor: bool,
+    /// R7: trust ends one grant time after the last poll was sent, not after the push came.
+    pub r7_trust_from_poll: bool,
+    /// R7: the push says for how long the grant was really made, which its ticket's deadline caps.
+    pub r7_push_says_real_time: bool,
+    /// R7: a push is for the attempt whose ticket it names, not for any of its owner.
+    pub r7_push_names_ticket: bool,
+    /// R7: a push that can not be trusted is confirmed by a round trip.
+    pub r7_confirm: bool,
+    /// R8: waiters poll.
+    pub r8_poll: bool,
+    /// R9: who gives up leaves.
+    pub r9_leave: bool,
+    /// R9: a leave that finds its attempt granted frees the lock and passes it on.
+    pub r9_leave_passes_on: bool,
+    /// R10: the clock keeps tokens growing when the stored one is lost.
+    pub r10_clock_in_tokens: bool,
+    /// R11: a lost hold leaves.
+    pub r11_leave_after_loss: bool,
+    /// R11: the seq of that leave is drawn before the owner can begin anew (found as A1).
+    pub r11_seq_at_the_loss: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            r1_retry_is_served_once: true,
+            r1_count_is_set: true,
+            r2_not_after: true,
+            r3_tombstone: true,
+            r3_purge: true,
+            r4_renew_compares_token: true,
+            r4_ends_compare_seq: true,
+            r4_renew_only_extends: true,
+            r5_deadline_from_request: true,
+            r5_no_more_than_wanted: true,
+            r6_hand_over: true,
+            r7_floor: true,
+            r7_trust_from_poll: true,
+            r7_push_says_real_time: true,
+            r7_push_names_ticket: true,
+            r7_confirm: true,
+            r8_poll: true,
+            r9_leave: true,
+            r9_leave_passes_on: true,
+            r10_clock_in_tokens: true,
+            r11_leave_after_loss: true,
+            r11_seq_at_the_loss: true,
+        }
+    }
+}

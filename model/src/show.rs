@@ -1,0 +1,159 @@
+//! Counterexamples in words. Clients are A, B, C; `#2` is a request with the seq 2; `t1` a tick.
+
+use std::fmt::{Display, Formatter, Result};
+
+use crate::client::{Client, Hold, Stage};
+use crate::network::{Answer, ClientId, Message, Push, Request};
+use crate::protocol::{Action, State};
+use crate::server::Server;
+
+fn name(client: ClientId) -> char {
+    char::from(b'A' + client)
+}
+
+fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+impl Display for Action {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match *self {
+            Self::Tick => f.write_str("the clock ticks"),
+            Self::Start(id) => write!(f, "{} asks for the lock", name(id)),
+            Self::Retry(id) => write!(f, "{} sends its request again", name(id)),
+            Self::RetryLeave(id) => write!(f, "{} sends its leave again", name(id)),
+            Self::GiveUp(id) => write!(f, "{} gives up", name(id)),
+            Self::Poll(id) => write!(f, "{} polls", name(id)),
+            Self::Renew(id) => write!(f, "{} renews", name(id)),
+            Self::Enter(id) => write!(f, "{} asks for one more hold", name(id)),
+            Self::Unlock(id) => write!(f, "{} ends a guard", name(id)),
+            Self::NoticeLoss(id) => write!(f, "{} notices that its deadline has passed", name(id)),
+            Self::SendLateLeave(id) => write!(f, "{} sends the leave of the hold that it lost", name(id)),
+            Self::Deliver(message @ Message::ToServer { .. }) => write!(f, "the server serves {message}"),
+            Self::Deliver(message) => write!(f, "{} receives {message}", name(message.client())),
+            Self::Lose(message) => write!(f, "lost: {message}"),
+            Self::Clear => f.write_str("somebody polls without a ticket"),
+            Self::ForceUnlock => f.write_str("somebody forces the lock"),
+            Self::Restart => f.write_str("the server restarts without its data"),
+        }
+    }
+}
+
+impl Display for Message {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            Self::ToServer { from, request } => write!(f, "[{} {request}]", name(*from)),
+            Self::Reply { to, request, answer } => write!(f, "[{} {request} = {answer}]", name(*to)),
+            Self::Pushed { to, push } => write!(f, "[push to {}: {push}]", name(*to)),
+        }
+    }
+}
+
+impl Display for Request {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match *self {
+            Self::Acquire { seq, copy, sent, nested } => {
+                write!(f, "acquire #{seq}")?;
+                if let Some(nested) = nested {
+                    write!(f, " to re-enter token {} with {}", nested.token, nested.holds)?;
+                }
+                write!(f, ", sent t{sent}{}", Copy(copy))
+            }
+            Self::Poll { seq, sent } => write!(f, "poll #{seq}, sent t{sent}"),
+            Self::Leave { seq, last, copy, .. } => write!(f, "leave up to #{seq}{}{}", Last(last), Copy(copy)),
+            Self::Release { seq, holds, last, copy, .. } => {
+                write!(f, "release #{seq} to {holds}{}{}", Last(last), Copy(copy))
+            }
+            Self::Renew { token, sent, .. } => write!(f, "renew token {token}, sent t{sent}"),
+        }
+    }
+}
+
+struct Copy(u8);
+
+impl Display for Copy {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        if self.0 > 0 { write!(f, ", copy {}", self.0 + 1) } else { Ok(()) }
+    }
+}
+
+/// Until when a copy of the acquire may be served.
+struct Last(u8);
+
+impl Display for Last {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        if self.0 > 0 { write!(f, ", copies until t{}", self.0) } else { Ok(()) }
+    }
+}
+
+impl Display for Answer {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            Self::Acquired(answer) => write!(f, "{answer:?}"),
+            Self::Polled(answer) => write!(f, "{answer:?}"),
+            Self::Left(answer) => write!(f, "{answer:?}"),
+            Self::Released(answer) => write!(f, "{answer:?}"),
+            Self::Renewed(answer) => write!(f, "{answer:?}"),
+        }
+    }
+}
+
+impl Display for Push {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            Self::Grant { seq, token, lasts } => write!(f, "grant of #{seq}, token {token}, for {lasts}"),
+            Self::Revoked { token } => write!(f, "token {token} is revoked"),
+        }
+    }
+}
+
+impl Display for State {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        writeln!(f, "t{} {}", self.now, self.server)?;
+        for (id, client) in (0..).zip(&self.clients) {
+            writeln!(f, "       {}: {client}", name(id))?;
+        }
+        write!(f, "       under way: {}", list(self.network.iter()))
+    }
+}
+
+impl Display for Server {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self.lock {
+            Some(lock) => {
+                let owner = name(lock.owner);
+                write!(f, "{owner} owns it x{} since #{}", lock.holds, lock.attempt)?;
+                write!(f, ", token {}, until t{}", lock.token, lock.expires)?;
+            }
+            None => f.write_str("free")?,
+        }
+        let place = |ticket: &crate::server::Ticket| match self.deadlines.get(ticket) {
+            Some(ends) => format!("{}#{} until t{ends}", name(ticket.owner), ticket.seq),
+            None => format!("{}#{} dead", name(ticket.owner), ticket.seq),
+        };
+        write!(f, "; queue: {}", list(self.queue.iter().map(place)))?;
+        let left = |(owner, tombstone): &(ClientId, crate::server::Tombstone)| {
+            format!("{} up to #{} until t{}", name(*owner), tombstone.seq, tombstone.until)
+        };
+        write!(f, "; left: {}", list(self.tombstones.iter().map(left)))
+    }
+}
+
+impl Display for Client {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match &self.stage {
+            Stage::Idle => f.write_str("idle")?,
+            Stage::Asking { request, .. } => write!(f, "asking, {request}")?,
+            Stage::Waiting { seq, asked, floor, confirming, .. } => {
+                write!(f, "waiting #{seq}, last told so when asked at t{asked}, floor {floor}")?;
+                confirming.iter().try_for_each(|request| write!(f, ", confirming: {request}"))?;
+            }
+            Stage::Holding(Hold { token, deadline, guards, pending, .. }) => {
+                write!(f, "holding with {guards} guards, token {token}, until t{deadline}")?;
+                pending.iter().try_for_each(|request| write!(f, ", unanswered: {request}"))?;
+            }
+        }
+        self.leaving.iter().try_for_each(|leave| write!(f, "; leaving: {leave}"))?;
+        if self.unsent.is_some() { f.write_str("; a leave not sent yet") } else { Ok(()) }
+    }
+}
