@@ -50,7 +50,7 @@ impl Actor {
         let calm = self.world.state().calm;
         let kind = self.world.below(100);
         // More than a round trip in a calm world.
-        let patience = Duration::from_millis(10 + self.world.below(2500));
+        let patience = Duration::from_millis(50 + self.world.below(2500));
         match kind {
             0..3 if calm => return,
             0..3 => return self.force(lock).await,
@@ -146,8 +146,9 @@ impl Actor {
     /// Mostly short; now and then longer than any lease.
     async fn pass_time(&self) {
         let most = match self.world.below(100) {
-            _ if self.world.state().calm => 10,
             0..70 => 10,
+            // Long enough for polls; nobody is to lose anything.
+            _ if self.world.state().calm => 200,
             70..95 => 60,
             95..99 => 600,
             _ => 6000,

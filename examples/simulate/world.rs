@@ -25,6 +25,8 @@ pub struct Climate {
     push_late: f64,
     push_duplicated: f64,
     refused: f64,
+    /// How long a message takes when nothing goes wrong, in ms.
+    calm_way: u64,
     /// How many of its seconds the server counts in one of ours.
     pub rate: f64,
 }
@@ -55,6 +57,7 @@ impl Climate {
             push_late: up_to(0.5),
             push_duplicated: up_to(0.3),
             refused,
+            calm_way: up_to(12.0) as u64,
             // The drift that leases allow for is 1 %.
             rate: 0.995 + 0.01 * rng.f64(),
         }
@@ -300,7 +303,7 @@ impl State {
     /// Mostly short; sometimes longer than a request may take, or than a lease.
     fn way(&mut self, slow: f64, late: f64, kind: &'static str) -> Duration {
         if self.calm {
-            return Duration::from_millis(1);
+            return Duration::from_millis(self.climate.calm_way);
         }
         let most = if self.happens(late, kind) {
             LATEST.as_millis() as u64

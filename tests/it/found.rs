@@ -310,3 +310,55 @@ impl fairlock::embedded::Faults for Far {
         vec![fairlock::embedded::Trip { there: way, back: Some(way) }]
     }
 }
+
+/// M1, by the model's author: a view of a hold stayed valid when the last guard had gone, though the
+/// release was on its way and the next holder might be in.
+#[tokio::test]
+async fn m1_a_view_is_not_valid_after_the_last_guard() {
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
+        let guard = client.lock("m1").lock().await.unwrap();
+        let view = guard.held();
+        assert!(view.is_valid());
+        drop(guard);
+        assert!(!view.is_valid() && view.valid_for().is_zero());
+    })
+    .await;
+}
+
+/// M2, by the model's author: an unlock freed the lock, its answer was lost, and what the repeated
+/// request found and freed was a late copy of the acquire: the unlock said that the lock was lost.
+#[cfg(feature = "embedded")]
+#[tokio::test(start_paused = true)]
+async fn m2_an_unlock_that_was_repeated_is_not_a_loss() {
+    let timing = Timing::default();
+    let server = fairlock::EmbeddedServer::with_faults(LateCopy { releases: std::sync::atomic::AtomicU32::new(0) });
+    let client = timing.builder().embedded(&server).unwrap();
+    let guard = client.lock("m2").lock().await.unwrap();
+    let unlock = tokio::spawn(guard.unlock());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // So it asks again while it still waits.
+    server.disconnect(client.id());
+    assert_eq!(unlock.await.unwrap().unwrap(), fairlock::Unlocked::Freed);
+    assert!(!client.lock("m2").is_locked().await.unwrap());
+}
+
+/// A second copy of each acquire comes when the first release has run, whose answer is lost.
+#[cfg(feature = "embedded")]
+struct LateCopy {
+    releases: std::sync::atomic::AtomicU32,
+}
+
+#[cfg(feature = "embedded")]
+impl fairlock::embedded::Faults for LateCopy {
+    fn request(&self, _client: &str, script: &str) -> Vec<fairlock::embedded::Trip> {
+        let at_once = fairlock::embedded::Trip::AT_ONCE;
+        match script {
+            "acquire" => vec![at_once, fairlock::embedded::Trip { there: Duration::from_millis(50), back: None }],
+            "release" if self.releases.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 => {
+                vec![fairlock::embedded::Trip { back: None, ..at_once }]
+            }
+            _ => vec![at_once],
+        }
+    }
+}
