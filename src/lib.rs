@@ -116,6 +116,8 @@
 //! # Features
 //!
 //! - `tls`: `rediss://` by rustls.
+//! - `embedded`: a server inside this process, for a first look and for tests of code that locks; see
+//!   the module of that name.
 //!
 //! The protocol, its rules and where each is kept: `docs/design.md` in the repository.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -152,7 +154,7 @@ pub use lock::{FairLock, Holder, LockStatus, Waiting};
 pub use options::LockClientBuilder;
 pub use owner::Owner;
 
-/// The code blocks of the README are tests.
-#[cfg(doctest)]
+/// The code blocks of the README are tests; one of them needs the feature.
+#[cfg(all(doctest, feature = "embedded"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// What the layers below the public page are called. None of them may know the page.
 const BELOW: [&str; 8] = ["acquire", "core", "hold", "lease", "owner", "release", "wake", "watchdog"];
-const PAGE: [&str; 4] = ["client", "guard", "lock", "options"];
+const PAGE: [&str; 5] = ["client", "embedded", "guard", "lock", "options"];
 
 fn files(dir: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
