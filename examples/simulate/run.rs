@@ -46,6 +46,19 @@ pub fn run(seed: u64, verbose: bool) -> Outcome {
     })
 }
 
+/// Whoever is alive has a place: the sorted set is never without its list.
+async fn look_on(world: Arc<World>, server: EmbeddedServer) {
+    loop {
+        sleep(Duration::from_millis(20)).await;
+        let keys = server.keys();
+        for name in keys.iter().filter_map(|key| key.strip_suffix(":deadlines")) {
+            if !keys.contains(&format!("{name}:queue")) {
+                world.state().checker.said("P3", format!("{name} has living waiters and no queue"));
+            }
+        }
+    }
+}
+
 /// A process: a client and its actors.
 struct Process {
     client: LockClient,
@@ -72,9 +85,11 @@ impl Stage {
         for _ in 0..processes {
             self.start_process();
         }
+        let looking_on = tokio::spawn(look_on(self.world.clone(), self.server.clone()));
         while self.world.state().checker.violations.is_empty() && !self.has_seen_enough() {
             self.trouble().await;
         }
+        looking_on.abort();
         if self.world.state().checker.violations.is_empty() {
             self.come_to_rest().await;
         }
@@ -127,7 +142,7 @@ impl Stage {
             .operation_timeout(timeout)
             .poll_interval(poll)
             .grant_ttl(grant)
-            .waiter_ttl(grant.max(2 * poll) + ms(0, 1000))
+            .waiter_ttl(grant.max(2 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) })
             .lease(shortest_lease + ms(0, 3000));
         (builder, shortest_lease)
     }
@@ -136,8 +151,10 @@ impl Stage {
     async fn trouble(&mut self) {
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
         let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
-        match self.world.below(12) {
-            0..3 => self.pause(victim),
+        match self.world.below(13) {
+            0..3 => self.pause(self.processes.get(victim)),
+            // The host of all their machines.
+            12 => self.pause(&self.processes),
             3..6 => self.kill(victim),
             6..9 => self.disconnect(victim),
             9 => self.restart_server(false).await,
@@ -150,16 +167,16 @@ impl Stage {
         }
     }
 
-    fn pause(&self, victim: usize) {
-        let Some(process) = self.processes.get(victim) else { return };
-        let (world, id) = (self.world.clone(), process.client.id().to_owned());
+    fn pause<'a>(&self, victims: impl IntoIterator<Item = &'a Process>) {
+        let world = self.world.clone();
+        let victims: Vec<_> = victims.into_iter().map(|victim| victim.client.id().to_owned()).collect();
         // Half of them long enough to lose everything.
         let most = if world.chance(0.5) { 7000 } else { 300 };
         let length = Duration::from_millis(world.below(most));
         tokio::spawn(async move {
-            world.pause(&id);
+            victims.iter().for_each(|victim| world.pause(victim));
             sleep(length).await;
-            world.go_on(&id);
+            victims.iter().for_each(|victim| world.go_on(victim));
         });
     }
 
