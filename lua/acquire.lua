@@ -39,16 +39,28 @@
 local lock, queue, deadlines, tokens, labels, left = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local request, not_after, owner, seq = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local holds, token, wait, lease = tonumber(ARGV[5]), ARGV[6], ARGV[7] == '1', tonumber(ARGV[8])
-local waiter_ttl, max_waiters, grant_ttl, token_ttl = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local waiter_ttl, max_waiters, grant_ttl, token_ttl = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), ARGV[12]
 local channel, present, label = ARGV[13], ARGV[14], ARGV[15]
 local ticket = owner .. ':' .. ARGV[4]
 
 --#include base
---#include advance
+--#include clock
+--#include grant
 
 local function answer(status, ...)
-  return { status, request, exact(now), ... }
+  return { status, request, now, ... }
 end
+
+if now > not_after then return answer('late') end
+
+-- The usual case, and the short way: nobody holds it, nobody waits, and this owner has not left.
+if holds == 0 and redis.call('EXISTS', lock, queue, left) == 0 then
+  local fresh = next_token()
+  hold(owner, ARGV[4], fresh, ARGV[8], label)
+  return answer('held', fresh, 1, lease, 0)
+end
+
+--#include advance
 
 -- The lease never shrinks here: somebody may already rely on the longer one.
 local function held_by_us(count, its_token)
@@ -57,10 +69,9 @@ local function held_by_us(count, its_token)
     redis.call('PEXPIRE', lock, lease)
     remaining = lease
   end
-  return answer('held', its_token, tonumber(count), exact(remaining), 0)
+  return answer('held', its_token, tonumber(count), remaining, 0)
 end
 
-if now > not_after then return answer('late') end
 local buried = read('GET', left)
 if buried and tonumber(buried) >= seq then return answer('left') end
 local held = read('HMGET', lock, owner, '!attempt', '!token')
@@ -102,8 +113,8 @@ end
 -- Where advance stopped at its bound somebody alive may wait beyond it (P3).
 if not held[3] and not stopped then
   local fresh = next_token()
-  hold(owner, ARGV[4], fresh, lease, label)
-  return answer('held', fresh, 1, exact(lease), 0)
+  hold(owner, ARGV[4], fresh, ARGV[8], label)
+  return answer('held', fresh, 1, lease, 0)
 end
 if not wait then return answer('busy', more and 1 or 0) end
 

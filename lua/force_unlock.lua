@@ -25,9 +25,11 @@ local request, not_after, grant_ttl, token_ttl = ARGV[1], tonumber(ARGV[2]), ton
 local channel, present = ARGV[5], ARGV[6]
 
 --#include base
+--#include clock
+--#include grant
 --#include advance
 
-if now > not_after then return { 'late', request, exact(now) } end
+if now > not_after then return { 'late', request, now } end
 local fields = read('HGETALL', lock)
 local waiting = read('LLEN', queue)
 read('ZCARD', deadlines)
@@ -49,4 +51,4 @@ if owner and token then
 end
 local more = false
 if waiting > 0 then more = advance() end
-return { #fields > 0 and 'freed' or 'free', request, exact(now), token or '', more and 1 or 0 }
+return { #fields > 0 and 'freed' or 'free', request, now, token or '', more and 1 or 0 }

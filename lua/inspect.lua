@@ -16,6 +16,7 @@ local lock, queue, deadlines, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local request, most = ARGV[1], tonumber(ARGV[2])
 
 --#include base
+--#include clock
 
 local fields = read('HGETALL', lock)
 local reserved, owner, holds = {}, '', 0
@@ -27,7 +28,7 @@ for i = 1, #fields, 2 do
   end
 end
 local reply = {
-  'inspected', request, exact(now), owner, holds, reserved['!token'] or '', reserved['!label'] or '',
+  'inspected', request, now, owner, holds, reserved['!token'] or '', reserved['!label'] or '',
   exact(redis.call('PTTL', lock)), read('ZCARD', deadlines),
 }
 local tickets = most > 0 and read('LRANGE', queue, 0, most - 1) or {}

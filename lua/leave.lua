@@ -28,6 +28,8 @@ local request, last_ms, owner, seq, ticket = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local grant_ttl, token_ttl, channel, present = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
 
 --#include base
+--#include clock
+--#include grant
 --#include advance
 --#include purge
 
@@ -44,4 +46,4 @@ local ours = held[1] and (tonumber(held[2]) or 0) <= seq
 if ours then redis.call('DEL', lock) end
 local more = false
 if (ours or not held[3]) and redis.call('LLEN', queue) > 0 then more = advance() end
-return { ours and 'freed' or 'gone', request, exact(now), ours and held[3] or '', more and 1 or 0 }
+return { ours and 'freed' or 'gone', request, now, ours and held[3] or '', more and 1 or 0 }

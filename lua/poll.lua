@@ -29,6 +29,8 @@ local request, waiter_ttl, grant_ttl, token_ttl = ARGV[1], tonumber(ARGV[2]), to
 local channel, present = ARGV[5], ARGV[6]
 
 --#include base
+--#include clock
+--#include grant
 --#include advance
 
 local token = known(read('HGET', lock, '!token'), lock)
@@ -83,7 +85,7 @@ for i = 7, #ARGV, 2 do
 end
 
 local reply = {
-  'polled', request, exact(now), more and 1 or 0, token or free_floor(),
+  'polled', request, now, more and 1 or 0, token or free_floor(),
   redis.call('PTTL', lock), redis.call('LINDEX', queue, 0) or '',
 }
 for _, value in ipairs(answers) do reply[#reply + 1] = value end

@@ -19,7 +19,7 @@
 -- ARGV[10] channel   prefix of the clients' channels
 -- ARGV[11] present   the client that asks
 --
--- Returns, after status, request, now:
+-- Returns, after status, request, now (0 where it did not look at the clock):
 --   freed, token, more   the lock was this owner's and was passed on; token is the one it held
 --   held, holds          that many remain
 --   lost                 holds > 0, but the owner does not hold under that token
@@ -31,37 +31,42 @@
 -- for holds > 0, gone for 0. A later attempt of the owner is not touched (R4).
 local lock, queue, deadlines, tokens, labels, left = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local request, last_ms, owner, seq, holds = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local token, ticket, grant_ttl, token_ttl = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
+local token, ticket, grant_ttl, token_ttl = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9]
 local channel, present = ARGV[10], ARGV[11]
 
 --#include base
---#include advance
---#include purge
 
 local held = read('HMGET', lock, owner, '!attempt', '!token')
 local last = tonumber(held[2]) or 0
 
 if holds > 0 then
-  if not held[1] or held[3] ~= token then return { 'lost', request, exact(now) } end
-  if last > seq then return { 'stale', request, exact(now) } end
+  if not held[1] or held[3] ~= token then return { 'lost', request, 0 } end
+  if last > seq then return { 'stale', request, 0 } end
   if last < seq then redis.call('HSET', lock, owner, holds, '!attempt', ARGV[4]) end
-  return { 'held', request, exact(now), last == seq and tonumber(held[1]) or holds }
+  return { 'held', request, 0, last == seq and tonumber(held[1]) or holds }
 end
 
-local waiting = read('LLEN', queue)
-if waiting > 0 or last_ms > 0 then
+local ours = held[1] and last <= seq
+-- The usual case, and the short way: nobody waits.
+if ours and last_ms == 0 and redis.call('EXISTS', queue) == 0 then
+  redis.call('DEL', lock)
+  return { 'freed', request, 0, held[3], 0 }
+end
+
+--#include clock
+--#include grant
+--#include advance
+--#include purge
+
+if last_ms > 0 then
+  read('LLEN', queue)
   read('ZCARD', deadlines)
   read('HEXISTS', labels, present)
   last_token()
   read('GET', left)
-end
-
-if last_ms > 0 then
   bury(left, seq, last_ms)
   purge(ticket)
 end
-local ours = held[1] and last <= seq
-if ours then redis.call('DEL', lock) end
 local more = false
-if waiting > 0 and (ours or not held[3]) then more = advance() end
-return { ours and 'freed' or 'gone', request, exact(now), ours and held[3] or '', more and 1 or 0 }
+if ours or not held[3] then more = advance(ours) end
+return { ours and 'freed' or 'gone', request, now, ours and held[3] or '', more and 1 or 0 }

@@ -19,13 +19,14 @@ local lock = KEYS[1]
 local request, owner, token, lease, only = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
 --#include base
+--#include clock
 
 local held = read('HMGET', lock, owner, '!attempt', '!token')
-if not held[1] or held[3] ~= token then return { 'lost', request, exact(now) } end
+if not held[1] or held[3] ~= token then return { 'lost', request, now } end
 local remaining = redis.call('PTTL', lock)
 -- A late copy of a renewal must not cut the longer lease that a nested hold asked for since.
 if remaining < lease or held[2] == only then
   redis.call('PEXPIRE', lock, lease)
   remaining = lease
 end
-return { 'renewed', request, exact(now), exact(remaining) }
+return { 'renewed', request, now, exact(remaining) }

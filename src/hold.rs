@@ -142,7 +142,7 @@ pub(crate) struct Origin {
     pub(crate) attempt: u64,
     pub(crate) deadline: Instant,
     /// When the request that gave this deadline was sent; `None` for a trusted push, which is to
-    /// be renewed at once.
+    /// be renewed soon.
     pub(crate) renewed: Option<Instant>,
     pub(crate) lease: Duration,
     /// Renewed by a watchdog until the last guard is gone.

@@ -56,7 +56,10 @@ pub(crate) async fn watch(hold: Arc<Hold>) {
     done.run_until_cancelled(async {
         let mut only = hold.renewed().is_none().then_some(hold.attempt);
         loop {
-            let due = hold.renewed().map_or_else(now, |renewed| lease::next_renewal(renewed, hold.lease()));
+            let due = hold.renewed().map_or_else(
+                || lease::first_renewal(hold.began, hold.deadline()),
+                |renewed| lease::next_renewal(renewed, hold.lease()),
+            );
             if last.is_some_and(|last| last <= due) {
                 tracing::warn!(name = %hold.seat.name, "held for max_hold: it is renewed no more");
                 return expire(hold.clone()).await;
@@ -74,7 +77,9 @@ pub(crate) async fn watch(hold: Arc<Hold>) {
 pub(crate) async fn confirm(hold: Arc<Hold>) {
     let done = hold.done.clone();
     done.run_until_cancelled(async {
-        renew_until_known(&hold, Some(hold.attempt)).await;
+        if sleep_before_deadline(&hold, lease::first_renewal(hold.began, hold.deadline())).await {
+            renew_until_known(&hold, Some(hold.attempt)).await;
+        }
     })
     .await;
 }

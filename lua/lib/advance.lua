@@ -1,39 +1,28 @@
 -- Passing a free lock on (R6). Included by every script that can find or make the lock free.
--- Uses: lock, queue, deadlines, tokens, labels, grant_ttl, token_ttl, channel, present, clock, now.
--- `present` is the client that runs the script: it is reachable, whatever its subscription does.
+-- Uses: lock, queue, deadlines, tokens, labels, grant_ttl, token_ttl, channel, present, clock, now,
+-- and grant.lua. `present` is the client that runs the script: it is reachable, whatever its
+-- subscription does.
 
 local EXAMINED_AT_MOST = 1024 -- tickets in one call, so that no call grows with the queue
-
--- Validates as it reads: what follows may already have freed the lock.
-local function last_token()
-  local last = tonumber(read('GET', tokens) or '0')
-  if not last or last >= 9007199254740991 then
-    error({ err = 'ERR fairlock: the key \'' .. tokens .. '\' does not hold a token; delete it' })
-  end
-  return last
-end
-
--- R10: the clock keeps tokens growing when the stored one was lost, the stored one when the clock
--- stands still or went back.
-local function next_token()
-  local fresh, last = clock[1] * 1000000 + clock[2], last_token()
-  return exact(last >= fresh and last + 1 or fresh)
-end
-
--- The one place where the lock goes from free to held.
-local function hold(owner, seq, token, lease, label)
-  redis.call('HSET', lock, owner, 1, '!attempt', seq, '!token', token, '!label', label)
-  redis.call('PEXPIRE', lock, lease)
-  redis.call('SET', tokens, token, 'PX', token_ttl)
-end
+local FIRST_BLOCK = 8
 
 -- `<client>:<n>:<seq>` -> owner, client, seq
 local function parts(ticket)
   return string.match(ticket, '^((.*):%d+):(%d+)$')
 end
 
--- Replaces the first `seen` places by `kept`, and forgets `removed`.
-local function drop_head(seen, kept, removed)
+-- Replaces the first `seen` places by `kept`, and forgets `removed`. `last`: there are no others.
+local function drop_head(seen, kept, removed, last)
+  if last and #kept == 0 then
+    redis.call('DEL', queue, deadlines, labels)
+    return
+  end
+  read('HDEL', labels, unpack(removed))
+  redis.call('ZREM', deadlines, unpack(removed))
+  if seen == 1 then
+    redis.call('LPOP', queue)
+    return
+  end
   local lifetime = redis.call('PTTL', queue)
   redis.call('LTRIM', queue, seen, -1)
   if #kept > 0 then
@@ -41,22 +30,22 @@ local function drop_head(seen, kept, removed)
     -- Trimmed to nothing and pushed again it would live for ever (P10).
     if lifetime > 0 then redis.call('PEXPIRE', queue, lifetime) end
   end
-  redis.call('ZREM', deadlines, unpack(removed))
-  redis.call('HDEL', labels, unpack(removed))
   if redis.call('EXISTS', queue) == 0 then redis.call('DEL', deadlines, labels) end
 end
 
 -- Makes the first live ticket that can be told of it the owner. Dead tickets on the way go for
 -- good; one whose client has no subscription is passed over and stays first in line.
--- The lock must be free. Returns `more`, whether another call would get further, and `stopped`,
--- whether it ended at its bound rather than at a winner or the end of the queue.
-local function advance()
+-- The lock must be free, or `ending`: then its hold ends here, once all that is to be written has
+-- been read. Returns `more`, whether another call would get further, and `stopped`, whether it
+-- ended at its bound rather than at a winner or the end of the queue.
+local function advance(ending)
   local kept, removed, reachable = {}, {}, {}
-  local seen, size, winner = 0, 8, nil
+  local seen, size, winner, last = 0, FIRST_BLOCK, nil, false
   while not winner and seen < EXAMINED_AT_MOST do
-    local block = redis.call('LRANGE', queue, seen, seen + size - 1)
+    local block = read('LRANGE', queue, seen, seen + size - 1)
+    last = #block < size
     if #block == 0 then break end
-    local ends = redis.call('ZMSCORE', deadlines, unpack(block))
+    local ends = read('ZMSCORE', deadlines, unpack(block))
     for i, ticket in ipairs(block) do
       seen = seen + 1
       local ends_at = tonumber(ends[i])
@@ -66,17 +55,19 @@ local function advance()
       else
         -- Never longer than the ticket's own deadline, so that many frozen waiters together cost
         -- one waiter time-to-live and not one grant each (P6).
-        local token, lease = nil, math.min(grant_ttl, ends_at - now)
+        local token, lease, label = nil, exact(math.min(grant_ttl, ends_at - now)), nil
         if reachable[client] ~= false then
-          token = next_token()
+          label, token = read('HGET', labels, ticket) or '', next_token()
           -- The message says for how long: the waiter's own settings may differ from ours (R7).
-          local message = 'grant ' .. token .. ' ' .. exact(lease) .. ' ' .. ticket .. ' ' .. lock
+          local message = 'grant ' .. token .. ' ' .. lease .. ' ' .. ticket .. ' ' .. lock
           reachable[client] = redis.call('PUBLISH', channel .. client, message) > 0 or client == present
         end
         if reachable[client] then
-          hold(owner, seq, token, lease, redis.call('HGET', labels, ticket) or '')
+          if ending then redis.call('DEL', lock) end
+          hold(owner, seq, token, lease, label)
           removed[#removed + 1] = ticket
           winner = ticket
+          last = last and i == #block
           break
         end
         kept[#kept + 1] = ticket
@@ -84,7 +75,8 @@ local function advance()
     end
     size = 128
   end
-  if #removed > 0 then drop_head(seen, kept, removed) end
+  if #removed > 0 then drop_head(seen, kept, removed, last) end
+  if ending and not winner then redis.call('DEL', lock) end
   local stopped = not winner and seen >= EXAMINED_AT_MOST
   return stopped and #removed > 0, stopped
 end

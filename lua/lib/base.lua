@@ -1,7 +1,4 @@
 -- Shared by every script, after it has named its KEYS.
--- The server's clock is the only one that decides who is late (design section 5).
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 -- Numbers past 2^31 leave as text: `..` and `tostring` would round a time to 14 digits.
 local function exact(number)

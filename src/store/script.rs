@@ -35,6 +35,8 @@ scripts! {
 
 const PARTS: &[(&str, &str)] = &[
     ("--#include base", include_str!("../../lua/lib/base.lua")),
+    ("--#include clock", include_str!("../../lua/lib/clock.lua")),
+    ("--#include grant", include_str!("../../lua/lib/grant.lua")),
     ("--#include advance", include_str!("../../lua/lib/advance.lua")),
     ("--#include purge", include_str!("../../lua/lib/purge.lua")),
 ];

@@ -235,7 +235,8 @@ impl Bench {
         let mut words = flatten(self.eval(script, &keys, &args).await?);
         assert_eq!(words[1], "77", "the echo of {call}");
         let told: i64 = words[2].parse().unwrap();
-        assert!((now - 1..now + 5000).contains(&told), "the time of {call}");
+        let unlooked = told == 0 && verb == "release";
+        assert!(unlooked || (now - 1..now + 5000).contains(&told), "the time of {call}");
         words.drain(1..3);
         Ok(words)
     }

@@ -271,9 +271,9 @@ async fn s2_a_grant_that_outlives_a_short_lease_is_not_relied_on() {
     holder.unlock().await.unwrap();
     let guard = waiting.await.unwrap();
     assert!(guard.valid_for() <= timing.operation_timeout, "{:?}", guard.valid_for());
-    tokio::time::sleep(Duration::from_millis(10)).await;
+    tokio::time::sleep(Duration::from_millis(60)).await;
     let left = one.lock("s2").status().await.unwrap().holder.unwrap().lease_left;
-    assert!(left <= timing.operation_timeout, "and the server is told at once: {left:?}");
+    assert!(left <= timing.operation_timeout, "and the server is told soon: {left:?}");
     assert_eq!(guard.lost().await, Loss::Expired);
 }
 

@@ -164,6 +164,7 @@ const COMMANDS: &[Command] = &[
     ("HSET", -4, Keyspace::hset),
     ("LINDEX", 3, Keyspace::lindex),
     ("LLEN", 2, Keyspace::llen),
+    ("LPOP", 2, Keyspace::lpop),
     ("LPUSH", -3, Keyspace::lpush),
     ("LRANGE", 4, Keyspace::lrange),
     ("LREM", 4, Keyspace::lrem),
@@ -401,6 +402,10 @@ impl Keyspace {
             list.0.len()
         };
         count(self.change(&words[0], push)?)
+    }
+
+    fn lpop(&mut self, words: Words<'_>) -> Outcome {
+        Ok(bulk_or_nil(self.change(&words[0], |list: &mut List| list.0.pop_front())?.as_ref()))
     }
 
     fn rpop(&mut self, words: Words<'_>) -> Outcome {
