@@ -156,3 +156,32 @@ fn terms(options: &Options, client: String) -> Terms {
         operation_timeout: options.operation_timeout,
     }
 }
+
+#[cfg(all(test, feature = "embedded"))]
+mod tests {
+    use super::LockClient;
+    use std::time::Duration;
+
+    /// What has ended must not stay on the list until it would have been due.
+    #[tokio::test(start_paused = true)]
+    async fn only_what_is_held_is_on_the_watchdogs_list() {
+        let client = LockClient::embedded().unwrap();
+        let lock = client.lock("a");
+        let kept = client.lock("kept").lock().await.unwrap();
+        let listed = || client.core.watchdog.listed();
+        for _ in 0..3 {
+            let guard = lock.lock().await.unwrap();
+            assert_eq!(listed(), 2);
+            guard.unlock().await.unwrap();
+            drop(lock.lock().await.unwrap());
+            // Its release is the background's.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert_eq!(listed(), 1);
+        }
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(kept.is_valid());
+        assert_eq!(listed(), 1);
+        client.close().await.unwrap();
+        assert_eq!(listed(), 0);
+    }
+}

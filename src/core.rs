@@ -22,7 +22,7 @@ use crate::store::keys::Keys;
 use crate::store::reply::Push;
 use crate::store::{Ending, Host, Listener, Scripts, StoreError, now};
 use crate::wake::Wake;
-use crate::watchdog;
+use crate::watchdog::{self, Watchdog};
 
 /// How many names and holds are resumed at once after a reconnect.
 const RESUMED_TOGETHER: usize = 64;
@@ -34,6 +34,7 @@ pub(crate) struct Core {
     pub(crate) scripts: Scripts,
     pub(crate) wake: Wake,
     pub(crate) seats: Seats,
+    pub(crate) watchdog: Watchdog,
     /// Cancelled by `close`: new calls are refused and waits end.
     pub(crate) closing: CancellationToken,
     pub(crate) tasks: TaskTracker,
@@ -57,6 +58,7 @@ impl Core {
             scripts,
             wake: Wake::default(),
             seats: Seats::default(),
+            watchdog: Watchdog::default(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             runtime,

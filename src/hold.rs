@@ -166,7 +166,7 @@ pub(crate) struct Hold {
     pub(crate) warned: AtomicBool,
     /// Cancelled when the hold is lost.
     pub(crate) lost: CancellationToken,
-    /// Cancelled by the final unlock: the watchdog ends.
+    /// Cancelled by the final unlock: a renewal under way ends.
     pub(crate) done: CancellationToken,
     state: Mutex<State>,
 }
@@ -181,8 +181,10 @@ struct State {
     renewed: Option<Instant>,
     lease: Duration,
     watched: bool,
-    /// Somebody has the loss as a token, or a watchdog sees to it.
+    /// Somebody has the loss as a token, or the watchdog sees to it.
     timed: bool,
+    /// When the watchdog comes next.
+    due: Option<Instant>,
     last_ms: i64,
     end: Option<End>,
 }
@@ -195,7 +197,7 @@ pub(crate) enum End {
 }
 
 impl Hold {
-    /// A hold with its first guard's count, and its watchdog if it has one.
+    /// A hold with its first guard's count, and the watchdog's eye on it if it is to be renewed.
     pub(crate) fn begin(seat: &Arc<Seat>, origin: Origin) -> Arc<Self> {
         let hold = Arc::new(Self {
             seat: seat.clone(),
@@ -215,15 +217,14 @@ impl Hold {
                 lease: origin.lease,
                 watched: origin.watched,
                 timed: origin.watched,
+                due: None,
                 last_ms: origin.last_ms,
                 end: None,
             }),
         });
         *lock(&seat.hold) = Arc::downgrade(&hold);
-        if origin.watched {
-            seat.core.spawn(watchdog::watch(hold.clone()));
-        } else if origin.renewed.is_none() {
-            seat.core.spawn(watchdog::confirm(hold.clone()));
+        if origin.watched || origin.renewed.is_none() {
+            seat.core.watchdog.expect(&hold);
         }
         hold
     }
@@ -301,16 +302,38 @@ impl Hold {
             start
         };
         if start {
-            self.seat.core.spawn(watchdog::watch(self.clone()));
+            self.seat.core.watchdog.expect(self);
         }
         true
     }
 
-    /// Whether a watchdog keeps it: it is not over, its lease not a fixed one, max_hold not reached.
+    /// Whether the watchdog keeps it: it is not over, its lease not a fixed one, max_hold not reached.
     pub(crate) fn is_renewed(&self) -> bool {
+        let may_go_on = self.renewed_until().is_none_or(|last| now() < last);
         let state = lock(&self.state);
-        let may_go_on = self.seat.core.options.max_hold.is_none_or(|longest| now() < self.began + longest);
         state.watched && state.end.is_none() && may_go_on && !self.done.is_cancelled()
+    }
+
+    /// When max_hold is reached, if there is one.
+    pub(crate) fn renewed_until(&self) -> Option<Instant> {
+        self.seat.core.options.max_hold.map(|longest| self.began + longest)
+    }
+
+    /// When the watchdog is to come, in place of what was said before, which is returned. `None`: it
+    /// need not come, the hold is over.
+    pub(crate) fn set_due(&self, due: Instant) -> Option<Option<Instant>> {
+        let mut state = lock(&self.state);
+        let wanted = state.end.is_none() && !self.done.is_cancelled();
+        wanted.then(|| state.due.replace(due))
+    }
+
+    /// The watchdog need not come any more.
+    pub(crate) fn dismiss(&self) {
+        self.done.cancel();
+        let due = lock(&self.state).due.take();
+        if let Some(due) = due {
+            self.seat.core.watchdog.forget(due, self.attempt);
+        }
     }
 
     /// One guard less; the server is told by a release.
@@ -340,7 +363,7 @@ impl Hold {
     /// The server has freed it at our word.
     pub(crate) fn freed(&self) {
         lock(&self.state).end.get_or_insert(End::Freed);
-        self.done.cancel();
+        self.dismiss();
     }
 
     /// Tells the holder, once, and sends the leave of R11, so that no late copy of its acquire
@@ -359,7 +382,7 @@ impl Hold {
             let last_ms = state.last_ms.max(core.scripts.not_after());
             Departure { seq, attempt: self.attempt, last_ms, lease: state.lease }
         };
-        self.done.cancel();
+        self.dismiss();
         self.lost.cancel();
         tracing::warn!(name = %self.seat.name, token = self.token, %loss, "lost a lock");
         core.leave(&self.seat, departure);

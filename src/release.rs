@@ -111,7 +111,7 @@ impl Release {
         let core = &hold.seat.core;
         let sent = self.next(hold.live());
         if sent.holds == 0 {
-            hold.done.cancel();
+            hold.dismiss();
         }
         hold.unsure();
         let ticket = hold.seat.ticket(hold.attempt);

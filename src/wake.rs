@@ -66,7 +66,8 @@ pub(crate) enum Verdict {
 /// The attempts of one client that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
-    waiters: Mutex<BTreeMap<String, Arc<Waiter>>>,
+    /// By seq, which no two attempts of a client share.
+    waiters: Mutex<BTreeMap<u64, Arc<Waiter>>>,
     /// Those with a place, by lock key; a name is here exactly while its poller runs.
     queues: Mutex<BTreeMap<String, Queue>>,
 }
@@ -137,20 +138,14 @@ impl Waiter {
 impl Wake {
     /// Before anything is sent for this ticket.
     pub(crate) fn register(&self, keys: &Arc<Keys>, seq: u64, ticket: String, lease: Duration) -> Arc<Waiter> {
-        let waiter = Arc::new(Waiter {
-            seq,
-            ticket: ticket.clone(),
-            lease,
-            keys: keys.clone(),
-            news: Mutex::default(),
-            bell: Notify::new(),
-        });
-        lock(&self.waiters).insert(ticket, waiter.clone());
+        let waiter =
+            Arc::new(Waiter { seq, ticket, lease, keys: keys.clone(), news: Mutex::default(), bell: Notify::new() });
+        lock(&self.waiters).insert(seq, waiter.clone());
         waiter
     }
 
     pub(crate) fn deregister(&self, waiter: &Waiter) {
-        lock(&self.waiters).remove(&waiter.ticket);
+        lock(&self.waiters).remove(&waiter.seq);
         if let Some(queue) = lock(&self.queues).get_mut(&waiter.keys.lock) {
             queue.tickets.remove(&waiter.seq);
             if queue.tickets.is_empty() {
@@ -205,9 +200,10 @@ impl Wake {
     }
 
     pub(crate) fn granted(&self, ticket: &str, grant: Grant) {
-        let waiter = lock(&self.waiters).get(ticket).cloned();
+        let seq = ticket.rsplit(':').next().and_then(|seq| seq.parse().ok());
+        let waiter = seq.and_then(|seq: u64| lock(&self.waiters).get(&seq).cloned());
         // Unknown: its attempt is over, and its leave passes the lock on.
-        if let Some(waiter) = waiter {
+        if let Some(waiter) = waiter.filter(|waiter| waiter.ticket == ticket) {
             waiter.tell(|news| {
                 if news.pushed.is_none_or(|known| known.token < grant.token) {
                     news.pushed = Some(grant);
@@ -218,9 +214,10 @@ impl Wake {
 
     /// A hold that is about to begin was ended by force before it did.
     pub(crate) fn revoked(&self, lock_key: &str, owner: &str, token: u64) {
-        let (from, to) = (format!("{owner}:"), format!("{owner};"));
+        let of_owner = format!("{owner}:");
         let waiters = lock(&self.waiters);
-        for waiter in waiters.range(from..to).map(|(_, waiter)| waiter).filter(|waiter| waiter.keys.lock == lock_key) {
+        let theirs = |waiter: &&Arc<Waiter>| waiter.ticket.starts_with(&of_owner) && waiter.keys.lock == lock_key;
+        for waiter in waiters.values().filter(theirs) {
             let mut news = lock(&waiter.news);
             news.revoked = news.revoked.max(Some(token));
         }

@@ -1,13 +1,16 @@
-//! Keeping a hold: one task for each, until the final unlock cancels it.
+//! Keeping holds: each is renewed when it is due, until its final unlock cancels that.
 //!
 //! A renewal has three outcomes (R12): renewed, lost, and unknown, which is retried. Only "lost"
 //! or the local deadline ends a hold; a server that does not answer does not.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use tokio::time::{sleep_until, timeout_at};
 
+use crate::core::Core;
 use crate::error::Loss;
 use crate::hold::Hold;
 use crate::lease;
@@ -49,36 +52,123 @@ pub(crate) async fn renew(hold: &Hold, only: Option<u64>) -> Renewal {
     }
 }
 
-/// Renews every third of the lease until the hold ends, and tells of the loss at its deadline.
-pub(crate) async fn watch(hold: Arc<Hold>) {
-    let last = hold.seat.core.options.max_hold.map(|longest| hold.began + longest);
-    let done = hold.done.clone();
-    done.run_until_cancelled(async {
-        let mut only = hold.renewed().is_none().then_some(hold.attempt);
-        loop {
-            let due = hold.renewed().map_or_else(
-                || lease::first_renewal(hold.began, hold.deadline()),
-                |renewed| lease::next_renewal(renewed, hold.lease()),
-            );
-            if last.is_some_and(|last| last <= due) {
-                tracing::warn!(name = %hold.seat.name, "held for max_hold: it is renewed no more");
-                return expire(hold.clone()).await;
-            }
-            if !sleep_before_deadline(&hold, due).await || !renew_until_known(&hold, only).await {
-                return;
-            }
-            only = None;
-        }
-    })
-    .await;
+/// The holds of one client that are to be attended to, by when. One task for all of them: most holds
+/// are over before their first renewal, and must not cost a task each.
+#[derive(Debug, Default)]
+pub(crate) struct Watchdog {
+    rounds: Mutex<Rounds>,
+    /// Rings when the next round is to come sooner than the last one said, and at the end.
+    bell: Arc<Notify>,
 }
 
-/// For a hold with a fixed lease that came by a trusted push: gives it that lease, once.
-pub(crate) async fn confirm(hold: Arc<Hold>) {
+#[derive(Debug, Default)]
+struct Rounds {
+    /// By instant and attempt: no two holds of a client began by the same one. The final unlock takes
+    /// its hold out.
+    due: BTreeMap<(Instant, u64), Weak<Hold>>,
+    runs: bool,
+}
+
+impl Watchdog {
+    /// Puts the hold's next renewal on the list.
+    pub(crate) fn expect(&self, hold: &Arc<Hold>) {
+        let (core, due) = (&hold.seat.core, next(hold));
+        let Some(before) = hold.set_due(due) else { return };
+        let mut rounds = self.rounds();
+        if let Some(before) = before {
+            rounds.due.remove(&(before, hold.attempt));
+        }
+        let sooner = rounds.due.first_key_value().is_none_or(|((first, _), _)| due < *first);
+        rounds.due.insert((due, hold.attempt), Arc::downgrade(hold));
+        let runs = std::mem::replace(&mut rounds.runs, true);
+        drop(rounds);
+        if !runs {
+            let (closing, bell) = (core.closing.clone(), self.bell.clone());
+            let keep = keep(Arc::downgrade(core), bell);
+            core.spawn(async move {
+                let _ = closing.run_until_cancelled(keep).await;
+            });
+        } else if sooner {
+            self.bell.notify_one();
+        }
+    }
+
+    pub(crate) fn forget(&self, due: Instant, attempt: u64) {
+        self.rounds().due.remove(&(due, attempt));
+    }
+
+    #[cfg(all(test, feature = "embedded"))]
+    pub(crate) fn listed(&self) -> usize {
+        self.rounds().due.len()
+    }
+
+    fn rounds(&self) -> MutexGuard<'_, Rounds> {
+        // Nothing panics while it holds this; if it did, the data would still be whole.
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes out what is due, and tells when the next round is.
+    fn round(&self) -> (Vec<Arc<Hold>>, Option<Instant>) {
+        let mut rounds = self.rounds();
+        let later = rounds.due.split_off(&(now() + Duration::from_nanos(1), 0));
+        let due = std::mem::replace(&mut rounds.due, later);
+        let next = rounds.due.first_key_value().map(|((next, _), _)| *next);
+        (due.into_values().filter_map(|hold| hold.upgrade()).collect(), next)
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.bell.notify_one();
+    }
+}
+
+/// Goes its rounds until the client is gone.
+async fn keep(core: Weak<Core>, bell: Arc<Notify>) {
+    while let Some(core) = core.upgrade() {
+        let (due, next) = core.watchdog.round();
+        for hold in due {
+            core.spawn(attend(hold));
+        }
+        // Asleep it must not keep the client alive.
+        drop(core);
+        tokio::select! {
+            // In this order for the simulator: one seed, one run.
+            biased;
+            () = bell.notified() => {}
+            () = until(next) => {}
+        }
+    }
+}
+
+async fn until(next: Option<Instant>) {
+    match next {
+        Some(next) => sleep_until(next.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// When a hold is to be attended to next: a third of the lease after its last renewal.
+fn next(hold: &Hold) -> Instant {
+    let due = hold.renewed().map_or_else(
+        || lease::first_renewal(hold.began, hold.deadline()),
+        |renewed| lease::next_renewal(renewed, hold.lease()),
+    );
+    due.min(hold.renewed_until().unwrap_or(due))
+}
+
+/// Renews a hold that is due, with retries, and tells of the loss at its deadline.
+async fn attend(hold: Arc<Hold>) {
     let done = hold.done.clone();
     done.run_until_cancelled(async {
-        if sleep_before_deadline(&hold, lease::first_renewal(hold.began, hold.deadline())).await {
-            renew_until_known(&hold, Some(hold.attempt)).await;
+        if hold.renewed_until().is_some_and(|last| last <= now()) {
+            tracing::warn!(name = %hold.seat.name, "held for max_hold: it is renewed no more");
+            return expire(hold.clone()).await;
+        }
+        let only = hold.renewed().is_none().then_some(hold.attempt);
+        // A fixed lease that came by a trusted push is given once and not renewed.
+        if renew_until_known(&hold, only).await && hold.is_renewed() {
+            hold.seat.core.watchdog.expect(&hold);
         }
     })
     .await;
@@ -94,12 +184,6 @@ pub(crate) async fn expire(hold: Arc<Hold>) {
         }
     })
     .await;
-}
-
-/// Sleeps until `due`. False when the hold ended first.
-async fn sleep_before_deadline(hold: &Hold, due: Instant) -> bool {
-    sleep_until(due.min(hold.deadline()).into()).await;
-    hold.end().is_none()
 }
 
 /// Renews with retries until the deadline. False when the hold ended.
