@@ -41,7 +41,6 @@ local request, not_after, owner, seq = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonu
 local holds, token, wait, lease = tonumber(ARGV[5]), ARGV[6], ARGV[7] == '1', tonumber(ARGV[8])
 local waiter_ttl, max_waiters, grant_ttl, token_ttl = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), ARGV[12]
 local channel, present, label = ARGV[13], ARGV[14], ARGV[15]
-local ticket = owner .. ':' .. ARGV[4]
 
 --#include base
 --#include clock
@@ -61,6 +60,8 @@ if holds == 0 and redis.call('EXISTS', lock, queue, left) == 0 then
 end
 
 --#include advance
+
+local ticket = owner .. ':' .. ARGV[4]
 
 -- The lease never shrinks here: somebody may already rely on the longer one.
 local function held_by_us(count, its_token)
@@ -89,10 +90,10 @@ end
 if held[1] and last == seq then return held_by_us(held[1], held[3]) end
 if held[1] and last > seq then return answer('stale') end
 
-local waiting = read('LLEN', queue)
+local waiting, placed = read('LLEN', queue), nil
 if held[3] or waiting > 0 then
   -- Contended: the other keys may be written, so look at their types first.
-  read('ZSCORE', deadlines, ticket)
+  placed = read('ZSCORE', deadlines, ticket)
   read('HEXISTS', labels, present)
   last_token()
 end
@@ -108,6 +109,8 @@ if not held[3] and waiting > 0 then
   more, stopped = advance()
   held = redis.call('HMGET', lock, owner, '!attempt', '!token')
   if held[1] and tonumber(held[2]) == seq then return held_by_us(held[1], held[3]) end
+  -- It may have been dead, and cleared away.
+  placed = redis.call('ZSCORE', deadlines, ticket)
 end
 
 -- Where advance stopped at its bound somebody alive may wait beyond it (P3).
@@ -118,19 +121,29 @@ if not held[3] and not stopped then
 end
 if not wait then return answer('busy', more and 1 or 0) end
 
-if not read('ZSCORE', deadlines, ticket) then
-  read('HEXISTS', labels, present)
-  local dead = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, 128)
-  if #dead > 0 then
-    redis.call('ZREM', deadlines, unpack(dead))
-    redis.call('HDEL', labels, unpack(dead))
-  end
+--#include waiting
+
+local fresh = false
+if not placed then
   local waiters = redis.call('ZCARD', deadlines)
-  if waiters >= max_waiters then return answer('full', waiters) end
-  compact()
+  -- Generations of dead waiters do not pile up under a long hold.
+  if waiters >= math.min(64, max_waiters) then
+    local dead = redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, 128)
+    if #dead > 0 then
+      redis.call('ZREM', deadlines, unpack(dead))
+      redis.call('HDEL', labels, unpack(dead))
+      waiters = waiters - #dead
+    end
+    if waiters >= max_waiters then return answer('full', waiters) end
+  end
+  if waiting > 128 then
+    --#include compact
+    compact()
+  end
   redis.call('RPUSH', queue, ticket)
   redis.call('HSET', labels, ticket, label)
+  fresh = waiters == 0
 end
 redis.call('ZADD', deadlines, now + waiter_ttl, ticket)
-keep_queue(waiter_ttl)
+keep_queue(waiter_ttl, fresh)
 return answer('queued', held[3] or free_floor(), redis.call('PTTL', lock), more and 1 or 0)

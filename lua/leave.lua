@@ -31,6 +31,7 @@ local grant_ttl, token_ttl, channel, present = tonumber(ARGV[6]), tonumber(ARGV[
 --#include clock
 --#include grant
 --#include advance
+--#include compact
 --#include purge
 
 local held = read('HMGET', lock, owner, '!attempt', '!token')

@@ -16,10 +16,9 @@
 -- ARGV[7...] pairs   ticket, lease ms that it wants
 --
 -- Returns polled, request, now, more, floor, lease left ms of the holder or -1, first ticket of
--- the queue or '', then for each ticket, in the order asked, three values:
---   granted, token, lease left ms      it owns the lock, now with its full lease
---   queued, '', 0
---   unknown, '', 0                     it has no place: ask anew
+-- the queue or '', then four values for each ticket that is not just queued:
+--   its number, granted, token, lease left ms      it owns the lock, now with its full lease
+--   its number, unknown, '', 0                     it has no place: ask anew
 -- `more` is 1 when the queue holds more dead tickets than one call clears: poll again at once.
 --
 -- Keeps: it gives no ticket a place that it had not. A second run answers the same and extends
@@ -32,61 +31,63 @@ local channel, present = ARGV[5], ARGV[6]
 --#include clock
 --#include grant
 --#include advance
+--#include waiting
 
-local token = known(read('HGET', lock, '!token'), lock)
+local held = read('HMGET', lock, '!token', '!attempt')
+local token, attempt = known(held[1], lock), held[2]
 local waiting = read('LLEN', queue)
 read('ZCARD', deadlines)
 read('HEXISTS', labels, present)
 last_token()
 
--- Renew first, then pass on: whoever asks is alive, even when its deadline passed a moment ago.
-local placed = {}
+local tickets, leases = {}, {}
 for i = 7, #ARGV, 2 do
-  local ticket = ARGV[i]
-  placed[ticket] = redis.call('ZSCORE', deadlines, ticket) and true or false
-  if placed[ticket] then redis.call('ZADD', deadlines, 'XX', now + waiter_ttl, ticket) end
+  tickets[#tickets + 1], leases[#leases + 1] = ARGV[i], tonumber(ARGV[i + 1])
 end
+
+-- Renew first, then pass on: whoever asks is alive, even when its deadline passed a moment ago.
+local placed, renewals = {}, {}
+if #tickets > 0 then placed = redis.call('ZMSCORE', deadlines, unpack(tickets)) end
+local deadline = exact(now + waiter_ttl)
+for i, ticket in ipairs(tickets) do
+  if placed[i] then
+    renewals[#renewals + 1] = deadline
+    renewals[#renewals + 1] = ticket
+  end
+end
+if #renewals > 0 then redis.call('ZADD', deadlines, 'XX', unpack(renewals)) end
 
 local more, stopped = false, false
 if not token and waiting > 0 then
   more, stopped = advance()
-  token = redis.call('HGET', lock, '!token')
+  held = redis.call('HMGET', lock, '!token', '!attempt')
+  token, attempt = held[1], held[2]
 end
-if waiting > 0 then keep_queue(waiter_ttl) end
+if waiting > 0 then keep_queue(waiter_ttl, false) end
 
 local function granted(ticket, lease)
-  local owner, _, seq = parts(ticket)
-  if not token or not owner then return nil end
-  local held = redis.call('HMGET', lock, owner, '!attempt')
-  if not held[1] or held[2] ~= seq then return nil end
+  if not attempt or string.sub(ticket, -#attempt - 1) ~= ':' .. attempt then return nil end
+  local owner = parts(ticket)
+  if not owner or redis.call('HEXISTS', lock, owner) == 0 then return nil end
   local remaining = redis.call('PTTL', lock)
   if remaining >= lease then return remaining end
   redis.call('PEXPIRE', lock, lease)
   return lease
 end
 
-local answers = {}
-local function add(status, its_token, remaining)
-  local n = #answers
-  answers[n + 1], answers[n + 2], answers[n + 3] = status, its_token, remaining
+local reply = { 'polled', request, now, more and 1 or 0, token or free_floor(), 0, redis.call('LINDEX', queue, 0) or '' }
+local function tell(...)
+  for _, value in ipairs({ ... }) do reply[#reply + 1] = value end
 end
-for i = 7, #ARGV, 2 do
-  local ticket = ARGV[i]
-  local remaining = granted(ticket, tonumber(ARGV[i + 1]))
+for i, ticket in ipairs(tickets) do
+  local remaining = granted(ticket, leases[i])
   if remaining then
-    add('granted', token, exact(remaining))
-  elseif placed[ticket] and (token or stopped) then
-    add('queued', '', 0)
-  else
+    tell(i, 'granted', token, remaining)
+  elseif not (placed[i] and (token or stopped)) then
     -- Free, nobody left to clear, and still this ticket was not reached: the list lost it.
-    if placed[ticket] then redis.call('ZREM', deadlines, ticket) end
-    add('unknown', '', 0)
+    if placed[i] then redis.call('ZREM', deadlines, ticket) end
+    tell(i, 'unknown', '', 0)
   end
 end
-
-local reply = {
-  'polled', request, now, more and 1 or 0, token or free_floor(),
-  redis.call('PTTL', lock), redis.call('LINDEX', queue, 0) or '',
-}
-for _, value in ipairs(answers) do reply[#reply + 1] = value end
+reply[6] = redis.call('PTTL', lock)
 return reply

@@ -56,9 +56,10 @@ end
 --#include clock
 --#include grant
 --#include advance
---#include purge
 
 if last_ms > 0 then
+  --#include compact
+  --#include purge
   read('LLEN', queue)
   read('ZCARD', deadlines)
   read('HEXISTS', labels, present)

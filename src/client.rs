@@ -157,7 +157,8 @@ fn terms(options: &Options, client: String) -> Terms {
     }
 }
 
-#[cfg(all(test, feature = "embedded"))]
+#[cfg(test)]
+#[cfg(feature = "embedded")]
 mod tests {
     use super::LockClient;
     use std::time::Duration;

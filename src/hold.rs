@@ -224,7 +224,7 @@ impl Hold {
         });
         *lock(&seat.hold) = Arc::downgrade(&hold);
         if origin.watched || origin.renewed.is_none() {
-            seat.core.watchdog.expect(&hold);
+            seat.core.watchdog.watch(&hold);
         }
         hold
     }
@@ -302,7 +302,7 @@ impl Hold {
             start
         };
         if start {
-            self.seat.core.watchdog.expect(self);
+            self.seat.core.watchdog.watch(self);
         }
         true
     }

@@ -256,13 +256,13 @@ impl Wake {
     /// Tells each waiter its answer. Returns when to ask again.
     fn spread(&self, core: &Core, waiters: &[Arc<Waiter>], answer: &Answer<Polled>) -> Instant {
         let polled = &answer.body;
-        for (waiter, place) in waiters.iter().zip(&polled.places) {
-            match *place {
-                Place::Granted { token, lease_left } => {
+        for (index, waiter) in waiters.iter().enumerate() {
+            match polled.places.get(&index) {
+                Some(&Place::Granted { token, lease_left }) => {
                     waiter.conclude(Verdict::Granted { token, sent: answer.sent, lease_left });
                 }
-                Place::Queued => waiter.is_queued(Queued { asked: answer.sent, floor: polled.floor }),
-                Place::Unknown => waiter.conclude(Verdict::NoPlace),
+                Some(Place::Unknown) => waiter.conclude(Verdict::NoPlace),
+                None => waiter.is_queued(Queued { asked: answer.sent, floor: polled.floor }),
             }
         }
         if polled.more {

@@ -71,7 +71,7 @@ struct Rounds {
 
 impl Watchdog {
     /// Puts the hold's next renewal on the list.
-    pub(crate) fn expect(&self, hold: &Arc<Hold>) {
+    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
         let (core, due) = (&hold.seat.core, next(hold));
         let Some(before) = hold.set_due(due) else { return };
         let mut rounds = self.rounds();
@@ -168,7 +168,7 @@ async fn attend(hold: Arc<Hold>) {
         let only = hold.renewed().is_none().then_some(hold.attempt);
         // A fixed lease that came by a trusted push is given once and not renewed.
         if renew_until_known(&hold, only).await && hold.is_renewed() {
-            hold.seat.core.watchdog.expect(&hold);
+            hold.seat.core.watchdog.watch(&hold);
         }
     })
     .await;

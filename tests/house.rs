@@ -153,7 +153,7 @@ fn lua_statuses_are_in_the_header_and_in_reply_rs() {
     for script in scripts() {
         let (_, returns) = script.header.split_once("Returns").unwrap();
         let mut found = 0;
-        for lead in ["answer('", "return { '", "  '", "and '", "or '", "add('"] {
+        for lead in ["answer('", "return { '", "  '", "and '", "or '", "tell(i, '"] {
             for rest in script.body.split(lead).skip(1) {
                 let status = rest.split('\'').next().unwrap();
                 let is_status = !status.is_empty() && status.bytes().all(|byte| byte.is_ascii_lowercase());

@@ -333,18 +333,20 @@ impl Checker {
     fn polled(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let now = ran.at / 1000;
         let until = now + number::<i64>(ran.args, 1);
-        let places: Vec<_> = ran.args[6..].iter().step_by(2).zip(reply[7..].chunks(3)).collect();
-        for (ticket, place) in &places {
+        let tickets: Vec<_> = ran.args[6..].iter().step_by(2).collect();
+        // Number, status, token, time left: of those that are not just queued.
+        let places: BTreeMap<usize, &[String]> = reply[7..].chunks(4).map(|place| (number(place, 0), place)).collect();
+        for (index, ticket) in tickets.into_iter().enumerate() {
             let queue = &mut self.lock(key).queue;
-            if place[0] == "unknown" {
-                queue.retain(|waiting| waiting.ticket != **ticket);
-            } else if let Some(waiting) = queue.iter_mut().find(|waiting| waiting.ticket == **ticket) {
+            if places.get(&(index + 1)).is_some_and(|place| place[1] == "unknown") {
+                queue.retain(|waiting| waiting.ticket != *ticket);
+            } else if let Some(waiting) = queue.iter_mut().find(|waiting| waiting.ticket == *ticket) {
                 waiting.until = until;
             }
         }
         self.grants_published(key, ran);
-        for (_, place) in places.iter().filter(|(_, place)| place[0] == "granted") {
-            self.extended(key, number(place, 1), now + number::<i64>(place, 2));
+        for place in places.values().filter(|place| place[1] == "granted") {
+            self.extended(key, number(place, 2), now + number::<i64>(place, 3));
         }
     }
 

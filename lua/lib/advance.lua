@@ -4,7 +4,7 @@
 -- subscription does.
 
 local EXAMINED_AT_MOST = 1024 -- tickets in one call, so that no call grows with the queue
-local FIRST_BLOCK = 8
+local FIRST_BLOCK = 2 -- the first in line is nearly always alive
 
 -- `<client>:<n>:<seq>` -> owner, client, seq
 local function parts(ticket)
@@ -79,37 +79,4 @@ local function advance(ending)
   if ending and not winner then redis.call('DEL', lock) end
   local stopped = not winner and seen >= EXAMINED_AT_MOST
   return stopped and #removed > 0, stopped
-end
-
--- What no later grant falls below when nobody holds the lock (R7).
-local function free_floor()
-  return exact(math.max(last_token(), clock[1] * 1000000 + clock[2]))
-end
-
--- Leaving takes a ticket out of the set of the living only; this takes the dead out of the list,
--- a bounded part of it at a time, whenever they outnumber the living.
-local function compact()
-  if redis.call('LLEN', queue) <= 2 * redis.call('ZCARD', deadlines) + 128 then return end
-  local block = redis.call('LRANGE', queue, 0, 255)
-  local ends = redis.call('ZMSCORE', deadlines, unpack(block))
-  local kept, removed = {}, {}
-  for i, ticket in ipairs(block) do
-    local side = ends[i] and kept or removed
-    side[#side + 1] = ticket
-  end
-  if #removed > 0 then drop_head(#block, kept, removed) end
-end
-
--- The queue's keys outlive the furthest deadline by half a waiter_ttl at least, and die soon after:
--- no name leaks keys (P10). All at once: a ticket whose place in the list expired before its entry
--- in the sorted set would be told that it is queued, and never be served.
-local function keep_queue(waiter_ttl)
-  local keys, lifetime, short = { queue, deadlines, labels }, 2 * waiter_ttl, false
-  for _, key in ipairs(keys) do
-    local left = redis.call('PTTL', key)
-    short = short or left < 1.5 * waiter_ttl
-    lifetime = math.max(lifetime, left)
-  end
-  if not short then return end
-  for _, key in ipairs(keys) do redis.call('PEXPIRE', key, lifetime) end
 end

@@ -305,7 +305,7 @@ impl Scripts {
         }
         let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &keys.labels];
         let answer: Answer<Polled> = self.run(&script::POLL, &all, &args, deadline).await?;
-        if answer.body.places.len() == tickets.len() {
+        if answer.body.places.keys().all(|index| *index < tickets.len()) {
             return Ok(answer);
         }
         self.store.distrust();

@@ -1,6 +1,7 @@
 //! What the scripts answer, decoded. An answer that does not fit is an error of the connection,
 //! never a guess.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// One element of a reply as any store gives it.
@@ -138,15 +139,14 @@ pub(crate) struct Polled {
     pub(crate) lease_left: Option<Duration>,
     /// The ticket that is first in the queue, or nothing.
     pub(crate) first: String,
-    /// One for each ticket asked about, in that order.
-    pub(crate) places: Vec<Place>,
+    /// Of the tickets asked about, by index, those that are not just queued.
+    pub(crate) places: BTreeMap<usize, Place>,
 }
 
-/// Where one ticket stands.
+/// Where a ticket stands that is not just queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Granted { token: u64, lease_left: Duration },
-    Queued,
     Unknown,
 }
 
@@ -160,16 +160,18 @@ impl Decode for Polled {
             floor: fields.token()?,
             lease_left: fields.millis_if_any()?,
             first: fields.text()?,
-            places: Vec::new(),
+            places: BTreeMap::new(),
         };
         while !fields.is_empty() {
-            let (place, token, lease_left) = (fields.text()?, fields.token()?, fields.millis()?);
-            polled.places.push(match place.as_str() {
+            let (number, place) = (fields.natural()?, fields.text()?);
+            let (token, lease_left) = (fields.token()?, fields.millis()?);
+            let place = match place.as_str() {
                 "granted" => Place::Granted { token, lease_left },
-                "queued" => Place::Queued,
                 "unknown" => Place::Unknown,
                 _ => return unknown(&place),
-            });
+            };
+            let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+            polled.places.insert(index.ok_or_else(|| Malformed(format!("ticket number {number}")))?, place);
         }
         Ok(polled)
     }

@@ -38,13 +38,15 @@ const PARTS: &[(&str, &str)] = &[
     ("--#include clock", include_str!("../../lua/lib/clock.lua")),
     ("--#include grant", include_str!("../../lua/lib/grant.lua")),
     ("--#include advance", include_str!("../../lua/lib/advance.lua")),
+    ("--#include compact", include_str!("../../lua/lib/compact.lua")),
+    ("--#include waiting", include_str!("../../lua/lib/waiting.lua")),
     ("--#include purge", include_str!("../../lua/lib/purge.lua")),
 ];
 
 fn assemble(script: &str) -> String {
     let mut whole = String::with_capacity(4 * script.len());
     for line in script.lines() {
-        let part = PARTS.iter().find(|(directive, _)| *directive == line);
+        let part = PARTS.iter().find(|(directive, _)| *directive == line.trim_start());
         whole.push_str(part.map_or(line, |(_, text)| text.trim_end()));
         whole.push('\n');
     }

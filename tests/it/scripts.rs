@@ -214,57 +214,57 @@ async fn poll_rows() {
             what: "queued",
             before: &["held d:1 2 7", "waits c:1:5"],
             call: "poll tickets=c:1:5",
-            reply: "polled 0 7 * c:1:5 queued  0",
+            reply: "polled 0 7 * c:1:5",
             after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue c:1:5 | living c:1:5 | labels c:1:5=L",
-            again: "polled 0 7 * c:1:5 queued  0",
+            again: "polled 0 7 * c:1:5",
         },
         Row {
             what: "granted before: now with its full lease",
             before: &["held c:1 5 7", "PEXPIRE lock 1000"],
             call: "poll tickets=c:1:5",
-            reply: "polled 0 7 *  granted 7 10000",
+            reply: "polled 0 7 *  1 granted 7 10000",
             after: "lock c:1=1 !attempt=5 !token=7 !label=L",
-            again: "polled 0 7 *  granted 7 *",
+            again: "polled 0 7 *  1 granted 7 *",
         },
         Row {
             what: "the lease ran out: passed on to the one who asks",
             before: &["waits c:1:5", "waits d:1:6"],
             call: "poll tickets=c:1:5",
-            reply: "polled 0 T * d:1:6 granted T 10000",
+            reply: "polled 0 T * d:1:6 1 granted T 10000",
             after: "lock c:1=1 !attempt=5 !token=T !label=L | queue d:1:6 | living d:1:6 | labels d:1:6=L",
-            again: "polled 0 T * d:1:6 granted T *",
+            again: "polled 0 T * d:1:6 1 granted T *",
         },
         Row {
             what: "the lease ran out: passed on to one who is earlier",
             before: &["waits d:1:6", "waits c:1:5"],
             call: "poll tickets=c:1:5",
-            reply: "polled 0 T * c:1:5 queued  0",
+            reply: "polled 0 T * c:1:5",
             after: "lock d:1=1 !attempt=6 !token=T !label=L | queue c:1:5 | living c:1:5 | labels c:1:5=L",
-            again: "polled 0 T * c:1:5 queued  0",
+            again: "polled 0 T * c:1:5",
         },
         Row {
             what: "who asks is alive, even past its deadline",
             before: &["dead c:1:5"],
             call: "poll tickets=c:1:5",
-            reply: "polled 0 T *  granted T 10000",
+            reply: "polled 0 T *  1 granted T 10000",
             after: "lock c:1=1 !attempt=5 !token=T !label=L",
-            again: "polled 0 T *  granted T *",
+            again: "polled 0 T *  1 granted T *",
         },
         Row {
             what: "several at once, each by itself",
             before: &["held d:1 2 7", "waits c:1:5", "waits c:2:6"],
             call: "poll tickets=c:1:5,c:9:9,c:2:6",
-            reply: "polled 0 7 * c:1:5 queued  0 unknown  0 queued  0",
+            reply: "polled 0 7 * c:1:5 2 unknown  0",
             after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue c:1:5 c:2:6 | living c:1:5 c:2:6 | labels c:1:5=L c:2:6=L",
-            again: "polled 0 7 * c:1:5 queued  0 unknown  0 queued  0",
+            again: "polled 0 7 * c:1:5 2 unknown  0",
         },
         Row {
             what: "the list has lost it",
             before: &["ZADD deadlines 99999999999999 c:1:5", "PEXPIRE deadlines 9000"],
             call: "poll tickets=c:1:5",
-            reply: "polled 0 T -2  unknown  0",
+            reply: "polled 0 T -2  1 unknown  0",
             after: "",
-            again: "polled 0 T -2  unknown  0",
+            again: "polled 0 T -2  1 unknown  0",
         },
         Row {
             what: "the dead go, the unreachable stay in their order",
@@ -625,7 +625,7 @@ async fn p3_nobody_overtakes_beyond_the_bound_of_one_call() {
             assert_eq!(bench.call("acquire wait=0").await, "busy 0");
             assert_fits("queued", "reply", &bench.call("acquire max_waiters=5000").await, "queued T -2 0");
             // Who asks for itself beyond the bound keeps its place.
-            assert_fits("kept", "reply", &bench.call("poll tickets=c:1:5").await, "polled 0 T -2 x:1:0 queued  0");
+            assert_fits("kept", "reply", &bench.call("poll tickets=c:1:5").await, "polled 0 T -2 x:1:0");
         }
     })
     .await;
@@ -729,13 +729,31 @@ async fn a_queue_that_is_trimmed_keeps_its_time_to_live() {
 async fn the_keys_of_a_queue_expire_together() {
     limit(async {
         for mut bench in Bench::each().await {
-            for step in ["held c:1 4 7", "waits d:1:5", "PEXPIRE deadlines 60000", "PEXPIRE queue 1000"] {
-                bench.prepare(step).await;
+            // A client that keeps its queue for long, dead tickets of its own, and one that does not.
+            bench.prepare("held c:1 4 7").await;
+            for call in [
+                "acquire owner=d:1 seq=5 waiter_ttl=60000",
+                "leave owner=d:1 seq=5 ticket=d:1:5 last_ms=0",
+                "acquire owner=d:1 seq=6 waiter_ttl=60000",
+                "acquire owner=e:1 seq=7 waiter_ttl=5000",
+                "poll tickets=e:1:7 waiter_ttl=5000",
+            ] {
+                bench.call(call).await;
+                let mut ttls = Vec::new();
+                for kind in ["queue", "deadlines", "labels"] {
+                    ttls.push(bench.ttl(kind).await);
+                }
+                let (least, most) = (ttls.iter().min().unwrap(), ttls.iter().max().unwrap());
+                assert!(most - least < 2000, "{call}: {ttls:?}");
             }
-            bench.call("poll tickets=d:1:5").await;
+            let ttl = bench.ttl("queue").await;
+            assert!(ttl > 60_000, "{ttl}");
+            // Only a dead ticket is left in the list, and a new one makes the sorted set anew.
+            bench.command("DEL deadlines labels").await;
+            bench.call("acquire owner=e:2 seq=8 waiter_ttl=5000").await;
             for kind in ["queue", "deadlines", "labels"] {
                 let ttl = bench.ttl(kind).await;
-                assert!(ttl > 50_000, "{kind}: {ttl}");
+                assert!(ttl > 60_000, "{kind}: {ttl}");
             }
         }
     })
