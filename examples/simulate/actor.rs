@@ -84,7 +84,7 @@ impl Actor {
         self.note("gets nothing", || error.to_string());
         let fine = match error {
             // A loss that may not be is told by the unlock.
-            LockError::Timeout | LockError::Lost => true,
+            LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } => true,
             // What was sent before the calm may still be late; what is sent in a calm world is not.
             LockError::Unreachable(_) | LockError::Refused(_) => self.world.is_settling(),
             _ => false,

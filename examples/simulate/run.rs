@@ -139,6 +139,8 @@ impl Stage {
         let grant = poll + if self.world.chance(0.3) { Duration::ZERO } else { ms(0, 800) };
         let builder = LockClient::builder()
             .label("simulated")
+            // Where a queue may be full, dead tickets are cleared early.
+            .max_waiters(if self.world.chance(0.3) { 2 + self.world.below(8) as u32 } else { 65_536 })
             .operation_timeout(timeout)
             .poll_interval(poll)
             .grant_ttl(grant)
