@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{FairLock, LockGuard};
 use hdrhistogram::Histogram;
+use tokio::task::JoinSet;
 
 use crate::Outcome;
 use crate::measure::histogram;
@@ -45,6 +46,18 @@ impl Contender for Ours {
     async fn waiters(&self) -> Outcome<u64> {
         Ok(self.0.status().await?.waiters)
     }
+}
+
+/// Tasks of their own, until all are done; the first error ends them all.
+pub async fn together<T: Send + 'static>(
+    tasks: impl Iterator<Item = impl Future<Output = Outcome<T>> + Send + 'static>,
+) -> Outcome<Vec<T>> {
+    let mut running: JoinSet<Outcome<T>> = tasks.collect();
+    let mut done = Vec::new();
+    while let Some(outcome) = running.join_next().await {
+        done.push(outcome??);
+    }
+    Ok(done)
 }
 
 /// Until so many wait in line.
@@ -99,21 +112,21 @@ pub async fn relay<C: Contender>(contender: &C, waiters: u64, count: u64, pace: 
     });
     // Nobody runs before all are in line.
     let first = contender.lock().await?;
-    let mut runners = Vec::new();
+    let mut runners = JoinSet::new();
     for number in 1..=waiters {
-        runners.push(tokio::spawn(run(contender.clone(), course.clone())));
+        runners.spawn(run(contender.clone(), course.clone()));
         // A storm of first requests would time some of them out.
         if number % 500 == 0 {
             wait_for_queue(contender, number).await?;
         }
     }
     wait_for_queue(contender, waiters).await?;
-    runners.push(tokio::spawn(run(contender.clone(), course.clone())));
+    runners.spawn(run(contender.clone(), course.clone()));
     contender.pace().await?;
     let begun = Instant::now();
     contender.unlock(first).await?;
-    for runner in runners {
-        runner.await??;
+    while let Some(outcome) = runners.join_next().await {
+        outcome??;
     }
     let ended = course.finished.lock().unwrap_or_else(PoisonError::into_inner).ok_or("no hand-off was made")?;
     let latency = course.latency.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -166,13 +179,12 @@ pub struct Shares {
 /// `tasks` take the lock as often as they can, each time for `hold`, until the time is up.
 pub async fn compete<C: Contender>(contender: &C, tasks: usize, hold: Duration, time: Duration) -> Outcome<Shares> {
     let over = Arc::new(AtomicBool::new(false));
-    let running: Vec<_> =
-        (0..tasks).map(|_| tokio::spawn(compete_alone(contender.clone(), hold, over.clone()))).collect();
+    let competing = (0..tasks).map(|_| compete_alone(contender.clone(), hold, over.clone()));
+    let running = tokio::spawn(together(competing.collect::<Vec<_>>().into_iter()));
     tokio::time::sleep(time).await;
     over.store(true, Ordering::Relaxed);
     let mut shares = Shares { counts: Vec::new(), longest_wait: Duration::ZERO };
-    for task in running {
-        let (count, longest) = task.await??;
+    for (count, longest) in running.await?? {
         shares.counts.push(count);
         shares.longest_wait = shares.longest_wait.max(longest);
     }

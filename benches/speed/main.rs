@@ -2,7 +2,7 @@
 //! server of its own, interleaved round by round. docs/performance.md says what each row means.
 //!
 //! `cargo bench --bench speed`, with `-- --short` (does everything run?), `-- --only NAME` (rows whose
-//! name contains it), `-- --long` (ten minutes of churn).
+//! name contains it), `-- --long` (ten minutes of churn), `-- --threads N` (of the client; else 1).
 
 mod baselines;
 mod child;
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use peers::Peers;
 use report::{Machine, Report, Row};
 use server::{Admin, Server};
+use tokio::runtime::{Builder, Runtime};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -42,11 +43,15 @@ impl Transport {
     }
 }
 
+const OPTIONS: &str = "--short, --long, --only NAME and --threads N";
+
 /// What was asked for on the command line.
 #[derive(Debug, Clone, Default)]
 struct Mode {
     short: bool,
     long: bool,
+    /// 0: all tasks in the main thread, which on two cores leaves one to Redis.
+    threads: usize,
     only: Option<String>,
 }
 
@@ -58,10 +63,11 @@ impl Mode {
             match word.as_str() {
                 "--short" => mode.short = true,
                 "--long" => mode.long = true,
+                "--threads" => mode.threads = words.next().ok_or("--threads needs a number")?.parse()?,
                 "--only" => mode.only = Some(words.next().ok_or("--only needs a NAME")?.clone()),
                 // Cargo says so to every bench.
                 "--bench" => {}
-                other => return Err(format!("unknown: {other}; there are --short, --long and --only NAME").into()),
+                other => return Err(format!("unknown: {other}; there are {OPTIONS}").into()),
             }
         }
         Ok(mode)
@@ -131,18 +137,26 @@ impl Bench {
     }
 }
 
-#[tokio::main]
-async fn main() -> Outcome<()> {
+fn main() -> Outcome<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.first().is_some_and(|word| word == child::ROLE) {
-        return child::live(&words[1..]).await;
+        return runtime(0)?.block_on(child::live(&words[1..]));
     }
     let mode = Mode::read(&words)?;
-    let mut bench = Bench::new(mode.clone()).await?;
-    tokio::select! {
-        outcome = all(&mut bench) => outcome,
-        // So that the server and the children end with it.
-        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+    runtime(mode.threads)?.block_on(async {
+        let mut bench = Bench::new(mode).await?;
+        tokio::select! {
+            outcome = all(&mut bench) => outcome,
+            // So that the server and the children end with it.
+            _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+        }
+    })
+}
+
+fn runtime(threads: usize) -> std::io::Result<Runtime> {
+    match threads {
+        0 => Builder::new_current_thread().enable_all().build(),
+        _ => Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
     }
 }
 

@@ -13,7 +13,8 @@ const LEASE: Duration = Duration::from_secs(30);
 /// Both crates look again after a pause; with their own defaults (200 ms, 1 s) they would mostly sleep.
 const PAUSE: Duration = Duration::from_millis(1);
 
-#[tokio::main]
+/// One thread, as the harness has.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcome<()> {
     let url = std::env::args().nth(1).ok_or("usage: fairlock-peers URL")?;
     let peers = Peers::connect(&url).await?;

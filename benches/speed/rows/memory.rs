@@ -76,7 +76,7 @@ async fn churn(bench: &mut Bench) -> Outcome<()> {
     child.end().await?;
     let series = Series(vec![sizes[5] - sizes[0]]);
     let sizes: Vec<String> = sizes.into_iter().map(number).collect();
-    let note = format!("{} calls in {} s; MiB: {}", number(holds), 6.0 * slice.as_secs_f64(), sizes.join(", "));
+    let note = format!("{} calls in {} s; MiB: {}", number(holds), number(6.0 * slice.as_secs_f64()), sizes.join(", "));
     bench.add(Row::new("memory-churn", Transport::Tcp, "MiB", series).target(Target::AtMost(1.0)).note(note));
     Ok(())
 }

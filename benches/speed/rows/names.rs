@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fairlock::LockClient;
 
+use crate::contender::together;
 use crate::measure::Series;
 use crate::report::{Row, Target};
 use crate::{Bench, Outcome, Transport};
@@ -33,23 +34,19 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
 
 async fn use_once(client: &LockClient, count: u64) -> Outcome<()> {
     let next = Arc::new(AtomicU64::new(0));
-    let tasks: Vec<_> = (0..256)
-        .map(|_| {
-            let (client, next) = (client.clone(), next.clone());
-            tokio::spawn(async move {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= count {
-                        return Ok::<(), Box<dyn std::error::Error + Send + Sync>>(());
-                    }
-                    client.lock(format!("name:{number:07}")).lock().await?.unlock().await?;
+    let tasks = (0..256).map(|_| {
+        let (client, next) = (client.clone(), next.clone());
+        async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= count {
+                    return Ok(());
                 }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await??;
-    }
+                client.lock(format!("name:{number:07}")).lock().await?.unlock().await?;
+            }
+        }
+    });
+    together(tasks).await?;
     // The server's buffers shrink by and by.
     tokio::time::sleep(Duration::from_secs(2)).await;
     Ok(())

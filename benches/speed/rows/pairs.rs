@@ -5,6 +5,7 @@ use std::time::Instant;
 use fairlock::LockClient;
 
 use crate::baselines::{Hear, Setnx, connect, ping};
+use crate::contender::together;
 use crate::measure::{Cost, Meter, Series, histogram, micros, p50};
 use crate::peers::PEERS;
 use crate::report::{Curve, Row, Target};
@@ -147,7 +148,8 @@ async fn our_tasks(client: &LockClient, tasks: u64, each: u64) -> Outcome<()> {
         }
         Ok(())
     });
-    all(running).await
+    together(running).await?;
+    Ok(())
 }
 
 async fn setnx_tasks(setnx: &Setnx, tasks: u64, each: u64) -> Outcome<()> {
@@ -161,13 +163,6 @@ async fn setnx_tasks(setnx: &Setnx, tasks: u64, each: u64) -> Outcome<()> {
             Ok(())
         }
     });
-    all(running).await
-}
-
-async fn all<F: Future<Output = Outcome<()>> + Send + 'static>(tasks: impl Iterator<Item = F>) -> Outcome<()> {
-    let running: Vec<_> = tasks.map(tokio::spawn).collect();
-    for task in running {
-        task.await??;
-    }
+    together(running).await?;
     Ok(())
 }
