@@ -165,12 +165,18 @@ async fn all(bench: &mut Bench) -> Outcome<()> {
     let machine = Machine::new(bench.admin.version().await?, mode.name(), mode.rounds()).text();
     println!("{machine}");
     let mut failures = Vec::new();
-    for group in rows::groups() {
+    let groups = rows::groups();
+    let names = || groups.iter().flat_map(|group| &group.names);
+    if names().any(|name| mode.wants(name) && peers::PEERS.iter().any(|peer| name.ends_with(peer))) {
+        // The build is not part of any row's time.
+        bench.peers().await?;
+    }
+    for group in &groups {
         if !group.names.iter().any(|name| mode.wants(name)) {
             continue;
         }
         let begun = Instant::now();
-        let outcome = bench.run(&group).await;
+        let outcome = bench.run(group).await;
         println!("{:>7.1} s  {}", begun.elapsed().as_secs_f64(), group.what);
         if let Err(error) = outcome {
             println!("           FAILED: {error}");
