@@ -14,12 +14,14 @@ mod proxy;
 mod report;
 mod rows;
 mod server;
+mod stall;
 
 use std::time::{Duration, Instant};
 
 use peers::Peers;
 use report::{Machine, Report, Row};
 use server::{Admin, Server};
+use stall::Stalls;
 use tokio::runtime::{Builder, Runtime};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -171,13 +173,19 @@ async fn all(bench: &mut Bench) -> Outcome<()> {
         // The build is not part of any row's time.
         bench.peers().await?;
     }
+    let stalls = Stalls::watch();
     for group in &groups {
         if !group.names.iter().any(|name| mode.wants(name)) {
             continue;
         }
         let begun = Instant::now();
         let outcome = bench.run(group).await;
-        println!("{:>7.1} s  {}", begun.elapsed().as_secs_f64(), group.what);
+        let stall = stalls.longest().as_millis();
+        println!(
+            "{:>7.1} s  {}; the machine stood still for {stall} ms at most",
+            begun.elapsed().as_secs_f64(),
+            group.what
+        );
         if let Err(error) = outcome {
             println!("           FAILED: {error}");
             failures.push(group.what);
@@ -185,7 +193,11 @@ async fn all(bench: &mut Bench) -> Outcome<()> {
     }
     println!("\n{}", bench.report.table());
     let dir = bench.report.write(&machine)?;
-    plots::draw(&bench.report.curves, mode.name() == "short" || mode.only.is_some())?;
+    let partial = mode.short || mode.only.is_some() || !failures.is_empty();
+    plots::draw(&bench.report.curves, partial)?;
+    if !partial {
+        bench.report.document(&machine)?;
+    }
     println!("{}: summary.json, report.json, table.md", dir.display());
     if failures.is_empty() { Ok(()) } else { Err(format!("did not run: {}", failures.join(", ")).into()) }
 }

@@ -267,6 +267,9 @@ pub struct Report {
 
 const HEAD: [&str; 9] = ["row", "transport", "median", "min to max", "baseline", "ratio", "target", "reached", "notes"];
 
+const TABLE: &str = "<!-- table -->";
+const END_OF_TABLE: &str = "<!-- end of table -->";
+
 impl Report {
     pub fn table(&self) -> String {
         let lines: Vec<[String; 9]> =
@@ -302,6 +305,16 @@ impl Report {
         std::fs::write(dir.join("report.json"), serde_json::to_string_pretty(&report)?)?;
         std::fs::write(dir.join("table.md"), self.markdown(machine))?;
         Ok(dir)
+    }
+
+    /// Puts the table into docs/performance.md, between its marks.
+    pub fn document(&self, machine: &str) -> Outcome<()> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/performance.md");
+        let text = std::fs::read_to_string(&path)?;
+        let (before, rest) = text.split_once(TABLE).ok_or("docs/performance.md has no place for the table")?;
+        let (_, after) = rest.split_once(END_OF_TABLE).ok_or("docs/performance.md: where does the table end?")?;
+        let table = self.markdown(machine);
+        Ok(std::fs::write(&path, format!("{before}{TABLE}\n{table}{END_OF_TABLE}{after}"))?)
     }
 
     fn plotted(&self) -> Value {

@@ -1,5 +1,6 @@
 //! A lock that nobody else wants: one task, and many tasks on as many names.
 
+use std::error::Error;
 use std::time::Instant;
 
 use fairlock::LockClient;
@@ -143,8 +144,10 @@ async fn rounds_of(bench: &mut Bench, client: &LockClient, setnx: &Setnx, tasks:
 async fn our_tasks(client: &LockClient, tasks: u64, each: u64) -> Outcome<()> {
     let locks = (0..tasks).map(|number| client.lock(format!("pair:{number}")));
     let running = locks.map(|lock| async move {
-        for _ in 0..each {
-            lock.lock().await?.unlock().await?;
+        for number in 0..each {
+            let begun = Instant::now();
+            let outcome = async { Ok::<_, Box<dyn Error + Send + Sync>>(lock.lock().await?.unlock().await?) }.await;
+            outcome.map_err(|error| format!("{error}, {:?} after pair {number} of {tasks} began", begun.elapsed()))?;
         }
         Ok(())
     });
