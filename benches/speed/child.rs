@@ -74,6 +74,7 @@ impl Child {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub lease: Duration,
+    pub operation_timeout: Duration,
     pub waiter_ttl: Duration,
     pub poll_interval: Duration,
     pub grant_ttl: Duration,
@@ -85,6 +86,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(30),
+            operation_timeout: Duration::from_secs(2),
             waiter_ttl: Duration::from_secs(6),
             poll_interval: Duration::from_secs(2),
             grant_ttl: Duration::from_secs(3),
@@ -95,27 +97,28 @@ impl Default for Settings {
 
 impl Settings {
     pub async fn connect(&self, url: &str) -> Outcome<LockClient> {
-        let builder = LockClient::builder().lease(self.lease).waiter_ttl(self.waiter_ttl).grant_ttl(self.grant_ttl);
+        let builder = LockClient::builder().lease(self.lease).operation_timeout(self.operation_timeout);
+        let builder = builder.waiter_ttl(self.waiter_ttl).grant_ttl(self.grant_ttl);
         Ok(builder.poll_interval(self.poll_interval).max_waiters(self.max_waiters).connect(url).await?)
     }
 
-    fn words(&self) -> [String; 5] {
-        let millis = |time: Duration| time.as_millis().to_string();
-        let times = [self.lease, self.waiter_ttl, self.poll_interval, self.grant_ttl].map(millis);
-        let [lease, waiter_ttl, poll_interval, grant_ttl] = times;
-        [lease, waiter_ttl, poll_interval, grant_ttl, self.max_waiters.to_string()]
+    fn words(&self) -> [String; 6] {
+        let times = [self.lease, self.operation_timeout, self.waiter_ttl, self.poll_interval, self.grant_ttl];
+        let [lease, operation_timeout, waiter_ttl, poll_interval, grant_ttl] =
+            times.map(|time| time.as_millis().to_string());
+        [lease, operation_timeout, waiter_ttl, poll_interval, grant_ttl, self.max_waiters.to_string()]
     }
 
     fn read(words: &[String]) -> Outcome<Self> {
-        let millis = |index: usize| -> Outcome<Duration> {
-            Ok(Duration::from_millis(words.get(index).ok_or("a setting is missing")?.parse()?))
-        };
+        let number = |index: usize| -> Outcome<u32> { Ok(words.get(index).ok_or("a setting is missing")?.parse()?) };
+        let millis = |index| -> Outcome<Duration> { Ok(Duration::from_millis(number(index)?.into())) };
         Ok(Self {
             lease: millis(0)?,
-            waiter_ttl: millis(1)?,
-            poll_interval: millis(2)?,
-            grant_ttl: millis(3)?,
-            max_waiters: words.get(4).ok_or("a setting is missing")?.parse()?,
+            operation_timeout: millis(1)?,
+            waiter_ttl: millis(2)?,
+            poll_interval: millis(3)?,
+            grant_ttl: millis(4)?,
+            max_waiters: number(5)?,
         })
     }
 }

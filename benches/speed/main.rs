@@ -23,6 +23,7 @@ use report::{Machine, Report, Row};
 use server::{Admin, Server};
 use stall::Stalls;
 use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -150,9 +151,18 @@ fn main() -> Outcome<()> {
         tokio::select! {
             outcome = all(&mut bench) => outcome,
             // So that the server and the children end with it.
-            _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+            _ = asked_to_end() => Err("interrupted".into()),
         }
     })
+}
+
+/// By ctrl-C, or by `timeout` and the like.
+async fn asked_to_end() -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        outcome = tokio::signal::ctrl_c() => outcome,
+        _ = terminate.recv() => Ok(()),
+    }
 }
 
 fn runtime(threads: usize) -> std::io::Result<Runtime> {

@@ -24,19 +24,29 @@ fn name(script: &str) -> String {
 }
 
 pub async fn run(bench: &mut Bench) -> Outcome<()> {
-    let waiters: u64 = bench.mode.pick(100_000, 2000);
+    let (waiters, clients) = bench.mode.pick((100_000, 20), (2000, 2));
     let window = bench.mode.pick(Duration::from_secs(5), Duration::from_millis(1500));
     // Long enough that everybody is in line before the first would be late, polls included.
     let poll_interval = bench.mode.pick(Duration::from_secs(2), Duration::from_secs(1));
-    let waiter_ttl = Duration::from_secs(60);
-    let settings = Settings { waiter_ttl, poll_interval, max_waiters: 200_000, ..Settings::default() };
+    let settings = Settings {
+        waiter_ttl: Duration::from_secs(60),
+        poll_interval,
+        // Clients of so many have more to do than to answer at once; the row is about the server.
+        operation_timeout: Duration::from_secs(20),
+        max_waiters: 200_000,
+        ..Settings::default()
+    };
     let url = bench.server.url(Transport::Tcp);
     let lock = settings.connect(&url).await?.lock("long");
     let ours = Ours(lock.clone());
     let first = ours.lock().await?;
-    let mut child = Child::client(&url, &settings).await?;
-    child.ask(&format!("cycle long {waiters} 1")).await?;
-    wait_for_queue(&ours, waiters).await?;
+    let mut children = Vec::new();
+    for number in 1..=clients {
+        let mut child = Child::client(&url, &settings).await?;
+        child.ask(&format!("cycle long {} 1", waiters / clients)).await?;
+        wait_for_queue(&ours, number * waiters / clients).await?;
+        children.push(child);
+    }
     ours.unlock(first).await?;
     let mut tally = Tally::default();
     for _ in 0..bench.mode.rounds() {
@@ -45,7 +55,9 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
         tally.count(&bench.admin.logged_scripts().await?)?;
     }
     let still = lock.status().await?.waiters;
-    child.end().await?;
+    for child in children {
+        child.end().await?;
+    }
     // The holder, and those that are on their way back into the queue, do not wait.
     if still < waiters * 99 / 100 {
         return Err(format!("only {still} waited at the end").into());
