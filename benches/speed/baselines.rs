@@ -16,8 +16,10 @@ use crate::contender::Contender;
 /// As long as fairlock's.
 const LEASE_MS: u64 = 30_000;
 
+type OnMessage = Box<dyn Fn(&str) + Send + Sync>;
+
 /// What a connection does with a message on its channel.
-pub struct Hear(Option<Box<dyn Fn(&str) + Send + Sync>>);
+pub struct Hear(Option<OnMessage>);
 
 impl Hear {
     pub fn nothing() -> Self {
