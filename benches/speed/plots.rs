@@ -15,7 +15,7 @@ struct Plot<'a> {
     title: &'static str,
     x: &'static str,
     y: &'static str,
-    /// From ten to a hundred is as far as from one to ten, on both axes.
+    /// From ten to a hundred is as far as from one to ten, along x. Heights always begin at zero.
     logarithmic: bool,
     curves: &'a [Curve],
 }
@@ -56,9 +56,7 @@ impl Plot<'_> {
         chart.x_label_area_size(44).y_label_area_size(72);
         let (x, y) = (least(|point| point.0)..most(|point| point.0) * 1.02, most(|point| point.1) * 1.1);
         if self.logarithmic {
-            // Zero is nowhere on such an axis.
-            let low = least(|point| point.1).max(1e-3) / 1.5;
-            self.lines(chart.build_cartesian_2d(x.log_scale(), (low..y * 1.4).log_scale())?)?;
+            self.lines(chart.build_cartesian_2d(x.log_scale(), 0.0..y)?)?;
         } else {
             self.lines(chart.build_cartesian_2d(x, 0.0..y)?)?;
         }
