@@ -33,12 +33,14 @@ local reply = {
 }
 local tickets = most > 0 and read('LRANGE', queue, 0, most - 1) or {}
 read('HEXISTS', labels, '')
-for _, ticket in ipairs(tickets) do
-  local ends_at = tonumber(redis.call('ZSCORE', deadlines, ticket))
+if #tickets == 0 then return reply end
+local ends, names = redis.call('ZMSCORE', deadlines, unpack(tickets)), redis.call('HMGET', labels, unpack(tickets))
+for i, ticket in ipairs(tickets) do
+  local ends_at = tonumber(ends[i])
   if ends_at and ends_at > now then
     reply[#reply + 1] = ticket
-    reply[#reply + 1] = exact(ends_at - now)
-    reply[#reply + 1] = redis.call('HGET', labels, ticket) or ''
+    reply[#reply + 1] = ends_at - now
+    reply[#reply + 1] = names[i] or ''
   end
 end
 return reply

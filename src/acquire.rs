@@ -341,7 +341,8 @@ impl Drop for Queueing<'_> {
 /// A task that waits for a lock it holds itself waits for ever; without a scope nothing tells
 /// the library that it is the same work.
 fn warn_of_self_wait(seat: &Seat) {
-    let holds = seat.core.seats.holds_at(&seat.keys.lock);
+    // A holder is older than those who wait for it. Not all of them: each waiter comes here.
+    let holds = seat.core.seats.holds_at(&seat.keys.lock, 16);
     if holds.iter().any(|hold| hold.is_awaited_by_its_own_task()) {
         tracing::warn!(
             name = %seat.name,

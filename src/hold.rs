@@ -89,12 +89,14 @@ impl Seats {
         seat.and_then(|seat| seat.hold())
     }
 
-    /// What any owner of this client holds there.
-    pub(crate) fn holds_at(&self, lock_key: &str) -> Vec<Arc<Hold>> {
+    /// What owners of this client hold there, as far as they are among the oldest `most` who hold or
+    /// want it.
+    pub(crate) fn holds_at(&self, lock_key: &str, most: usize) -> Vec<Arc<Hold>> {
         let from: Key = (lock_key.into(), 0);
         let to = (from.0.clone(), u64::MAX);
-        let seats: Vec<_> = lock(&self.seats).range(from..=to).filter_map(|(_, seat)| seat.upgrade()).collect();
-        seats.iter().filter_map(|seat| seat.hold()).collect()
+        let oldest: Vec<_> =
+            lock(&self.seats).range(from..=to).take(most).filter_map(|(_, seat)| seat.upgrade()).collect();
+        oldest.iter().filter_map(|seat| seat.hold()).collect()
     }
 
     /// All holds of this client.

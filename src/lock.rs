@@ -17,7 +17,7 @@ use crate::store::now;
 use crate::store::reply::{ForceUnlocked, Inspected};
 
 /// How many places of the queue [`FairLock::status`] shows.
-const PLACES_SHOWN: u32 = 1000;
+const PLACES_SHOWN: u32 = 256;
 
 /// A lock, by its name. Cheap to make and to clone; making one asks the server nothing.
 ///
@@ -200,7 +200,7 @@ impl FairLock {
     }
 
     /// Who holds it and who waits, as of one instant on the server. One round trip; shows the
-    /// first 1000 places.
+    /// first 256 places.
     ///
     /// # Errors
     /// See [`StatusError`].
@@ -239,7 +239,7 @@ impl FairLock {
         let seats = &self.core.seats;
         let holds = match owner::current() {
             Some(owner) => seats.hold_of(&keys.lock, owner).into_iter().collect(),
-            None => seats.holds_at(&keys.lock),
+            None => seats.holds_at(&keys.lock, usize::MAX),
         };
         holds.iter().filter(|hold| hold.is_valid()).map(|hold| hold.live()).sum()
     }
@@ -301,9 +301,9 @@ async fn within<F: Future>(limit: Option<Instant>, future: F) -> Option<F::Outpu
 pub struct LockStatus {
     /// The holder, if any.
     pub holder: Option<Holder>,
-    /// Those who wait, first in line first; at most 1000.
+    /// Those who wait, first in line first; at most 256.
     pub queue: Vec<Waiting>,
-    /// How many tickets there are, those beyond the first 1000 and those about to expire included.
+    /// How many tickets there are, those beyond the first 256 and those about to expire included.
     pub waiters: u64,
 }
 

@@ -3,7 +3,8 @@
 -- and grant.lua. `present` is the client that runs the script: it is reachable, whatever its
 -- subscription does.
 
-local EXAMINED_AT_MOST = 1024 -- tickets in one call, so that no call grows with the queue
+-- In one call, so that none grows with the queue: looking at a ticket is cheap, clearing one is not.
+local EXAMINED_AT_MOST, CLEARED_AT_MOST = 1024, 128
 local FIRST_BLOCK = 2 -- the first in line is nearly always alive
 
 -- `<client>:<n>:<seq>` -> owner, client, seq
@@ -41,7 +42,7 @@ end
 local function advance(ending)
   local kept, removed, reachable = {}, {}, {}
   local seen, size, winner, last = 0, FIRST_BLOCK, nil, false
-  while not winner and seen < EXAMINED_AT_MOST do
+  while not winner and seen < EXAMINED_AT_MOST and #removed < CLEARED_AT_MOST do
     local block = read('LRANGE', queue, seen, seen + size - 1)
     last = #block < size
     if #block == 0 then break end
@@ -52,6 +53,10 @@ local function advance(ending)
       local owner, client, seq = parts(ticket)
       if not ends_at or not owner or ends_at <= now then
         removed[#removed + 1] = ticket
+        if #removed == CLEARED_AT_MOST then
+          last = last and i == #block
+          break
+        end
       else
         -- Never longer than the ticket's own deadline, so that many frozen waiters together cost
         -- one waiter time-to-live and not one grant each (P6).
@@ -77,6 +82,6 @@ local function advance(ending)
   end
   if #removed > 0 then drop_head(seen, kept, removed, last) end
   if ending and not winner then redis.call('DEL', lock) end
-  local stopped = not winner and seen >= EXAMINED_AT_MOST
+  local stopped = not winner and (seen >= EXAMINED_AT_MOST or #removed >= CLEARED_AT_MOST)
   return stopped and #removed > 0, stopped
 end

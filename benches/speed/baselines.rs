@@ -1,0 +1,277 @@
+//! What fairlock is measured beside: the floor (PING, publish), a hand-rolled SETNX lock, and a fair
+//! queue whose unlock wakes the first waiter, who then asks again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, Value};
+use tokio::sync::Notify;
+
+use crate::Outcome;
+use crate::contender::Contender;
+
+/// As long as fairlock's.
+const LEASE_MS: u64 = 30_000;
+
+type OnMessage = Box<dyn Fn(&str) + Send + Sync>;
+
+/// What a connection does with a message on its channel.
+pub struct Hear(Option<OnMessage>);
+
+impl Hear {
+    pub fn nothing() -> Self {
+        Self(None)
+    }
+
+    fn messages(hear: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(hear)))
+    }
+
+    fn push(&self, push: &PushInfo) {
+        let Self(Some(hear)) = self else { return };
+        if let (PushKind::Message, Some(Value::BulkString(text))) = (&push.kind, push.data.get(1)) {
+            hear(&String::from_utf8_lossy(text));
+        }
+    }
+}
+
+/// One multiplexed connection with the settings that fairlock uses: RESP3, no delay, no time-out of its own.
+pub async fn connect(url: &str, hear: Hear) -> Outcome<MultiplexedConnection> {
+    let info = url.into_connection_info()?;
+    let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
+    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    let client = redis::Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings))?;
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(move |push: PushInfo| {
+        hear.push(&push);
+        Ok::<(), ()>(())
+    });
+    Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+}
+
+pub async fn ping(redis: &mut MultiplexedConnection) -> Outcome<()> {
+    Ok(redis::cmd("PING").exec_async(redis).await?)
+}
+
+/// The least that a hand-off can be: a script that publishes, to a task of the client that runs it.
+pub struct Publish {
+    redis: MultiplexedConnection,
+    script: redis::Script,
+    seen: Arc<Seen>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    message: Notify,
+    /// When the task had it in hand.
+    at: Mutex<Option<Instant>>,
+    done: Notify,
+}
+
+impl Publish {
+    pub async fn connect(url: &str) -> Outcome<Self> {
+        let seen = Arc::new(Seen::default());
+        let rings = seen.clone();
+        let mut redis = connect(url, Hear::messages(move |_| rings.message.notify_one())).await?;
+        redis.subscribe("floor").await?;
+        let task = tokio::spawn(see(seen.clone()));
+        Ok(Self { redis, script: redis::Script::new("return redis.call('PUBLISH', ARGV[1], ARGV[2])"), seen, task })
+    }
+
+    /// From the call to the message in the other task's hand.
+    pub async fn once(&mut self) -> Outcome<Duration> {
+        ping(&mut self.redis).await?;
+        let begun = Instant::now();
+        let receivers: u32 = self.script.arg("floor").arg("your turn").invoke_async(&mut self.redis).await?;
+        if receivers != 1 {
+            return Err(format!("{receivers} received the floor's message").into());
+        }
+        self.seen.done.notified().await;
+        let at = self.seen.at.lock().unwrap_or_else(PoisonError::into_inner).ok_or("no message was seen")?;
+        Ok(at.duration_since(begun))
+    }
+}
+
+impl Drop for Publish {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn see(seen: Arc<Seen>) {
+    loop {
+        seen.message.notified().await;
+        *seen.at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        seen.done.notify_one();
+    }
+}
+
+/// The usual hand-rolled lock: SET NX PX, and a script that deletes it if it is still ours.
+#[derive(Clone)]
+pub struct Setnx {
+    redis: MultiplexedConnection,
+    release: Arc<redis::Script>,
+    next: Arc<AtomicU64>,
+}
+
+impl Setnx {
+    pub async fn connect(url: &str) -> Outcome<Self> {
+        let release = redis::Script::new(
+            "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0",
+        );
+        let redis = connect(url, Hear::nothing()).await?;
+        Ok(Self { redis, release: Arc::new(release), next: Arc::default() })
+    }
+
+    /// The secret that frees it, or nothing when somebody else has it.
+    pub async fn try_lock(&self, name: &str) -> Outcome<Option<u64>> {
+        let secret = self.next.fetch_add(1, Ordering::Relaxed);
+        let set = redis::cmd("SET").arg(name).arg(secret).arg("NX").arg("PX").arg(LEASE_MS).to_owned();
+        let taken: bool = set.query_async(&mut self.redis.clone()).await?;
+        Ok(taken.then_some(secret))
+    }
+
+    pub async fn unlock(&self, name: &str, secret: u64) -> Outcome<()> {
+        let freed: u32 = self.release.key(name).arg(secret).invoke_async(&mut self.redis.clone()).await?;
+        if freed == 1 { Ok(()) } else { Err("the SETNX lock was lost".into()) }
+    }
+}
+
+/// SETNX with a loop around it, as one who needs to wait writes it.
+#[derive(Clone)]
+pub struct SetnxLoop(pub Setnx);
+
+impl Contender for SetnxLoop {
+    type Guard = u64;
+
+    async fn lock(&self) -> Outcome<u64> {
+        loop {
+            if let Some(secret) = self.0.try_lock("setnx-loop").await? {
+                return Ok(secret);
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn unlock(&self, secret: u64) -> Outcome<()> {
+        self.0.unlock("setnx-loop", secret).await
+    }
+
+    async fn pace(&self) -> Outcome<()> {
+        ping(&mut self.0.redis.clone()).await
+    }
+
+    async fn waiters(&self) -> Outcome<u64> {
+        Err("a SETNX lock does not know who waits".into())
+    }
+}
+
+/// KEYS lock, queue, deadlines; ARGV waiter, lease ms, waiter ms. 1: it is yours; 0: you are in the queue.
+const RETRY_ACQUIRE: &str = r"
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local first = redis.call('LINDEX', KEYS[2], 0)
+while first and first ~= ARGV[1] and tonumber(redis.call('ZSCORE', KEYS[3], first) or 0) <= now do
+  redis.call('LPOP', KEYS[2])
+  redis.call('ZREM', KEYS[3], first)
+  first = redis.call('LINDEX', KEYS[2], 0)
+end
+if (not first or first == ARGV[1]) and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  if first then
+    redis.call('LPOP', KEYS[2])
+    redis.call('ZREM', KEYS[3], first)
+  end
+  return 1
+end
+if redis.call('ZADD', KEYS[3], now + ARGV[3], ARGV[1]) == 1 then redis.call('RPUSH', KEYS[2], ARGV[1]) end
+return 0
+";
+
+/// KEYS lock, queue; ARGV holder, channel. Frees it and wakes whoever is first.
+const RETRY_RELEASE: &str = r"
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('DEL', KEYS[1])
+local first = redis.call('LINDEX', KEYS[2], 0)
+if first then redis.call('PUBLISH', ARGV[2], first) end
+return 1
+";
+
+const RETRY_CHANNEL: &str = "retry:wake";
+const RETRY_KEYS: [&str; 3] = ["retry:lock", "retry:queue", "retry:deadlines"];
+/// A lost message costs this long; the same as fairlock's poll interval.
+const RETRY_ANYWAY: Duration = Duration::from_secs(2);
+const RETRY_WAITER_MS: u64 = 6_000;
+
+/// Wake-and-retry: a queue on the server; unlock tells the first in line, who runs acquire again.
+#[derive(Clone)]
+pub struct Retry {
+    redis: MultiplexedConnection,
+    acquire: Arc<redis::Script>,
+    release: Arc<redis::Script>,
+    waiting: Arc<Mutex<HashMap<String, Arc<Notify>>>>,
+    next: Arc<AtomicU64>,
+}
+
+impl Retry {
+    pub async fn connect(url: &str) -> Outcome<Self> {
+        let waiting = Arc::new(Mutex::new(HashMap::<String, Arc<Notify>>::new()));
+        let woken = waiting.clone();
+        let hear = Hear::messages(move |waiter| {
+            if let Some(notify) = woken.lock().unwrap_or_else(PoisonError::into_inner).get(waiter) {
+                notify.notify_one();
+            }
+        });
+        let mut redis = connect(url, hear).await?;
+        redis.subscribe(RETRY_CHANNEL).await?;
+        let scripts = [RETRY_ACQUIRE, RETRY_RELEASE].map(|source| Arc::new(redis::Script::new(source)));
+        let [acquire, release] = scripts;
+        Ok(Self { redis, acquire, release, waiting, next: Arc::default() })
+    }
+
+    async fn ask(&self, waiter: &str) -> Outcome<bool> {
+        let mut call = self.acquire.prepare_invoke();
+        RETRY_KEYS.iter().for_each(|key| {
+            call.key(*key);
+        });
+        call.arg(waiter).arg(LEASE_MS).arg(RETRY_WAITER_MS);
+        Ok(call.invoke_async(&mut self.redis.clone()).await?)
+    }
+
+    async fn wait(&self, waiter: &str, turn: &Notify) -> Outcome<()> {
+        while !self.ask(waiter).await? {
+            let _ = tokio::time::timeout(RETRY_ANYWAY, turn.notified()).await;
+        }
+        Ok(())
+    }
+}
+
+impl Contender for Retry {
+    type Guard = String;
+
+    async fn lock(&self) -> Outcome<String> {
+        let waiter = self.next.fetch_add(1, Ordering::Relaxed).to_string();
+        let turn = Arc::new(Notify::new());
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(waiter.clone(), turn.clone());
+        let outcome = self.wait(&waiter, &turn).await;
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&waiter);
+        outcome.map(|()| waiter)
+    }
+
+    async fn unlock(&self, waiter: String) -> Outcome<()> {
+        let mut call = self.release.prepare_invoke();
+        call.key(RETRY_KEYS[0]).key(RETRY_KEYS[1]).arg(waiter).arg(RETRY_CHANNEL);
+        let freed: u32 = call.invoke_async(&mut self.redis.clone()).await?;
+        if freed == 1 { Ok(()) } else { Err("the wake-and-retry lock was lost".into()) }
+    }
+
+    async fn pace(&self) -> Outcome<()> {
+        ping(&mut self.redis.clone()).await
+    }
+
+    async fn waiters(&self) -> Outcome<u64> {
+        Ok(redis::cmd("LLEN").arg(RETRY_KEYS[1]).query_async(&mut self.redis.clone()).await?)
+    }
+}

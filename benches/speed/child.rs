@@ -1,0 +1,260 @@
+//! Processes that are told what to do by a line and answer with one: clients of fairlock whose CPU
+//! time and memory count alone, which may be stopped and killed, and the peers.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fairlock::{FairLock, LockClient, LockGuard};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{ChildStdin, ChildStdout, Command};
+
+use crate::Outcome;
+use crate::measure::own_cpu;
+
+/// The first argument of this executable as such a process.
+pub const ROLE: &str = "--child";
+
+/// Ends with the value, stopped or not.
+pub struct Child {
+    process: tokio::process::Child,
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Child {
+    pub fn start(mut command: Command) -> Outcome<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn()?;
+        let stdin = process.stdin.take().ok_or("no stdin")?;
+        let lines = BufReader::new(process.stdout.take().ok_or("no stdout")?).lines();
+        Ok(Self { process, stdin, lines })
+    }
+
+    /// This executable, connected by these settings.
+    pub async fn client(url: &str, settings: &Settings) -> Outcome<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(ROLE).arg(url).args(settings.words());
+        let mut child = Self::start(command)?;
+        child.ask("ping").await?;
+        Ok(child)
+    }
+
+    pub async fn ask(&mut self, line: &str) -> Outcome<String> {
+        self.stdin.write_all(format!("{line}\n").as_bytes()).await?;
+        let answer = self.lines.next_line().await?.ok_or_else(|| format!("the child ended at: {line}"))?;
+        match answer.strip_prefix("error ") {
+            Some(error) => Err(format!("the child said to {line}: {error}").into()),
+            None => Ok(answer),
+        }
+    }
+
+    pub async fn number(&mut self, line: &str) -> Outcome<f64> {
+        Ok(self.ask(line).await?.parse()?)
+    }
+
+    /// It does nothing any more, and its connection stays open.
+    pub fn freeze(&self) -> Outcome<()> {
+        let id = self.process.id().ok_or("the child has ended")?;
+        Ok(kill(Pid::from_raw(i32::try_from(id)?), Signal::SIGSTOP)?)
+    }
+
+    pub async fn end(mut self) -> Outcome<()> {
+        self.process.start_kill()?;
+        self.process.wait().await?;
+        Ok(())
+    }
+}
+
+/// Those of a client of fairlock that rows change.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub lease: Duration,
+    pub operation_timeout: Duration,
+    pub waiter_ttl: Duration,
+    pub poll_interval: Duration,
+    pub grant_ttl: Duration,
+    pub max_waiters: u32,
+}
+
+impl Default for Settings {
+    /// The library's.
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(30),
+            operation_timeout: Duration::from_secs(2),
+            waiter_ttl: Duration::from_secs(6),
+            poll_interval: Duration::from_secs(2),
+            grant_ttl: Duration::from_secs(3),
+            max_waiters: 1 << 16,
+        }
+    }
+}
+
+impl Settings {
+    pub async fn connect(&self, url: &str) -> Outcome<LockClient> {
+        let builder = LockClient::builder().lease(self.lease).operation_timeout(self.operation_timeout);
+        let builder = builder.waiter_ttl(self.waiter_ttl).grant_ttl(self.grant_ttl);
+        Ok(builder.poll_interval(self.poll_interval).max_waiters(self.max_waiters).connect(url).await?)
+    }
+
+    fn words(&self) -> [String; 6] {
+        let times = [self.lease, self.operation_timeout, self.waiter_ttl, self.poll_interval, self.grant_ttl];
+        let [lease, operation_timeout, waiter_ttl, poll_interval, grant_ttl] =
+            times.map(|time| time.as_millis().to_string());
+        [lease, operation_timeout, waiter_ttl, poll_interval, grant_ttl, self.max_waiters.to_string()]
+    }
+
+    fn read(words: &[String]) -> Outcome<Self> {
+        let number = |index: usize| -> Outcome<u32> { Ok(words.get(index).ok_or("a setting is missing")?.parse()?) };
+        let millis = |index| -> Outcome<Duration> { Ok(Duration::from_millis(number(index)?.into())) };
+        Ok(Self {
+            lease: millis(0)?,
+            operation_timeout: millis(1)?,
+            waiter_ttl: millis(2)?,
+            poll_interval: millis(3)?,
+            grant_ttl: millis(4)?,
+            max_waiters: number(5)?,
+        })
+    }
+}
+
+/// The life of such a process: `words` are its URL and its settings.
+pub async fn live(words: &[String]) -> Outcome<()> {
+    let url = words.first().ok_or("a URL is missing")?;
+    let client = Settings::read(&words[1..])?.connect(url).await?;
+    let mut work = Work { client, guards: Vec::new(), over: Arc::default(), rounds: Arc::default() };
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = lines.next_line().await? {
+        let answer = work.obey(&line).await.unwrap_or_else(|error| format!("error {error}"));
+        println!("{answer}");
+    }
+    // Whoever started it is gone.
+    std::process::exit(0)
+}
+
+struct Work {
+    client: LockClient,
+    guards: Vec<LockGuard>,
+    over: Arc<AtomicBool>,
+    /// Holds that cyclers had.
+    rounds: Arc<AtomicU64>,
+}
+
+impl Work {
+    async fn obey(&mut self, line: &str) -> Outcome<String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["ping"] => {}
+            ["hold", count] => self.hold(count.parse()?).await?,
+            ["wait", name, count] => self.wait(name, count.parse()?).await?,
+            ["cycle", name, count, hold_ms] => {
+                let lock = self.client.lock(name);
+                self.cycle(&lock, count.parse()?, Duration::from_millis(hold_ms.parse()?)).await?;
+            }
+            ["churn", tasks, ms] => return self.churn(tasks.parse()?, Duration::from_millis(ms.parse()?)).await,
+            ["lost"] => return Ok(self.guards.iter().filter(|guard| !guard.is_valid()).count().to_string()),
+            ["rounds"] => return Ok(self.rounds.load(Ordering::Relaxed).to_string()),
+            ["cpu"] => return Ok(own_cpu()?.as_micros().to_string()),
+            ["rss"] => return Ok(resident()?.to_string()),
+            _ => return Err(format!("unknown: {line}").into()),
+        }
+        Ok("ok".to_owned())
+    }
+
+    /// A name for each; few at a time, so that requests do not count as memory.
+    async fn hold(&mut self, count: usize) -> Outcome<()> {
+        self.guards.reserve_exact(count);
+        let begin = self.guards.len();
+        let client = &self.client;
+        let acquiring = (begin..begin + count).map(|number| async move { client.lock(held(number)).lock().await });
+        let guards: Vec<_> = stream::iter(acquiring).buffer_unordered(16).try_collect().await?;
+        self.guards.extend(guards);
+        Ok(())
+    }
+
+    /// Tasks that wait and, should they get it, keep it.
+    async fn wait(&self, name: &str, count: usize) -> Outcome<()> {
+        let lock = self.client.lock(name);
+        for number in 1..=count {
+            let lock = lock.clone();
+            tokio::spawn(async move {
+                let _guard = lock.lock().await;
+                std::future::pending::<()>().await;
+            });
+            breathe(&self.client.lock(name), number).await?;
+        }
+        self.client.lock(name).is_locked().await?;
+        Ok(())
+    }
+
+    /// Tasks that take it again and again, and are in line as soon as this has answered.
+    async fn cycle(&self, lock: &FairLock, count: usize, hold: Duration) -> Outcome<()> {
+        for number in 1..=count {
+            tokio::spawn(cycle(lock.clone(), hold, self.over.clone(), self.rounds.clone()));
+            breathe(lock, number).await?;
+        }
+        lock.is_locked().await?;
+        Ok(())
+    }
+
+    /// Names that come and go, some of them wanted by two at once; answers with the holds there were.
+    async fn churn(&self, tasks: usize, time: Duration) -> Outcome<String> {
+        let until = Instant::now() + time;
+        let churning: Vec<_> =
+            (0..tasks).map(|number| tokio::spawn(churn(self.client.clone(), number, until))).collect();
+        let mut holds = 0;
+        for task in churning {
+            holds += task.await??;
+        }
+        Ok(holds.to_string())
+    }
+}
+
+fn held(number: usize) -> String {
+    format!("held:{number:06}")
+}
+
+/// Requests go out in batches: a hundred thousand at once would time out on one connection.
+async fn breathe(lock: &FairLock, number: usize) -> Outcome<()> {
+    if number.is_multiple_of(500) {
+        tokio::task::yield_now().await;
+        lock.is_locked().await?;
+    }
+    Ok(())
+}
+
+async fn cycle(lock: FairLock, hold: Duration, over: Arc<AtomicBool>, rounds: Arc<AtomicU64>) {
+    while !over.load(Ordering::Relaxed) {
+        let Ok(guard) = lock.lock().await else { continue };
+        tokio::time::sleep(hold).await;
+        rounds.fetch_add(1, Ordering::Relaxed);
+        // Lost when an operator forced it: part of the row.
+        let _ = guard.unlock().await;
+    }
+}
+
+async fn churn(client: LockClient, number: usize, until: Instant) -> Outcome<u64> {
+    let mut holds = 0;
+    while Instant::now() < until {
+        // Two tasks share each name, and the names change all the time.
+        let lock = client.lock(format!("churn:{}:{}", number / 2, holds / 4));
+        // A wait that is given up now and then.
+        if let Ok(guard) = lock.lock_timeout(Duration::from_millis(1 + holds % 50)).await {
+            guard.unlock().await?;
+        }
+        holds += 1;
+    }
+    Ok(holds)
+}
+
+/// Bytes of this process in memory.
+fn resident() -> Outcome<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: u64 = text.split(' ').nth(1).ok_or("an unknown /proc/self/statm")?.parse()?;
+    Ok(pages * 4096)
+}

@@ -1,0 +1,45 @@
+//! The crates rslock and redis-lock, in a process of their own: benches/peers.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use crate::Outcome;
+use crate::child::Child;
+use crate::contender::Shares;
+
+pub const PEERS: [&str; 2] = ["rslock", "redis-lock"];
+
+pub struct Peers(Child);
+
+impl Peers {
+    /// Builds it when it is not built yet: in a target directory of its own, beside the harness's results.
+    pub async fn start(url: &str) -> Outcome<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let target = root.join("target/peers");
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--release", "--locked", "--quiet", "--manifest-path"]);
+        build.arg(root.join("benches/peers/Cargo.toml")).arg("--target-dir").arg(&target);
+        if !build.status().await?.success() {
+            return Err("benches/peers does not build".into());
+        }
+        let mut command = Command::new(target.join("release/fairlock-peers"));
+        command.arg(url);
+        Ok(Self(Child::start(command)?))
+    }
+
+    /// The median time of a lock and its unlock, in microseconds.
+    pub async fn pairs(&mut self, peer: &str, count: u64) -> Outcome<f64> {
+        Ok(self.0.number(&format!("pairs {peer} {count}")).await? / 1e3)
+    }
+
+    pub async fn compete(&mut self, peer: &str, tasks: usize, hold: Duration, time: Duration) -> Outcome<Shares> {
+        let line = format!("compete {peer} {tasks} {} {}", hold.as_micros(), time.as_millis());
+        let answer = self.0.ask(&line).await?;
+        let numbers: Vec<u64> = answer.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+        let (longest, counts) = numbers.split_first().ok_or("an empty answer")?;
+        Ok(Shares { counts: counts.to_vec(), longest_wait: Duration::from_nanos(*longest) })
+    }
+}

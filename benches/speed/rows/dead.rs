@@ -1,0 +1,58 @@
+//! Very many waiters that stop where they are, their connection open, before one that lives.
+
+use std::time::{Duration, Instant};
+
+use crate::child::{Child, Settings};
+use crate::contender::{Contender, Ours, wait_for_queue};
+use crate::measure::Series;
+use crate::report::{Row, Target};
+use crate::{Bench, Outcome, Transport};
+
+pub async fn run(bench: &mut Bench) -> Outcome<()> {
+    let waiters: u64 = bench.mode.pick(10_000, 500);
+    let quick = Settings {
+        waiter_ttl: Duration::from_secs(2),
+        poll_interval: Duration::from_millis(500),
+        grant_ttl: Duration::from_secs(1),
+        ..Settings::default()
+    };
+    let settings = bench.mode.pick(Settings::default(), quick);
+    let [mut delays, mut calls] = [Series::default(), Series::default()];
+    for _ in 0..bench.mode.rounds() {
+        let (delay, longest) = round(bench, &settings, waiters).await?;
+        delays.push(delay.as_secs_f64());
+        calls.push(longest as f64);
+    }
+    let limit = settings.waiter_ttl.as_secs_f64() + 1.0;
+    let note = format!("{waiters} dead; from their death to the guard");
+    let row = Row::new("dead-waiters-10000", Transport::Tcp, "s", delays).target(Target::AtMost(limit));
+    bench.add(row.note(note).strict());
+    let row = Row::new("dead-waiters-10000-call", Transport::Tcp, "µs", calls).target(Target::AtMost(1000.0));
+    bench.add(row.note("Redis time of the longest call of each round; the worst round counts").strict());
+    Ok(())
+}
+
+/// How long the living one waited, and the longest call.
+async fn round(bench: &mut Bench, settings: &Settings, waiters: u64) -> Outcome<(Duration, u64)> {
+    let url = bench.server.url(Transport::Tcp);
+    bench.admin.clear().await?;
+    let (holder, living) = (settings.connect(&url).await?, settings.connect(&url).await?);
+    let ours = Ours(holder.lock("dead"));
+    let guard = ours.lock().await?;
+    let mut child = Child::client(&url, settings).await?;
+    child.ask(&format!("wait dead {waiters}")).await?;
+    wait_for_queue(&ours, waiters).await?;
+    let lock = living.lock("dead");
+    let living = tokio::spawn(async move { lock.lock().await.map(|guard| (Instant::now(), guard)) });
+    wait_for_queue(&ours, waiters + 1).await?;
+    bench.admin.log_every_command().await?;
+    child.freeze()?;
+    let died = Instant::now();
+    ours.unlock(guard).await?;
+    let got = tokio::time::timeout(Duration::from_secs(60), living).await;
+    let (got, guard) = got.map_err(|_| "the living waiter never got it")???;
+    let longest = bench.admin.logged_scripts().await?.iter().map(|call| call.micros).max();
+    ours.unlock(guard).await?;
+    child.end().await?;
+    Ok((got - died, longest.ok_or("no script was run")?))
+}

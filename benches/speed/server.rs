@@ -1,0 +1,172 @@
+//! A `redis-server` of the run's own, and what is asked of it past any lock.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+
+use crate::baselines::{Hear, connect};
+use crate::{Outcome, Transport};
+
+/// Listens on a free port and on a Unix socket, keeps nothing on disk, ends with the value.
+pub struct Server {
+    dir: PathBuf,
+    port: u16,
+    process: Child,
+}
+
+impl Server {
+    pub async fn start() -> Outcome<Self> {
+        let dir = std::env::temp_dir().join(format!("fairlock-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
+        let mut command = Command::new(&binary);
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        command.arg("--unixsocket").arg(dir.join("redis.sock")).arg("--dir").arg(&dir);
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let process = process.map_err(|error| format!("{binary} does not start ({error}): run scripts/setup"))?;
+        let server = Self { dir, port, process };
+        server.wait_until_it_answers().await?;
+        Ok(server)
+    }
+
+    async fn wait_until_it_answers(&self) -> Outcome<()> {
+        let limit = Instant::now() + Duration::from_secs(10);
+        while let Err(error) = connect(&self.url(Transport::Tcp), Hear::nothing()).await {
+            if Instant::now() > limit {
+                return Err(format!("redis-server does not answer: {error}").into());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self, transport: Transport) -> String {
+        match transport {
+            Transport::Tcp => format!("redis://127.0.0.1:{}/", self.port),
+            Transport::Unix => format!("unix://{}", self.dir.join("redis.sock").display()),
+            Transport::Proxied(port) => format!("redis://127.0.0.1:{port}/"),
+        }
+    }
+
+    pub async fn admin(&self) -> Outcome<Admin> {
+        Ok(Admin { redis: connect(&self.url(Transport::Tcp), Hear::nothing()).await? })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A connection for looking at the server.
+#[derive(Clone)]
+pub struct Admin {
+    redis: MultiplexedConnection,
+}
+
+impl Admin {
+    pub async fn run<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> Outcome<T> {
+        let mut command = redis::Cmd::new();
+        words.iter().for_each(|word| {
+            command.arg(word);
+        });
+        Ok(command.query_async(&mut self.redis).await?)
+    }
+
+    /// One number of INFO, or the first one of a line like `calls=3,usec=…`.
+    pub async fn info(&mut self, section: &str, field: &str) -> Outcome<f64> {
+        let text: String = self.run(&["INFO", section]).await?;
+        let found = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        let value = found.unwrap_or("0").split(',').next().unwrap_or("0");
+        Ok(value.trim_start_matches("calls=").trim().parse()?)
+    }
+
+    /// CPU time that the server has used.
+    pub async fn cpu(&mut self) -> Outcome<Duration> {
+        let user = self.info("cpu", "used_cpu_user").await?;
+        Ok(Duration::from_secs_f64(user + self.info("cpu", "used_cpu_sys").await?))
+    }
+
+    /// How many scripts were run by their hash.
+    pub async fn scripts_run(&mut self) -> Outcome<f64> {
+        self.info("commandstats", "cmdstat_evalsha").await
+    }
+
+    pub async fn version(&mut self) -> Outcome<String> {
+        let text: String = self.run(&["INFO", "server"]).await?;
+        let version = text.lines().find_map(|line| line.strip_prefix("redis_version:"));
+        Ok(version.ok_or("INFO without a version")?.trim().to_owned())
+    }
+
+    /// Nothing of an earlier row is left for the next.
+    pub async fn clear(&mut self) -> Outcome<()> {
+        self.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]).await?;
+        self.run::<()>(&["SLOWLOG", "RESET"]).await?;
+        self.run::<()>(&["FLUSHALL", "SYNC"]).await
+    }
+
+    /// From now on every command is kept with its time.
+    pub async fn log_every_command(&mut self) -> Outcome<()> {
+        self.run::<()>(&["CONFIG", "SET", "slowlog-max-len", "2000000"]).await?;
+        self.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]).await?;
+        self.run::<()>(&["SLOWLOG", "RESET"]).await
+    }
+
+    /// The scripts of the log, and the log is stopped and emptied.
+    pub async fn logged_scripts(&mut self) -> Outcome<Vec<Logged>> {
+        self.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]).await?;
+        let entries: Vec<redis::Value> = self.run(&["SLOWLOG", "GET", "-1"]).await?;
+        self.run::<()>(&["SLOWLOG", "RESET"]).await?;
+        Ok(entries.iter().filter_map(Logged::read).collect())
+    }
+}
+
+/// One script call and the time that it took the server.
+pub struct Logged {
+    pub sha: String,
+    pub keys: usize,
+    /// Those of the script, the keys not among them. Redis counts what it leaves out of the log.
+    pub arguments: usize,
+    pub micros: u64,
+}
+
+impl Logged {
+    /// id, time, duration, words, …
+    fn read(entry: &redis::Value) -> Option<Self> {
+        let redis::Value::Array(fields) = entry else { return None };
+        let micros = redis::from_redis_value_ref(fields.get(2)?).ok()?;
+        let words: Vec<String> = redis::from_redis_value_ref(fields.get(3)?).ok()?;
+        if !words.first()?.eq_ignore_ascii_case("EVALSHA") {
+            return None;
+        }
+        let left_out = words.last()?.strip_prefix("... (").and_then(|rest| rest.split(' ').next()?.parse().ok());
+        let all = words.len() + left_out.map_or(0, |count: usize| count - 1);
+        let keys = words.get(2)?.parse().ok()?;
+        Some(Self { sha: words[1].clone(), keys, arguments: all.checked_sub(3 + keys)?, micros })
+    }
+
+    /// Scripts differ in what they are called with, by the headers of lua/*.lua; a poll without
+    /// tickets looks like a force_unlock, which its hash tells apart.
+    pub fn script(&self, most_arguments: usize) -> Option<&'static str> {
+        match (self.keys, most_arguments) {
+            (6, 15) => Some("acquire"),
+            (6, 11) => Some("release"),
+            (6, 9) => Some("leave"),
+            (5, 6) => Some("force_unlock"),
+            (5, 8..) => Some("poll"),
+            (4, 2) => Some("inspect"),
+            (1, 5) => Some("renew"),
+            _ => None,
+        }
+    }
+}
