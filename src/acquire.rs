@@ -70,11 +70,11 @@ pub(crate) async fn acquire(seat: &Arc<Seat>, wish: Wish, trouble: &Trouble) -> 
             return first(seat, wish, trouble, turn).await;
         };
         if hold.live() > 0 {
-            return reenter(hold, wish, trouble, turn).await.map(Some);
+            return Box::pin(reenter(hold, wish, trouble, turn)).await.map(Some);
         }
         // The last guard is gone and its release not yet sent. Entering now would keep the lock
         // from those who wait, so the release goes first (P3).
-        let _ = Release::with_turn(hold, turn).run(now() + seat.core.patience()).await;
+        let _ = Box::pin(Release::with_turn(hold, turn).run(now() + seat.core.patience())).await;
     }
 }
 
@@ -136,7 +136,8 @@ async fn first(
 ) -> Result<Option<Arc<Hold>>, LockError> {
     loop {
         let mut attempt = Attempt::new(seat, wish);
-        match attempt.ask(trouble).await? {
+        // In a box of its own, which is gone while it waits: waiters are many.
+        match Box::pin(attempt.ask(trouble)).await? {
             Asked::Held(hold) => return Ok(Some(hold)),
             Asked::Busy => return Ok(None),
             Asked::Queued => {
@@ -228,7 +229,7 @@ impl Attempt {
     async fn wait(&mut self) -> Result<Option<Arc<Hold>>, LockError> {
         let seat = self.seat.clone();
         let _queueing = Queueing::new(&seat);
-        let soon = timeout(seat.core.options.poll_interval, self.waiter.verdict()).await;
+        let soon = Box::pin(timeout(seat.core.options.poll_interval, self.waiter.verdict())).await;
         let mut verdict = match soon {
             Ok(verdict) => verdict,
             Err(_) => {
@@ -245,7 +246,7 @@ impl Attempt {
                     return Ok(self.held(token, deadline, None));
                 }
                 Verdict::Confirm { token } => {
-                    if let Some(hold) = self.confirm(token).await {
+                    if let Some(hold) = Box::pin(self.confirm(token)).await {
                         return Ok(Some(hold));
                     }
                 }

@@ -65,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Seats {
     pub(crate) fn seat(&self, core: &Arc<Core>, name: &Arc<str>, keys: &Arc<Keys>, owner: Owner) -> Arc<Seat> {
         let mut seats = lock(&self.seats);
-        let key: Key = (keys.lock.as_str().into(), owner.number());
+        let key: Key = (keys.lock.clone(), owner.number());
         if let Some(seat) = seats.get(&key).and_then(Weak::upgrade) {
             return seat;
         }
@@ -117,7 +117,7 @@ impl Seats {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let key = (self.keys.lock.as_str().into(), self.owner.number());
+        let key = (self.keys.lock.clone(), self.owner.number());
         let mut seats = lock(&self.core.seats.seats);
         // A new seat may stand there already, made between our last reference and this line.
         if seats.get(&key).is_some_and(|seat| seat.strong_count() == 0) {

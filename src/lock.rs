@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -271,10 +272,12 @@ impl FairLock {
         let trouble = Trouble::default();
         // `close` waits for this call too, so that what it leaves behind can still be sent.
         let _busy = self.core.tasks.token();
+        // Pinned here: passed on by value it would be in this future twice.
+        let acquiring = pin!(acquire(&seat, wish, &trouble));
         let hold = tokio::select! {
             biased;
             () = self.core.closing.cancelled() => Err(LockError::Closed),
-            outcome = within(limit, acquire(&seat, wish, &trouble)) => outcome.unwrap_or_else(|| {
+            outcome = within(limit, acquiring) => outcome.unwrap_or_else(|| {
                 Err(trouble.last().map_or(LockError::Timeout, LockError::Unreachable))
             }),
         };
@@ -290,7 +293,8 @@ impl FairLock {
 /// `None` when the time is up first.
 async fn within<F: Future>(limit: Option<Instant>, future: F) -> Option<F::Output> {
     match limit {
-        Some(limit) => timeout_at(limit.into(), future).await.ok(),
+        // In a box: the many who wait without a limit need no timer.
+        Some(limit) => Box::pin(timeout_at(limit.into(), future)).await.ok(),
         None => Some(future.await),
     }
 }

@@ -69,7 +69,7 @@ pub(crate) struct Wake {
     /// By seq, which no two attempts of a client share.
     waiters: Mutex<BTreeMap<u64, Arc<Waiter>>>,
     /// Those with a place, by lock key; a name is here exactly while its poller runs.
-    queues: Mutex<BTreeMap<String, Queue>>,
+    queues: Mutex<BTreeMap<Arc<str>, Queue>>,
 }
 
 #[derive(Debug)]
@@ -216,7 +216,7 @@ impl Wake {
     pub(crate) fn revoked(&self, lock_key: &str, owner: &str, token: u64) {
         let of_owner = format!("{owner}:");
         let waiters = lock(&self.waiters);
-        let theirs = |waiter: &&Arc<Waiter>| waiter.ticket.starts_with(&of_owner) && waiter.keys.lock == lock_key;
+        let theirs = |waiter: &&Arc<Waiter>| waiter.ticket.starts_with(&of_owner) && *waiter.keys.lock == *lock_key;
         for waiter in waiters.values().filter(theirs) {
             let mut news = lock(&waiter.news);
             news.revoked = news.revoked.max(Some(token));

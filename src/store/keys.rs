@@ -5,13 +5,15 @@
 //! mapping is injective for every name: only the lock key ends with `}`, and a suffix is known by
 //! its ending. That rests on the prefix having no braces, which the builder checks.
 
+use std::sync::Arc;
+
 /// The longest name of a lock, in bytes.
 pub(crate) const LONGEST_NAME: usize = 1024;
 
 /// The keys of one lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
-    pub(crate) lock: String,
+    pub(crate) lock: Arc<str>,
     pub(crate) queue: String,
     pub(crate) deadlines: String,
     pub(crate) tokens: String,
@@ -26,7 +28,7 @@ impl Keys {
             deadlines: format!("{lock}:deadlines"),
             tokens: format!("{lock}:token"),
             labels: format!("{lock}:labels"),
-            lock,
+            lock: lock.into(),
         }
     }
 
@@ -54,7 +56,7 @@ mod tests {
         for name in names {
             let keys = Keys::new("fairlock", name);
             let left = keys.left("0:1");
-            let all = [keys.lock, keys.queue, keys.deadlines, keys.tokens, keys.labels, left];
+            let all = [keys.lock.to_string(), keys.queue, keys.deadlines, keys.tokens, keys.labels, left];
             let tags: HashSet<_> = all.iter().map(|key| tag(key)).collect();
             assert_eq!(tags.len(), 1, "{name:?}");
             for key in all {
