@@ -66,6 +66,9 @@ struct Rounds {
     /// By instant and attempt: no two holds of a client began by the same one. The final unlock takes
     /// its hold out.
     due: BTreeMap<(Instant, u64), Weak<Hold>>,
+    /// When the task comes by itself, though what it comes for may be over by then: so holds that
+    /// come and go do not wake it.
+    comes_at: Option<Instant>,
     runs: bool,
 }
 
@@ -78,7 +81,10 @@ impl Watchdog {
         if let Some(before) = before {
             rounds.due.remove(&(before, hold.attempt));
         }
-        let sooner = rounds.due.first_key_value().is_none_or(|((first, _), _)| due < *first);
+        let sooner = rounds.comes_at.is_none_or(|at| due < at);
+        if sooner {
+            rounds.comes_at = Some(due);
+        }
         rounds.due.insert((due, hold.attempt), Arc::downgrade(hold));
         let runs = std::mem::replace(&mut rounds.runs, true);
         drop(rounds);
@@ -112,7 +118,8 @@ impl Watchdog {
         let mut rounds = self.rounds();
         let later = rounds.due.split_off(&(now() + Duration::from_nanos(1), 0));
         let due = std::mem::replace(&mut rounds.due, later);
-        let next = rounds.due.first_key_value().map(|((next, _), _)| *next);
+        rounds.comes_at = rounds.due.first_key_value().map(|((next, _), _)| *next);
+        let next = rounds.comes_at;
         (due.into_values().filter_map(|hold| hold.upgrade()).collect(), next)
     }
 }
