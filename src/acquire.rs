@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::core::{Departure, RETRY_PAUSE};
 use crate::error::{LockError, Loss};
@@ -137,7 +137,8 @@ async fn first(
     loop {
         let mut attempt = Attempt::new(seat, wish);
         // In a box of its own, which is gone while it waits: waiters are many.
-        match Box::pin(attempt.ask(trouble)).await? {
+        let asked = Box::pin(attempt.ask(trouble)).await?;
+        match asked {
             Asked::Held(hold) => return Ok(Some(hold)),
             Asked::Busy => return Ok(None),
             Asked::Queued => {
@@ -178,7 +179,7 @@ impl Attempt {
     fn new(seat: &Arc<Seat>, wish: Wish) -> Self {
         let seq = seat.core.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
-        let waiter = seat.core.wake.register(&seat.keys, seq, seat.ticket(seq), wish.lease);
+        let waiter = seat.core.wake.register(&seat.keys, seq, &seat.owner_id, wish.lease);
         Self { seat: seat.clone(), wish, seq, waiter, last_ms: 0, afoot: false }
     }
 
@@ -229,14 +230,7 @@ impl Attempt {
     async fn wait(&mut self) -> Result<Option<Arc<Hold>>, LockError> {
         let seat = self.seat.clone();
         let _queueing = Queueing::new(&seat);
-        let soon = Box::pin(timeout(seat.core.options.poll_interval, self.waiter.verdict())).await;
-        let mut verdict = match soon {
-            Ok(verdict) => verdict,
-            Err(_) => {
-                warn_of_self_wait(&seat);
-                self.waiter.verdict().await
-            }
-        };
+        let mut verdict = self.waiter.verdict().await;
         loop {
             match verdict {
                 Verdict::Granted { token, sent, lease_left } => return Ok(self.told(token, sent, lease_left)),
@@ -251,7 +245,7 @@ impl Attempt {
                     }
                 }
                 Verdict::NoPlace => return Ok(None),
-                Verdict::Failed(refusal) => return Err(LockError::Refused(refusal)),
+                Verdict::Failed(refusal) => return Err(LockError::Refused(*refusal)),
             }
             verdict = self.waiter.verdict().await;
         }
@@ -336,18 +330,5 @@ impl<'a> Queueing<'a> {
 impl Drop for Queueing<'_> {
     fn drop(&mut self) {
         self.0.queueing.store(false, Ordering::Relaxed);
-    }
-}
-
-/// A task that waits for a lock it holds itself waits for ever; without a scope nothing tells
-/// the library that it is the same work.
-fn warn_of_self_wait(seat: &Seat) {
-    // A holder is older than those who wait for it. Not all of them: each waiter comes here.
-    let holds = seat.core.seats.holds_at(&seat.keys.lock, 16);
-    if holds.iter().any(|hold| hold.is_awaited_by_its_own_task()) {
-        tracing::warn!(
-            name = %seat.name,
-            "this task waits for a lock that it holds itself; run the work in owner::scope (or FairLock::with) to re-enter it"
-        );
     }
 }

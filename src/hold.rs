@@ -38,7 +38,7 @@ pub(crate) struct Seat {
     pub(crate) name: Arc<str>,
     pub(crate) keys: Arc<Keys>,
     pub(crate) owner: Owner,
-    pub(crate) owner_id: String,
+    pub(crate) owner_id: Arc<str>,
     /// One request of this owner at a time; a request without an answer keeps it until the answer
     /// is known. Two branches of one scope meet here: the second waits, then re-enters.
     pub(crate) gate: Arc<Semaphore>,
@@ -74,7 +74,7 @@ impl Seats {
             name: name.clone(),
             keys: keys.clone(),
             owner,
-            owner_id: core.owner_id(owner),
+            owner_id: core.owner_id(owner).into(),
             gate: Arc::new(Semaphore::new(1)),
             queueing: AtomicBool::new(false),
             hold: Mutex::new(Weak::new()),
@@ -126,9 +126,14 @@ impl Drop for Seat {
     }
 }
 
+/// An attempt's name in the queue.
+pub(crate) fn ticket(owner_id: &str, seq: u64) -> String {
+    format!("{owner_id}:{seq}")
+}
+
 impl Seat {
     pub(crate) fn ticket(&self, seq: u64) -> String {
-        format!("{}:{seq}", self.owner_id)
+        ticket(&self.owner_id, seq)
     }
 
     pub(crate) fn hold(&self) -> Option<Arc<Hold>> {
@@ -398,8 +403,8 @@ impl Hold {
         }
     }
 
-    /// Whether to warn, once, that a task waits for its own hold.
-    pub(crate) fn is_awaited_by_its_own_task(&self) -> bool {
-        !self.scoped && self.is_valid() && self.place == place() && !self.warned.swap(true, Ordering::Relaxed)
+    /// Whether its own task might wait for it by mistake, and was not told.
+    pub(crate) fn is_open_to_a_warning(&self) -> bool {
+        !self.scoped && self.is_valid() && !self.warned.load(Ordering::Relaxed)
     }
 }

@@ -12,6 +12,7 @@ use crate::acquire::{Trouble, Wish, acquire};
 use crate::core::{Core, RETRY_PAUSE};
 use crate::error::{ForceUnlockError, LockError, NameError, StatusError, TryLockError, WithError};
 use crate::guard::{Held, LockGuard};
+use crate::hold::Seat;
 use crate::owner::{self, Owner};
 use crate::store::keys::{Keys, LONGEST_NAME};
 use crate::store::now;
@@ -264,11 +265,16 @@ impl FairLock {
         Ok(Wish { lease, watched: self.fixed_lease.is_none(), wait, scoped })
     }
 
-    async fn run(&self, wait: bool, limit: Option<Instant>) -> Result<Option<LockGuard>, LockError> {
+    /// Who asks, and for what.
+    fn ask(&self, wait: bool) -> Result<(Arc<Seat>, Wish), LockError> {
         let scope = owner::current();
         let wish = self.wish(wait, scope.is_some())?;
-        let keys = self.keys()?;
-        let seat = self.core.seats.seat(&self.core, &self.name, keys, scope.unwrap_or_else(Owner::new));
+        let owner = scope.unwrap_or_else(Owner::new);
+        Ok((self.core.seats.seat(&self.core, &self.name, self.keys()?, owner), wish))
+    }
+
+    async fn run(&self, wait: bool, limit: Option<Instant>) -> Result<Option<LockGuard>, LockError> {
+        let (seat, wish) = self.ask(wait)?;
         let trouble = Trouble::default();
         // `close` waits for this call too, so that what it leaves behind can still be sent.
         let _busy = self.core.tasks.token();

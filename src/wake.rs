@@ -5,6 +5,7 @@
 //! anything, because its grant may come before the reply that says "queued".
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
 use crate::core::Core;
+use crate::hold::{self, ticket};
 use crate::lease::{Grant, Queued};
 use crate::store::keys::Keys;
 use crate::store::reply::{Place, Polled};
@@ -30,8 +32,10 @@ const POLL_RETRY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) seq: u64,
-    pub(crate) ticket: String,
+    owner_id: Arc<str>,
     pub(crate) lease: Duration,
+    /// What waits, for the warning.
+    place: hold::Place,
     keys: Arc<Keys>,
     news: Mutex<News>,
     bell: Notify,
@@ -44,8 +48,8 @@ struct News {
     /// The last answer "queued".
     queued: Option<Queued>,
     verdict: Option<Verdict>,
-    /// The greatest token of this owner that was ended by force.
-    revoked: Option<u64>,
+    /// The greatest token of this owner that was ended by force; 0: none.
+    revoked: u64,
 }
 
 /// What ends a wait, or may.
@@ -60,7 +64,7 @@ pub(crate) enum Verdict {
     /// The ticket has no place any more.
     NoPlace,
     /// Polls are refused, and not for a passing reason.
-    Failed(Refusal),
+    Failed(Box<Refusal>),
 }
 
 /// The attempts of one client that wait.
@@ -112,8 +116,18 @@ impl Waiter {
         (grant.token > queued.floor).then_some(Verdict::Confirm { token: grant.token })
     }
 
+    /// Made when it is needed: waiters are many.
+    fn ticket(&self) -> String {
+        ticket(&self.owner_id, self.seq)
+    }
+
+    fn has(&self, ticket: &str) -> bool {
+        let split = ticket.rsplit_once(':');
+        split.is_some_and(|(owner, seq)| *owner == *self.owner_id && seq.parse() == Ok(self.seq))
+    }
+
     pub(crate) fn is_revoked(&self, token: u64) -> bool {
-        lock(&self.news).revoked >= Some(token)
+        lock(&self.news).revoked >= token
     }
 
     fn tell(&self, change: impl FnOnce(&mut News)) {
@@ -137,9 +151,16 @@ impl Waiter {
 
 impl Wake {
     /// Before anything is sent for this ticket.
-    pub(crate) fn register(&self, keys: &Arc<Keys>, seq: u64, ticket: String, lease: Duration) -> Arc<Waiter> {
-        let waiter =
-            Arc::new(Waiter { seq, ticket, lease, keys: keys.clone(), news: Mutex::default(), bell: Notify::new() });
+    pub(crate) fn register(&self, keys: &Arc<Keys>, seq: u64, owner_id: &Arc<str>, lease: Duration) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter {
+            seq,
+            owner_id: owner_id.clone(),
+            lease,
+            place: hold::place(),
+            keys: keys.clone(),
+            news: Mutex::default(),
+            bell: Notify::new(),
+        });
         lock(&self.waiters).insert(seq, waiter.clone());
         waiter
     }
@@ -203,7 +224,7 @@ impl Wake {
         let seq = ticket.rsplit(':').next().and_then(|seq| seq.parse().ok());
         let waiter = seq.and_then(|seq: u64| lock(&self.waiters).get(&seq).cloned());
         // Unknown: its attempt is over, and its leave passes the lock on.
-        if let Some(waiter) = waiter.filter(|waiter| waiter.ticket == ticket) {
+        if let Some(waiter) = waiter.filter(|waiter| waiter.has(ticket)) {
             waiter.tell(|news| {
                 if news.pushed.is_none_or(|known| known.token < grant.token) {
                     news.pushed = Some(grant);
@@ -214,12 +235,11 @@ impl Wake {
 
     /// A hold that is about to begin was ended by force before it did.
     pub(crate) fn revoked(&self, lock_key: &str, owner: &str, token: u64) {
-        let of_owner = format!("{owner}:");
         let waiters = lock(&self.waiters);
-        let theirs = |waiter: &&Arc<Waiter>| waiter.ticket.starts_with(&of_owner) && *waiter.keys.lock == *lock_key;
+        let theirs = |waiter: &&Arc<Waiter>| *waiter.owner_id == *owner && *waiter.keys.lock == *lock_key;
         for waiter in waiters.values().filter(theirs) {
             let mut news = lock(&waiter.news);
-            news.revoked = news.revoked.max(Some(token));
+            news.revoked = news.revoked.max(token);
         }
     }
 
@@ -238,12 +258,14 @@ impl Wake {
             }
             None => return,
         };
+        warn_of_self_wait(core, keys, &waiters);
         for together in waiters.chunks(POLLED_TOGETHER) {
-            let tickets: Vec<_> = together.iter().map(|waiter| (&*waiter.ticket, waiter.lease)).collect();
+            let tickets: Vec<_> = together.iter().map(|waiter| (waiter.ticket(), waiter.lease)).collect();
+            let tickets: Vec<_> = tickets.iter().map(|(ticket, lease)| (&**ticket, *lease)).collect();
             match core.scripts.poll(keys, &tickets, core.patience()).await {
                 Ok(answer) => due = due.min(self.spread(core, together, &answer)),
                 Err(StoreError::Refused(refusal)) if !refusal.is_passing() => {
-                    together.iter().for_each(|waiter| waiter.conclude(Verdict::Failed(refusal.clone())));
+                    together.iter().for_each(|waiter| waiter.conclude(Verdict::Failed(refusal.clone().into())));
                 }
                 Err(_) => due = due.min(now() + POLL_RETRY),
             }
@@ -269,7 +291,7 @@ impl Wake {
             return now();
         }
         // P7: whoever is first asks when the holder's lease ends, the others a moment later.
-        let first = waiters.iter().any(|waiter| waiter.ticket == polled.first);
+        let first = waiters.iter().any(|waiter| waiter.has(&polled.first));
         let head_start = if first { Duration::ZERO } else { HEAD_START };
         let regular = answer.sent + core.options.poll_interval;
         polled.lease_left.map_or(regular, |left| regular.min(now() + left + AFTER_LEASE + head_start))
@@ -284,6 +306,21 @@ impl Wake {
             return None;
         }
         Some((queue.next_poll, queue.sooner.clone()))
+    }
+}
+
+/// A task that waits for a lock it holds itself waits for ever; without a scope nothing tells
+/// the library that it is the same work.
+fn warn_of_self_wait(core: &Core, keys: &Keys, waiters: &[Arc<Waiter>]) {
+    // A holder is older than those who wait for it.
+    for hold in core.seats.holds_at(&keys.lock, 16) {
+        if hold.is_open_to_a_warning() && waiters.iter().any(|waiter| waiter.place == hold.place) {
+            hold.warned.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                name = %hold.seat.name,
+                "this task waits for a lock that it holds itself; run the work in owner::scope (or FairLock::with) to re-enter it"
+            );
+        }
     }
 }
 

@@ -484,7 +484,7 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
 pub fn key(kind: &str) -> String {
     let all = keys::Keys::new(PREFIX, NAME);
     match kind {
-        "lock" => all.lock,
+        "lock" => all.lock.to_string(),
         "queue" => all.queue,
         "deadlines" => all.deadlines,
         "tokens" => all.tokens,
