@@ -143,7 +143,7 @@ async fn depart(seat: &Arc<Seat>, departure: Departure, limit: Instant) {
             }
             Err(StoreError::Closed) => return,
             Err(StoreError::Refused(refusal)) if refusal.is_final() => {
-                tracing::warn!(name = %seat.name, %refusal, "could not leave the queue; the ticket expires");
+                tracing::warn!(name = %seat.keys.name, %refusal, "could not leave the queue; the ticket expires");
                 return;
             }
             // A leave is as good the second time, and needs no seq of its own.

@@ -161,7 +161,7 @@ impl Held {
     /// The name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.hold.seat.name
+        &self.hold.seat.keys.name
     }
 }
 

@@ -35,7 +35,6 @@ pub(crate) fn place() -> Place {
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub(crate) core: Arc<Core>,
-    pub(crate) name: Arc<str>,
     pub(crate) keys: Arc<Keys>,
     pub(crate) owner: Owner,
     pub(crate) owner_id: Arc<str>,
@@ -63,7 +62,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Seats {
-    pub(crate) fn seat(&self, core: &Arc<Core>, name: &Arc<str>, keys: &Arc<Keys>, owner: Owner) -> Arc<Seat> {
+    pub(crate) fn seat(&self, core: &Arc<Core>, keys: &Arc<Keys>, owner: Owner) -> Arc<Seat> {
         let mut seats = lock(&self.seats);
         let key: Key = (keys.lock.clone(), owner.number());
         if let Some(seat) = seats.get(&key).and_then(Weak::upgrade) {
@@ -71,7 +70,6 @@ impl Seats {
         }
         let seat = Arc::new(Seat {
             core: core.clone(),
-            name: name.clone(),
             keys: keys.clone(),
             owner,
             owner_id: core.owner_id(owner).into(),
@@ -391,7 +389,7 @@ impl Hold {
         };
         self.dismiss();
         self.lost.cancel();
-        tracing::warn!(name = %self.seat.name, token = self.token, %loss, "lost a lock");
+        tracing::warn!(name = %self.seat.keys.name, token = self.token, %loss, "lost a lock");
         core.leave(&self.seat, departure);
     }
 

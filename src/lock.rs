@@ -270,7 +270,7 @@ impl FairLock {
         let scope = owner::current();
         let wish = self.wish(wait, scope.is_some())?;
         let owner = scope.unwrap_or_else(Owner::new);
-        Ok((self.core.seats.seat(&self.core, &self.name, self.keys()?, owner), wish))
+        Ok((self.core.seats.seat(&self.core, self.keys()?, owner), wish))
     }
 
     async fn run(&self, wait: bool, limit: Option<Instant>) -> Result<Option<LockGuard>, LockError> {

@@ -317,7 +317,7 @@ fn warn_of_self_wait(core: &Core, keys: &Keys, waiters: &[Arc<Waiter>]) {
         if hold.is_open_to_a_warning() && waiters.iter().any(|waiter| waiter.place == hold.place) {
             hold.warned.store(true, Ordering::Relaxed);
             tracing::warn!(
-                name = %hold.seat.name,
+                name = %hold.seat.keys.name,
                 "this task waits for a lock that it holds itself; run the work in owner::scope (or FairLock::with) to re-enter it"
             );
         }

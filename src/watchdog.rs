@@ -45,7 +45,7 @@ pub(crate) async fn renew(hold: &Hold, only: Option<u64>) -> Renewal {
             }
         },
         Err(StoreError::Refused(refusal)) => {
-            tracing::warn!(name = %seat.name, %refusal, "a renewal was refused; trying until the lease ends");
+            tracing::warn!(name = %seat.keys.name, %refusal, "a renewal was refused; trying until the lease ends");
             Renewal::Unknown
         }
         Err(_) => Renewal::Unknown,
@@ -169,7 +169,7 @@ async fn attend(hold: Arc<Hold>) {
     let done = hold.done.clone();
     done.run_until_cancelled(async {
         if hold.renewed_until().is_some_and(|last| last <= now()) {
-            tracing::warn!(name = %hold.seat.name, "held for max_hold: it is renewed no more");
+            tracing::warn!(name = %hold.seat.keys.name, "held for max_hold: it is renewed no more");
             return expire(hold.clone()).await;
         }
         let only = hold.renewed().is_none().then_some(hold.attempt);

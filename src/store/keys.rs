@@ -13,6 +13,7 @@ pub(crate) const LONGEST_NAME: usize = 1024;
 /// The keys of one lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
+    pub(crate) name: String,
     pub(crate) lock: Arc<str>,
     pub(crate) queue: String,
     pub(crate) deadlines: String,
@@ -24,6 +25,7 @@ impl Keys {
     pub(crate) fn new(prefix: &str, name: &str) -> Self {
         let lock = format!("{prefix}:{{n:{name}}}");
         Self {
+            name: name.to_owned(),
             queue: format!("{lock}:queue"),
             deadlines: format!("{lock}:deadlines"),
             tokens: format!("{lock}:token"),
