@@ -39,7 +39,7 @@ async fn delay(dead: usize, kill: impl AsyncFnOnce(&Proxy)) -> Duration {
 
 async fn wait_for_waiters(client: &LockClient, waiters: usize) {
     let lock = client.lock(NAME);
-    eventually("they all wait", async || lock.status().await.unwrap().queue.len() == waiters).await;
+    eventually("they all wait", async || lock.status().await.unwrap().waiters == waiters as u64).await;
 }
 
 /// Their machines vanished without a word: the connections look alive to the server.
