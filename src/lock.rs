@@ -19,7 +19,7 @@ use crate::store::now;
 use crate::store::reply::{ForceUnlocked, Inspected};
 
 /// How many places of the queue [`FairLock::status`] shows.
-const PLACES_SHOWN: u32 = 256;
+const PLACES_SHOWN: u32 = 100;
 
 /// A lock, by its name. Cheap to make and to clone; making one asks the server nothing.
 ///
@@ -202,7 +202,7 @@ impl FairLock {
     }
 
     /// Who holds it and who waits, as of one instant on the server. One round trip; shows the
-    /// first 256 places.
+    /// first 100 places.
     ///
     /// # Errors
     /// See [`StatusError`].
@@ -311,9 +311,9 @@ async fn within<F: Future>(limit: Option<Instant>, future: F) -> Option<F::Outpu
 pub struct LockStatus {
     /// The holder, if any.
     pub holder: Option<Holder>,
-    /// Those who wait, first in line first; at most 256.
+    /// Those who wait, first in line first; at most 100.
     pub queue: Vec<Waiting>,
-    /// How many tickets there are, those beyond the first 256 and those about to expire included.
+    /// How many tickets there are, those beyond the first 100 and those about to expire included.
     pub waiters: u64,
 }
 
