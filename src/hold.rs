@@ -319,6 +319,11 @@ impl Hold {
         state.watched && state.end.is_none() && may_go_on && !self.done.is_cancelled()
     }
 
+    /// Whether its lease is not a fixed one.
+    pub(crate) fn is_watched(&self) -> bool {
+        lock(&self.state).watched
+    }
+
     /// When max_hold is reached, if there is one.
     pub(crate) fn renewed_until(&self) -> Option<Instant> {
         self.seat.core.options.max_hold.map(|longest| self.began + longest)

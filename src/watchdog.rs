@@ -173,8 +173,9 @@ async fn attend(hold: Arc<Hold>) {
             return expire(hold.clone()).await;
         }
         let only = hold.renewed().is_none().then_some(hold.attempt);
-        // A fixed lease that came by a trusted push is given once and not renewed.
-        if renew_until_known(&hold, only).await && hold.is_renewed() {
+        // A fixed lease that came by a trusted push is given once and not renewed. With max_hold
+        // reached meanwhile somebody still has to tell of the loss.
+        if renew_until_known(&hold, only).await && hold.is_watched() {
             hold.seat.core.watchdog.watch(&hold);
         }
     })

@@ -362,3 +362,30 @@ impl fairlock::embedded::Faults for LateCopy {
         }
     }
 }
+
+/// W1, by reading the watchdog of all holds again: when max_hold was reached while a renewal was under way,
+/// nobody was left to tell of the loss.
+#[cfg(feature = "embedded")]
+#[tokio::test(start_paused = true)]
+async fn w1_max_hold_reached_during_a_renewal_is_told() {
+    let timing = Timing::default();
+    let server = fairlock::EmbeddedServer::with_faults(SlowRenewals);
+    // The first renewal is sent at a third of the lease, before max_hold, and answered after it.
+    let max_hold = timing.lease / 3 + Duration::from_millis(200);
+    let client = timing.builder().max_hold(max_hold).embedded(&server).unwrap();
+    let guard = client.lock("w1").lock().await.unwrap();
+    let told = tokio::time::timeout(3 * timing.lease, guard.lost()).await;
+    assert_eq!(told.expect("at its deadline"), Loss::Expired);
+}
+
+/// The answer to a renewal takes 600 ms.
+#[cfg(feature = "embedded")]
+struct SlowRenewals;
+
+#[cfg(feature = "embedded")]
+impl fairlock::embedded::Faults for SlowRenewals {
+    fn request(&self, _client: &str, script: &str) -> Vec<fairlock::embedded::Trip> {
+        let back = Duration::from_millis(if script == "renew" { 600 } else { 0 });
+        vec![fairlock::embedded::Trip { back: Some(back), ..fairlock::embedded::Trip::AT_ONCE }]
+    }
+}
