@@ -50,14 +50,17 @@ local function answer(status, ...)
   return { status, request, now, ... }
 end
 
-if now > not_after then return answer('late') end
-
--- The usual case, and the short way: nobody holds it, nobody waits, and this owner has not left.
-if holds == 0 and redis.call('EXISTS', lock, queue, left) == 0 then
+-- The lock is free, and this attempt's.
+local function take()
   local fresh = next_token()
   hold(owner, ARGV[4], fresh, ARGV[8], label)
   return answer('held', fresh, 1, lease, 0)
 end
+
+if now > not_after then return answer('late') end
+
+-- The usual case, and the short way: nobody holds it, nobody waits, and this owner has not left.
+if holds == 0 and redis.call('EXISTS', lock, queue, left) == 0 then return take() end
 
 --#include advance
 
@@ -114,11 +117,7 @@ if not held[3] and waiting > 0 then
 end
 
 -- Where advance stopped at its bound somebody alive may wait beyond it (P3).
-if not held[3] and not stopped then
-  local fresh = next_token()
-  hold(owner, ARGV[4], fresh, ARGV[8], label)
-  return answer('held', fresh, 1, lease, 0)
-end
+if not held[3] and not stopped then return take() end
 if not wait then return answer('busy', more and 1 or 0) end
 
 --#include waiting

@@ -29,7 +29,7 @@ for i = 1, #fields, 2 do
 end
 local reply = {
   'inspected', request, now, owner, holds, reserved['!token'] or '', reserved['!label'] or '',
-  exact(redis.call('PTTL', lock)), read('ZCARD', deadlines),
+  redis.call('PTTL', lock), read('ZCARD', deadlines),
 }
 local tickets = most > 0 and read('LRANGE', queue, 0, most - 1) or {}
 read('HEXISTS', labels, '')

@@ -29,4 +29,4 @@ if remaining < lease or held[2] == only then
   redis.call('PEXPIRE', lock, lease)
   remaining = lease
 end
-return { 'renewed', request, now, exact(remaining) }
+return { 'renewed', request, now, remaining }

@@ -261,7 +261,6 @@ impl Wake {
         warn_of_self_wait(core, keys, &waiters);
         for together in waiters.chunks(POLLED_TOGETHER) {
             let tickets: Vec<_> = together.iter().map(|waiter| (waiter.ticket(), waiter.lease)).collect();
-            let tickets: Vec<_> = tickets.iter().map(|(ticket, lease)| (&**ticket, *lease)).collect();
             match core.scripts.poll(keys, &tickets, core.patience()).await {
                 Ok(answer) => due = due.min(self.spread(core, together, &answer)),
                 Err(StoreError::Refused(refusal)) if !refusal.is_passing() => {

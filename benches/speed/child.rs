@@ -158,7 +158,6 @@ impl Work {
             }
             ["churn", tasks, ms] => return self.churn(tasks.parse()?, Duration::from_millis(ms.parse()?)).await,
             ["lost"] => return Ok(self.guards.iter().filter(|guard| !guard.is_valid()).count().to_string()),
-            ["rounds"] => return Ok(self.rounds.load(Ordering::Relaxed).to_string()),
             ["cpu"] => return Ok(own_cpu()?.as_micros().to_string()),
             ["rss"] => return Ok(resident()?.to_string()),
             _ => return Err(format!("unknown: {line}").into()),

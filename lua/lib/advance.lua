@@ -58,10 +58,11 @@ local function advance(ending)
           break
         end
       else
-        -- Never longer than the ticket's own deadline, so that many frozen waiters together cost
-        -- one waiter time-to-live and not one grant each (P6).
-        local token, lease, label = nil, exact(math.min(grant_ttl, ends_at - now)), nil
+        local token, lease, label
         if reachable[client] ~= false then
+          -- Never longer than the ticket's own deadline, so that many frozen waiters together cost
+          -- one waiter time-to-live and not one grant each (P6).
+          lease = exact(math.min(grant_ttl, ends_at - now))
           label, token = read('HGET', labels, ticket) or '', next_token()
           -- The message says for how long: the waiter's own settings may differ from ours (R7).
           local message = 'grant ' .. token .. ' ' .. lease .. ' ' .. ticket .. ' ' .. lock

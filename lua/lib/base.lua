@@ -1,6 +1,6 @@
 -- Shared by every script, after it has named its KEYS.
 
--- Numbers past 2^31 leave as text: `..` and `tostring` would round a time to 14 digits.
+-- A number within a text, or given to a command: `..` and `tostring` would round a time to 14 digits.
 local function exact(number)
   return string.format('%.0f', number)
 end

@@ -291,7 +291,7 @@ impl Scripts {
     pub(crate) async fn poll(
         &self,
         keys: &Keys,
-        tickets: &[(&str, Duration)],
+        tickets: &[(String, Duration)],
         patience: Duration,
     ) -> Result<Answer<Polled>, StoreError> {
         let deadline = now() + patience;
