@@ -2,10 +2,9 @@
 -- force_unlock: ends whatever hold or grant there is, tells its client, and passes the lock on.
 --
 -- KEYS[1] lock       hash     owner -> holds, and !attempt, !token, !label
--- KEYS[2] queue      list     tickets, oldest first
+-- KEYS[2] queue      list     places, ticket/label, oldest first
 -- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
 -- KEYS[4] tokens     string   the last token given
--- KEYS[5] labels     hash     ticket -> label
 -- ARGV[1] request    growing number, echoed
 -- ARGV[2] not_after  server ms; later than that it is refused, lest it hit a later holder (R2)
 -- ARGV[3] grant_ttl  ms that a grant lives until it is confirmed
@@ -20,20 +19,20 @@
 -- `more` is 1 when the queue holds more dead tickets than one call clears: poll at once.
 --
 -- A second run ends the next holder's lock: the caller never repeats one that may have run.
-local lock, queue, deadlines, tokens, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local request, not_after, grant_ttl, token_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local lock, queue, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local request, not_after, grant_ttl, token_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local channel, present = ARGV[5], ARGV[6]
 
 --#include base
 --#include clock
 --#include grant
+--#include place
 --#include advance
 
 if now > not_after then return { 'late', request, now } end
 local fields = read('HGETALL', lock)
 local waiting = read('LLEN', queue)
 read('ZCARD', deadlines)
-read('HEXISTS', labels, present)
 last_token()
 
 local owner, token
@@ -44,10 +43,10 @@ for i = 1, #fields, 2 do
     owner = fields[i]
   end
 end
-if #fields > 0 then redis.call('DEL', lock) end
+if #fields > 0 then call('DEL', lock) end
 if owner and token then
   local client = string.match(owner, '^(.*):%d+$') or owner
-  redis.call('PUBLISH', channel .. client, 'revoked ' .. token .. ' ' .. owner .. ' ' .. lock)
+  call('PUBLISH', channel .. client, 'revoked ' .. token .. ' ' .. owner .. ' ' .. lock)
 end
 local more = false
 if waiting > 0 then more = advance() end

@@ -2,9 +2,8 @@
 -- inspect: tells who holds the lock and who waits. It changes nothing.
 --
 -- KEYS[1] lock       hash     owner -> holds, and !attempt, !token, !label
--- KEYS[2] queue      list     tickets, oldest first
+-- KEYS[2] queue      list     places, ticket/label, oldest first
 -- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
--- KEYS[4] labels     hash     ticket -> label
 -- ARGV[1] request    growing number, echoed
 -- ARGV[2] most       places of the queue to look at
 --
@@ -12,11 +11,12 @@
 -- living and expired waiters together, then for each living one: ticket, ms until its deadline, label.
 --
 -- A second run tells the same, later.
-local lock, queue, deadlines, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lock, queue, deadlines = KEYS[1], KEYS[2], KEYS[3]
 local request, most = ARGV[1], tonumber(ARGV[2])
 
 --#include base
 --#include clock
+--#include place
 
 local fields = read('HGETALL', lock)
 local reserved, owner, holds = {}, '', 0
@@ -29,18 +29,19 @@ for i = 1, #fields, 2 do
 end
 local reply = {
   'inspected', request, now, owner, holds, reserved['!token'] or '', reserved['!label'] or '',
-  redis.call('PTTL', lock), read('ZCARD', deadlines),
+  call('PTTL', lock), read('ZCARD', deadlines),
 }
-local tickets = most > 0 and read('LRANGE', queue, 0, most - 1) or {}
-read('HEXISTS', labels, '')
-if #tickets == 0 then return reply end
-local ends, names = redis.call('ZMSCORE', deadlines, unpack(tickets)), redis.call('HMGET', labels, unpack(tickets))
+local places = most > 0 and read('LRANGE', queue, 0, most - 1) or {}
+if #places == 0 then return reply end
+local tickets, labels = {}, {}
+for i, place in ipairs(places) do tickets[i], labels[i] = ticket_of(place), label_of(place) end
+local ends = call('ZMSCORE', deadlines, unpack(tickets))
 for i, ticket in ipairs(tickets) do
   local ends_at = tonumber(ends[i])
   if ends_at and ends_at > now then
     reply[#reply + 1] = ticket
     reply[#reply + 1] = ends_at - now
-    reply[#reply + 1] = names[i] or ''
+    reply[#reply + 1] = labels[i]
   end
 end
 return reply

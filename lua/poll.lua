@@ -3,10 +3,9 @@
 -- ticket stands (R8). Without tickets it only passes the lock on.
 --
 -- KEYS[1] lock       hash     owner -> holds, and !attempt, !token, !label
--- KEYS[2] queue      list     tickets, oldest first
+-- KEYS[2] queue      list     places, ticket/label, oldest first
 -- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
 -- KEYS[4] tokens     string   the last token given
--- KEYS[5] labels     hash     ticket -> label
 -- ARGV[1] request    growing number, echoed
 -- ARGV[2] waiter_ttl ms that a ticket lives without a poll
 -- ARGV[3] grant_ttl  ms that a grant lives until it is confirmed
@@ -23,13 +22,14 @@
 --
 -- Keeps: it gives no ticket a place that it had not. A second run answers the same and extends
 -- the same deadlines.
-local lock, queue, deadlines, tokens, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local request, waiter_ttl, grant_ttl, token_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local lock, queue, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local request, waiter_ttl, grant_ttl, token_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local channel, present = ARGV[5], ARGV[6]
 
 --#include base
 --#include clock
 --#include grant
+--#include place
 --#include advance
 --#include waiting
 
@@ -37,7 +37,6 @@ local held = read('HMGET', lock, '!token', '!attempt')
 local token, attempt = known(held[1], lock), held[2]
 local waiting = read('LLEN', queue)
 read('ZCARD', deadlines)
-read('HEXISTS', labels, present)
 last_token()
 
 local tickets, leases = {}, {}
@@ -47,7 +46,7 @@ end
 
 -- Renew first, then pass on: whoever asks is alive, even when its deadline passed a moment ago.
 local placed, renewals = {}, {}
-if #tickets > 0 then placed = redis.call('ZMSCORE', deadlines, unpack(tickets)) end
+if #tickets > 0 then placed = call('ZMSCORE', deadlines, unpack(tickets)) end
 local deadline = exact(now + waiter_ttl)
 for i, ticket in ipairs(tickets) do
   if placed[i] then
@@ -55,27 +54,27 @@ for i, ticket in ipairs(tickets) do
     renewals[#renewals + 1] = ticket
   end
 end
-if #renewals > 0 then redis.call('ZADD', deadlines, 'XX', unpack(renewals)) end
+if #renewals > 0 then call('ZADD', deadlines, 'XX', unpack(renewals)) end
 
 local more, stopped = false, false
 if not token and waiting > 0 then
   more, stopped = advance()
-  held = redis.call('HMGET', lock, '!token', '!attempt')
+  held = call('HMGET', lock, '!token', '!attempt')
   token, attempt = held[1], held[2]
 end
 if waiting > 0 then keep_queue(waiter_ttl, false) end
 
 local function granted(ticket, lease)
   if not attempt or string.sub(ticket, -#attempt - 1) ~= ':' .. attempt then return nil end
-  local owner = parts(ticket)
-  if not owner or redis.call('HEXISTS', lock, owner) == 0 then return nil end
-  local remaining = redis.call('PTTL', lock)
+  local owner = string.sub(ticket, 1, -#attempt - 2)
+  if call('HEXISTS', lock, owner) == 0 then return nil end
+  local remaining = call('PTTL', lock)
   if remaining >= lease then return remaining end
-  redis.call('PEXPIRE', lock, lease)
+  call('PEXPIRE', lock, lease)
   return lease
 end
 
-local reply = { 'polled', request, now, more and 1 or 0, token or free_floor(), 0, redis.call('LINDEX', queue, 0) or '' }
+local reply = { 'polled', request, now, more and 1 or 0, token or free_floor(), 0, ticket_of(call('LINDEX', queue, 0) or '') }
 local function tell(...)
   for _, value in ipairs({ ... }) do reply[#reply + 1] = value end
 end
@@ -85,9 +84,9 @@ for i, ticket in ipairs(tickets) do
     tell(i, 'granted', token, remaining)
   elseif not (placed[i] and (token or stopped)) then
     -- Free, nobody left to clear, and still this ticket was not reached: the list lost it.
-    if placed[i] then redis.call('ZREM', deadlines, ticket) end
+    if placed[i] then call('ZREM', deadlines, ticket) end
     tell(i, 'unknown', '', 0)
   end
 end
-reply[6] = redis.call('PTTL', lock)
+reply[6] = call('PTTL', lock)
 return reply

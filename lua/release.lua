@@ -2,18 +2,17 @@
 -- release: sets the number of holds of an owner to a smaller one; 0 frees the lock and passes it on.
 --
 -- KEYS[1] lock       hash     owner -> holds, and !attempt, !token, !label
--- KEYS[2] queue      list     tickets, oldest first
+-- KEYS[2] queue      list     places, ticket/label, oldest first
 -- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
 -- KEYS[4] tokens     string   the last token given
--- KEYS[5] labels     hash     ticket -> label
--- KEYS[6] left       string   tombstone of this owner: the seq up to which it has left (R3)
+-- KEYS[5] left       string   tombstone of this owner: the seq up to which it has left (R3)
 -- ARGV[1] request    growing number, echoed
 -- ARGV[2] last_ms    server ms up to which an earlier copy of the acquire may still be served; 0: none is under way
 -- ARGV[3] owner      <client>:<n>
 -- ARGV[4] seq        of this release; a retry repeats it (R1)
 -- ARGV[5] holds      that remain
 -- ARGV[6] token      of the hold
--- ARGV[7] ticket     of the attempt that began the hold
+-- ARGV[7] place      in the queue of the attempt that began the hold; '' when last_ms is 0
 -- ARGV[8] grant_ttl  ms that a grant lives until it is confirmed
 -- ARGV[9] token_ttl  ms
 -- ARGV[10] channel   prefix of the clients' channels
@@ -29,32 +28,33 @@
 --
 -- Keeps: the count is set, never counted down, so a second run changes nothing: the same answer
 -- for holds > 0, gone for 0. A later attempt of the owner is not touched (R4).
-local lock, queue, deadlines, tokens, labels, left = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local request, last_ms, owner, seq, holds = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local token, ticket, grant_ttl, token_ttl = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9]
-local channel, present = ARGV[10], ARGV[11]
+local lock, queue, deadlines, tokens, left = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local request, last_ms, owner, seq, holds, token = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local place, grant_ttl, token_ttl, channel, present = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 
 --#include base
 
 local held = read('HMGET', lock, owner, '!attempt', '!token')
-local last = tonumber(held[2]) or 0
+local last, this = tonumber(held[2]) or 0, tonumber(seq)
 
-if holds > 0 then
+if holds ~= '0' then
   if not held[1] or held[3] ~= token then return { 'lost', request, 0 } end
-  if last > seq then return { 'stale', request, 0 } end
-  if last < seq then redis.call('HSET', lock, owner, holds, '!attempt', ARGV[4]) end
-  return { 'held', request, 0, last == seq and tonumber(held[1]) or holds }
+  if last > this then return { 'stale', request, 0 } end
+  if last < this then call('HSET', lock, owner, holds, '!attempt', seq) end
+  return { 'held', request, 0, tonumber(last == this and held[1] or holds) }
 end
 
-local ours = held[1] and last <= seq
+local ours = held[1] and last <= this
+local head = ours and last_ms == 0 and read('LRANGE', queue, 0, 1)
 -- The usual case, and the short way: nobody waits.
-if ours and last_ms == 0 and redis.call('EXISTS', queue) == 0 then
-  redis.call('DEL', lock)
+if head and #head == 0 then
+  call('DEL', lock)
   return { 'freed', request, 0, held[3], 0 }
 end
 
 --#include clock
 --#include grant
+--#include place
 --#include advance
 
 if last_ms > 0 then
@@ -62,12 +62,11 @@ if last_ms > 0 then
   --#include purge
   read('LLEN', queue)
   read('ZCARD', deadlines)
-  read('HEXISTS', labels, present)
   last_token()
   read('GET', left)
-  bury(left, seq, last_ms)
-  purge(ticket)
+  bury(left, this, last_ms)
+  purge(place)
 end
 local more = false
-if ours or not held[3] then more = advance(ours) end
+if ours or not held[3] then more = advance(ours, head) end
 return { ours and 'freed' or 'gone', request, now, ours and held[3] or '', more and 1 or 0 }

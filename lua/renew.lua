@@ -23,10 +23,10 @@ local request, owner, token, lease, only = ARGV[1], ARGV[2], ARGV[3], tonumber(A
 
 local held = read('HMGET', lock, owner, '!attempt', '!token')
 if not held[1] or held[3] ~= token then return { 'lost', request, now } end
-local remaining = redis.call('PTTL', lock)
+local remaining = call('PTTL', lock)
 -- A late copy of a renewal must not cut the longer lease that a nested hold asked for since.
 if remaining < lease or held[2] == only then
-  redis.call('PEXPIRE', lock, lease)
+  call('PEXPIRE', lock, lease)
   remaining = lease
 end
 return { 'renewed', request, now, remaining }

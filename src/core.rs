@@ -131,9 +131,13 @@ pub(crate) struct Departure {
 
 async fn depart(seat: &Arc<Seat>, departure: Departure, limit: Instant) {
     let core = &seat.core;
-    let ticket = seat.ticket(departure.attempt);
     while now() < limit {
-        let ending = Ending { owner: &seat.owner_id, seq: departure.seq, ticket: &ticket, last_ms: departure.last_ms };
+        let ending = Ending {
+            owner: &seat.owner_id,
+            seq: departure.seq,
+            attempt: departure.attempt,
+            last_ms: departure.last_ms,
+        };
         match core.scripts.leave(&seat.keys, ending, core.patience()).await {
             Ok(answer) => {
                 if answer.body.more {

@@ -130,10 +130,6 @@ pub(crate) fn ticket(owner_id: &str, seq: u64) -> String {
 }
 
 impl Seat {
-    pub(crate) fn ticket(&self, seq: u64) -> String {
-        ticket(&self.owner_id, seq)
-    }
-
     pub(crate) fn hold(&self) -> Option<Arc<Hold>> {
         lock(&self.hold).upgrade()
     }

@@ -114,9 +114,9 @@ impl Release {
             hold.dismiss();
         }
         hold.unsure();
-        let ticket = hold.seat.ticket(hold.attempt);
         // Late copies of a release do no harm; those of the acquire are what a tombstone is for (R3).
-        let ending = Ending { owner: &hold.seat.owner_id, seq: sent.seq, ticket: &ticket, last_ms: hold.last_ms() };
+        let ending =
+            Ending { owner: &hold.seat.owner_id, seq: sent.seq, attempt: hold.attempt, last_ms: hold.last_ms() };
         // Before the await that may lose the answer.
         self.sent = Some(Sent { again: true, ..sent });
         match core.scripts.release(&hold.seat.keys, ending, hold.token, sent.holds, core.patience()).await {

@@ -5,7 +5,7 @@ local stored -- the last token given, once it is read
 -- Validates as it reads: what follows may already have freed the lock.
 local function last_token()
   if stored then return stored end
-  stored = tonumber(read('GET', tokens) or '0')
+  stored = tonumber(read('GET', tokens) or 0)
   if not stored or stored >= 9007199254740991 then
     error({ err = 'ERR fairlock: the key \'' .. tokens .. '\' does not hold a token; delete it' })
   end
@@ -21,8 +21,8 @@ end
 
 -- The one place where the lock goes from free to held.
 local function hold(owner, seq, token, lease, label)
-  redis.call('HSET', lock, owner, '1', '!attempt', seq, '!token', token, '!label', label)
-  redis.call('PEXPIRE', lock, lease)
-  redis.call('SET', tokens, token, 'PX', token_ttl)
+  call('HSET', lock, owner, '1', '!attempt', seq, '!token', token, '!label', label)
+  call('PEXPIRE', lock, lease)
+  call('SET', tokens, token, 'PX', token_ttl)
   stored = tonumber(token)
 end

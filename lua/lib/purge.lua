@@ -1,16 +1,15 @@
--- Taking one ticket out of the queue. Uses: queue, deadlines, labels, and what advance.lua has.
+-- Taking one ticket out of the queue. Uses: queue, deadlines, and what advance.lua has.
 -- The sorted set says who is alive, so ZREM alone ends a ticket in O(log n). The list is kept
 -- exact while it is short; a dead ticket in the middle of a long one waits until advance or
 -- compact meets it.
-local function purge(ticket)
-  if redis.call('ZREM', deadlines, ticket) == 0 then return end
-  redis.call('HDEL', labels, ticket)
-  if redis.call('ZCARD', deadlines) == 0 then
-    redis.call('DEL', queue, labels)
-  elseif redis.call('LLEN', queue) <= 128 then
-    redis.call('LREM', queue, -1, ticket)
-  elseif redis.call('LINDEX', queue, -1) == ticket then
-    redis.call('RPOP', queue)
+local function purge(place)
+  if call('ZREM', deadlines, ticket_of(place)) == 0 then return end
+  if call('ZCARD', deadlines) == 0 then
+    call('DEL', queue)
+  elseif call('LLEN', queue) <= 128 then
+    call('LREM', queue, -1, place)
+  elseif call('LINDEX', queue, -1) == place then
+    call('RPOP', queue)
   else
     compact()
   end
@@ -20,8 +19,8 @@ end
 -- instant (server time) after which the server refuses them anyway.
 local function bury(left, seq, last_ms)
   if last_ms < now then return end
-  local buried = tonumber(redis.call('GET', left) or '0') or 0
+  local buried = tonumber(call('GET', left) or 0) or 0
   -- Neither the seq nor the time of an earlier tombstone shrinks.
-  local lifetime = math.max(redis.call('PTTL', left), last_ms - now + 1000)
-  redis.call('SET', left, exact(math.max(seq, buried)), 'PX', lifetime)
+  local lifetime = math.max(call('PTTL', left), last_ms - now + 1000)
+  call('SET', left, exact(math.max(seq, buried)), 'PX', lifetime)
 end

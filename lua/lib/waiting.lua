@@ -4,12 +4,13 @@ local function free_floor()
 end
 
 -- The queue's keys outlive the furthest deadline by half a waiter_ttl at least, and die soon after:
--- no name leaks keys (P10). All at once: a ticket whose place in the list expired before its entry
+-- no name leaks keys (P10). Both at once: a ticket whose place in the list expired before its entry
 -- in the sorted set would be told that it is queued, and never be served. `fresh`: the sorted set
--- and the labels are new; otherwise all three have the same lifetime.
+-- is new; otherwise both have the same lifetime.
 local function keep_queue(waiter_ttl, fresh)
-  local left = redis.call('PTTL', queue)
+  local left = call('PTTL', queue)
   if not fresh and left >= 1.5 * waiter_ttl then return end
   local lifetime = math.max(2 * waiter_ttl, left)
-  for _, key in ipairs({ queue, deadlines, labels }) do redis.call('PEXPIRE', key, lifetime) end
+  call('PEXPIRE', queue, lifetime)
+  call('PEXPIRE', deadlines, lifetime)
 end

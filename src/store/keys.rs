@@ -18,7 +18,6 @@ pub(crate) struct Keys {
     pub(crate) queue: String,
     pub(crate) deadlines: String,
     pub(crate) tokens: String,
-    pub(crate) labels: String,
 }
 
 impl Keys {
@@ -29,7 +28,6 @@ impl Keys {
             queue: format!("{lock}:queue"),
             deadlines: format!("{lock}:deadlines"),
             tokens: format!("{lock}:token"),
-            labels: format!("{lock}:labels"),
             lock: lock.into(),
         }
     }
@@ -58,7 +56,7 @@ mod tests {
         for name in names {
             let keys = Keys::new("fairlock", name);
             let left = keys.left("0:1");
-            let all = [keys.lock.to_string(), keys.queue, keys.deadlines, keys.tokens, keys.labels, left];
+            let all = [keys.lock.to_string(), keys.queue, keys.deadlines, keys.tokens, left];
             let tags: HashSet<_> = all.iter().map(|key| tag(key)).collect();
             assert_eq!(tags.len(), 1, "{name:?}");
             for key in all {

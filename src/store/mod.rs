@@ -204,7 +204,8 @@ pub(crate) struct Ask<'a> {
 pub(crate) struct Ending<'a> {
     pub(crate) owner: &'a str,
     pub(crate) seq: u64,
-    pub(crate) ticket: &'a str,
+    /// The attempt itself, or the one that began the hold.
+    pub(crate) attempt: u64,
     /// Server time until which an earlier copy of a request may still be served; 0: no copy.
     pub(crate) last_ms: i64,
 }
@@ -277,7 +278,7 @@ impl Scripts {
             Arg::Text(&terms.client),
             Arg::Text(&terms.label),
         ];
-        let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &keys.labels, &left];
+        let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &left];
         // Before the first await that may lose the answer: from here on a copy may be under way.
         let earlier = *last_ms;
         *last_ms = earlier.max(not_after);
@@ -303,7 +304,7 @@ impl Scripts {
             args.push(Arg::Text(ticket));
             args.push(Arg::Int(millis(*lease)));
         }
-        let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &keys.labels];
+        let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens];
         let answer: Answer<Polled> = self.run(&script::POLL, &all, &args, deadline).await?;
         if answer.body.places.keys().all(|index| *index < tickets.len()) {
             return Ok(answer);
@@ -321,18 +322,19 @@ impl Scripts {
         let deadline = now() + patience;
         self.ready(true, deadline).await?;
         let left = keys.left(ending.owner);
+        let place = self.place(&ending);
         let [grant_ttl, token_ttl, channel, present] = self.grant_args();
         let args = [
             Arg::Int(ending.last_ms),
             Arg::Text(ending.owner),
             int(ending.seq),
-            Arg::Text(ending.ticket),
+            Arg::Text(&place),
             grant_ttl,
             token_ttl,
             channel,
             present,
         ];
-        let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &keys.labels, &left];
+        let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &left];
         self.run(&script::LEAVE, &all, &args, deadline).await
     }
 
@@ -365,6 +367,8 @@ impl Scripts {
         self.ready(true, deadline).await?;
         let left = keys.left(ending.owner);
         let token = token.to_string();
+        // Needed only where a late copy of the acquire may have queued.
+        let place = if ending.last_ms > 0 { self.place(&ending) } else { String::new() };
         let [grant_ttl, token_ttl, channel, present] = self.grant_args();
         let args = [
             Arg::Int(ending.last_ms),
@@ -372,13 +376,13 @@ impl Scripts {
             int(ending.seq),
             int(u64::from(holds)),
             Arg::Text(&token),
-            Arg::Text(ending.ticket),
+            Arg::Text(&place),
             grant_ttl,
             token_ttl,
             channel,
             present,
         ];
-        let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &keys.labels, &left];
+        let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &left];
         self.run(&script::RELEASE, &all, &args, deadline).await
     }
 
@@ -391,7 +395,7 @@ impl Scripts {
         self.ready(false, deadline).await?;
         let [grant_ttl, token_ttl, channel, present] = self.grant_args();
         let args = [Arg::Int(self.not_after()), grant_ttl, token_ttl, channel, present];
-        let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &keys.labels];
+        let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens];
         self.run(&script::FORCE_UNLOCK, &all, &args, deadline).await
     }
 
@@ -403,8 +407,13 @@ impl Scripts {
     ) -> Result<Answer<Inspected>, StoreError> {
         let deadline = now() + patience;
         self.ready(false, deadline).await?;
-        let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.labels];
+        let all = [&*keys.lock, &keys.queue, &keys.deadlines];
         self.run(&script::INSPECT, &all, &[Arg::Int(most.into())], deadline).await
+    }
+
+    /// What an attempt puts into the queue.
+    fn place(&self, ending: &Ending<'_>) -> String {
+        format!("{}:{}/{}", ending.owner, ending.attempt, self.terms.label)
     }
 
     fn grant_args(&self) -> [Arg<'_>; 4] {

@@ -37,6 +37,7 @@ const PARTS: &[(&str, &str)] = &[
     ("--#include base", include_str!("../../lua/lib/base.lua")),
     ("--#include clock", include_str!("../../lua/lib/clock.lua")),
     ("--#include grant", include_str!("../../lua/lib/grant.lua")),
+    ("--#include place", include_str!("../../lua/lib/place.lua")),
     ("--#include advance", include_str!("../../lua/lib/advance.lua")),
     ("--#include compact", include_str!("../../lua/lib/compact.lua")),
     ("--#include waiting", include_str!("../../lua/lib/waiting.lua")),

@@ -27,7 +27,7 @@ mod embedded {
 
 const PREFIX: &str = "fairlock";
 const NAME: &str = "n";
-pub const KINDS: [&str; 5] = ["lock", "queue", "deadlines", "tokens", "labels"];
+pub const KINDS: [&str; 4] = ["lock", "queue", "deadlines", "tokens"];
 
 pub struct Row {
     pub what: &'static str,
@@ -149,12 +149,10 @@ impl Bench {
             ["waits" | "dead", ticket] => {
                 let deadline = if parts[0] == "waits" { soon } else { past };
                 vec![
-                    format!("RPUSH queue {ticket}"),
+                    format!("RPUSH queue {ticket}/L"),
                     format!("ZADD deadlines {deadline} {ticket}"),
-                    format!("HSET labels {ticket} L"),
                     "PEXPIRE queue 12000".into(),
                     "PEXPIRE deadlines 12000".into(),
-                    "PEXPIRE labels 12000".into(),
                 ]
             }
             ["left", owner, seq] => vec![format!("SET left:{owner} {seq} PX 5000")],
@@ -289,8 +287,6 @@ impl Bench {
         let queue = flatten(self.command("LRANGE queue 0 -1").await);
         let mut living = self.living().await;
         living.sort();
-        let mut labels: Vec<String> = pairs(self.command("HGETALL labels").await);
-        labels.sort();
         let mut left = Vec::new();
         for key in self.keys().await {
             if let Some((_, owner)) = key.split_once(":left:") {
@@ -299,8 +295,7 @@ impl Bench {
             }
         }
         let lock = in_one_order(lock);
-        for (kind, words) in [("lock", lock), ("queue", queue), ("living", living), ("labels", labels), ("left", left)]
-        {
+        for (kind, words) in [("lock", lock), ("queue", queue), ("living", living), ("left", left)] {
             if !words.is_empty() {
                 parts.push(format!("{kind} {}", words.iter().map(|word| normal(word)).collect::<Vec<_>>().join(" ")));
             }
@@ -409,7 +404,7 @@ fn value(reply: embedded::keyspace::Reply) -> Result<Value, Refused> {
 
 /// The kinds of KEYS and the names of ARGV, in their order.
 pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
-    const ALL: &[&str] = &["lock", "queue", "deadlines", "tokens", "labels", "left"];
+    const ALL: &[&str] = &["lock", "queue", "deadlines", "tokens", "left"];
     match verb {
         "acquire" => (
             ALL,
@@ -431,9 +426,9 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
                 "label",
             ],
         ),
-        "poll" => (&ALL[..5], &["request", "waiter_ttl", "grant_ttl", "token_ttl", "channel", "present"]),
+        "poll" => (&ALL[..4], &["request", "waiter_ttl", "grant_ttl", "token_ttl", "channel", "present"]),
         "leave" => {
-            (ALL, &["request", "last_ms", "owner", "seq", "ticket", "grant_ttl", "token_ttl", "channel", "present"])
+            (ALL, &["request", "last_ms", "owner", "seq", "place", "grant_ttl", "token_ttl", "channel", "present"])
         }
         "renew" => (&ALL[..1], &["request", "owner", "token", "lease", "only"]),
         "release" => (
@@ -445,15 +440,15 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
                 "seq",
                 "holds",
                 "token",
-                "ticket",
+                "place",
                 "grant_ttl",
                 "token_ttl",
                 "channel",
                 "present",
             ],
         ),
-        "force_unlock" => (&ALL[..5], &["request", "not_after", "grant_ttl", "token_ttl", "channel", "present"]),
-        _ => (&["lock", "queue", "deadlines", "labels"], &["request", "most"]),
+        "force_unlock" => (&ALL[..4], &["request", "not_after", "grant_ttl", "token_ttl", "channel", "present"]),
+        _ => (&["lock", "queue", "deadlines"], &["request", "most"]),
     }
 }
 
@@ -475,7 +470,7 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
         "channel" => "fairlock:wake:".into(),
         "present" => "c".into(),
         "label" => "L".into(),
-        "ticket" => format!("{owner}:{seq}"),
+        "place" => format!("{owner}:{seq}/L"),
         "most" => "10".into(),
         _ => panic!("no default for {name}"),
     }
@@ -488,7 +483,6 @@ pub fn key(kind: &str) -> String {
         "queue" => all.queue,
         "deadlines" => all.deadlines,
         "tokens" => all.tokens,
-        "labels" => all.labels,
         _ => kind.strip_prefix("left:").map_or(kind.to_owned(), |owner| all.left(owner)),
     }
 }

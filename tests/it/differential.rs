@@ -71,7 +71,7 @@ fn call() -> impl Strategy<Value = String> {
         .prop_map(|(owner, token, lease, only)| format!("renew owner={owner} token={token} lease={lease} only={only}"));
     let release = (owner(), 1..9u32, 0..3u32, token(), moment(), ticket()).prop_map(
         |(owner, seq, holds, token, last_ms, ticket)| {
-            format!("release owner={owner} seq={seq} holds={holds} token={token} last_ms={last_ms} ticket={ticket}")
+            format!("release owner={owner} seq={seq} holds={holds} token={token} last_ms={last_ms} place={ticket}/L")
         },
     );
     let force = moment().prop_map(|not_after| format!("force_unlock not_after={}", not_after.replace("0", "9000")));
@@ -81,14 +81,14 @@ fn call() -> impl Strategy<Value = String> {
 
 /// What time and strangers do to the keys.
 fn mischief() -> impl Strategy<Value = String> {
-    let kind = || prop::sample::select(&["lock", "queue", "deadlines", "tokens", "labels"][..]);
+    let kind = || prop::sample::select(&["lock", "queue", "deadlines", "tokens"][..]);
     prop_oneof![
         4 => Just("DEL lock".to_owned()),
         1 => kind().prop_map(|kind| format!("DEL {kind}")),
         1 => kind().prop_map(|kind| format!("foreign {kind}")),
         3 => ticket().prop_map(|ticket| format!("dead {ticket}")),
         2 => ticket().prop_map(|ticket| format!("waits {ticket}")),
-        1 => ticket().prop_map(|ticket| format!("LPUSH queue {ticket}")),
+        1 => ticket().prop_map(|ticket| format!("LPUSH queue {ticket}/L")),
         1 => ticket().prop_map(|ticket| format!("ZREM deadlines {ticket}")),
         1 => Just("token 9007199254740000".to_owned()),
         1 => Just("SET tokens nonsense".to_owned()),

@@ -47,7 +47,7 @@ async fn acquire_rows() {
             before: &["held d:1 2 7"],
             call: "acquire",
             reply: "queued 7 * 0",
-            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue c:1:5 | living c:1:5 | labels c:1:5=L",
+            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue c:1:5/L | living c:1:5",
             again: "queued 7 * 0",
         },
         Row {
@@ -71,7 +71,7 @@ async fn acquire_rows() {
             before: &["waits d:1:2", "waits e:1:3"],
             call: "acquire",
             reply: "queued T * 0",
-            after: "lock d:1=1 !attempt=2 !token=T !label=L | queue e:1:3 c:1:5 | living c:1:5 e:1:3 | labels c:1:5=L e:1:3=L",
+            after: "lock d:1=1 !attempt=2 !token=T !label=L | queue e:1:3/L c:1:5/L | living c:1:5 e:1:3",
             again: "queued T * 0",
         },
         Row {
@@ -87,7 +87,7 @@ async fn acquire_rows() {
             before: &["waits x:1:2"],
             call: "acquire wait=0",
             reply: "held T 1 10000 0",
-            after: "lock c:1=1 !attempt=5 !token=T !label=L | queue x:1:2 | living x:1:2 | labels x:1:2=L",
+            after: "lock c:1=1 !attempt=5 !token=T !label=L | queue x:1:2/L | living x:1:2",
             again: "held T 1 * 0",
         },
         Row {
@@ -95,7 +95,7 @@ async fn acquire_rows() {
             before: &["waits c:1:5", "waits d:1:2"],
             call: "acquire",
             reply: "held T 1 10000 0",
-            after: "lock c:1=1 !attempt=5 !token=T !label=L | queue d:1:2 | living d:1:2 | labels d:1:2=L",
+            after: "lock c:1=1 !attempt=5 !token=T !label=L | queue d:1:2/L | living d:1:2",
             again: "held T 1 * 0",
         },
         Row {
@@ -103,7 +103,7 @@ async fn acquire_rows() {
             before: &["held d:1 2 7", "waits d:2:3"],
             call: "acquire max_waiters=1",
             reply: "full 1",
-            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue d:2:3 | living d:2:3 | labels d:2:3=L",
+            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue d:2:3/L | living d:2:3",
             again: "full 1",
         },
         Row {
@@ -111,7 +111,7 @@ async fn acquire_rows() {
             before: &["held d:1 2 7", "dead d:2:3"],
             call: "acquire max_waiters=1",
             reply: "queued 7 * 0",
-            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue d:2:3 c:1:5 | living c:1:5 | labels c:1:5=L",
+            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue d:2:3/L c:1:5/L | living c:1:5",
             again: "queued 7 * 0",
         },
         Row { what: "late", before: &[], call: "acquire not_after=+-1", reply: "late", after: "", again: "late" },
@@ -152,7 +152,7 @@ async fn acquire_rows() {
             before: &["held c:1 4 7", "waits d:1:2"],
             call: "acquire",
             reply: "queued T * 0",
-            after: "lock d:1=1 !attempt=2 !token=T !label=L | queue c:1:5 | living c:1:5 | labels c:1:5=L",
+            after: "lock d:1=1 !attempt=2 !token=T !label=L | queue c:1:5/L | living c:1:5",
             again: "queued T * 0",
         },
         Row {
@@ -168,7 +168,7 @@ async fn acquire_rows() {
             before: &["held c:1 4 7", "waits d:1:2"],
             call: "acquire holds=1 token=7 wait=0",
             reply: "held 7 2 * 0",
-            after: "lock c:1=2 !attempt=5 !token=7 !label=L | queue d:1:2 | living d:1:2 | labels d:1:2=L",
+            after: "lock c:1=2 !attempt=5 !token=7 !label=L | queue d:1:2/L | living d:1:2",
             again: "held 7 2 * 0",
         },
         Row {
@@ -215,7 +215,7 @@ async fn poll_rows() {
             before: &["held d:1 2 7", "waits c:1:5"],
             call: "poll tickets=c:1:5",
             reply: "polled 0 7 * c:1:5",
-            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue c:1:5 | living c:1:5 | labels c:1:5=L",
+            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue c:1:5/L | living c:1:5",
             again: "polled 0 7 * c:1:5",
         },
         Row {
@@ -231,7 +231,7 @@ async fn poll_rows() {
             before: &["waits c:1:5", "waits d:1:6"],
             call: "poll tickets=c:1:5",
             reply: "polled 0 T * d:1:6 1 granted T 10000",
-            after: "lock c:1=1 !attempt=5 !token=T !label=L | queue d:1:6 | living d:1:6 | labels d:1:6=L",
+            after: "lock c:1=1 !attempt=5 !token=T !label=L | queue d:1:6/L | living d:1:6",
             again: "polled 0 T * d:1:6 1 granted T *",
         },
         Row {
@@ -239,7 +239,7 @@ async fn poll_rows() {
             before: &["waits d:1:6", "waits c:1:5"],
             call: "poll tickets=c:1:5",
             reply: "polled 0 T * c:1:5",
-            after: "lock d:1=1 !attempt=6 !token=T !label=L | queue c:1:5 | living c:1:5 | labels c:1:5=L",
+            after: "lock d:1=1 !attempt=6 !token=T !label=L | queue c:1:5/L | living c:1:5",
             again: "polled 0 T * c:1:5",
         },
         Row {
@@ -255,7 +255,7 @@ async fn poll_rows() {
             before: &["held d:1 2 7", "waits c:1:5", "waits c:2:6"],
             call: "poll tickets=c:1:5,c:9:9,c:2:6",
             reply: "polled 0 7 * c:1:5 2 unknown  0",
-            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue c:1:5 c:2:6 | living c:1:5 c:2:6 | labels c:1:5=L c:2:6=L",
+            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue c:1:5/L c:2:6/L | living c:1:5 c:2:6",
             again: "polled 0 7 * c:1:5 2 unknown  0",
         },
         Row {
@@ -271,7 +271,7 @@ async fn poll_rows() {
             before: &["dead d:1:2", "waits x:1:3", "dead d:2:4", "waits x:2:5", "waits d:3:6", "waits d:4:7"],
             call: "poll",
             reply: "polled 0 T * x:1:3",
-            after: "lock d:3=1 !attempt=6 !token=T !label=L | queue x:1:3 x:2:5 d:4:7 | living d:4:7 x:1:3 x:2:5 | labels d:4:7=L x:1:3=L x:2:5=L",
+            after: "lock d:3=1 !attempt=6 !token=T !label=L | queue x:1:3/L x:2:5/L d:4:7/L | living d:4:7 x:1:3 x:2:5",
             again: "polled 0 T * x:1:3",
         },
     ];
@@ -287,7 +287,7 @@ async fn leave_rows() {
             before: &["held d:1 2 7", "waits d:2:3", "waits c:1:5", "waits d:3:6"],
             call: "leave",
             reply: "gone  0",
-            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue d:2:3 d:3:6 | living d:2:3 d:3:6 | labels d:2:3=L d:3:6=L",
+            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue d:2:3/L d:3:6/L | living d:2:3 d:3:6",
             again: "gone  0",
         },
         Row {
@@ -412,7 +412,7 @@ async fn release_rows() {
             before: &["held c:1 4 7", "waits d:2:3", "waits e:1:6"],
             call: "release token=7",
             reply: "freed 7 0",
-            after: "lock d:2=1 !attempt=3 !token=T !label=L | queue e:1:6 | living e:1:6 | labels e:1:6=L",
+            after: "lock d:2=1 !attempt=3 !token=T !label=L | queue e:1:6/L | living e:1:6",
             again: "gone  0",
         },
         Row {
@@ -474,7 +474,7 @@ async fn release_rows() {
         Row {
             what: "a ghost of the acquire is in the queue, and a copy may come",
             before: &["held d:1 9 7", "waits c:1:4"],
-            call: "release token=7 ticket=c:1:4 last_ms=+2000",
+            call: "release token=7 place=c:1:4/L last_ms=+2000",
             reply: "gone  0",
             after: "lock d:1=1 !attempt=9 !token=7 !label=L | left c:1=5",
             again: "gone  0",
@@ -544,7 +544,7 @@ async fn inspect_rows() {
             before: &["held d:1 2 7", "waits c:1:5", "dead c:2:6", "waits d:2:3"],
             call: "inspect",
             reply: "inspected d:1 1 7 L * 3 c:1:5 * L d:2:3 * L",
-            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue c:1:5 c:2:6 d:2:3 | living c:1:5 c:2:6 d:2:3 | labels c:1:5=L c:2:6=L d:2:3=L",
+            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue c:1:5/L c:2:6/L d:2:3/L | living c:1:5 c:2:6 d:2:3",
             again: "inspected d:1 1 7 L * 3 c:1:5 * L d:2:3 * L",
         },
         Row {
@@ -552,7 +552,7 @@ async fn inspect_rows() {
             before: &["held d:1 2 7", "waits c:1:5"],
             call: "inspect most=0",
             reply: "inspected d:1 1 7 L * 1",
-            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue c:1:5 | living c:1:5 | labels c:1:5=L",
+            after: "lock d:1=1 !attempt=2 !token=7 !label=L | queue c:1:5/L | living c:1:5",
             again: "inspected d:1 1 7 L * 1",
         },
     ];
@@ -631,7 +631,7 @@ async fn p3_nobody_overtakes_beyond_the_bound_of_one_call() {
     .await;
 }
 
-/// Review B3, B4: labels and list grew with those who had been there, not with the living.
+/// Review B3, B4: the list grew with those who had been there, not with the living.
 #[tokio::test]
 async fn the_queue_stays_in_proportion_to_the_living() {
     limit(async {
@@ -645,7 +645,6 @@ async fn the_queue_stays_in_proportion_to_the_living() {
             assert_eq!(length(bench.command("ZCARD deadlines").await), 1);
             let list = length(bench.command("LLEN queue").await);
             assert!(list <= 130, "{list} entries for one living");
-            assert_eq!(labels(&mut bench).await, 0, "`many` gives none");
 
             // Generations of dead waiters under a long hold.
             bench.command("DEL queue").await;
@@ -661,21 +660,16 @@ async fn the_queue_stays_in_proportion_to_the_living() {
             }
             let list = length(bench.command("LLEN queue").await);
             assert!(list <= 2 * 50 + 128 + 1, "{list} entries for 50 of the last generation");
-            assert!(labels(&mut bench).await <= 50);
         }
     })
     .await;
-}
-
-async fn labels(bench: &mut Bench) -> usize {
-    flatten(bench.command("HGETALL labels").await).len() / 2
 }
 
 /// Tickets `client:1:0…`, all with one deadline, from now.
 async fn many(bench: &mut Bench, client: &str, count: i64, deadline: i64) {
     let deadline = bench.now().await + deadline;
     for seq in 0..count {
-        bench.command(&format!("RPUSH queue {client}:1:{seq}")).await;
+        bench.command(&format!("RPUSH queue {client}:1:{seq}/L")).await;
         bench.command(&format!("ZADD deadlines {deadline} {client}:1:{seq}")).await;
     }
     bench.command("PEXPIRE queue 90000").await;
@@ -709,15 +703,15 @@ async fn a_queue_that_is_trimmed_keeps_its_time_to_live() {
         let ttl = bench.ttl("queue").await;
         assert!((1000..=12_000).contains(&ttl), "{ttl}");
         bench.prepare("dead d:1:4").await;
-        bench.command("LPUSH queue d:1:1").await;
+        bench.command("LPUSH queue d:1:1/L").await;
         bench.command("PERSIST queue").await;
-        bench.call("leave owner=d:9 ticket=d:9:9").await;
+        bench.call("leave owner=d:9 place=d:9:9/L").await;
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         assert_fits(
             "it is still there",
             "queue",
             &flatten(bench.command("LRANGE queue 0 -1").await).join(" "),
-            "x:1:3",
+            "x:1:3/L",
         );
     })
     .await;
@@ -733,14 +727,14 @@ async fn the_keys_of_a_queue_expire_together() {
             bench.prepare("held c:1 4 7").await;
             for call in [
                 "acquire owner=d:1 seq=5 waiter_ttl=60000",
-                "leave owner=d:1 seq=5 ticket=d:1:5 last_ms=0",
+                "leave owner=d:1 seq=5 last_ms=0",
                 "acquire owner=d:1 seq=6 waiter_ttl=60000",
                 "acquire owner=e:1 seq=7 waiter_ttl=5000",
                 "poll tickets=e:1:7 waiter_ttl=5000",
             ] {
                 bench.call(call).await;
                 let mut ttls = Vec::new();
-                for kind in ["queue", "deadlines", "labels"] {
+                for kind in ["queue", "deadlines"] {
                     ttls.push(bench.ttl(kind).await);
                 }
                 let (least, most) = (ttls.iter().min().unwrap(), ttls.iter().max().unwrap());
@@ -749,9 +743,9 @@ async fn the_keys_of_a_queue_expire_together() {
             let ttl = bench.ttl("queue").await;
             assert!(ttl > 60_000, "{ttl}");
             // Only a dead ticket is left in the list, and a new one makes the sorted set anew.
-            bench.command("DEL deadlines labels").await;
+            bench.command("DEL deadlines").await;
             bench.call("acquire owner=e:2 seq=8 waiter_ttl=5000").await;
-            for kind in ["queue", "deadlines", "labels"] {
+            for kind in ["queue", "deadlines"] {
                 let ttl = bench.ttl(kind).await;
                 assert!(ttl > 60_000, "{kind}: {ttl}");
             }
