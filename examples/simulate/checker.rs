@@ -91,6 +91,11 @@ fn client_of(ticket_or_owner: &str) -> &str {
     ticket_or_owner.split(':').next().unwrap_or_default()
 }
 
+/// A place in the queue is the ticket and a label.
+fn ticket_of(place: &str) -> &str {
+    place.split_once('/').map_or(place, |(ticket, _)| ticket)
+}
+
 fn number<T: std::str::FromStr + Default>(words: &[String], place: usize) -> T {
     words.get(place).and_then(|word| word.parse().ok()).unwrap_or_default()
 }
@@ -144,12 +149,12 @@ impl Checker {
             "poll" => self.polled(key, ran, reply),
             "leave" => {
                 self.left(key, ran);
-                self.ended(key, &ran.args[4], status == "freed");
+                self.ended(key, ticket_of(&ran.args[4]), status == "freed");
                 self.grants_published(key, ran);
                 self.is_passed_on(key, ran, status);
             }
             "release" => {
-                let purged = if ran.args[1] == "0" { "" } else { &ran.args[6] };
+                let purged = if ran.args[1] == "0" { "" } else { ticket_of(&ran.args[6]) };
                 if ran.args[4] == "0" {
                     self.left(key, ran);
                 }
@@ -183,7 +188,7 @@ impl Checker {
             *left = seq.max(*left);
         }
         // R11: with a seq of its own, after the attempt's.
-        let attempt = ran.args.get(4).and_then(|ticket| ticket.rsplit(':').next());
+        let attempt = ran.args.get(4).and_then(|place| ticket_of(place).rsplit(':').next());
         if ran.script == "leave" && attempt != Some(&ran.args[3]) {
             self.left_after_loss.insert(owner.clone());
         }
