@@ -57,7 +57,9 @@ if now > tonumber(not_after) then return { 'late', request, now } end
 if holds == '0' and call('EXISTS', lock, queue, left) == 0 then return take() end
 
 --#include place
+--#include serve
 --#include advance
+--#include known
 
 local function answer(status, ...)
   return { status, request, now, ... }

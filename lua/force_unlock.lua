@@ -27,6 +27,7 @@ local channel, present = ARGV[5], ARGV[6]
 --#include clock
 --#include grant
 --#include place
+--#include serve
 --#include advance
 
 if now > not_after then return { 'late', request, now } end

@@ -30,6 +30,7 @@ local grant_ttl, token_ttl, channel, present = ARGV[6], ARGV[7], ARGV[8], ARGV[9
 --#include clock
 --#include grant
 --#include place
+--#include serve
 --#include advance
 --#include compact
 --#include purge

@@ -30,7 +30,9 @@ local channel, present = ARGV[5], ARGV[6]
 --#include clock
 --#include grant
 --#include place
+--#include serve
 --#include advance
+--#include known
 --#include waiting
 
 local held = read('HMGET', lock, '!token', '!attempt')

@@ -45,9 +45,10 @@ if holds ~= '0' then
 end
 
 local ours = held[1] and last <= this
-local head = ours and last_ms == 0 and read('LRANGE', queue, 0, 1)
+local short = ours and last_ms == 0
+local head = short and read('LINDEX', queue, 0)
 -- The usual case, and the short way: nobody waits.
-if head and #head == 0 then
+if short and not head then
   call('DEL', lock)
   return { 'freed', request, 0, held[3], 0 }
 end
@@ -55,6 +56,15 @@ end
 --#include clock
 --#include grant
 --#include place
+--#include serve
+
+-- The usual hand-over: the first in line is alive and hears of it.
+if head and serve(head, read('ZSCORE', deadlines, ticket_of(head)), true) == 'served' then
+  call('ZREM', deadlines, ticket_of(head))
+  call('LPOP', queue)
+  return { 'freed', request, now, held[3], 0 }
+end
+
 --#include advance
 
 if last_ms > 0 then
@@ -68,5 +78,5 @@ if last_ms > 0 then
   purge(place)
 end
 local more = false
-if ours or not held[3] then more = advance(ours, head) end
+if ours or not held[3] then more = advance(ours) end
 return { ours and 'freed' or 'gone', request, now, ours and held[3] or '', more and 1 or 0 }

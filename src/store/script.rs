@@ -38,6 +38,8 @@ const PARTS: &[(&str, &str)] = &[
     ("--#include clock", include_str!("../../lua/lib/clock.lua")),
     ("--#include grant", include_str!("../../lua/lib/grant.lua")),
     ("--#include place", include_str!("../../lua/lib/place.lua")),
+    ("--#include serve", include_str!("../../lua/lib/serve.lua")),
+    ("--#include known", include_str!("../../lua/lib/known.lua")),
     ("--#include advance", include_str!("../../lua/lib/advance.lua")),
     ("--#include compact", include_str!("../../lua/lib/compact.lua")),
     ("--#include waiting", include_str!("../../lua/lib/waiting.lua")),

@@ -1,0 +1,8 @@
+-- A place in the queue is `<client>:<n>:<seq>/<label>`: a ticket, and what its client calls itself.
+local function ticket_of(place)
+  return string.match(place, '^[^/]*')
+end
+
+local function label_of(place)
+  return string.match(place, '/(.*)$') or ''
+end
