@@ -74,8 +74,8 @@ impl Core {
         self.seq.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn owner_id(&self, owner: Owner) -> String {
-        format!("{}:{}", self.client, owner.number())
+    pub(crate) fn owner_id(&self, owner: Owner) -> Arc<str> {
+        [&self.client, ":", &owner.number().to_string()].concat().into()
     }
 
     /// From anywhere: inside the runtime, outside, or after it is gone, when it drops the future.

@@ -72,7 +72,7 @@ impl Seats {
             core: core.clone(),
             keys: keys.clone(),
             owner,
-            owner_id: core.owner_id(owner).into(),
+            owner_id: core.owner_id(owner),
             gate: Arc::new(Semaphore::new(1)),
             queueing: AtomicBool::new(false),
             hold: Mutex::new(Weak::new()),

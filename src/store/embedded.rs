@@ -7,6 +7,7 @@ mod engine;
 mod keyspace;
 mod server;
 
+use std::iter::once;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -171,7 +172,7 @@ impl Request {
             client: client.to_owned(),
             script: call.script,
             keys: call.keys.iter().map(ToString::to_string).collect(),
-            args: call.args.iter().map(text).collect(),
+            args: once(call.request.to_string()).chain(call.args.iter().map(text)).collect(),
             sent: now(),
         }
     }

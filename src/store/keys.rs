@@ -34,7 +34,8 @@ impl Keys {
 
     /// The tombstone of one owner (R3).
     pub(crate) fn left(&self, owner: &str) -> String {
-        format!("{}:left:{owner}", self.lock)
+        // In one piece: format! would grow it three times, for every request.
+        [&*self.lock, ":left:", owner].concat()
     }
 }
 

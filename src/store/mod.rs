@@ -101,11 +101,23 @@ pub(crate) enum Arg<'a> {
     Int(i64),
 }
 
+impl Arg<'_> {
+    /// In bytes as text, or a little more.
+    fn len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Int(_) => 20,
+        }
+    }
+}
+
 /// One run of a script.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) script: &'static Script,
     pub(crate) keys: &'a [&'a str],
+    /// The first argument of every script, which its answer echoes.
+    pub(crate) request: u64,
     pub(crate) args: &'a [Arg<'a>],
 }
 
@@ -444,11 +456,8 @@ impl Scripts {
         deadline: Instant,
     ) -> Result<Answer<T>, StoreError> {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
-        let mut all = Vec::with_capacity(1 + args.len());
-        all.push(int(request));
-        all.extend_from_slice(args);
         let sent = now();
-        let call = Call { script, keys, args: &all };
+        let call = Call { script, keys, request, args };
         let fields = match tokio::time::timeout_at(deadline.into(), self.store.run(call)).await {
             Ok(outcome) => outcome?,
             Err(elapsed) => return Err(StoreError::Unknown(Arc::new(elapsed))),

@@ -148,10 +148,10 @@ impl Store for RedisStore {
 
     fn run<'a>(&'a self, call: Call<'a>) -> BoxFuture<'a, Result<Vec<Field>, StoreError>> {
         async move {
-            let Some(connection) = self.shared.link.connection(true) else {
+            let Some(mut connection) = self.shared.link.connection(true) else {
                 return Err(StoreError::NotSent(self.fault()));
             };
-            match self.shared.evaluate(&connection, call).await {
+            match self.shared.evaluate(&mut connection, call).await {
                 Ok(fields) => Ok(fields),
                 Err(StoreError::Refused(refusal)) => {
                     // The primary is elsewhere, or not up yet: look for it again (section 7).
@@ -192,7 +192,7 @@ impl Shared {
     }
 
     /// EVALSHA; a server that has forgotten the script is sent its text once.
-    async fn evaluate(&self, connection: &Connection, call: Call<'_>) -> Result<Vec<Field>, StoreError> {
+    async fn evaluate(&self, connection: &mut Connection, call: Call<'_>) -> Result<Vec<Field>, StoreError> {
         let hash = self.hashes.get(call.script.name).map_or("", String::as_str);
         match self.send(connection, &command("EVALSHA", hash, call)).await {
             // NOSCRIPT ran nothing, so this is no second copy.
@@ -204,10 +204,9 @@ impl Shared {
         .and_then(|value| fields(value).map_err(|error| StoreError::Unknown(Arc::new(error))))
     }
 
-    async fn send(&self, connection: &Connection, command: &redis::Cmd) -> Result<Value, StoreError> {
-        let mut io = connection.io.clone();
+    async fn send(&self, connection: &mut Connection, command: &redis::Cmd) -> Result<Value, StoreError> {
         let outcome = tokio::select! {
-            outcome = io.send_packed_command(command) => outcome.and_then(Value::extract_error),
+            outcome = connection.io.send_packed_command(command) => outcome.and_then(Value::extract_error),
             // Whatever is in flight on a dead connection may have run: unknown, at once.
             () = connection.dead.cancelled() => return Err(StoreError::Unknown(Arc::new(Disconnected))),
         };
@@ -263,10 +262,10 @@ impl Shared {
 
     /// Renews a lock that nobody has: tells the time, and whether scripts may write here.
     async fn probe(&self, connection: &Connection) -> Result<(), Fault> {
-        let args = [Arg::Int(0), Arg::Text(""), Arg::Text(""), Arg::Int(1), Arg::Int(0)];
-        let call = Call { script: &script::RENEW, keys: &[&self.probe.lock], args: &args };
+        let args = [Arg::Text(""), Arg::Text(""), Arg::Int(1), Arg::Int(0)];
+        let call = Call { script: &script::RENEW, keys: &[&self.probe.lock], request: 0, args: &args };
         let sent = now();
-        let fields = self.evaluate(connection, call).await.map_err(|error| self.store_fault(error))?;
+        let fields = self.evaluate(&mut connection.clone(), call).await.map_err(|error| self.store_fault(error))?;
         let mut fields = Fields::new(fields);
         fields.text()?;
         fields.int()?;
@@ -321,8 +320,11 @@ fn hash(script: &Script) -> String {
 }
 
 fn command(verb: &str, script: &str, call: Call<'_>) -> redis::Cmd {
-    let mut command = redis::cmd(verb);
-    command.arg(script).arg(call.keys.len()).arg(call.keys);
+    let keys: usize = call.keys.iter().map(|key| key.len()).sum();
+    let args: usize = call.args.iter().map(Arg::len).sum();
+    // Made once: grown argument by argument it cost more than all else that a call does here.
+    let mut command = redis::Cmd::with_capacity(4 + call.keys.len() + call.args.len(), 40 + script.len() + keys + args);
+    command.arg(verb).arg(script).arg(call.keys.len()).arg(call.keys).arg(call.request);
     for arg in call.args {
         match arg {
             Arg::Text(text) => command.arg(text),
@@ -419,7 +421,7 @@ async fn until_dead(shared: &Shared, connection: &Connection) {
             continue;
         }
         let ping = redis::cmd("PING");
-        match timeout(shared.patience, shared.send(connection, &ping)).await {
+        match timeout(shared.patience, shared.send(&mut connection.clone(), &ping)).await {
             // A refusal is an answer too: a user may be allowed no PING.
             Ok(Ok(_) | Err(StoreError::Refused(_))) => missed = 0,
             _ => missed += 1,
