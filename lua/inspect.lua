@@ -34,7 +34,10 @@ local reply = {
 local places = most > 0 and read('LRANGE', queue, 0, most - 1) or {}
 if #places == 0 then return reply end
 local tickets, labels = {}, {}
-for i, place in ipairs(places) do tickets[i], labels[i] = ticket_of(place), label_of(place) end
+for i, place in ipairs(places) do
+  tickets[i] = ticket_of(place)
+  labels[i] = string.sub(place, #tickets[i] + 2)
+end
 local ends = call('ZMSCORE', deadlines, unpack(tickets))
 for i, ticket in ipairs(tickets) do
   local ends_at = tonumber(ends[i])

@@ -59,8 +59,9 @@ end
 --#include serve
 
 -- The usual hand-over: the first in line is alive and hears of it.
-if head and serve(head, read('ZSCORE', deadlines, ticket_of(head)), true) == 'served' then
-  call('ZREM', deadlines, ticket_of(head))
+local first = head and ticket_of(head)
+if first and serve(head, read('ZSCORE', deadlines, first), true) == 'served' then
+  call('ZREM', deadlines, first)
   call('LPOP', queue)
   return { 'freed', request, now, held[3], 0 }
 end

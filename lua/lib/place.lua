@@ -2,7 +2,3 @@
 local function ticket_of(place)
   return string.match(place, '^[^/]*')
 end
-
-local function label_of(place)
-  return string.match(place, '/(.*)$') or ''
-end

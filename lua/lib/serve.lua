@@ -8,7 +8,7 @@ local deaf = {} -- clients that a grant was published to in vain
 -- it: 'served', 'dead' or 'deaf'. The lock must be free, or `ending`: then its hold ends here, once
 -- all that is to be written has been read.
 local function serve(place, ends_at, ending)
-  local owner, client, seq = string.match(place, '^(([^/:]*):%d+):(%d+)/')
+  local owner, client, seq, label = string.match(place, '^(([^/:]*):%d+):(%d+)/(.*)$')
   local remaining = owner and ends_at and ends_at - now or 0
   if remaining <= 0 then return 'dead' end
   if deaf[client] then return 'deaf' end
@@ -23,6 +23,6 @@ local function serve(place, ends_at, ending)
     return 'deaf'
   end
   if ending then call('DEL', lock) end
-  hold(owner, seq, token, lease, label_of(place))
+  hold(owner, seq, token, lease, label)
   return 'served'
 end
