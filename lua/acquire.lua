@@ -20,8 +20,7 @@
 -- ARGV[11] grant_ttl ms that a grant lives until it is confirmed
 -- ARGV[12] token_ttl ms
 -- ARGV[13] channel   prefix of the clients' channels
--- ARGV[14] present   the client that asks
--- ARGV[15] label     of the client
+-- ARGV[14] label     of the client
 --
 -- Returns, after status, request, now:
 --   held, token, holds, lease left ms, 0
@@ -38,7 +37,7 @@
 local lock, queue, deadlines, tokens, left = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local request, not_after, owner, seq, holds, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local wait, lease, waiter_ttl, max_waiters = ARGV[7] == '1', ARGV[8], ARGV[9], ARGV[10]
-local grant_ttl, token_ttl, channel, present, label = ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15]
+local grant_ttl, token_ttl, channel, label, asks = ARGV[11], ARGV[12], ARGV[13], ARGV[14], owner
 
 --#include base
 --#include clock

@@ -10,7 +10,7 @@
 -- ARGV[3] grant_ttl  ms that a grant lives until it is confirmed
 -- ARGV[4] token_ttl  ms
 -- ARGV[5] channel    prefix of the clients' channels
--- ARGV[6] present    the client that asks
+-- ARGV[6] asks       the client that asks
 --
 -- Returns, after status, request, now:
 --   freed, token, more   the token whose hold was ended
@@ -21,7 +21,7 @@
 -- A second run ends the next holder's lock: the caller never repeats one that may have run.
 local lock, queue, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local request, not_after, grant_ttl, token_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local channel, present = ARGV[5], ARGV[6]
+local channel, asks = ARGV[5], ARGV[6]
 
 --#include base
 --#include clock

@@ -14,7 +14,6 @@
 -- ARGV[6] grant_ttl  ms that a grant lives until it is confirmed
 -- ARGV[7] token_ttl  ms
 -- ARGV[8] channel    prefix of the clients' channels
--- ARGV[9] present    the client that asks
 --
 -- Returns, after status, request, now:
 --   freed, token, more   it held the lock, which was passed on
@@ -24,7 +23,7 @@
 -- Keeps: a later attempt of the owner is not touched (R4). A second run finds nothing: gone.
 local lock, queue, deadlines, tokens, left = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local request, last_ms, owner, seq, place = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local grant_ttl, token_ttl, channel, present = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
+local grant_ttl, token_ttl, channel, asks = ARGV[6], ARGV[7], ARGV[8], owner
 
 --#include base
 --#include clock

@@ -11,7 +11,7 @@
 -- ARGV[3] grant_ttl  ms that a grant lives until it is confirmed
 -- ARGV[4] token_ttl  ms
 -- ARGV[5] channel    prefix of the clients' channels
--- ARGV[6] present    the client that asks
+-- ARGV[6] asks       the client that asks
 -- ARGV[7...] pairs   ticket, lease ms that it wants
 --
 -- Returns polled, request, now, more, floor, lease left ms of the holder or -1, first ticket of
@@ -24,7 +24,7 @@
 -- the same deadlines.
 local lock, queue, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local request, waiter_ttl, grant_ttl, token_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local channel, present = ARGV[5], ARGV[6]
+local channel, asks = ARGV[5], ARGV[6]
 
 --#include base
 --#include clock

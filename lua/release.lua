@@ -5,18 +5,17 @@
 -- KEYS[2] queue      list     places, ticket/label, oldest first
 -- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
 -- KEYS[4] tokens     string   the last token given
--- KEYS[5] left       string   tombstone of this owner: the seq up to which it has left (R3)
+-- KEYS[5] left       string   tombstone of this owner: the seq up to which it has left (R3); only with last_ms
 -- ARGV[1] request    growing number, echoed
 -- ARGV[2] last_ms    server ms up to which an earlier copy of the acquire may still be served; 0: none is under way
 -- ARGV[3] owner      <client>:<n>
 -- ARGV[4] seq        of this release; a retry repeats it (R1)
 -- ARGV[5] holds      that remain
 -- ARGV[6] token      of the hold
--- ARGV[7] place      in the queue of the attempt that began the hold; '' when last_ms is 0
--- ARGV[8] grant_ttl  ms that a grant lives until it is confirmed
--- ARGV[9] token_ttl  ms
--- ARGV[10] channel   prefix of the clients' channels
--- ARGV[11] present   the client that asks
+-- ARGV[7] grant_ttl  ms that a grant lives until it is confirmed
+-- ARGV[8] token_ttl  ms
+-- ARGV[9] channel    prefix of the clients' channels
+-- ARGV[10] place     in the queue of the attempt that began the hold; only with last_ms
 --
 -- Returns, after status, request, now (0 where it did not look at the clock):
 --   freed, token, more   the lock was this owner's and was passed on; token is the one it held
@@ -30,7 +29,7 @@
 -- for holds > 0, gone for 0. A later attempt of the owner is not touched (R4).
 local lock, queue, deadlines, tokens, left = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local request, last_ms, owner, seq, holds, token = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local place, grant_ttl, token_ttl, channel, present = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local grant_ttl, token_ttl, channel, place, asks = ARGV[7], ARGV[8], ARGV[9], ARGV[10], owner
 
 --#include base
 
@@ -60,7 +59,7 @@ end
 
 -- The usual hand-over: the first in line is alive and hears of it.
 local first = head and ticket_of(head)
-if first and serve(head, read('ZSCORE', deadlines, first), true) == 'served' then
+if first and serve(head, first, read('ZSCORE', deadlines, first), true) == 'served' then
   call('ZREM', deadlines, first)
   call('LPOP', queue)
   return { 'freed', request, now, held[3], 0 }

@@ -154,7 +154,7 @@ impl Checker {
                 self.is_passed_on(key, ran, status);
             }
             "release" => {
-                let purged = if ran.args[1] == "0" { "" } else { ticket_of(&ran.args[6]) };
+                let purged = if ran.args[1] == "0" { "" } else { ticket_of(&ran.args[9]) };
                 if ran.args[4] == "0" {
                     self.left(key, ran);
                 }

@@ -46,7 +46,7 @@ local function advance(ending)
     local tickets, ends = look(block)
     for i, place in ipairs(block) do
       seen = seen + 1
-      local fate = serve(place, ends[i], ending)
+      local fate = serve(place, tickets[i], ends[i], ending)
       winner = fate == 'served'
       if fate == 'deaf' then
         kept[#kept + 1] = place

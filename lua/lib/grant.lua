@@ -24,5 +24,4 @@ local function hold(owner, seq, token, lease, label)
   call('HSET', lock, owner, '1', '!attempt', seq, '!token', token, '!label', label)
   call('PEXPIRE', lock, lease)
   call('SET', tokens, token, 'PX', token_ttl)
-  stored = tonumber(token)
 end

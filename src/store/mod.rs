@@ -287,7 +287,6 @@ impl Scripts {
             Arg::Int(millis(terms.grant_ttl)),
             Arg::Int(millis(terms.token_ttl)),
             Arg::Text(&self.channel),
-            Arg::Text(&terms.client),
             Arg::Text(&terms.label),
         ];
         let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &left];
@@ -312,6 +311,7 @@ impl Scripts {
         let mut args = Vec::with_capacity(5 + 2 * tickets.len());
         args.push(Arg::Int(millis(self.terms.waiter_ttl)));
         args.extend(self.grant_args());
+        args.push(Arg::Text(&self.terms.client));
         for (ticket, lease) in tickets {
             args.push(Arg::Text(ticket));
             args.push(Arg::Int(millis(*lease)));
@@ -335,7 +335,7 @@ impl Scripts {
         self.ready(true, deadline).await?;
         let left = keys.left(ending.owner);
         let place = self.place(&ending);
-        let [grant_ttl, token_ttl, channel, present] = self.grant_args();
+        let [grant_ttl, token_ttl, channel] = self.grant_args();
         let args = [
             Arg::Int(ending.last_ms),
             Arg::Text(ending.owner),
@@ -344,7 +344,6 @@ impl Scripts {
             grant_ttl,
             token_ttl,
             channel,
-            present,
         ];
         let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &left];
         self.run(&script::LEAVE, &all, &args, deadline).await
@@ -377,25 +376,26 @@ impl Scripts {
     ) -> Result<Answer<Released>, StoreError> {
         let deadline = now() + patience;
         self.ready(true, deadline).await?;
-        let left = keys.left(ending.owner);
         let token = token.to_string();
-        // Needed only where a late copy of the acquire may have queued.
-        let place = if ending.last_ms > 0 { self.place(&ending) } else { String::new() };
-        let [grant_ttl, token_ttl, channel, present] = self.grant_args();
+        let [grant_ttl, token_ttl, channel] = self.grant_args();
         let args = [
             Arg::Int(ending.last_ms),
             Arg::Text(ending.owner),
             int(ending.seq),
             int(u64::from(holds)),
             Arg::Text(&token),
-            Arg::Text(&place),
             grant_ttl,
             token_ttl,
             channel,
-            present,
         ];
-        let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens, &left];
-        self.run(&script::RELEASE, &all, &args, deadline).await
+        let usual = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens];
+        if ending.last_ms == 0 {
+            return self.run(&script::RELEASE, &usual, &args, deadline).await;
+        }
+        // A late copy of the acquire may still queue, or take the lock: it finds a tombstone (R3).
+        let (left, place) = (keys.left(ending.owner), self.place(&ending));
+        let all = [&usual[..], &[&left]].concat();
+        self.run(&script::RELEASE, &all, &[&args[..], &[Arg::Text(&place)]].concat(), deadline).await
     }
 
     pub(crate) async fn force_unlock(
@@ -405,8 +405,8 @@ impl Scripts {
     ) -> Result<Answer<ForceUnlocked>, StoreError> {
         let deadline = now() + patience;
         self.ready(false, deadline).await?;
-        let [grant_ttl, token_ttl, channel, present] = self.grant_args();
-        let args = [Arg::Int(self.not_after()), grant_ttl, token_ttl, channel, present];
+        let [grant_ttl, token_ttl, channel] = self.grant_args();
+        let args = [Arg::Int(self.not_after()), grant_ttl, token_ttl, channel, Arg::Text(&self.terms.client)];
         let all = [&*keys.lock, &keys.queue, &keys.deadlines, &keys.tokens];
         self.run(&script::FORCE_UNLOCK, &all, &args, deadline).await
     }
@@ -428,13 +428,8 @@ impl Scripts {
         format!("{}:{}/{}", ending.owner, ending.attempt, self.terms.label)
     }
 
-    fn grant_args(&self) -> [Arg<'_>; 4] {
-        [
-            Arg::Int(millis(self.terms.grant_ttl)),
-            Arg::Int(millis(self.terms.token_ttl)),
-            Arg::Text(&self.channel),
-            Arg::Text(&self.terms.client),
-        ]
+    fn grant_args(&self) -> [Arg<'_>; 3] {
+        [Arg::Int(millis(self.terms.grant_ttl)), Arg::Int(millis(self.terms.token_ttl)), Arg::Text(&self.channel)]
     }
 
     async fn ready(&self, urgent: bool, deadline: Instant) -> Result<(), StoreError> {

@@ -422,32 +422,17 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
                 "grant_ttl",
                 "token_ttl",
                 "channel",
-                "present",
                 "label",
             ],
         ),
-        "poll" => (&ALL[..4], &["request", "waiter_ttl", "grant_ttl", "token_ttl", "channel", "present"]),
-        "leave" => {
-            (ALL, &["request", "last_ms", "owner", "seq", "place", "grant_ttl", "token_ttl", "channel", "present"])
-        }
+        "poll" => (&ALL[..4], &["request", "waiter_ttl", "grant_ttl", "token_ttl", "channel", "asks"]),
+        "leave" => (ALL, &["request", "last_ms", "owner", "seq", "place", "grant_ttl", "token_ttl", "channel"]),
         "renew" => (&ALL[..1], &["request", "owner", "token", "lease", "only"]),
         "release" => (
             ALL,
-            &[
-                "request",
-                "last_ms",
-                "owner",
-                "seq",
-                "holds",
-                "token",
-                "place",
-                "grant_ttl",
-                "token_ttl",
-                "channel",
-                "present",
-            ],
+            &["request", "last_ms", "owner", "seq", "holds", "token", "grant_ttl", "token_ttl", "channel", "place"],
         ),
-        "force_unlock" => (&ALL[..4], &["request", "not_after", "grant_ttl", "token_ttl", "channel", "present"]),
+        "force_unlock" => (&ALL[..4], &["request", "not_after", "grant_ttl", "token_ttl", "channel", "asks"]),
         _ => (&["lock", "queue", "deadlines"], &["request", "most"]),
     }
 }
@@ -468,7 +453,7 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
         "grant_ttl" => "3000".into(),
         "token_ttl" => "60000".into(),
         "channel" => "fairlock:wake:".into(),
-        "present" => "c".into(),
+        "asks" => "c".into(),
         "label" => "L".into(),
         "place" => format!("{owner}:{seq}/L"),
         "most" => "10".into(),
