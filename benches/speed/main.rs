@@ -13,6 +13,9 @@ mod plots;
 mod proxy;
 mod report;
 mod rows;
+// What the library sends, to tell its scripts apart in the server's log.
+#[path = "../../src/store/script.rs"]
+mod script;
 mod server;
 mod stall;
 

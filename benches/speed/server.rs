@@ -1,5 +1,6 @@
 //! A `redis-server` of the run's own, and what is asked of it past any lock.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 use redis::aio::MultiplexedConnection;
 
 use crate::baselines::{Hear, connect};
+use crate::script::{self, Script};
 use crate::{Outcome, Transport};
 
 /// Listens on a free port and on a Unix socket, keeps nothing on disk, ends with the value.
@@ -127,46 +129,32 @@ impl Admin {
         self.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]).await?;
         let entries: Vec<redis::Value> = self.run(&["SLOWLOG", "GET", "-1"]).await?;
         self.run::<()>(&["SLOWLOG", "RESET"]).await?;
-        Ok(entries.iter().filter_map(Logged::read).collect())
+        let names = Names::new();
+        Ok(entries.iter().filter_map(|entry| names.read(entry)).collect())
     }
 }
 
 /// One script call and the time that it took the server.
 pub struct Logged {
-    pub sha: String,
-    pub keys: usize,
-    /// Those of the script, the keys not among them. Redis counts what it leaves out of the log.
-    pub arguments: usize,
+    pub script: &'static str,
     pub micros: u64,
 }
 
-impl Logged {
+/// The names of fairlock's scripts, by the hashes under which the server runs them.
+struct Names(HashMap<String, &'static str>);
+
+impl Names {
+    fn new() -> Self {
+        let hashed = |script: &&'static Script| (redis::Script::new(&script.source).get_hash().to_owned(), script.name);
+        Self(script::ALL.iter().map(hashed).collect())
+    }
+
     /// id, time, duration, words, …
-    fn read(entry: &redis::Value) -> Option<Self> {
+    fn read(&self, entry: &redis::Value) -> Option<Logged> {
         let redis::Value::Array(fields) = entry else { return None };
         let micros = redis::from_redis_value_ref(fields.get(2)?).ok()?;
         let words: Vec<String> = redis::from_redis_value_ref(fields.get(3)?).ok()?;
-        if !words.first()?.eq_ignore_ascii_case("EVALSHA") {
-            return None;
-        }
-        let left_out = words.last()?.strip_prefix("... (").and_then(|rest| rest.split(' ').next()?.parse().ok());
-        let all = words.len() + left_out.map_or(0, |count: usize| count - 1);
-        let keys = words.get(2)?.parse().ok()?;
-        Some(Self { sha: words[1].clone(), keys, arguments: all.checked_sub(3 + keys)?, micros })
-    }
-
-    /// Scripts differ in what they are called with, by the headers of lua/*.lua; a poll without
-    /// tickets looks like a force_unlock, which its hash tells apart.
-    pub fn script(&self, most_arguments: usize) -> Option<&'static str> {
-        match (self.keys, most_arguments) {
-            (6, 15) => Some("acquire"),
-            (6, 11) => Some("release"),
-            (6, 9) => Some("leave"),
-            (5, 6) => Some("force_unlock"),
-            (5, 8..) => Some("poll"),
-            (4, 2) => Some("inspect"),
-            (1, 5) => Some("renew"),
-            _ => None,
-        }
+        let script = self.0.get(words.get(1)?)?;
+        words[0].eq_ignore_ascii_case("EVALSHA").then_some(Logged { script, micros })
     }
 }

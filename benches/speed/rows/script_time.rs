@@ -89,21 +89,14 @@ struct Tally {
 
 impl Tally {
     fn count(&mut self, log: &[Logged]) -> Outcome<()> {
-        let mut most = BTreeMap::<&str, usize>::new();
-        for call in log {
-            let arguments = most.entry(&call.sha).or_default();
-            *arguments = call.arguments.max(*arguments);
-        }
         let mut round = BTreeMap::<&'static str, Histogram<u64>>::new();
         for call in log {
-            let arguments = most.get(call.sha.as_str()).copied().unwrap_or(0);
-            let Some(script) = call.script(arguments) else { continue };
             for times in [&mut round, &mut self.all] {
-                if !times.contains_key(script) {
-                    times.insert(script, histogram()?);
+                if !times.contains_key(call.script) {
+                    times.insert(call.script, histogram()?);
                 }
                 // Kept in nanoseconds, like all histograms here.
-                times.entry(script).and_modify(|times| times.saturating_record(call.micros * 1000));
+                times.entry(call.script).and_modify(|times| times.saturating_record(call.micros * 1000));
             }
         }
         for (script, times) in round {
