@@ -2,7 +2,7 @@
 -- lock free. Uses: lock, queue, deadlines, tokens, place.lua and serve.lua.
 
 -- In one call, so that none grows with the queue: looking at a ticket is cheap, clearing one is not.
-local EXAMINED_AT_MOST, CLEARED_AT_MOST = 1024, 128
+local EXAMINED_AT_MOST, CLEARED_AT_MOST = 1024, 64
 
 -- The tickets of a block of places, and when each is dead: false where it has left.
 local function look(block)
@@ -58,7 +58,7 @@ local function advance(ending)
         break
       end
     end
-    size = 128
+    size = CLEARED_AT_MOST
   end
   if #removed > 0 then drop_head(seen, kept, removed, last) end
   if ending and not winner then call('DEL', lock) end

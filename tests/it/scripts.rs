@@ -637,7 +637,7 @@ async fn p6_many_dead_take_several_bounded_calls() {
         for mut bench in Bench::each().await {
             many(&mut bench, "d", 3000, -1000).await;
             bench.prepare("waits e:1:9999").await;
-            for _ in 0..3000 / 128 {
+            for _ in 0..3000 / 64 {
                 assert_fits("more to do", "reply", &bench.call("poll").await, "polled 1 T -2 *");
             }
             assert_fits("done", "reply", &bench.call("poll").await, "polled 0 T * ");
