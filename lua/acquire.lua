@@ -57,6 +57,7 @@ if holds == '0' and call('EXISTS', lock, queue, left) == 0 then return take() en
 
 --#include place
 --#include serve
+--#include look
 --#include advance
 --#include known
 

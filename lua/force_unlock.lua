@@ -28,6 +28,7 @@ local channel, asks = ARGV[5], ARGV[6]
 --#include grant
 --#include place
 --#include serve
+--#include look
 --#include advance
 
 if now > not_after then return { 'late', request, now } end

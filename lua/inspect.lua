@@ -17,6 +17,7 @@ local request, most = ARGV[1], tonumber(ARGV[2])
 --#include base
 --#include clock
 --#include place
+--#include look
 
 local fields = read('HGETALL', lock)
 local reserved, owner, holds = {}, '', 0
@@ -33,18 +34,13 @@ local reply = {
 }
 local places = most > 0 and read('LRANGE', queue, 0, most - 1) or {}
 if #places == 0 then return reply end
-local tickets, labels = {}, {}
-for i, place in ipairs(places) do
-  tickets[i] = ticket_of(place)
-  labels[i] = string.sub(place, #tickets[i] + 2)
-end
-local ends = call('ZMSCORE', deadlines, unpack(tickets))
+local tickets, ends = look(places)
 for i, ticket in ipairs(tickets) do
   local ends_at = tonumber(ends[i])
   if ends_at and ends_at > now then
     reply[#reply + 1] = ticket
     reply[#reply + 1] = ends_at - now
-    reply[#reply + 1] = labels[i]
+    reply[#reply + 1] = string.sub(places[i], #ticket + 2)
   end
 end
 return reply

@@ -30,6 +30,7 @@ local grant_ttl, token_ttl, channel, asks = ARGV[6], ARGV[7], ARGV[8], owner
 --#include grant
 --#include place
 --#include serve
+--#include look
 --#include advance
 --#include compact
 --#include purge

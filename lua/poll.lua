@@ -31,6 +31,7 @@ local channel, asks = ARGV[5], ARGV[6]
 --#include grant
 --#include place
 --#include serve
+--#include look
 --#include advance
 --#include known
 --#include waiting

@@ -65,6 +65,7 @@ if first and serve(head, first, read('ZSCORE', deadlines, first), true) == 'serv
   return { 'freed', request, now, held[3], 0 }
 end
 
+--#include look
 --#include advance
 
 if last_ms > 0 then

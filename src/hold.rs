@@ -124,11 +124,6 @@ impl Drop for Seat {
     }
 }
 
-/// An attempt's name in the queue.
-pub(crate) fn ticket(owner_id: &str, seq: u64) -> String {
-    format!("{owner_id}:{seq}")
-}
-
 impl Seat {
     pub(crate) fn hold(&self) -> Option<Arc<Hold>> {
         lock(&self.hold).upgrade()

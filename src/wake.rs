@@ -13,9 +13,9 @@ use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
 use crate::core::Core;
-use crate::hold::{self, ticket};
+use crate::hold;
 use crate::lease::{Grant, Queued};
-use crate::store::keys::Keys;
+use crate::store::keys::{Keys, ticket};
 use crate::store::reply::{Place, Polled};
 use crate::store::{Answer, Refusal, StoreError, now};
 

@@ -1,15 +1,8 @@
 -- Passing a free lock on (R6): whose turn it is. Included by every script that can find or make the
--- lock free. Uses: lock, queue, deadlines, tokens, place.lua and serve.lua.
+-- lock free. Uses: lock, queue, deadlines, look.lua and serve.lua.
 
 -- In one call, so that none grows with the queue: looking at a ticket is cheap, clearing one is not.
 local EXAMINED_AT_MOST, CLEARED_AT_MOST = 1024, 64
-
--- The tickets of a block of places, and when each is dead: false where it has left.
-local function look(block)
-  local tickets = {}
-  for i = 1, #block do tickets[i] = ticket_of(block[i]) end
-  return tickets, read('ZMSCORE', deadlines, unpack(tickets))
-end
 
 -- Replaces the first `seen` places by `kept`, and forgets `removed`. `last`: there are no others.
 local function drop_head(seen, kept, removed, last)

@@ -1,4 +1,4 @@
-//! Every key and channel name is made here.
+//! Every name of a key, a channel or a ticket is made here.
 //!
 //! `<prefix>:{n:NAME}` and suffixes after it. The hash tag is `n:` and the name up to its first
 //! `}`: never empty, the same for all keys of a name, so a cluster keeps them in one slot. The
@@ -37,6 +37,11 @@ impl Keys {
         // In one piece: format! would grow it three times, for every request.
         [&*self.lock, ":left:", owner].concat()
     }
+}
+
+/// An attempt's name in the queue.
+pub(crate) fn ticket(owner: &str, seq: u64) -> String {
+    format!("{owner}:{seq}")
 }
 
 /// The prefix of the channels on which clients hear of their grants.

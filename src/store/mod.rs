@@ -425,7 +425,7 @@ impl Scripts {
 
     /// What an attempt puts into the queue.
     fn place(&self, ending: &Ending<'_>) -> String {
-        format!("{}:{}/{}", ending.owner, ending.attempt, self.terms.label)
+        format!("{}/{}", keys::ticket(ending.owner, ending.attempt), self.terms.label)
     }
 
     fn grant_args(&self) -> [Arg<'_>; 3] {

@@ -40,6 +40,7 @@ const PARTS: &[(&str, &str)] = &[
     ("--#include place", include_str!("../../lua/lib/place.lua")),
     ("--#include serve", include_str!("../../lua/lib/serve.lua")),
     ("--#include known", include_str!("../../lua/lib/known.lua")),
+    ("--#include look", include_str!("../../lua/lib/look.lua")),
     ("--#include advance", include_str!("../../lua/lib/advance.lua")),
     ("--#include compact", include_str!("../../lua/lib/compact.lua")),
     ("--#include waiting", include_str!("../../lua/lib/waiting.lua")),
