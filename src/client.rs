@@ -1,159 +1,125 @@
-//! The way to a server.
+//! A client: everything that is held and waited for over one connection.
 
 use std::fmt;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use uuid::Uuid;
 
-use crate::core::Core;
-use crate::error::{CloseError, ConnectError, Loss};
+use crate::engine::Engine;
+use crate::engine::context::Context;
+use crate::error::{CloseError, Loss};
 use crate::lock::FairLock;
-use crate::options::{LockClientBuilder, Options};
-#[cfg(feature = "embedded")]
-use crate::store::embedded::{EmbeddedServer, EmbeddedStore};
-use crate::store::redis::{RedisStore, Target};
-use crate::store::{Scripts, ServerClock, Store, Terms};
+use crate::store::{SpawnHook, Store};
+use crate::store::options::Options;
+use crate::store::runner::Runner;
 
 /// A client: one connection to one server, and everything that is held and waited for over it.
 ///
-/// Cheap to clone; clones share it. Two clients share nothing, also in one process.
+/// Cheap to clone; clones share the connection. Two clients share nothing, even in one process.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use fairlock::LockClient;
+///
+/// let client = LockClient::connect("redis://127.0.0.1/").await?;
+/// let guard = client.lock("orders:42").lock().await?;
+/// guard.unlock().await?;
+/// client.close().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct LockClient {
-    core: Arc<Core>,
+    engine: Arc<Engine>,
 }
 
 impl fmt::Debug for LockClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockClient").field("id", &self.core.client).finish_non_exhaustive()
+        f.debug_struct("LockClient").field("id", &self.id()).finish_non_exhaustive()
     }
 }
 
 impl LockClient {
-    /// Connects with the defaults; see [`LockClientBuilder`] for them.
-    ///
-    /// # Errors
-    /// [`ConnectError`] says what is wrong with the URL, the server or the credentials, in bounded
-    /// time.
-    ///
-    /// # Cancel safety
-    /// Dropping it closes the connection.
-    pub async fn connect(url: impl AsRef<str>) -> Result<Self, ConnectError> {
-        Self::builder().connect(url).await
+    pub(crate) fn start(
+        store: Box<dyn Store>,
+        options: Arc<Options>,
+        id: String,
+        runtime: Handle,
+        spawn_hook: Option<SpawnHook>,
+    ) -> Self {
+        let runner = Runner::new(store, options, id);
+        Self { engine: Engine::start(Context::new(runner, runtime, spawn_hook)) }
     }
 
-    /// A client of a server of its own inside this process: for a first look and for tests. It runs
-    /// the same scripts, and keeps the same promises, within this process only.
+    /// The lock of that name: 1 to 1024 bytes of anything. No round trip.
     ///
-    /// For several clients of one such server, see [`LockClientBuilder::embedded`].
+    /// A name that is too short or too long is reported by the first call that needs the server.
     ///
     /// ```
-    /// use fairlock::LockClient;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let client = LockClient::embedded()?;
-    /// let guard = client.lock("orders:42").lock().await?;
-    /// assert!(client.lock("orders:42").try_lock().await?.is_none());
-    /// guard.unlock().await?;
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// assert_eq!(lock.name(), "orders:42");
     /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
-    ///
-    /// # Errors
-    /// [`ConnectError::NoRuntime`] outside of a tokio runtime.
-    #[cfg(feature = "embedded")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
-    pub fn embedded() -> Result<Self, ConnectError> {
-        Self::builder().embedded(&EmbeddedServer::new())
-    }
-
-    /// Settings to change before connecting.
-    pub fn builder() -> LockClientBuilder {
-        LockClientBuilder::new()
-    }
-
-    pub(crate) async fn open(builder: LockClientBuilder, url: &str) -> Result<Self, ConnectError> {
-        let options = builder.options;
-        let runtime = checked(&options)?;
-        let terms = terms(&options, Uuid::new_v4().simple().to_string());
-        let target = Target {
-            url: url.to_owned(),
-            root_certificate: builder.root_certificate,
-            patience: options.operation_timeout,
-        };
-        let clock = Arc::new(ServerClock::new());
-        let store = RedisStore::connect(target, &terms, clock.clone()).await?;
-        Ok(Self::over(Box::new(store), clock, terms, options, runtime))
-    }
-
-    #[cfg(feature = "embedded")]
-    pub(crate) fn open_embedded(builder: LockClientBuilder, server: &EmbeddedServer) -> Result<Self, ConnectError> {
-        let options = builder.options;
-        let runtime = checked(&options)?;
-        let terms = terms(&options, server.next_client());
-        let store =
-            EmbeddedStore::connect(server, &terms).map_err(|fault| ConnectError::Unreachable(Arc::new(fault)))?;
-        Ok(Self::over(Box::new(store), Arc::new(ServerClock::new()), terms, options, runtime))
-    }
-
-    fn over(store: Box<dyn Store>, clock: Arc<ServerClock>, terms: Terms, options: Options, runtime: Handle) -> Self {
-        let client = terms.client.clone();
-        Self { core: Core::new(options, client, Scripts::new(store, clock, terms), runtime) }
-    }
-
-    /// The lock of that name: 1 to 1024 bytes of anything. Costs nothing; a name that cannot be is
-    /// told by the first call that needs the server.
     #[must_use]
     pub fn lock(&self, name: impl AsRef<str>) -> FairLock {
-        FairLock::new(self.core.clone(), name.as_ref())
+        FairLock::new(self.engine.clone(), name.as_ref())
     }
 
-    /// This client's id: the first part of its owners' ids in [`FairLock::status`].
+    /// This client's id: the first part of its owners' ids in [`FairLock::status`]. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// let holder = client.lock("orders:42").status().await?.holder.expect("it is held");
+    /// assert!(holder.owner.starts_with(client.id()));
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn id(&self) -> &str {
-        &self.core.client
+        &self.engine.context.runner.client
     }
 
-    /// Releases all that this client holds, leaves every queue, and waits for both, at most three
-    /// operation time-outs. Guards that live on are lost with [`Loss::Closed`], waits end with
+    /// Releases everything that this client holds, leaves every queue, and waits for both, at most for
+    /// three operation time-outs.
+    ///
+    /// Guards that are still alive are lost with [`Loss::Closed`]. Waits end with
     /// [`LockError::Closed`](crate::LockError::Closed), and so does every later call.
     ///
-    /// Without it, when the last clone and guard are dropped, the connection closes, and what is
-    /// still on its way ends with its lease.
+    /// Without `close`, the connection is closed when the last clone and the last guard are dropped.
+    /// Releases that are under way at that moment may not arrive: those locks end with their leases.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// client.close().await?;
+    /// assert!(matches!(client.lock("orders:42").lock().await, Err(fairlock::LockError::Closed)));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     ///
     /// # Errors
-    /// [`CloseError`] if the server did not answer to all of it in time.
+    /// [`CloseError`] if the server did not answer all requests in time.
     ///
     /// # Cancel safety
-    /// Dropped, the client is closed, but nobody waited; call it again to wait.
+    /// If the future is dropped, the client is closed all the same, but nothing has waited for the
+    /// server. Call it again to wait.
     pub async fn close(&self) -> Result<(), CloseError> {
-        let core = &self.core;
-        core.closing.cancel();
-        for hold in core.seats.holds() {
+        let context = &self.engine.context;
+        // First refuse new calls, then look for holds. A call that acquires in between finds the
+        // client closed and gives its hold back.
+        context.closing.cancel();
+        for hold in self.engine.holds.owners.holds() {
             hold.lose(Loss::Closed);
         }
-        core.tasks.close();
-        let finished = tokio::time::timeout(3 * core.patience(), core.tasks.wait()).await;
-        core.scripts.close();
-        finished.map_err(|_| CloseError { unfinished: core.tasks.len() })
-    }
-}
-
-fn checked(options: &Options) -> Result<Handle, ConnectError> {
-    options.check()?;
-    Handle::try_current().map_err(|_| ConnectError::NoRuntime)
-}
-
-fn terms(options: &Options, client: String) -> Terms {
-    Terms {
-        prefix: options.prefix.clone(),
-        client,
-        label: options.label.clone(),
-        waiter_ttl: options.waiter_ttl,
-        grant_ttl: options.grant_ttl,
-        token_ttl: options.token_ttl,
-        max_waiters: options.max_waiters,
-        operation_timeout: options.operation_timeout,
+        context.tasks.close();
+        let finished = tokio::time::timeout(3 * context.operation_timeout(), context.tasks.wait()).await;
+        context.runner.close();
+        finished.map_err(|_| CloseError { unfinished: context.tasks.len() })
     }
 }
 
@@ -163,26 +129,26 @@ mod tests {
     use super::LockClient;
     use std::time::Duration;
 
-    /// What has ended must not stay on the list until it would have been due.
+    /// A hold that has ended must not stay on the schedule until it would have been due.
     #[tokio::test(start_paused = true)]
-    async fn only_what_is_held_is_on_the_watchdogs_list() {
+    async fn only_live_holds_are_on_the_watchdogs_schedule() {
         let client = LockClient::embedded().unwrap();
         let lock = client.lock("a");
         let kept = client.lock("kept").lock().await.unwrap();
-        let listed = || client.core.watchdog.listed();
+        let scheduled = || client.engine.holds.schedule.len();
         for _ in 0..3 {
             let guard = lock.lock().await.unwrap();
-            assert_eq!(listed(), 2);
+            assert_eq!(scheduled(), 2);
             guard.unlock().await.unwrap();
             drop(lock.lock().await.unwrap());
-            // Its release is the background's.
+            // The background releases a dropped guard.
             tokio::time::sleep(Duration::from_millis(1)).await;
-            assert_eq!(listed(), 1);
+            assert_eq!(scheduled(), 1);
         }
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert!(kept.is_valid());
-        assert_eq!(listed(), 1);
+        assert_eq!(scheduled(), 1);
         client.close().await.unwrap();
-        assert_eq!(listed(), 0);
+        assert_eq!(scheduled(), 0);
     }
 }

@@ -1,13 +1,13 @@
-//! A server inside this process: for a first look, for tests of code that locks, for simulators.
+//! A server inside this process: for a first look, and for tests of code that locks.
 //!
 //! An [`EmbeddedServer`] runs the very scripts that run on Redis, in a Lua of its own, over keys in
-//! memory. Clients of it are the same clients with the same promises, but only within this
-//! process: it is no way to lock between processes, and what it knows is gone with it.
+//! memory. Its clients are the same clients with the same promises, but only within this process. It
+//! locks nothing between processes, and its data is gone when it is dropped.
 //!
 //! # Test your code that locks
 //!
 //! Its clock is tokio's. Under paused time (tokio's feature `test-util`) an hour of leases passes in
-//! milliseconds, and nothing of the test depends on how busy the machine is:
+//! milliseconds, and a test does not depend on how busy the machine is:
 //!
 //! ```
 //! use fairlock::{EmbeddedServer, LockClient, Loss};
@@ -30,8 +30,7 @@
 //! ```
 //!
 //! [`shut_down`](EmbeddedServer::shut_down), [`start_up`](EmbeddedServer::start_up),
-//! [`flush`](EmbeddedServer::flush) and [`disconnect`](EmbeddedServer::disconnect) are what happens
-//! to servers in production. [`Faults`] goes further: it decides over every single message, which is
-//! what `examples/simulate` of the repository does.
+//! [`flush`](EmbeddedServer::flush) and [`disconnect`](EmbeddedServer::disconnect) do what happens to
+//! servers in production.
 
-pub use crate::store::embedded::{EmbeddedServer, Faults, Published, Ran, Task, Trip};
+pub use crate::store::embedded::EmbeddedServer;

@@ -1,193 +1,22 @@
-//! What can go wrong, one enum for each operation.
+//! What can go wrong.
 //!
-//! The variants keep three things apart, since a caller does a different thing for each: *somebody
-//! else holds it*, *you lost it*, and *we do not know*. A failed connection is never reported as
-//! "not acquired".
+//! The variants keep three things apart, since a caller does something else in each case: *others
+//! hold it*, *you lost it*, and *we do not know*. A failed connection is never reported as "not
+//! acquired".
 
-use std::sync::Arc;
-use std::time::Instant;
-
-use crate::store::redis::Fault;
-use crate::store::{Source, StoreError};
-
-pub use crate::options::OptionsError;
-pub use crate::store::Refusal;
-
-/// A shared cause: several waiting tasks may fail for the same one.
-pub type Cause = Source;
-
-/// Why there is no client.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// Two settings do not fit together.
-    #[error("these settings do not fit: {0}")]
-    Options(#[from] OptionsError),
-    /// It was called outside of a tokio runtime.
-    #[error("there is no tokio runtime here: call it in one, with its time and io drivers enabled")]
-    NoRuntime,
-    /// The text is not a URL of Redis.
-    #[error("not a Redis URL, such as redis://user:password@host:6379/0 or unix:///run/redis.sock: {0}")]
-    Url(String),
-    /// `rediss://` without the feature `tls`.
-    #[error("rediss:// needs fairlock's feature `tls`: cargo add fairlock --features tls")]
-    TlsNotBuilt,
-    /// Nobody answers at that address.
-    #[error("cannot reach the server; is it running at this address? ({0})")]
-    Unreachable(#[source] Cause),
-    /// User or password are wrong, or missing.
-    #[error("the server does not accept the user or password of the URL: {0}")]
-    Credentials(Refusal),
-    /// The server is too old.
-    #[error("the server is Redis {found}: upgrade it to Redis 7.0 or Valkey 7.2, or later")]
-    TooOld {
-        /// The version it names.
-        found: String,
-    },
-    /// The server is a replica.
-    #[error("the server is a read-only replica: connect to its primary")]
-    ReadOnly,
-    /// The server said no to something else.
-    #[error("the server refused: {0}")]
-    Refused(Refusal),
-}
-
-impl From<Fault> for ConnectError {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Url(why) => Self::Url(why),
-            #[cfg(not(feature = "tls"))]
-            Fault::NoTls => Self::TlsNotBuilt,
-            Fault::Credentials(refusal) => Self::Credentials(refusal),
-            Fault::TooOld { found } => Self::TooOld { found },
-            Fault::ReadOnly => Self::ReadOnly,
-            Fault::Refused(refusal) => Self::Refused(refusal),
-            other => Self::Unreachable(Arc::new(other)),
-        }
-    }
-}
-
-/// A name that no lock can have.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NameError {
-    /// The name is empty.
-    #[error("a lock needs a name of at least one byte")]
-    Empty,
-    /// The name is longer than 1024 bytes.
-    #[error("the name has {0} bytes; 1024 are allowed: use a hash of it")]
-    TooLong(usize),
-}
-
-/// Why [`lock`](crate::FairLock::lock) and [`lock_timeout`](crate::FairLock::lock_timeout) did not
-/// give a guard. Nothing is held and no place in the queue is kept: the client sees to that in the
-/// background, also when the server cannot be reached now.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum LockError {
-    /// Others held it, or were first, for the whole time.
-    #[error("not acquired in time: others hold the lock or were first")]
-    Timeout,
-    /// This would have been one more hold on a lock that its owner has lost meanwhile.
-    #[error("the hold that this call would re-enter is lost: stop the outer work first")]
-    Lost,
-    /// As many as `max_waiters` wait already.
-    #[error("{waiters} are waiting, which is all that max_waiters allows")]
-    QueueFull {
-        /// How many wait.
-        waiters: u64,
-    },
-    /// The name cannot be a lock's.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// The lease of this lock does not fit the client's settings.
-    #[error("the lease does not fit: {0}")]
-    Lease(OptionsError),
-    /// The server gave no answer in time.
-    #[error(
-        "no answer from the server in time; the request may have run, and is taken back as soon as the server answers"
-    )]
-    Unreachable(#[source] Cause),
-    /// The server said no, and changed nothing.
-    #[error("the server refused: {0}")]
-    Refused(Refusal),
-    /// The client was closed.
-    #[error("the client is closed")]
-    Closed,
-}
-
-/// Why [`try_lock`](crate::FairLock::try_lock) has no answer. That somebody else holds the lock is
-/// not among these: it is `Ok(None)`.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum TryLockError {
-    /// This would have been one more hold on a lock that its owner has lost meanwhile.
-    #[error("the hold that this call would re-enter is lost: stop the outer work first")]
-    Lost,
-    /// The name cannot be a lock's.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// The lease of this lock does not fit the client's settings.
-    #[error("the lease does not fit: {0}")]
-    Lease(OptionsError),
-    /// The server gave no answer in time.
-    #[error(
-        "no answer from the server in time; the request may have run, and is taken back as soon as the server answers"
-    )]
-    Unreachable(#[source] Cause),
-    /// The server said no, and changed nothing.
-    #[error("the server refused: {0}")]
-    Refused(Refusal),
-    /// The client was closed.
-    #[error("the client is closed")]
-    Closed,
-}
-
-/// How a hold was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
-pub enum Loss {
-    /// The lease ended before it could be renewed: the server was out of reach, this process was
-    /// paused, or the lease was a fixed one.
-    #[error("its lease ended")]
-    Expired,
-    /// The server says that this owner does not hold it any more: it expired there, or its data
-    /// is gone.
-    #[error("the server does not know of it any more")]
-    Gone,
-    /// Somebody called [`force_unlock`](crate::FairLock::force_unlock).
-    #[error("it was unlocked by force")]
-    Forced,
-    /// The client was closed while the guard was alive.
-    #[error("the client was closed")]
-    Closed,
-}
-
-/// What [`unlock`](crate::LockGuard::unlock) could not do.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum UnlockError {
-    /// The lock was lost before: what was done since [`lost`](crate::Held::lost) resolved was done
-    /// without it.
-    #[error("the lock was lost before it was unlocked: {0}")]
-    Lost(Loss),
-    /// The server did not answer. The client goes on trying; at `until` the lease is over anyway.
-    #[error("no answer to the release: the lock is free now or soon, at the latest when its lease ends")]
-    Unknown {
-        /// When the lock is surely not held by this guard any more.
-        until: Instant,
-    },
-}
+pub use crate::engine::error::{LockError, Loss, UnlockError};
+pub use crate::store::error::{Cause, ConnectError, NameError, Refusal, RequestError};
+pub use crate::store::options::OptionsError;
 
 /// Why [`with`](crate::FairLock::with) did not end well.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum WithError<T> {
-    /// The lock was not acquired; the section did not run.
+    /// The lock was not acquired, and the section did not run.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The section ran to its end, but the lock was not known to be held until then.
-    #[error("the section ran, but: {source}")]
+    /// The section ran to its end, but the lock is not known to have been held until then.
+    #[error("the section ran, but not surely under the lock")]
     Unlock {
         /// What the section returned.
         output: T,
@@ -195,47 +24,6 @@ pub enum WithError<T> {
         #[source]
         source: UnlockError,
     },
-}
-
-/// Why [`force_unlock`](crate::FairLock::force_unlock) has no answer.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum ForceUnlockError {
-    /// The name cannot be a lock's.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// It was sent, but no answer came. It is not repeated, since a second run could end the next
-    /// holder's lock: look at [`status`](crate::FairLock::status), then decide.
-    #[error("no answer: it may have run; look at status() before you repeat it")]
-    Unknown(#[source] Cause),
-    /// It was not sent: there is no connection.
-    #[error("not sent: there is no connection to the server")]
-    Unreachable(#[source] Cause),
-    /// The server said no, and changed nothing.
-    #[error("the server refused: {0}")]
-    Refused(Refusal),
-    /// The client was closed.
-    #[error("the client is closed")]
-    Closed,
-}
-
-/// Why [`status`](crate::FairLock::status) and [`is_locked`](crate::FairLock::is_locked) have no
-/// answer.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum StatusError {
-    /// The name cannot be a lock's.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// The server gave no answer in time.
-    #[error("no answer from the server in time")]
-    Unreachable(#[source] Cause),
-    /// The server said no.
-    #[error("the server refused: {0}")]
-    Refused(Refusal),
-    /// The client was closed.
-    #[error("the client is closed")]
-    Closed,
 }
 
 /// What [`close`](crate::LockClient::close) could not finish in time.
@@ -246,38 +34,55 @@ pub struct CloseError {
     pub unfinished: usize,
 }
 
-impl From<LockError> for TryLockError {
-    fn from(error: LockError) -> Self {
-        match error {
-            LockError::Lost => Self::Lost,
-            LockError::Name(error) => Self::Name(error),
-            LockError::Lease(error) => Self::Lease(error),
-            LockError::Unreachable(cause) => Self::Unreachable(cause),
-            LockError::Refused(refusal) => Self::Refused(refusal),
-            LockError::Closed => Self::Closed,
-            // Neither waits nor queues, so these do not come; if they do, they keep their words.
-            waited @ (LockError::Timeout | LockError::QueueFull { .. }) => Self::Unreachable(Arc::new(waited)),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    /// Every message of the chain, the outermost first.
+    fn chain(error: &dyn Error) -> Vec<String> {
+        std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_printed_error_chain_says_nothing_twice() {
+        let cause: Cause = Arc::new(std::io::Error::other("the cable is cut"));
+        let refusal = Refusal { code: "OOM".into(), message: "out of memory".into() };
+        let option = OptionsError::OutOfRange { option: "lease", value: Duration::ZERO };
+        let lost = UnlockError::Lost(Loss::Forced);
+        let errors: Vec<Box<dyn Error>> = vec![
+            Box::new(ConnectError::Options(option.clone())),
+            Box::new(ConnectError::Unreachable { address: "127.0.0.1:1".into(), cause: cause.clone() }),
+            Box::new(ConnectError::Credentials(refusal.clone())),
+            Box::new(ConnectError::Refused(refusal.clone())),
+            Box::new(RequestError::Name(NameError::Empty)),
+            Box::new(RequestError::NotSent(cause.clone())),
+            Box::new(RequestError::Unanswered(cause.clone())),
+            Box::new(RequestError::Refused(refusal.clone())),
+            Box::new(LockError::Name(NameError::Empty)),
+            Box::new(LockError::Lease(option)),
+            Box::new(LockError::Unreachable(cause)),
+            Box::new(LockError::Refused(refusal)),
+            Box::new(UnlockError::Unknown { until: Instant::now() }),
+            Box::new(WithError::<()>::Lock(LockError::Timeout)),
+            Box::new(WithError::Unlock { output: (), source: lost }),
+        ];
+        for error in errors {
+            let messages = chain(error.as_ref());
+            for (index, inner) in messages.iter().enumerate().skip(1) {
+                assert!(messages[..index].iter().all(|outer| !outer.contains(inner.as_str())), "{messages:?}");
+            }
         }
     }
-}
 
-impl From<StoreError> for StatusError {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::NotSent(cause) | StoreError::Unknown(cause) => Self::Unreachable(cause),
-            StoreError::Refused(refusal) => Self::Refused(refusal),
-            StoreError::Closed => Self::Closed,
-        }
-    }
-}
-
-impl From<StoreError> for ForceUnlockError {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::NotSent(cause) => Self::Unreachable(cause),
-            StoreError::Unknown(cause) => Self::Unknown(cause),
-            StoreError::Refused(refusal) => Self::Refused(refusal),
-            StoreError::Closed => Self::Closed,
+    #[test]
+    fn each_cause_is_said() {
+        let cause: Cause = Arc::new(std::io::Error::other("the cable is cut"));
+        let connect = ConnectError::Unreachable { address: "127.0.0.1:1".into(), cause: cause.clone() };
+        for error in [&connect as &dyn Error, &LockError::Unreachable(cause.clone()), &RequestError::NotSent(cause.clone())] {
+            assert!(chain(error).concat().contains("the cable is cut"), "{error}");
         }
     }
 }

@@ -7,24 +7,25 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::engine::Engine;
+use crate::engine::hold::{End, Hold};
+use crate::engine::release::Release;
 use crate::error::{Loss, UnlockError};
-use crate::hold::{End, Hold};
 use crate::owner::Owner;
-use crate::release::Release;
-use crate::store::now;
+use crate::store::clock::now;
 
-pub use crate::release::Unlocked;
+pub use crate::engine::release::Unlocked;
 
 /// One hold on a lock. It ends with [`unlock`](Self::unlock), or when it is dropped.
 ///
-/// Dropping hands the release to the client's background: it blocks nothing and works outside a
-/// runtime, in a panic and at shutdown; but it tells you nothing. The guard carries its owner with
-/// it: it may leave its scope, its task and its thread.
+/// Dropping hands the release to the client's background tasks. It does not block, and it works
+/// outside of a runtime, in a panic and at shutdown, but you do not learn the outcome. The guard
+/// carries its owner with it: it may leave its scope, its task and its thread.
 ///
-/// While it lives a watchdog renews the lease. A guard can still be *lost*: the server was out of
-/// reach for a whole lease, the process was paused, somebody forced it. Then work that goes on may
-/// run beside the next holder's. [`Held::lost`] tells at once; a check of [`Held::token`] at the
-/// resource makes it harmless.
+/// While the guard is alive, a watchdog renews the lease. A guard can still be *lost*: the server was
+/// out of reach for a whole lease, the process was paused, or somebody forced the lock. Work that goes
+/// on then may run beside the next holder's. [`Held::lost`] reports a loss at once; a check of
+/// [`Held::token`] at the resource makes it harmless.
 ///
 /// ```no_run
 /// # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
@@ -39,45 +40,89 @@ pub use crate::release::Unlocked;
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
     held: Held,
-    /// Unlocked in plain sight: dropping does nothing any more.
+    /// Keeps the client working while there is a guard: it hears revocations and resumes after
+    /// reconnects.
+    engine: Arc<Engine>,
+    /// Unlocked: dropping it does nothing.
     ended: bool,
 }
 
-/// What may be asked of a hold by those who do not end it. Cheap to clone; it keeps nothing locked.
+/// A view of a hold for those who do not end it. Cheap to clone; it keeps nothing locked.
+///
+/// ```
+/// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+/// let guard = client.lock("orders:42").lock().await?;
+/// let held = guard.held();
+/// guard.unlock().await?;
+/// assert!(!held.is_valid());
+/// # Ok(()) }
+/// # #[cfg(not(feature = "embedded"))] fn main() {}
+/// ```
 #[derive(Clone)]
 pub struct Held {
     hold: Arc<Hold>,
 }
 
 impl LockGuard {
-    pub(crate) fn new(hold: Arc<Hold>) -> Self {
-        Self { held: Held { hold }, ended: false }
+    pub(crate) fn new(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
+        Self { held: Held { hold }, engine, ended: false }
     }
 
-    /// Gives this hold back and waits for the server's word: one round trip.
+    /// Gives this hold back and waits for the server's answer. One round trip.
     ///
-    /// [`Unlocked::Freed`]: nobody holds it, or the next waiter already does.
+    /// [`Unlocked::Freed`]: the lock is free, or the next waiter has it already.
     /// [`Unlocked::StillHeld`]: the owner has more guards.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use fairlock::{Unlocked, owner};
+    ///
+    /// let lock = client.lock("orders:42");
+    /// owner::scope(async {
+    ///     let outer = lock.lock().await?;
+    ///     let inner = lock.lock().await?;
+    ///     assert_eq!(inner.unlock().await?, Unlocked::StillHeld(1));
+    ///     assert_eq!(outer.unlock().await?, Unlocked::Freed);
+    ///     Ok::<_, Box<dyn std::error::Error>>(())
+    /// })
+    /// .await?;
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     ///
     /// # Errors
     /// [`UnlockError::Lost`] if it was lost before. [`UnlockError::Unknown`] if the server gave no
     /// answer within the operation time-out; the client goes on trying.
     ///
     /// # Cancel safety
-    /// Once called, the release is done: dropping the future leaves it to the background.
+    /// Once called, the release is certain: if the future is dropped, the background finishes it.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
-        let limit = now() + self.held.hold.seat.core.patience();
+        let limit = now() + self.engine.context.operation_timeout();
         self.end().run(limit).await
     }
 
-    /// The view of it that can be cloned and handed to others.
+    /// A view of the hold that can be cloned and given to others. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// let held = guard.held();
+    /// let worker = tokio::spawn(async move { held.is_valid() });
+    /// assert!(worker.await?);
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     pub fn held(&self) -> Held {
         self.held.clone()
     }
 
     fn end(&mut self) -> Release {
         self.ended = true;
-        self.held.hold.leave();
+        self.held.hold.drop_guard();
         Release::new(self.held.hold.clone())
     }
 }
@@ -93,75 +138,158 @@ impl Deref for LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.ended {
-            // Unfinished when it is dropped, so the background finishes it.
+            // A release that is dropped before it is finished goes to the background.
             drop(self.end());
         }
     }
 }
 
 impl Held {
-    /// The fencing token of this hold: greater than that of every hold of this lock before it, and
-    /// the same for all nested guards. No round trip.
+    /// The fencing token of this hold. It is greater than that of every hold of this lock before it,
+    /// and the same for all nested guards. No round trip.
     ///
-    /// A resource that remembers the greatest token it has seen, and refuses smaller ones, is safe
-    /// from a holder that does not know yet that it lost the lock. Nothing else is.
+    /// A resource that remembers the greatest token it has seen and refuses smaller ones is safe from a
+    /// holder that does not know yet that it lost the lock. Nothing else is.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let first = lock.lock().await?;
+    /// let token = first.token();
+    /// first.unlock().await?;
+    /// assert!(lock.lock().await?.token() > token);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn token(&self) -> u64 {
         self.hold.token
     }
 
-    /// Whether it is held for sure at this instant, by the local clock. No round trip.
+    /// Whether the lock is surely held at this instant, by the local clock. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// assert!(guard.is_valid());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.hold.is_valid()
     }
 
-    /// For how long it is held for sure if no renewal comes any more; zero when it is lost. No
+    /// For how long the lock is surely held if no further renewal succeeds; zero when it is lost. No
     /// round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// assert!(guard.valid_for() > Duration::from_secs(20));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn valid_for(&self) -> Duration {
         self.hold.valid_for()
     }
 
     /// Resolves when the hold is lost, and says how: at its local deadline without any network, at
-    /// once on a force-unlock. Never resolves if it is unlocked well.
+    /// once on a force-unlock. It never resolves if the hold is unlocked well. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// lock.force_unlock().await?;
+    /// assert_eq!(guard.lost().await, fairlock::Loss::Forced);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     ///
     /// # Cancel safety
     /// Safe to drop and call again.
     pub async fn lost(&self) -> Loss {
-        self.hold.time();
+        self.hold.watch_deadline();
         loop {
-            if let Some(End::Lost(loss)) = self.hold.end() {
+            if let Some(End::Lost(loss)) = self.hold.expire_if_due() {
                 return loss;
             }
             self.hold.lost.cancelled().await;
         }
     }
 
-    /// The same as a token, for code that takes one. Cancelled when the hold is lost.
+    /// The same as a token that is cancelled when the hold is lost, for code that takes one. No round
+    /// trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// let work = guard.lost_token().run_until_cancelled_owned(async { "done" }).await;
+    /// assert_eq!(work, Some("done"));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
-        self.hold.time();
-        // A child: whoever gets it may cancel it without telling everybody else of a loss.
+        self.hold.watch_deadline();
+        // A child: a caller that cancels it must not tell all others of a loss.
         self.hold.lost.child_token()
     }
 
     /// How many guards share this hold: 1, and one more for each nested one. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// assert_eq!(guard.holds(), 1);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn holds(&self) -> u32 {
         self.hold.live()
     }
 
-    /// Whose hold it is.
+    /// Whose hold it is. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use fairlock::Owner;
+    ///
+    /// let me = Owner::new();
+    /// let guard = me.scope(async { client.lock("orders:42").lock().await }).await?;
+    /// assert_eq!(guard.owner(), me);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn owner(&self) -> Owner {
-        self.hold.seat.owner
+        self.hold.entry.owner
     }
 
-    /// The name of the lock.
+    /// The name of the lock. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// assert_eq!(client.lock("orders:42").lock().await?.name(), "orders:42");
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.hold.seat.keys.name
+        &self.hold.entry.keys.name
     }
 }
 

@@ -123,36 +123,38 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-mod acquire;
+// Three layers, from top to bottom: the public page (the other modules here), the engine, the store.
+// Calls go down. tests/house.rs checks that no file imports from a layer above.
+mod engine;
+mod store;
+
+mod builder;
 mod client;
-mod core;
 #[cfg(feature = "embedded")]
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub mod embedded;
 mod error;
 mod guard;
-mod hold;
-mod lease;
 mod lock;
-mod options;
 pub mod owner;
-mod release;
-mod store;
-mod wake;
-mod watchdog;
+#[cfg(feature = "embedded")]
+#[doc(hidden)]
+pub mod simulation;
+mod status;
 
+pub use builder::LockClientBuilder;
 pub use client::LockClient;
 #[cfg(feature = "embedded")]
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub use embedded::EmbeddedServer;
 pub use error::{
-    Cause, CloseError, ConnectError, ForceUnlockError, LockError, Loss, NameError, OptionsError, Refusal, StatusError,
-    TryLockError, UnlockError, WithError,
+    Cause, CloseError, ConnectError, LockError, Loss, NameError, OptionsError, Refusal, RequestError, UnlockError,
+    WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
-pub use lock::{FairLock, Holder, LockStatus, Waiting};
-pub use options::LockClientBuilder;
+pub use lock::FairLock;
 pub use owner::Owner;
+pub use status::{Holder, LockStatus, Waiter};
 
 /// The code blocks of the README are tests; one of them needs the feature.
 #[cfg(all(doctest, feature = "embedded"))]

@@ -6,30 +6,32 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::time::{sleep, timeout_at};
+use tokio::time::timeout_at;
 
-use crate::acquire::{Trouble, Wish, acquire};
-use crate::core::{Core, RETRY_PAUSE};
-use crate::error::{ForceUnlockError, LockError, NameError, StatusError, TryLockError, WithError};
+use crate::engine::Engine;
+use crate::engine::acquire::{AcquireRequest, LastError, acquire};
+use crate::engine::hold::Entry;
+use crate::engine::requests;
+use crate::error::{LockError, NameError, RequestError, WithError};
 use crate::guard::{Held, LockGuard};
-use crate::hold::Seat;
 use crate::owner::{self, Owner};
+use crate::status::LockStatus;
+use crate::store::clock::now;
 use crate::store::keys::{Keys, LONGEST_NAME};
-use crate::store::now;
-use crate::store::reply::{ForceUnlocked, Inspected};
 
-/// How many places of the queue [`FairLock::status`] shows.
-const PLACES_SHOWN: u32 = 100;
+/// How many waiters [`FairLock::status`] shows.
+const WAITERS_SHOWN: u32 = 100;
 
-/// A lock, by its name. Cheap to make and to clone; making one asks the server nothing.
+/// A lock, by its name. Cheap to make and to clone. Making one sends nothing to the server.
 ///
 /// # Fairness
-/// Whoever the server queues first is served first, over all processes. The lock is handed from
-/// holder to waiter without being free in between. `try_lock` takes it only if nobody waits. A
-/// waiter whose connection is gone is passed over, and keeps its place until its time is up.
+/// The waiter that the server queued first is served first, over all processes. The lock goes from
+/// holder to waiter without being free in between. [`try_lock`](Self::try_lock) takes it only if it is
+/// free and the queue is empty. A waiter whose connection is gone is passed over. It keeps its place
+/// until its time to live is over.
 ///
 /// # Reentrance
-/// Calls under one [`Owner`] re-enter; see [`owner::scope`] and [`with`](Self::with). Outside a
+/// Calls under one [`Owner`] re-enter; see [`owner::scope`] and [`with`](Self::with). Outside of a
 /// scope every call has an owner of its own and excludes all others, in the same task too.
 ///
 /// ```no_run
@@ -42,7 +44,7 @@ const PLACES_SHOWN: u32 = 100;
 /// ```
 #[derive(Clone)]
 pub struct FairLock {
-    core: Arc<Core>,
+    engine: Arc<Engine>,
     name: Arc<str>,
     keys: Result<Arc<Keys>, NameError>,
     fixed_lease: Option<Duration>,
@@ -55,53 +57,102 @@ impl fmt::Debug for FairLock {
 }
 
 impl FairLock {
-    pub(crate) fn new(core: Arc<Core>, name: &str) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Self {
         let keys = match name.len() {
             0 => Err(NameError::Empty),
             length if length > LONGEST_NAME => Err(NameError::TooLong(length)),
-            _ => Ok(Arc::new(Keys::new(&core.options.prefix, name))),
+            _ => Ok(Arc::new(Keys::new(&engine.context.options().prefix, name))),
         };
-        Self { core, name: name.into(), keys, fixed_lease: None }
+        Self { engine, name: name.into(), keys, fixed_lease: None }
     }
 
-    /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after
-    /// that time. For work with a known bound, and for holders that may hang.
+    /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after that
+    /// time. For work of a known length, and for holders that may hang. No round trip.
     ///
-    /// The lease must be at least the operation time-out; if not, acquiring says so.
+    /// The lease must be at least the operation time-out; otherwise acquiring fails with
+    /// [`LockError::Lease`].
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use std::time::Duration;
+    ///
+    /// let report = client.lock("report").with_lease(Duration::from_secs(600));
+    /// let guard = report.lock().await?;
+    /// tokio::time::sleep(Duration::from_secs(600)).await;
+    /// assert!(!guard.is_valid());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self { fixed_lease: Some(lease), ..self.clone() }
     }
 
-    /// The name.
+    /// The name. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// assert_eq!(client.lock("orders:42").name(), "orders:42");
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Waits for the lock, for ever, first come first served. One round trip when it is free; when
-    /// not, one more message when it is handed over, and a poll every `poll_interval`.
+    /// Waits for the lock, first come, first served, without a time limit.
     ///
-    /// It also waits for a server that cannot be reached; use [`lock_timeout`](Self::lock_timeout)
-    /// to hear of that.
+    /// One round trip if it is free. If not, one more message when it is handed over, and a poll every
+    /// `poll_interval`, which all waiters of this client for this name share.
+    ///
+    /// It also waits for a server that cannot be reached. Use [`lock_timeout`](Self::lock_timeout) to
+    /// hear of that.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// println!("alone with order 42, token {}", guard.token());
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     ///
     /// # Errors
-    /// See [`LockError`]; there is no `Timeout` here. After an error nothing is held.
+    /// See [`LockError`]; `Timeout` does not occur here. After an error nothing is held.
     ///
     /// # Cancel safety
-    /// Dropping it gives up the place in the queue; a later call begins at the end. Whatever the
-    /// server granted meanwhile is passed on in the background.
+    /// Dropping the future gives up the place in the queue; a later call begins at the end. If the
+    /// server granted the lock meanwhile, the background passes it on.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
         let guard = self.run(true, None).await?;
-        // A wish to wait is not answered with "busy".
+        // A request that waits is never answered with "busy".
         guard.ok_or(LockError::Timeout)
     }
 
-    /// Like [`lock`](Self::lock), for so long at the most.
+    /// Like [`lock`](Self::lock), but for at most that long.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use fairlock::LockError;
+    /// use std::time::Duration;
+    ///
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock_timeout(Duration::from_secs(5)).await?;
+    /// let second = lock.lock_timeout(Duration::from_secs(5)).await;
+    /// assert!(matches!(second, Err(LockError::Timeout)));
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     ///
     /// # Errors
-    /// [`LockError::Timeout`] when others had it all the time, [`LockError::Unreachable`] when the
-    /// server did not answer in that time.
+    /// [`LockError::Timeout`] if others had the lock all the time, [`LockError::Unreachable`] if the
+    /// server did not answer in that time, and the others of [`LockError`].
     ///
     /// # Cancel safety
     /// As for `lock`.
@@ -111,137 +162,199 @@ impl FairLock {
         guard.ok_or(LockError::Timeout)
     }
 
-    /// Takes the lock if it is free and nobody waits: `None` if not. One round trip; it never
-    /// queues, and never overtakes.
+    /// Takes the lock if it is free and the queue is empty, else `None`. One round trip. It never
+    /// queues and never overtakes.
     ///
-    /// # Errors
-    /// See [`TryLockError`]. No answer within the operation time-out is an error, not `None`:
-    /// the request is taken back as soon as the server answers.
-    ///
-    /// # Cancel safety
-    /// Dropping it releases what it may have acquired.
-    pub async fn try_lock(&self) -> Result<Option<LockGuard>, TryLockError> {
-        let limit = now() + self.core.patience();
-        match self.run(false, Some(limit)).await {
-            // Only a turn of this owner that takes its time ends here without trouble.
-            Err(LockError::Timeout) => Ok(None),
-            outcome => Ok(outcome?),
-        }
-    }
-
-    /// Acquires, runs `section` in the owner's scope, releases: lock calls inside re-enter. Two
-    /// round trips. A panic in the section releases too.
-    ///
-    /// ```no_run
-    /// # async fn example(lock: fairlock::FairLock) -> Result<(), Box<dyn std::error::Error>> {
-    /// let total = lock
-    ///     .with(|held| async move {
-    ///         println!("token {}", held.token());
-    ///         40 + 2
-    ///     })
-    ///     .await?;
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("nightly");
+    /// let Some(guard) = lock.try_lock().await? else { return Ok(()) };
+    /// assert!(lock.try_lock().await?.is_none());
+    /// guard.unlock().await?;
     /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
     ///
     /// # Errors
-    /// [`WithError::Lock`] if the section did not run; [`WithError::Unlock`] with its output if
-    /// it ran, but the lock was lost or the release has no answer.
+    /// See [`LockError`]; `Timeout` and `QueueFull` do not occur here. No answer within the operation
+    /// time-out is an error, not `None`: the request is taken back as soon as the server answers.
     ///
     /// # Cancel safety
-    /// Dropping it drops the section where it is and releases.
+    /// If the future is dropped, the background releases what it may have acquired.
+    pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
+        let limit = now() + self.engine.context.operation_timeout();
+        match self.run(false, Some(limit)).await {
+            // Timed out with no recorded error: another call of this owner is in progress, so the lock
+            // is not free.
+            Err(LockError::Timeout) => Ok(None),
+            outcome => outcome,
+        }
+    }
+
+    /// Acquires the lock, runs `section` in the owner's scope, and releases. Lock calls inside
+    /// re-enter. Two round trips. A panic in the section releases too.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("account:7");
+    /// let inner = lock.clone();
+    /// let holds = lock
+    ///     .with(|_held| async move {
+    ///         // The same owner: this re-enters and does not wait for itself.
+    ///         Ok::<_, fairlock::LockError>(inner.lock().await?.holds())
+    ///     })
+    ///     .await??;
+    /// assert_eq!(holds, 2);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// [`WithError::Lock`] if the section did not run. [`WithError::Unlock`], with its output, if it
+    /// ran but the lock was lost or the release has no answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the section where it is, and releases.
     pub async fn with<F, R>(&self, section: F) -> Result<R::Output, WithError<R::Output>>
     where
         F: FnOnce(Held) -> R,
         R: Future,
     {
-        let me = owner::current().unwrap_or_else(Owner::new);
-        me.scope(async {
-            let guard = self.lock().await?;
-            let output = section(guard.held()).await;
-            match guard.unlock().await {
-                Ok(_) => Ok(output),
-                Err(source) => Err(WithError::Unlock { output, source }),
-            }
-        })
-        .await
-    }
-
-    /// Ends whatever hold there is, tells its client at once, and passes the lock on. Returns
-    /// whether it was held. One round trip.
-    ///
-    /// For operators, and for holders known to be dead. A holder that lives goes on working until
-    /// it hears of it: only its token, checked at the resource, keeps it out.
-    ///
-    /// # Errors
-    /// [`ForceUnlockError::Unknown`] when it was sent and not answered; it is never repeated by
-    /// itself.
-    ///
-    /// # Cancel safety
-    /// Dropped after the first poll, it may have run.
-    pub async fn force_unlock(&self) -> Result<bool, ForceUnlockError> {
-        if self.core.closing.is_cancelled() {
-            return Err(ForceUnlockError::Closed);
-        }
-        let keys = self.keys()?;
-        loop {
-            let answer = self.core.scripts.force_unlock(keys, self.core.patience()).await?;
-            let (held, more) = match answer.body {
-                ForceUnlocked::Freed { more } => (true, more),
-                ForceUnlocked::Free { more } => (false, more),
-                // It ran nothing, and the answer has put our idea of the server's clock right.
-                ForceUnlocked::Late => {
-                    sleep(RETRY_PAUSE).await;
-                    continue;
+        let owner = owner::current().unwrap_or_else(Owner::new);
+        owner
+            .scope(async {
+                let guard = self.lock().await?;
+                let output = section(guard.held()).await;
+                match guard.unlock().await {
+                    Ok(_) => Ok(output),
+                    Err(source) => Err(WithError::Unlock { output, source }),
                 }
-            };
-            if more {
-                self.core.clear(keys);
-            }
-            return Ok(held);
-        }
+            })
+            .await
     }
 
-    /// Who holds it and who waits, as of one instant on the server. One round trip; shows the
-    /// first 100 places.
+    /// Ends the present hold, tells its client at once, and passes the lock on. Returns whether there
+    /// was a hold. One round trip.
+    ///
+    /// For operators, and for holders that are known to be dead. A holder that is alive goes on working
+    /// until the message reaches it: only its token, checked at the resource, keeps it out.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// assert!(lock.force_unlock().await?);
+    /// assert_eq!(guard.lost().await, fairlock::Loss::Forced);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     ///
     /// # Errors
-    /// See [`StatusError`].
+    /// [`RequestError::Unanswered`] if it was sent and not answered. It is never repeated by itself,
+    /// since a second run could end the next holder's lock: look at [`status`](Self::status), then
+    /// decide.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped after its first poll, it may have run.
+    pub async fn force_unlock(&self) -> Result<bool, RequestError> {
+        requests::force_unlock(&self.engine.context, self.keys()?).await
+    }
+
+    /// Who holds the lock and who waits, as of one instant on the server. Shows the first 100 waiters.
+    /// One round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// let status = lock.status().await?;
+    /// let holder = status.holder.expect("it is held");
+    /// println!("held by {} for another {:?}, {} waiting", holder.label, holder.lease_left, status.waiters);
+    /// assert_eq!(holder.token, guard.token());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// See [`RequestError`].
     ///
     /// # Cancel safety
     /// It changes nothing.
-    pub async fn status(&self) -> Result<LockStatus, StatusError> {
+    pub async fn status(&self) -> Result<LockStatus, RequestError> {
         let asked = now();
-        self.inspect(PLACES_SHOWN).await.map(|inspected| LockStatus::new(asked, inspected))
+        let inspected = requests::inspect(&self.engine.context, self.keys()?, WAITERS_SHOWN).await?;
+        Ok(LockStatus::new(asked, inspected))
     }
 
-    /// Whether anybody holds it. One round trip. By the time you look at the answer it may be
-    /// wrong: to act on it, use [`try_lock`](Self::try_lock).
+    /// Whether the lock is held. One round trip. The answer may be outdated when you read it: to act
+    /// on it, use [`try_lock`](Self::try_lock).
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// assert!(!lock.is_locked().await?);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     ///
     /// # Errors
-    /// See [`StatusError`].
+    /// See [`RequestError`].
     ///
     /// # Cancel safety
     /// It changes nothing.
-    pub async fn is_locked(&self) -> Result<bool, StatusError> {
-        self.inspect(0).await.map(|inspected| !inspected.owner.is_empty())
+    pub async fn is_locked(&self) -> Result<bool, RequestError> {
+        let inspected = requests::inspect(&self.engine.context, self.keys()?, 0).await?;
+        Ok(!inspected.owner.is_empty())
     }
 
-    /// Whether the owner of this scope holds it for sure, or outside a scope any owner of this
-    /// client. No round trip.
+    /// Whether the owner of this scope surely holds the lock, by the local clock. Outside of a scope:
+    /// whether any owner of this client does. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// assert!(lock.held_by_me());
+    /// guard.unlock().await?;
+    /// assert!(!lock.held_by_me());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn held_by_me(&self) -> bool {
         self.hold_count() > 0
     }
 
-    /// How many guards the owner of this scope has on it, or outside a scope all owners of this
-    /// client together. Lost ones do not count. No round trip.
+    /// How many guards the owner of this scope has on the lock. Outside of a scope: all owners of this
+    /// client together. Lost holds do not count. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// fairlock::owner::scope(async {
+    ///     let outer = lock.lock().await?;
+    ///     let inner = lock.lock().await?;
+    ///     assert_eq!(lock.hold_count(), 2);
+    ///     Ok::<_, fairlock::LockError>(())
+    /// })
+    /// .await?;
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn hold_count(&self) -> u32 {
         let Ok(keys) = self.keys() else { return 0 };
-        let seats = &self.core.seats;
+        let owners = &self.engine.holds.owners;
         let holds = match owner::current() {
-            Some(owner) => seats.hold_of(&keys.lock, owner).into_iter().collect(),
-            None => seats.holds_at(&keys.lock, usize::MAX),
+            Some(owner) => owners.hold_of(&keys.lock, owner).into_iter().collect(),
+            None => owners.holds_at(&keys.lock, usize::MAX),
         };
         holds.iter().filter(|hold| hold.is_valid()).map(|hold| hold.live()).sum()
     }
@@ -250,46 +363,40 @@ impl FairLock {
         self.keys.as_ref().map_err(Clone::clone)
     }
 
-    async fn inspect(&self, most: u32) -> Result<Inspected, StatusError> {
-        if self.core.closing.is_cancelled() {
-            return Err(StatusError::Closed);
-        }
-        let keys = self.keys()?;
-        Ok(self.core.scripts.inspect(keys, most, self.core.patience()).await?.body)
-    }
-
-    fn wish(&self, wait: bool, scoped: bool) -> Result<Wish, LockError> {
-        let options = &self.core.options;
+    fn request(&self, wait: bool, scoped: bool) -> Result<AcquireRequest, LockError> {
+        let options = self.engine.context.options();
         let lease = self.fixed_lease.unwrap_or(options.lease);
         options.check_lease("the lease of with_lease", lease).map_err(LockError::Lease)?;
-        Ok(Wish { lease, watched: self.fixed_lease.is_none(), wait, scoped })
+        Ok(AcquireRequest { lease, watched: self.fixed_lease.is_none(), wait, scoped })
     }
 
     /// Who asks, and for what.
-    fn ask(&self, wait: bool) -> Result<(Arc<Seat>, Wish), LockError> {
+    fn prepare(&self, wait: bool) -> Result<(Arc<Entry>, AcquireRequest), LockError> {
         let scope = owner::current();
-        let wish = self.wish(wait, scope.is_some())?;
+        let request = self.request(wait, scope.is_some())?;
         let owner = scope.unwrap_or_else(Owner::new);
-        Ok((self.core.seats.seat(&self.core, self.keys()?, owner), wish))
+        let client = &self.engine.context.runner.client;
+        Ok((self.engine.holds.owners.entry(self.keys()?, owner, client), request))
     }
 
     async fn run(&self, wait: bool, limit: Option<Instant>) -> Result<Option<LockGuard>, LockError> {
-        let (seat, wish) = self.ask(wait)?;
-        let trouble = Trouble::default();
+        let (entry, request) = self.prepare(wait)?;
+        let last_error = LastError::default();
+        let context = &self.engine.context;
         // `close` waits for this call too, so that what it leaves behind can still be sent.
-        let _busy = self.core.tasks.token();
-        // Pinned here: passed on by value it would be in this future twice.
-        let acquiring = pin!(acquire(&seat, wish, &trouble));
+        let _running = context.tasks.token();
+        // Pinned here: passed on by value, it would be in this future twice.
+        let acquiring = pin!(acquire(&self.engine, &entry, request, &last_error));
         let hold = tokio::select! {
             biased;
-            () = self.core.closing.cancelled() => Err(LockError::Closed),
+            () = context.closing.cancelled() => Err(LockError::Closed),
             outcome = within(limit, acquiring) => outcome.unwrap_or_else(|| {
-                Err(trouble.last().map_or(LockError::Timeout, LockError::Unreachable))
+                Err(last_error.get().map_or(LockError::Timeout, LockError::Unreachable))
             }),
         };
-        let guard = hold?.map(LockGuard::new);
-        if guard.is_some() && self.core.closing.is_cancelled() {
-            // Acquired after `close` had looked for holds; dropping the guard releases it.
+        let guard = hold?.map(|hold| LockGuard::new(self.engine.clone(), hold));
+        if guard.is_some() && context.closing.is_cancelled() {
+            // Acquired after `close` had looked for holds. Dropping the guard releases it.
             return Err(LockError::Closed);
         }
         Ok(guard)
@@ -299,70 +406,8 @@ impl FairLock {
 /// `None` when the time is up first.
 async fn within<F: Future>(limit: Option<Instant>, future: F) -> Option<F::Output> {
     match limit {
-        // In a box: the many who wait without a limit need no timer.
+        // Boxed: the many calls that wait without a limit need no room for a timer.
         Some(limit) => Box::pin(timeout_at(limit.into(), future)).await.ok(),
         None => Some(future.await),
-    }
-}
-
-/// Who holds a lock and who waits, as of one instant on the server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LockStatus {
-    /// The holder, if any.
-    pub holder: Option<Holder>,
-    /// Those who wait, first in line first; at most 100.
-    pub queue: Vec<Waiting>,
-    /// How many tickets there are, those beyond the first 100 and those about to expire included.
-    pub waiters: u64,
-}
-
-/// A holder, as the server knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holder {
-    /// `<client uuid>:<number>`
-    pub owner: String,
-    /// Its holds, nested ones included.
-    pub holds: u32,
-    /// Its fencing token.
-    pub token: u64,
-    /// The label of its client.
-    pub label: String,
-    /// When its lease ends unless it renews it.
-    pub lease_left: Duration,
-}
-
-/// A waiter, as the server knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Waiting {
-    /// 1 is next.
-    pub place: usize,
-    /// `<client uuid>:<number>`
-    pub owner: String,
-    /// The label of its client.
-    pub label: String,
-    /// When its place is lost unless it is heard of, on this machine's clock.
-    pub deadline: Instant,
-}
-
-impl LockStatus {
-    fn new(asked: Instant, inspected: Inspected) -> Self {
-        let holder = (!inspected.owner.is_empty()).then(|| Holder {
-            owner: inspected.owner,
-            holds: inspected.holds,
-            token: inspected.token,
-            label: inspected.label,
-            lease_left: inspected.lease_left.unwrap_or_default(),
-        });
-        let waiting = |(index, waiter): (usize, crate::store::reply::InspectedWaiter)| Waiting {
-            place: index + 1,
-            owner: waiter.ticket.rsplit_once(':').map_or_else(String::new, |(owner, _)| owner.to_owned()),
-            label: waiter.label,
-            deadline: asked + waiter.deadline_in,
-        };
-        let queue = inspected.queue.into_iter().enumerate().map(waiting).collect();
-        Self { holder, queue, waiters: inspected.waiters }
     }
 }

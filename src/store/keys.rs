@@ -1,27 +1,27 @@
-//! Every name of a key, a channel or a ticket is made here.
+//! The names of keys, channels and tickets.
 //!
-//! `<prefix>:{n:NAME}` and suffixes after it. The hash tag is `n:` and the name up to its first
-//! `}`: never empty, the same for all keys of a name, so a cluster keeps them in one slot. The
-//! mapping is injective for every name: only the lock key ends with `}`, and a suffix is known by
-//! its ending. That rests on the prefix having no braces, which the builder checks.
+//! A lock's keys are `<prefix>:{n:NAME}` and that with a suffix. The hash tag is `n:` and the name up
+//! to its first `}`. It is never empty and the same for all keys of a name, so a cluster keeps them
+//! in one slot. No two names share a key: only the lock key ends with `}`, and each suffix is known
+//! by its ending. This needs a prefix without braces, which the options check.
 
 use std::sync::Arc;
 
 /// The longest name of a lock, in bytes.
-pub(crate) const LONGEST_NAME: usize = 1024;
+pub const LONGEST_NAME: usize = 1024;
 
 /// The keys of one lock.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Keys {
-    pub(crate) name: String,
-    pub(crate) lock: Arc<str>,
-    pub(crate) queue: String,
-    pub(crate) deadlines: String,
-    pub(crate) tokens: String,
+pub struct Keys {
+    pub name: String,
+    pub lock: Arc<str>,
+    pub queue: String,
+    pub deadlines: String,
+    pub tokens: String,
 }
 
 impl Keys {
-    pub(crate) fn new(prefix: &str, name: &str) -> Self {
+    pub fn new(prefix: &str, name: &str) -> Self {
         let lock = format!("{prefix}:{{n:{name}}}");
         Self {
             name: name.to_owned(),
@@ -33,19 +33,24 @@ impl Keys {
     }
 
     /// The tombstone of one owner (R3).
-    pub(crate) fn left(&self, owner: &str) -> String {
-        // In one piece: format! would grow it three times, for every request.
-        [&*self.lock, ":left:", owner].concat()
+    pub fn tombstone(&self, owner: &str) -> String {
+        // `concat` allocates once; `format!` would grow the text three times, for every acquire.
+        [&*self.lock, ":tombstone:", owner].concat()
     }
 }
 
-/// An attempt's name in the queue.
-pub(crate) fn ticket(owner: &str, seq: u64) -> String {
+/// The name of an attempt in the queue.
+pub fn ticket(owner: &str, seq: u64) -> String {
     format!("{owner}:{seq}")
 }
 
+/// What a client puts into the queue: its ticket, and its label for `status`.
+pub fn queue_entry(owner: &str, seq: u64, label: &str) -> String {
+    format!("{}/{label}", ticket(owner, seq))
+}
+
 /// The prefix of the channels on which clients hear of their grants.
-pub(crate) fn channel_prefix(prefix: &str) -> String {
+pub fn channel_prefix(prefix: &str) -> String {
     format!("{prefix}:wake:")
 }
 
@@ -57,12 +62,12 @@ mod tests {
     #[test]
     fn hostile_names_share_a_tag_and_no_key() {
         let names =
-            ["a", "{}", "}x", "{", "}", "a}b", "a}:queue", "a}:left:o", "{n:a}", "n:a", "ü🦀", " ", "a\r\nb", "a\0b"];
+            ["a", "{}", "}x", "{", "}", "a}b", "a}:queue", "a}:tombstone:o", "{n:a}", "n:a", "ü🦀", " ", "a\r\nb", "a\0b"];
         let mut seen = HashSet::new();
         for name in names {
             let keys = Keys::new("fairlock", name);
-            let left = keys.left("0:1");
-            let all = [keys.lock.to_string(), keys.queue, keys.deadlines, keys.tokens, left];
+            let tombstone = keys.tombstone("0:1");
+            let all = [keys.lock.to_string(), keys.queue, keys.deadlines, keys.tokens, tombstone];
             let tags: HashSet<_> = all.iter().map(|key| tag(key)).collect();
             assert_eq!(tags.len(), 1, "{name:?}");
             for key in all {

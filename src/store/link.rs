@@ -1,6 +1,6 @@
-//! The line between a client and its server: down, up but not yet for everybody, up, or closed.
+//! The state of the line between a client and one server: down, resuming, ready, or closed.
 //!
-//! Every store has one; what a connection is, each store says itself.
+//! Redis and the embedded server each bring their own kind of connection.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -9,59 +9,58 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
-use super::{Listener, Source, StoreError, now};
+use super::clock::now;
+use super::error::{Cause, Disconnected, RequestError};
+use super::{Listener, Priority, ServedKeys};
 
-pub(crate) trait Connection: Clone + Send + Sync + 'static {
-    /// Cancelled when this connection is not to be used any more, whoever found that out.
+pub trait Connection: Clone + Send + Sync + 'static {
+    /// Cancelled when this connection is not to be used any longer.
     fn dead(&self) -> &CancellationToken;
 }
 
 #[derive(Clone)]
-pub(crate) enum State<C> {
-    Down(Source),
-    /// Up, but the waits and holds of before the break come first.
+pub enum State<C> {
+    Down(Cause),
+    /// Up, but only urgent requests are sent: those who waited or held before the break come first.
     Resuming(C),
     Ready(C),
     Closed,
 }
 
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("the connection was closed")]
-pub(crate) struct Disconnected;
-
-pub(crate) struct Link<C> {
+pub struct Link<C> {
     state: Mutex<State<C>>,
-    /// Not a `watch` channel: that wakes its receivers in a random order, and the simulator repeats
-    /// its runs.
+    /// Not a `watch` channel: that wakes its receivers in random order, and the simulator must be
+    /// able to repeat a run.
     changed: Notify,
     listener: OnceLock<Weak<dyn Listener>>,
-    /// Cancelled by `close`: whoever keeps the connection stops.
-    pub(crate) stop: CancellationToken,
+    /// Cancelled by `close`: the task that keeps the connection ends.
+    pub stop: CancellationToken,
 }
 
 impl<C: Connection> Link<C> {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let state = Mutex::new(State::Down(Arc::new(Disconnected)));
         Self { state, changed: Notify::new(), listener: OnceLock::new(), stop: CancellationToken::new() }
     }
 
-    pub(crate) fn connection(&self, urgent: bool) -> Option<C> {
-        usable(&self.state(), urgent).cloned()
+    pub fn connection(&self, priority: Priority) -> Option<C> {
+        usable(&self.state(), priority).cloned()
     }
 
     fn state(&self) -> MutexGuard<'_, State<C>> {
+        // No code panics while it holds this; if it did, the data would still be whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resolves when there is a usable connection, or with `Closed`.
-    pub(crate) async fn ready(&self, urgent: bool) -> Result<(), StoreError> {
+    pub async fn ready(&self, priority: Priority) -> Result<(), RequestError> {
         loop {
-            // Listening before looking: a change in between is not missed.
+            // Register before looking: a change between the look and the await is not missed.
             let changed = self.changed.notified();
             if matches!(*self.state(), State::Closed) {
-                return Err(StoreError::Closed);
+                return Err(RequestError::Closed);
             }
-            if self.connection(urgent).is_some() {
+            if self.connection(priority).is_some() {
                 return Ok(());
             }
             changed.await;
@@ -69,15 +68,16 @@ impl<C: Connection> Link<C> {
     }
 
     /// Why there is no connection.
-    pub(crate) fn fault(&self) -> Source {
+    pub fn fault(&self) -> Cause {
         match &*self.state() {
             State::Down(fault) => fault.clone(),
             _ => Arc::new(Disconnected),
         }
     }
 
-    /// Moves on, but never away from `Closed`.
-    pub(crate) fn offer(&self, next: State<C>) {
+    /// Enters the next state. `Closed` is final: a supervisor that is about to offer a fresh
+    /// connection must not reopen a client that was closed meanwhile.
+    pub fn enter(&self, next: State<C>) {
         let mut state = self.state();
         if !matches!(*state, State::Closed) {
             *state = next;
@@ -86,38 +86,39 @@ impl<C: Connection> Link<C> {
         self.changed.notify_waiters();
     }
 
-    pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
+    pub fn listen(&self, listener: Weak<dyn Listener>) {
         // Set once, right after the client was made.
         let _ = self.listener.set(listener);
     }
 
-    pub(crate) fn listener(&self) -> Option<Arc<dyn Listener>> {
+    pub fn listener(&self) -> Option<Arc<dyn Listener>> {
         self.listener.get().and_then(Weak::upgrade)
     }
 
-    /// A new connection: the listener asks again first, in bounded time, then it is for everybody.
-    pub(crate) async fn resume(&self, connection: &C, patience: Duration) {
-        self.offer(State::Resuming(connection.clone()));
+    /// Takes a new connection into use: the listener checks its waits and holds first, for a bounded
+    /// time, then everybody may use it.
+    pub async fn resume(&self, connection: &C, keys: ServedKeys, limit: Duration) {
+        self.enter(State::Resuming(connection.clone()));
         if let Some(listener) = self.listener() {
             tokio::select! {
                 biased;
                 () = connection.dead().cancelled() => {}
-                _ = timeout_at((now() + patience).into(), listener.resumed()) => {}
+                _ = timeout_at((now() + limit).into(), listener.resumed(keys)) => {}
             }
         }
-        self.offer(State::Ready(connection.clone()));
+        self.enter(State::Ready(connection.clone()));
     }
 
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.stop.cancel();
-        self.offer(State::Closed);
+        self.enter(State::Closed);
     }
 }
 
-fn usable<C: Connection>(state: &State<C>, urgent: bool) -> Option<&C> {
+fn usable<C: Connection>(state: &State<C>, priority: Priority) -> Option<&C> {
     match state {
         State::Ready(connection) => Some(connection),
-        State::Resuming(connection) if urgent => Some(connection),
+        State::Resuming(connection) if priority == Priority::Urgent => Some(connection),
         _ => None,
     }
     .filter(|connection| !connection.dead().is_cancelled())

@@ -1,36 +1,18 @@
-//! The scripts of `lua/`, put together: one constant for each verb.
-//!
-//! A line `--#include NAME` of a script stands for `lua/lib/NAME.lua`, so that the logic that
-//! several verbs share, above all passing the lock on, is written once.
+//! The scripts of `lua/`, with their includes filled in.
 
 use std::sync::LazyLock;
 
-/// One verb: its name and the text that the server runs.
+/// A script: its name and the text that the server runs.
 #[derive(Debug)]
-pub(crate) struct Script {
-    pub(crate) name: &'static str,
-    pub(crate) source: LazyLock<String>,
+pub struct Script {
+    pub name: &'static str,
+    pub source: LazyLock<String>,
 }
 
-macro_rules! scripts {
-    ($($constant:ident = $name:literal),+ $(,)?) => {
-        $(pub(crate) static $constant: Script = Script {
-            name: $name,
-            source: LazyLock::new(|| assemble(include_str!(concat!("../../lua/", $name, ".lua")))),
-        };)+
-        /// Every verb, for those who look at all of them.
-        pub(crate) static ALL: &[&Script] = &[$(&$constant),+];
-    };
-}
-
-scripts! {
-    ACQUIRE = "acquire",
-    POLL = "poll",
-    LEAVE = "leave",
-    RENEW = "renew",
-    RELEASE = "release",
-    FORCE_UNLOCK = "force_unlock",
-    INSPECT = "inspect",
+impl Script {
+    pub const fn new(name: &'static str, source: fn() -> String) -> Self {
+        Self { name, source: LazyLock::new(source) }
+    }
 }
 
 const PARTS: &[(&str, &str)] = &[
@@ -47,7 +29,7 @@ const PARTS: &[(&str, &str)] = &[
     ("--#include purge", include_str!("../../lua/lib/purge.lua")),
 ];
 
-fn assemble(script: &str) -> String {
+pub fn assemble(script: &str) -> String {
     let mut whole = String::with_capacity(4 * script.len());
     for line in script.lines() {
         let part = PARTS.iter().find(|(directive, _)| *directive == line.trim_start());

@@ -8,7 +8,7 @@ use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 use super::keyspace::{Keyspace, Reply, number};
 
 /// One Lua with its keys. A run is atomic: it has the engine for itself.
-pub(crate) struct Engine {
+pub struct Engine {
     lua: Lua,
     /// Of the prelude: runs a script and catches what it raises.
     run: Function,
@@ -16,19 +16,19 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new() -> mlua::Result<Self> {
+    pub fn new() -> mlua::Result<Self> {
         let lua = Lua::new_with(StdLib::TABLE | StdLib::STRING | StdLib::MATH, LuaOptions::default())?;
         lua.set_app_data(Keyspace::default());
         let run = lua.load(include_str!("prelude.lua")).set_name("=prelude").call(lua.create_function(command)?)?;
         Ok(Self { lua, run, compiled: HashMap::new() })
     }
 
-    pub(crate) fn keyspace<T>(&self, look: impl FnOnce(&mut Keyspace) -> T) -> Option<T> {
+    pub fn keyspace<T>(&self, look: impl FnOnce(&mut Keyspace) -> T) -> Option<T> {
         self.lua.app_data_mut::<Keyspace>().map(|mut keyspace| look(&mut keyspace))
     }
 
     /// EVAL: an error of Lua is an error reply, as it is with Redis.
-    pub(crate) fn eval(&mut self, name: &'static str, source: &str, keys: &[&[u8]], args: &[&[u8]]) -> Reply {
+    pub fn eval(&mut self, name: &'static str, source: &str, keys: &[&[u8]], args: &[&[u8]]) -> Reply {
         self.try_eval(name, source, keys, args).unwrap_or_else(|error| Reply::Error(format!("ERR {error}")))
     }
 

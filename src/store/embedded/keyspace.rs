@@ -10,7 +10,7 @@ type Words<'a> = &'a [Bytes];
 
 /// What a command answers.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Reply {
+pub enum Reply {
     Int(i64),
     Bulk(Bytes),
     Nil,
@@ -136,16 +136,16 @@ struct Entry {
 
 /// The keys of one server, at one time.
 #[derive(Debug, Default)]
-pub(crate) struct Keyspace {
+pub struct Keyspace {
     entries: HashMap<Bytes, Entry>,
     /// The same expiry times in order, so that what is over goes, looked at or not.
     expiries: BTreeSet<(i64, Bytes)>,
     /// Microseconds since 1970. It stands still while a script runs.
     now: i64,
     /// Channels that somebody listens to.
-    pub(crate) channels: BTreeSet<Bytes>,
+    pub channels: BTreeSet<Bytes>,
     /// What was published and not yet carried away: channel, message, and whether anybody listened.
-    pub(crate) published: Vec<(Bytes, Bytes, bool)>,
+    pub published: Vec<(Bytes, Bytes, bool)>,
 }
 
 /// Name, words (negative: at least so many, the name included), and what it does.
@@ -186,7 +186,7 @@ const COMMANDS: &[Command] = &[
 
 impl Keyspace {
     /// Moves the clock, never back, and drops what has expired.
-    pub(crate) fn at(&mut self, micros: i64) {
+    pub fn at(&mut self, micros: i64) {
         self.now = self.now.max(micros);
         let now = self.millis();
         while let Some((due, key)) = self.expiries.pop_first() {
@@ -202,14 +202,14 @@ impl Keyspace {
         self.now / 1000
     }
 
-    pub(crate) fn keys(&self) -> Vec<Bytes> {
+    pub fn keys(&self) -> Vec<Bytes> {
         let mut keys: Vec<_> = self.entries.keys().cloned().collect();
         keys.sort();
         keys
     }
 
     /// One command, as `redis.pcall` would run it.
-    pub(crate) fn execute(&mut self, words: Words<'_>) -> Reply {
+    pub fn execute(&mut self, words: Words<'_>) -> Reply {
         let name = words.first().map(|name| name.to_ascii_uppercase()).unwrap_or_default();
         let Some((_, arity, command)) = COMMANDS.iter().find(|(known, ..)| known.as_bytes() == name) else {
             return error("ERR Unknown Redis command called from script");
@@ -492,7 +492,7 @@ fn score_of(zset: &Zset, member: &Bytes) -> Reply {
 }
 
 /// A number as Redis writes it: whole ones without a point, others short and exact.
-pub(crate) fn number(number: f64) -> String {
+pub fn number(number: f64) -> String {
     match number {
         whole if whole.fract() == 0.0 && whole.abs() < 1e17 => format!("{whole:.0}"),
         _ if number.is_infinite() => if number > 0.0 { "inf" } else { "-inf" }.to_owned(),

@@ -1,9 +1,7 @@
-//! The server itself: one engine, the connections to it, and what befalls both.
+//! The embedded server: one script engine, the connections to it, and the faults around them.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -12,178 +10,15 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::super::link;
-use super::super::reply::Field;
 use super::engine::Engine;
+use super::faults::{Delivery, Faults, NoFaults, Published, Ran, Task};
 use super::keyspace::Reply;
-use super::{Answer, Refusal, Request};
+use super::request::{Answer, Request};
+use crate::store::error::Refusal;
+use crate::store::link;
+use crate::store::reply::Field;
 
-/// A background task of a client.
-pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// One copy of a request: how long its way takes, and the way of its answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Trip {
-    /// Until the server runs it.
-    pub there: Duration,
-    /// Until the client has the answer; `None`: it is lost.
-    pub back: Option<Duration>,
-}
-
-impl Trip {
-    /// No time, nothing lost.
-    pub const AT_ONCE: Self = Self { there: Duration::ZERO, back: Some(Duration::ZERO) };
-}
-
-/// A message that a script sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Published {
-    /// A client's own channel.
-    pub channel: String,
-    /// `grant …` or `revoked …`, see `lua/`.
-    pub message: String,
-    /// Whether the client was connected.
-    pub heard: bool,
-}
-
-/// A script that has run, in the words that went over the line.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Ran<'a> {
-    /// The id of the client that asked.
-    pub client: &'a str,
-    /// The verb: the name of a file in `lua/`.
-    pub script: &'static str,
-    /// KEYS
-    pub keys: &'a [String],
-    /// ARGV
-    pub args: &'a [String],
-    /// The answer, or the server's refusal.
-    pub reply: Result<Vec<String>, String>,
-    /// What it published.
-    pub published: &'a [Published],
-    /// When the client sent it.
-    pub sent: std::time::Instant,
-    /// The server's clock when it ran, in microseconds since 1970.
-    pub at: i64,
-}
-
-/// What befalls messages, clocks and processes around an [`EmbeddedServer`]. Every method has a
-/// default: nothing does.
-///
-/// For simulators. It is asked in the order of events, so one that decides by a seed has the same
-/// run for the same seed, on a single-threaded runtime with paused time.
-///
-/// ```
-/// use fairlock::embedded::{Faults, Trip};
-/// use fairlock::{EmbeddedServer, LockClient, LockError};
-/// use std::time::Duration;
-///
-/// /// Every answer is lost.
-/// struct Deaf;
-///
-/// impl Faults for Deaf {
-///     fn request(&self, _client: &str, _script: &str) -> Vec<Trip> {
-///         vec![Trip { back: None, ..Trip::AT_ONCE }]
-///     }
-/// }
-///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let client = LockClient::builder().embedded(&EmbeddedServer::with_faults(Deaf))?;
-/// let outcome = client.lock("x").lock_timeout(Duration::from_secs(9)).await;
-/// assert!(matches!(outcome, Err(LockError::Unreachable(_))));
-/// # Ok(()) }
-/// ```
-pub trait Faults: Send + Sync + 'static {
-    /// The copies of a request that get under way. None: it is lost.
-    fn request(&self, client: &str, script: &str) -> Vec<Trip> {
-        let _ = (client, script);
-        vec![Trip::AT_ONCE]
-    }
-
-    /// When the copies of a message to a client arrive. None: it is lost.
-    fn push(&self, client: &str) -> Vec<Duration> {
-        let _ = client;
-        vec![Duration::ZERO]
-    }
-
-    /// The server's refusal of a request that has arrived, such as `LOADING Redis is loading`: then
-    /// nothing runs.
-    fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
-        let _ = (client, script);
-        None
-    }
-
-    /// How long a client that lost its connection needs for another one.
-    fn reconnect(&self, client: &str) -> Duration {
-        let _ = client;
-        Duration::ZERO
-    }
-
-    /// What the server's clock makes of the time that has passed.
-    fn server_time(&self, elapsed: Duration) -> Duration {
-        elapsed
-    }
-
-    /// Runs a background task of a client, perhaps not all the time.
-    fn host(&self, client: &str, task: Task) -> Task {
-        let _ = client;
-        task
-    }
-
-    /// A client's connection has begun, or ended.
-    fn connected(&self, client: &str, on: bool) {
-        let _ = (client, on);
-    }
-
-    /// A script has run.
-    fn ran(&self, ran: &Ran<'_>) {
-        let _ = ran;
-    }
-}
-
-/// So that whoever decides can also be asked.
-impl<F: Faults> Faults for Arc<F> {
-    fn request(&self, client: &str, script: &str) -> Vec<Trip> {
-        (**self).request(client, script)
-    }
-
-    fn push(&self, client: &str) -> Vec<Duration> {
-        (**self).push(client)
-    }
-
-    fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
-        (**self).refuse(client, script)
-    }
-
-    fn reconnect(&self, client: &str) -> Duration {
-        (**self).reconnect(client)
-    }
-
-    fn server_time(&self, elapsed: Duration) -> Duration {
-        (**self).server_time(elapsed)
-    }
-
-    fn host(&self, client: &str, task: Task) -> Task {
-        (**self).host(client, task)
-    }
-
-    fn connected(&self, client: &str, on: bool) {
-        (**self).connected(client, on);
-    }
-
-    fn ran(&self, ran: &Ran<'_>) {
-        (**self).ran(ran);
-    }
-}
-
-struct NoFaults;
-
-impl Faults for NoFaults {}
-
-/// A server inside this process; clones are the same server. See the [module](crate::embedded).
+/// A server inside this process. Clones are the same server. See the [module](crate::embedded).
 ///
 /// ```
 /// use fairlock::{EmbeddedServer, LockClient};
@@ -204,16 +39,16 @@ pub struct EmbeddedServer {
 }
 
 struct Shared {
-    /// Or why there is no Lua, which every call is then told.
+    /// Or why there is no Lua: then every call fails with that.
     engine: Result<Mutex<Engine>, String>,
-    /// The server's clock when it began, in whole seconds, and ours.
+    /// The server's clock when it started, in whole seconds, and ours.
     epoch: Duration,
     began: Instant,
     faults: Box<dyn Faults>,
     /// By channel: a client has one connection at a time.
     connections: Mutex<BTreeMap<String, Line>>,
     up: AtomicBool,
-    /// Rings at each start.
+    /// Notified at each start.
     started: Notify,
     /// How often it was shut down.
     era: AtomicU64,
@@ -223,11 +58,11 @@ struct Shared {
 
 /// A client's connection, as the client sees it.
 #[derive(Clone)]
-pub(crate) struct Connection {
+pub struct Connection {
     number: u64,
     era: u64,
     channel: String,
-    pub(crate) dead: CancellationToken,
+    pub dead: CancellationToken,
 }
 
 impl link::Connection for Connection {
@@ -237,7 +72,7 @@ impl link::Connection for Connection {
 }
 
 /// Unbounded: a connection gets one message for each of its own tickets, and max_waiters bounds those.
-pub(crate) type Pushes = mpsc::UnboundedReceiver<Vec<u8>>;
+pub type Pushes = mpsc::UnboundedReceiver<Vec<u8>>;
 
 struct Line {
     connection: Connection,
@@ -261,15 +96,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl EmbeddedServer {
-    /// A server without keys. Its clock begins with the machine's and goes on with tokio's.
+    /// A server without keys. Its clock starts at the machine's time and advances with tokio's clock.
+    ///
+    /// ```
+    /// let server = fairlock::EmbeddedServer::new();
+    /// ```
     #[must_use]
     pub fn new() -> Self {
         Self::with_faults(NoFaults)
     }
 
     /// A server around which things go wrong.
-    #[must_use]
-    pub fn with_faults(faults: impl Faults) -> Self {
+    pub(crate) fn with_faults(faults: impl Faults) -> Self {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self {
             shared: Arc::new(Shared {
@@ -287,20 +125,48 @@ impl EmbeddedServer {
         }
     }
 
-    /// The keys that are there, sorted. A name that nobody holds or waits for has at most one, that
-    /// of its last token.
+    /// The keys that exist, sorted. A free name without waiters has at most one: that of its last
+    /// token.
+    ///
+    /// ```
+    /// assert!(fairlock::EmbeddedServer::new().keys().is_empty());
+    /// ```
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
         let keys = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.keys()).unwrap_or_default());
         keys.unwrap_or_default().iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
-    /// Forgets all keys, as FLUSHALL does: holders hear of it with their next renewal.
+    /// Forgets all keys, as FLUSHALL does. Holders hear of it with their next renewal.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use fairlock::{EmbeddedServer, LockClient, Loss};
+    ///
+    /// let server = EmbeddedServer::new();
+    /// let guard = LockClient::builder().embedded(&server)?.lock("x").lock().await?;
+    /// server.flush();
+    /// assert_eq!(guard.lost().await, Loss::Gone);
+    /// # Ok(()) }
+    /// ```
     pub fn flush(&self) {
         let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&[b"FLUSHALL".to_vec()])));
     }
 
     /// Ends all connections and takes no new ones. The keys stay, and expire.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use fairlock::{EmbeddedServer, LockClient, Loss};
+    ///
+    /// let server = EmbeddedServer::new();
+    /// let guard = LockClient::builder().embedded(&server)?.lock("x").lock().await?;
+    /// server.shut_down();
+    /// assert_eq!(guard.lost().await, Loss::Expired);
+    /// # Ok(()) }
+    /// ```
     pub fn shut_down(&self) {
         self.shared.up.store(false, Ordering::Relaxed);
         self.shared.era.fetch_add(1, Ordering::Relaxed);
@@ -308,20 +174,46 @@ impl EmbeddedServer {
         lines.iter().for_each(|connection| self.detach(connection));
     }
 
-    /// Takes connections again; clients come back by themselves.
+    /// Takes connections again. Clients come back by themselves.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use fairlock::{EmbeddedServer, LockClient};
+    ///
+    /// let server = EmbeddedServer::new();
+    /// let client = LockClient::builder().embedded(&server)?;
+    /// server.shut_down();
+    /// server.start_up();
+    /// client.lock("x").lock().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn start_up(&self) {
         self.shared.up.store(true, Ordering::Relaxed);
         self.shared.started.notify_waiters();
     }
 
-    /// Ends one client's connection, by [`LockClient::id`](crate::LockClient::id); it comes back by
-    /// itself.
+    /// Ends the connection of the client with this [`id`](crate::LockClient::id). The client comes
+    /// back by itself.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use fairlock::{EmbeddedServer, LockClient};
+    ///
+    /// let server = EmbeddedServer::new();
+    /// let client = LockClient::builder().embedded(&server)?;
+    /// let guard = client.lock("x").lock().await?;
+    /// server.disconnect(client.id());
+    /// assert!(guard.is_valid());
+    /// # Ok(()) }
+    /// ```
     pub fn disconnect(&self, client: &str) {
         let lines: Vec<_> = lock(&self.shared.connections).values().map(|line| line.connection.clone()).collect();
         lines.iter().filter(|line| line.channel.ends_with(client)).for_each(|connection| self.detach(connection));
     }
 
-    /// Ids in the order of connecting, so that a run can be repeated to the letter.
+    /// Ids count up, so that a simulated run can be repeated exactly.
     pub(crate) fn next_client(&self) -> String {
         format!("{:032x}", self.next_number())
     }
@@ -348,7 +240,7 @@ impl EmbeddedServer {
         Some((connection, pushed))
     }
 
-    /// Tries for ever.
+    /// Tries until it succeeds.
     pub(crate) async fn reattach(&self, client: &str, channel: &str) -> (Connection, Pushes) {
         loop {
             sleep(self.shared.faults.reconnect(client)).await;
@@ -394,12 +286,12 @@ impl EmbeddedServer {
         connection.era == self.era()
     }
 
-    pub(crate) fn trips(&self, request: &Request) -> Vec<Trip> {
+    pub(crate) fn deliveries(&self, request: &Request) -> Vec<Delivery> {
         self.shared.faults.request(&request.client, request.script.name)
     }
 
-    pub(crate) fn host(&self, client: &str, task: Task) -> Task {
-        self.shared.faults.host(client, task)
+    pub(crate) fn wrap_task(&self, client: &str, task: Task) -> Task {
+        self.shared.faults.spawn(client, task)
     }
 
     /// Brings the keys to the present, then looks at them.

@@ -1,4 +1,4 @@
-//! Giving back: one guard's end, told to the server. Dropping it finishes it in the background.
+//! Giving back: tells the server that a guard ended. Dropped half-way, the background finishes it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,17 +6,19 @@ use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep, timeout_at};
 
-use crate::core::RETRY_PAUSE;
-use crate::error::{Loss, UnlockError};
-use crate::hold::{End, Hold};
-use crate::store::reply::Released;
-use crate::store::{Ending, StoreError, now};
+use super::cleanup;
+use super::context::RETRY_PAUSE;
+use super::error::{Loss, UnlockError};
+use super::hold::{End, Hold};
+use crate::store::clock::now;
+use crate::store::error::RequestError;
+use crate::store::verbs::release::{self as verb, Released};
 
 /// What an unlock did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unlocked {
-    /// The lock is free, or already the next waiter's.
+    /// The lock is free, or the next waiter has it already.
     Freed,
     /// The same owner still has this many holds on it.
     StillHeld(u32),
@@ -25,13 +27,13 @@ pub enum Unlocked {
 /// Makes the server count as many holds as there are guards. Begun when a guard ends, or when a
 /// nested acquire was given up half-way.
 #[derive(Debug)]
-pub(crate) struct Release {
+pub struct Release {
     hold: Arc<Hold>,
     /// The owner's turn at the server; kept until the outcome is known.
     turn: Option<OwnedSemaphorePermit>,
-    /// The request that was sent, if one was: a retry repeats it (R1).
+    /// The last request that was sent: a retry repeats it (R1).
     sent: Option<Sent>,
-    /// Known, or somebody else's by now: dropping it does nothing.
+    /// Nothing is left to do when this is dropped.
     finished: bool,
 }
 
@@ -39,48 +41,48 @@ pub(crate) struct Release {
 struct Sent {
     seq: u64,
     holds: u32,
-    /// An earlier copy may have run.
+    /// A copy that was sent before may have run.
     again: bool,
 }
 
 impl Release {
-    pub(crate) fn new(hold: Arc<Hold>) -> Self {
+    pub fn new(hold: Arc<Hold>) -> Self {
         Self { hold, turn: None, sent: None, finished: false }
     }
 
-    /// For somebody who is through the gate already.
-    pub(crate) fn with_turn(hold: Arc<Hold>, turn: OwnedSemaphorePermit) -> Self {
+    /// For a caller that has the owner's turn already.
+    pub fn with_turn(hold: Arc<Hold>, turn: OwnedSemaphorePermit) -> Self {
         Self { hold, turn: Some(turn), sent: None, finished: false }
     }
 
-    /// Nothing to give back after all; hands the turn on.
-    pub(crate) fn cancel(mut self) -> Option<OwnedSemaphorePermit> {
+    /// There is nothing to give back after all. Returns the turn.
+    pub fn cancel(mut self) -> Option<OwnedSemaphorePermit> {
         self.finished = true;
         self.turn.take()
     }
 
-    /// Until the outcome is known or `limit` is there. Dropped before, it goes on in the background.
-    pub(crate) async fn run(mut self, limit: Instant) -> Result<Unlocked, UnlockError> {
+    /// Runs until the outcome is known or until `limit`. Dropped before, it goes on in the background.
+    pub async fn run(mut self, limit: Instant) -> Result<Unlocked, UnlockError> {
         let outcome = timeout_at(limit.into(), self.finish()).await;
         // On a time-out `self` is dropped unfinished, which hands it to the background.
         outcome.unwrap_or_else(|_| Err(UnlockError::Unknown { until: self.forgotten_at() }))
     }
 
     fn forgotten_at(&self) -> Instant {
-        self.hold.seat.core.forgotten_at(self.hold.lease())
+        self.hold.context().forgotten_at(self.hold.lease())
     }
 
     async fn finish(&mut self) -> Result<Unlocked, UnlockError> {
-        if let Some(End::Lost(loss)) = self.hold.ended() {
+        if let Some(End::Lost(loss)) = self.hold.end() {
             self.finished = true;
             return Err(UnlockError::Lost(loss));
         }
         if self.turn.is_none() {
-            // Closed never: the gate lives as long as its seat.
-            self.turn = self.hold.seat.gate.clone().acquire_owned().await.ok();
+            // An error would mean that the semaphore is closed, which it never is.
+            self.turn = self.hold.entry.turn.clone().acquire_owned().await.ok();
         }
         loop {
-            if let Some(outcome) = self.known() {
+            if let Some(outcome) = self.outcome() {
                 self.finished = true;
                 self.turn = None;
                 return outcome;
@@ -89,11 +91,12 @@ impl Release {
         }
     }
 
-    /// The outcome, if it needs no request, or no further one.
-    fn known(&self) -> Option<Result<Unlocked, UnlockError>> {
+    /// The outcome, if no request or no further one is needed.
+    fn outcome(&self) -> Option<Result<Unlocked, UnlockError>> {
         let hold = &self.hold;
-        // With guards left a deadline that passed ends the hold; without, the answer says more.
-        let end = if hold.live() > 0 { hold.end() } else { hold.ended() };
+        // With guards left, a deadline that has passed ends the hold. Without, the server's answer
+        // says more: it may have freed the lock in time.
+        let end = if hold.live() > 0 { hold.expire_if_due() } else { hold.end() };
         match end {
             Some(End::Freed) => return Some(Ok(Unlocked::Freed)),
             Some(End::Lost(loss)) => return Some(Err(UnlockError::Lost(loss))),
@@ -105,24 +108,33 @@ impl Release {
         }
     }
 
-    /// One request, and what its answer means for the hold.
+    /// Sends one request and applies its answer to the hold.
     async fn send(&mut self) {
         let hold = self.hold.clone();
-        let core = &hold.seat.core;
         let sent = self.next(hold.live());
         if sent.holds == 0 {
-            hold.dismiss();
+            // Before the request: a renewal after it would find the lock gone and report a loss.
+            hold.stop_renewing();
         }
-        hold.unsure();
-        // Late copies of a release do no harm; those of the acquire are what a tombstone is for (R3).
-        let ending =
-            Ending { owner: &hold.seat.owner_id, seq: sent.seq, attempt: hold.attempt, last_ms: hold.last_ms() };
+        hold.set_unsettled();
         // Before the await that may lose the answer.
         self.sent = Some(Sent { again: true, ..sent });
-        match core.scripts.release(&hold.seat.keys, ending, hold.token, sent.holds, core.patience()).await {
+        let entry = &hold.entry;
+        let release = verb::Release {
+            keys: &entry.keys,
+            owner: &entry.owner_id,
+            token: hold.token,
+            holds: sent.holds,
+            seq: sent.seq,
+            attempt: hold.attempt,
+            // Late copies of a release do no harm. The tombstone is for those of the acquire (R3).
+            copies_until: hold.copies_until(),
+        };
+        match release.run(&hold.context().runner).await {
             Ok(answer) => self.settle(sent, &answer.body),
             Err(error) => {
-                if matches!(error, StoreError::NotSent(_) | StoreError::Refused(_)) {
+                if matches!(error, RequestError::NotSent(_) | RequestError::Refused(_)) {
+                    // It did not run, so the next one is the first copy.
                     self.sent = Some(sent);
                 }
                 sleep(RETRY_PAUSE).await;
@@ -134,21 +146,22 @@ impl Release {
     fn next(&self, live: u32) -> Sent {
         match self.sent {
             Some(sent) if sent.holds == live => sent,
-            _ => Sent { seq: self.hold.seat.core.next_seq(), holds: live, again: false },
+            _ => Sent { seq: self.hold.context().next_seq(), holds: live, again: false },
         }
     }
 
     fn settle(&self, sent: Sent, answer: &Released) {
         let hold = &self.hold;
         if let Released::Freed { more: true, .. } | Released::Gone { more: true } = answer {
-            hold.seat.core.clear(&hold.seat.keys);
+            cleanup::clear_dead_tickets(hold.context(), &hold.entry.keys);
         }
         match *answer {
             Released::Freed { token, .. } if token == hold.token => hold.freed(),
             Released::Held { holds } => hold.settle(holds),
-            // Not there under our token, and our lease not over: the copy before this one freed it.
+            // Not there under our token, but our lease is not over: the copy before this one freed it.
             Released::Freed { .. } | Released::Gone { .. } if sent.again && now() < hold.deadline() => hold.freed(),
-            // What was freed had come back under another token: ours had been lost (R11).
+            // What was freed was held under another token: a late copy of the acquire had taken the
+            // lock again, after ours had been lost (R11).
             Released::Freed { .. } | Released::Gone { .. } | Released::Lost => hold.lose(Loss::Gone),
         }
     }
@@ -161,9 +174,9 @@ impl Drop for Release {
         }
         let (hold, turn, sent) = (self.hold.clone(), self.turn.take(), self.sent);
         let limit = self.forgotten_at();
-        let core = hold.seat.core.clone();
-        core.spawn(async move {
-            let mut rest = Rest(Self { hold, turn, sent, finished: false });
+        let context = hold.context().clone();
+        context.spawn(async move {
+            let mut rest = InBackground(Self { hold, turn, sent, finished: false });
             // Past the limit the lease is over, and there is nothing left to finish.
             let _ = timeout_at(limit.into(), rest.0.finish()).await;
         });
@@ -171,9 +184,9 @@ impl Drop for Release {
 }
 
 /// A release in the background. A runtime that shuts down drops it, and it must not spawn again.
-struct Rest(Release);
+struct InBackground(Release);
 
-impl Drop for Rest {
+impl Drop for InBackground {
     fn drop(&mut self) {
         self.0.finished = true;
     }

@@ -1,0 +1,286 @@
+//! From options to a client. The constructors of [`LockClient`] are here too, so that the client does
+//! not need to know its builder.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use uuid::Uuid;
+
+use crate::client::LockClient;
+use crate::error::ConnectError;
+#[cfg(feature = "embedded")]
+use crate::store::embedded::{EmbeddedServer, EmbeddedStore};
+use crate::store::node::Node;
+use crate::store::options::Options;
+use crate::store::url::Target;
+
+impl LockClient {
+    /// Connects with the default options; see [`LockClientBuilder`]. Takes at most twice the
+    /// operation time-out.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), fairlock::ConnectError> {
+    /// let client = fairlock::LockClient::connect("redis://127.0.0.1/").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConnectError`] says what is wrong with the URL, the server or the credentials.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection.
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self, ConnectError> {
+        Self::builder().connect(url).await
+    }
+
+    /// A client of a server of its own inside this process, for a first look and for tests. It runs
+    /// the same scripts and keeps the same promises, but only within this process.
+    ///
+    /// For several clients of one such server, see [`LockClientBuilder::embedded`].
+    ///
+    /// ```
+    /// use fairlock::LockClient;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::embedded()?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// assert!(client.lock("orders:42").try_lock().await?.is_none());
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConnectError::NoRuntime`] outside of a tokio runtime.
+    #[cfg(feature = "embedded")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
+    pub fn embedded() -> Result<Self, ConnectError> {
+        Self::builder().embedded(&EmbeddedServer::new())
+    }
+
+    /// Options to change before connecting.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), fairlock::ConnectError> {
+    /// use std::time::Duration;
+    ///
+    /// let builder = fairlock::LockClient::builder().lease(Duration::from_secs(10));
+    /// let client = builder.connect("redis://127.0.0.1/").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn builder() -> LockClientBuilder {
+        LockClientBuilder { options: Options::default(), root_certificate: None }
+    }
+}
+
+/// Options of a [`LockClient`]. [`connect`](Self::connect) checks them, also against each other, and
+/// makes the client. Times count in whole milliseconds.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), fairlock::ConnectError> {
+/// use fairlock::LockClient;
+/// use std::time::Duration;
+///
+/// let client = LockClient::builder()
+///     .lease(Duration::from_secs(10))
+///     .label("billing worker 7")
+///     .connect("redis://127.0.0.1/")
+///     .await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct LockClientBuilder {
+    options: Options,
+    root_certificate: Option<Vec<u8>>,
+}
+
+impl LockClientBuilder {
+    /// How long the server keeps a lock without a renewal, and so how long others wait when a holder
+    /// dies. Defaults to 30 s. The watchdog renews it every third of that.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let builder = fairlock::LockClient::builder().lease(Duration::from_secs(10));
+    /// ```
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = lease;
+        self
+    }
+
+    /// How long one request may take, waiting for a connection included. Defaults to 2 s.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let builder = fairlock::LockClient::builder().operation_timeout(Duration::from_secs(5));
+    /// ```
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.options.operation_timeout = timeout;
+        self
+    }
+
+    /// How long a waiter keeps its place while the server does not hear from it. Defaults to 6 s.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let builder = fairlock::LockClient::builder().waiter_ttl(Duration::from_secs(10));
+    /// ```
+    pub fn waiter_ttl(mut self, ttl: Duration) -> Self {
+        self.options.waiter_ttl = ttl;
+        self
+    }
+
+    /// How often a waiting client asks the server, in case a message was lost. Defaults to 2 s.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let builder = fairlock::LockClient::builder().poll_interval(Duration::from_secs(1));
+    /// ```
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.options.poll_interval = interval;
+        self
+    }
+
+    /// How long a lock that was handed to a waiter is kept for it until the waiter answers. Defaults
+    /// to 3 s.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let builder = fairlock::LockClient::builder().grant_ttl(Duration::from_secs(4));
+    /// ```
+    pub fn grant_ttl(mut self, ttl: Duration) -> Self {
+        self.options.grant_ttl = ttl;
+        self
+    }
+
+    /// How long the server remembers the last token of an unused name. Defaults to 24 h.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let builder = fairlock::LockClient::builder().token_ttl(Duration::from_secs(3600));
+    /// ```
+    pub fn token_ttl(mut self, ttl: Duration) -> Self {
+        self.options.token_ttl = ttl;
+        self
+    }
+
+    /// How many may wait for one name. Beyond that `lock` fails with
+    /// [`LockError::QueueFull`](crate::LockError::QueueFull). Defaults to 65,536.
+    ///
+    /// ```
+    /// let builder = fairlock::LockClient::builder().max_waiters(1000);
+    /// ```
+    pub fn max_waiters(mut self, waiters: u32) -> Self {
+        self.options.max_waiters = waiters;
+        self
+    }
+
+    /// Stops renewing a hold after this long, so a forgotten guard cannot keep the lock forever.
+    /// Defaults to no limit.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let builder = fairlock::LockClient::builder().max_hold(Duration::from_secs(3600));
+    /// ```
+    pub fn max_hold(mut self, longest: Duration) -> Self {
+        self.options.max_hold = Some(longest);
+        self
+    }
+
+    /// Free text that [`status`](crate::FairLock::status) shows beside this client's holds and waits.
+    /// At most 256 bytes. Defaults to host name and process id.
+    ///
+    /// ```
+    /// let builder = fairlock::LockClient::builder().label("billing worker 7");
+    /// ```
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.options.label = label.into();
+        self
+    }
+
+    /// What all keys begin with. Clients with different prefixes do not see each other's locks.
+    /// Defaults to `fairlock`.
+    ///
+    /// ```
+    /// let builder = fairlock::LockClient::builder().prefix("staging");
+    /// ```
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.options.prefix = prefix.into();
+        self
+    }
+
+    /// The certificate authority for `rediss://`, as PEM. Defaults to those of the machine.
+    ///
+    /// ```no_run
+    /// # fn example() -> std::io::Result<()> {
+    /// let builder = fairlock::LockClient::builder().root_certificate(std::fs::read("ca.pem")?);
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.root_certificate = Some(pem.into());
+        self
+    }
+
+    /// Checks the options and connects: `redis://`, `rediss://` (feature `tls`) or `unix://`.
+    ///
+    /// Takes at most twice the operation time-out. From then on the client keeps the connection by
+    /// itself.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), fairlock::ConnectError> {
+    /// let client = fairlock::LockClient::builder().label("worker 7").connect("redis://127.0.0.1/").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConnectError`] says which option, address, credential or server is wrong. Nothing was
+    /// changed on the server.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection.
+    pub async fn connect(self, url: impl AsRef<str>) -> Result<LockClient, ConnectError> {
+        let (options, runtime) = checked(self.options)?;
+        let target = Target { url: url.as_ref().to_owned(), root_certificate: self.root_certificate };
+        let id = Uuid::new_v4().simple().to_string();
+        let node = Node::connect(target, &options, &id).await?;
+        Ok(LockClient::start(Box::new(node), options, id, runtime, None))
+    }
+
+    /// Checks the options and connects to a server inside this process.
+    ///
+    /// ```
+    /// use fairlock::{EmbeddedServer, LockClient};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let server = EmbeddedServer::new();
+    /// let one = LockClient::builder().label("one").embedded(&server)?;
+    /// let two = LockClient::builder().label("two").embedded(&server)?;
+    /// let guard = one.lock("x").lock().await?;
+    /// assert_eq!(two.lock("x").status().await?.holder.map(|holder| holder.label), Some("one".into()));
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConnectError`] says which option is wrong, that there is no runtime, or that the server is
+    /// [shut down](crate::EmbeddedServer::shut_down).
+    #[cfg(feature = "embedded")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
+    pub fn embedded(self, server: &EmbeddedServer) -> Result<LockClient, ConnectError> {
+        let (options, runtime) = checked(self.options)?;
+        let id = server.next_client();
+        let store = EmbeddedStore::connect(server, &options, &id)?;
+        let spawn_hook = store.spawn_hook();
+        Ok(LockClient::start(Box::new(store), options, id, runtime, Some(spawn_hook)))
+    }
+}
+
+fn checked(options: Options) -> Result<(Arc<Options>, Handle), ConnectError> {
+    options.check()?;
+    let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+    Ok((Arc::new(options), runtime))
+}

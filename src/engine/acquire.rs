@@ -1,0 +1,350 @@
+//! Acquiring: from a call to a hold, by way of the queue. Dropped half-way, it leaves.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::sleep;
+
+use super::Engine;
+use super::cleanup::{self, LeaveRequest};
+use super::context::RETRY_PAUSE;
+use super::error::{LockError, Loss};
+use super::hold::{Entry, Hold, NewHold};
+use super::lease::{self, Queued};
+use super::release::Release;
+use super::waiters::{WaitOutcome, Waiter};
+use crate::store::clock::now;
+use crate::store::error::{Cause, RequestError};
+use crate::store::verbs::acquire::{Acquire, Acquired};
+use crate::store::verbs::renew::{Renew, Renewed};
+
+/// What a caller wants.
+#[derive(Debug, Clone, Copy)]
+pub struct AcquireRequest {
+    pub lease: Duration,
+    /// Renewed by the watchdog.
+    pub watched: bool,
+    /// Queue if the lock is not free.
+    pub wait: bool,
+    /// Called in a scope, so that it may be re-entered.
+    pub scoped: bool,
+}
+
+/// Why there is no answer yet, for the caller who runs out of time.
+#[derive(Debug, Default)]
+pub struct LastError {
+    /// A request has no answer yet. That alone does not mean that another owner holds the lock.
+    unanswered: AtomicBool,
+    cause: Mutex<Option<Cause>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the request has no answer yet")]
+struct NoAnswerYet;
+
+impl LastError {
+    fn request_sent(&self) {
+        self.unanswered.store(true, Ordering::Relaxed);
+    }
+
+    fn answered(&self) {
+        self.unanswered.store(false, Ordering::Relaxed);
+        self.set(None);
+    }
+
+    fn set(&self, cause: Option<Cause>) {
+        *self.cause.lock().unwrap_or_else(PoisonError::into_inner) = cause;
+    }
+
+    /// Keeps what may pass by itself; returns what ends the call.
+    fn note(&self, error: RequestError) -> Result<(), LockError> {
+        match error {
+            RequestError::Refused(refusal) if !refusal.is_passing() => return Err(LockError::Refused(refusal)),
+            RequestError::Refused(refusal) => self.set(Some(Arc::new(refusal))),
+            RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.set(Some(cause)),
+            RequestError::Closed => return Err(LockError::Closed),
+            RequestError::Name(error) => return Err(LockError::Name(error)),
+        }
+        Ok(())
+    }
+
+    pub fn get(&self) -> Option<Cause> {
+        let cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        cause.or_else(|| self.unanswered.load(Ordering::Relaxed).then(|| Arc::new(NoAnswerYet) as Cause))
+    }
+}
+
+/// One more guard's worth of the lock for this owner. `None` if the lock is not free and the request
+/// is not to wait. It tries without end: the caller limits the time by dropping it.
+pub async fn acquire(
+    engine: &Arc<Engine>,
+    entry: &Arc<Entry>,
+    request: AcquireRequest,
+    last_error: &LastError,
+) -> Result<Option<Arc<Hold>>, LockError> {
+    loop {
+        if !request.wait && entry.is_queueing() {
+            // Another branch of this owner waits in the queue, so the lock is not free.
+            return Ok(None);
+        }
+        let turn = entry.turn.clone().acquire_owned().await.map_err(|_| LockError::Closed)?;
+        let Some(hold) = entry.hold().filter(|hold| hold.live() > 0 || hold.end().is_none()) else {
+            return first_hold(engine, entry, request, last_error, turn).await;
+        };
+        if hold.live() > 0 {
+            // Boxed, like everything here that is rare or short: waiters are many, and keep the size
+            // of this future for as long as they wait.
+            return Box::pin(reenter(hold, request, last_error, turn)).await.map(Some);
+        }
+        // The last guard is gone, but its release was not sent yet. Re-entering now would keep the
+        // lock from those who wait, so the release goes first (P3).
+        let limit = now() + engine.context.operation_timeout();
+        let _ = Box::pin(Release::with_turn(hold, turn).run(limit)).await;
+    }
+}
+
+/// One more hold on what the owner has. If that was lost meanwhile, it says so and does not begin a
+/// new hold: the outer section would not know.
+async fn reenter(
+    hold: Arc<Hold>,
+    request: AcquireRequest,
+    last_error: &LastError,
+    turn: OwnedSemaphorePermit,
+) -> Result<Arc<Hold>, LockError> {
+    let (entry, context) = (&hold.entry, hold.context());
+    let acquire = Acquire {
+        keys: &entry.keys,
+        owner: &entry.owner_id,
+        seq: context.next_seq(),
+        nested: Some((hold.token, hold.live())),
+        wait: request.wait,
+        lease: request.lease.max(hold.lease()),
+    };
+    // Given up half-way, the server may count one hold too many. Dropping this corrects it (P4).
+    let undo = Release::with_turn(hold.clone(), turn);
+    while hold.expire_if_due().is_none() {
+        // Before the await that may be the last one.
+        hold.set_unsettled();
+        last_error.request_sent();
+        match acquire.run(&context.runner, &mut 0).await {
+            Ok(answer) => match answer.body {
+                Acquired::Held { holds, lease_left, .. } => {
+                    hold.extend(answer.sent, lease::deadline_told(answer.sent, lease_left, acquire.lease));
+                    if hold.expire_if_due().is_some() || !hold.enter(holds, request.lease, request.watched) {
+                        break;
+                    }
+                    drop(undo.cancel());
+                    return Ok(hold);
+                }
+                // Our estimate of the server's clock was off; this answer has corrected it.
+                Acquired::Late => {}
+                _ => {
+                    hold.lose(Loss::Gone);
+                    break;
+                }
+            },
+            Err(error) => last_error.note(error)?,
+        }
+        sleep(RETRY_PAUSE).await;
+    }
+    Err(LockError::Lost)
+}
+
+/// The first hold: from nothing to owning the lock.
+async fn first_hold(
+    engine: &Arc<Engine>,
+    entry: &Arc<Entry>,
+    request: AcquireRequest,
+    last_error: &LastError,
+    _turn: OwnedSemaphorePermit,
+) -> Result<Option<Arc<Hold>>, LockError> {
+    loop {
+        let mut attempt = Attempt::new(engine, entry, request);
+        let asked = Box::pin(attempt.ask(last_error)).await?;
+        match asked {
+            Asked::Held(hold) => return Ok(Some(hold)),
+            Asked::Busy => return Ok(None),
+            Asked::Queued => {
+                if let Some(hold) = attempt.wait().await? {
+                    return Ok(Some(hold));
+                }
+            }
+            Asked::Over => {}
+        }
+        // The server has forgotten this attempt, or its answer came too late. A new attempt goes to
+        // the end of the queue. Dropping the old one leaves, in case something of it is still there.
+        drop(attempt);
+        sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// One try to get the lock: (owner, seq).
+#[derive(Debug)]
+struct Attempt<'a> {
+    engine: &'a Arc<Engine>,
+    entry: &'a Arc<Entry>,
+    request: AcquireRequest,
+    seq: u64,
+    waiter: Arc<Waiter>,
+    /// Server time until which a copy without an answer may still be served; 0: none is under way.
+    copies_until: i64,
+    /// The server has a place or a hold for it.
+    must_leave: bool,
+}
+
+enum Asked {
+    Held(Arc<Hold>),
+    Queued,
+    Busy,
+    Over,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(engine: &'a Arc<Engine>, entry: &'a Arc<Entry>, request: AcquireRequest) -> Self {
+        let seq = engine.context.next_seq();
+        // Before anything is sent: the grant may come before the reply (R7).
+        let waiter = engine.poller.waiters.register(&entry.keys, seq, &entry.owner_id, request.lease);
+        Self { engine, entry, request, seq, waiter, copies_until: 0, must_leave: false }
+    }
+
+    /// Asks until there is an answer. Each retry is the same request (R1).
+    async fn ask(&mut self, last_error: &LastError) -> Result<Asked, LockError> {
+        let acquire = Acquire {
+            keys: &self.entry.keys,
+            owner: &self.entry.owner_id,
+            seq: self.seq,
+            nested: None,
+            wait: self.request.wait,
+            lease: self.request.lease,
+        };
+        loop {
+            last_error.request_sent();
+            match acquire.run(&self.engine.context.runner, &mut self.copies_until).await {
+                Ok(answer) => {
+                    last_error.answered();
+                    match answer.body {
+                        Acquired::Held { token, lease_left, .. } => {
+                            let hold = self.hold_told(token, answer.sent, lease_left);
+                            return Ok(hold.map_or(Asked::Over, Asked::Held));
+                        }
+                        Acquired::Queued { floor, lease_left, more } => {
+                            self.must_leave = true;
+                            let queued = Queued { asked: answer.sent, floor };
+                            self.engine.poller.enqueue(&self.waiter, queued, lease_left, more);
+                            return Ok(Asked::Queued);
+                        }
+                        Acquired::Busy { more: false } => return Ok(Asked::Busy),
+                        // Free behind more dead tickets than one call clears: the next call clears
+                        // more of them.
+                        Acquired::Busy { more: true } => continue,
+                        Acquired::Full { waiters } => return Err(LockError::QueueFull { waiters }),
+                        // Our estimate of the server's clock was off; this answer has corrected it.
+                        Acquired::Late => {}
+                        Acquired::Lost | Acquired::Over => return Ok(Asked::Over),
+                    }
+                }
+                Err(error) => last_error.note(error)?,
+            }
+            sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Waits in the queue. `None`: the place in the queue is lost.
+    async fn wait(&mut self) -> Result<Option<Arc<Hold>>, LockError> {
+        let _queueing = self.entry.queueing();
+        loop {
+            match self.waiter.outcome().await {
+                WaitOutcome::Granted { token, sent, lease_left } => return Ok(self.hold_told(token, sent, lease_left)),
+                WaitOutcome::Trusted { token, until } => {
+                    // At first the grant's own time counts. A lease that is shorter than it is kept
+                    // from the start.
+                    let deadline = until.min(lease::deadline(now(), self.request.lease));
+                    return Ok(self.hold(token, deadline, None));
+                }
+                WaitOutcome::Confirm { token } => {
+                    if let Some(hold) = Box::pin(self.confirm(token)).await {
+                        return Ok(Some(hold));
+                    }
+                }
+                WaitOutcome::NoPlace => return Ok(None),
+                WaitOutcome::Refused(refusal) => return Err(LockError::Refused(*refusal)),
+            }
+        }
+    }
+
+    /// Asks about a grant that came too late to be trusted: one round trip (R7).
+    async fn confirm(&mut self, token: u64) -> Option<Arc<Hold>> {
+        let renew = Renew {
+            keys: &self.entry.keys,
+            owner: &self.entry.owner_id,
+            token,
+            lease: self.request.lease,
+            only: Some(self.seq),
+        };
+        match renew.run(&self.engine.context.runner).await {
+            Ok(answer) => {
+                if let Renewed::Renewed { lease_left } = answer.body {
+                    return self.hold_told(token, answer.sent, lease_left);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "a grant could not be confirmed; polling"),
+        }
+        self.engine.poller.hurry(&self.waiter);
+        None
+    }
+
+    /// A hold that the server has answered for.
+    fn hold_told(&mut self, token: u64, sent: Instant, lease_left: Duration) -> Option<Arc<Hold>> {
+        // A grant may outlast the wanted lease. Then the first renewal has yet to set that lease.
+        let renewed = (lease_left <= self.request.lease).then_some(sent);
+        self.hold(token, lease::deadline_told(sent, lease_left, self.request.lease), renewed)
+    }
+
+    /// The hold, unless its time is over already: then dropping this attempt leaves.
+    fn hold(&mut self, token: u64, deadline: Instant, renewed: Option<Instant>) -> Option<Arc<Hold>> {
+        if deadline <= now() {
+            self.must_leave = true;
+            return None;
+        }
+        self.must_leave = false;
+        let new = NewHold {
+            token,
+            attempt: self.seq,
+            deadline,
+            renewed,
+            lease: self.request.lease,
+            watched: self.request.watched,
+            // From now on the hold's own end takes care of the late copies (R3).
+            copies_until: std::mem::take(&mut self.copies_until),
+            scoped: self.request.scoped,
+        };
+        let hold = Hold::begin(&self.engine.holds, self.entry, new);
+        // Ended by force between the server's answer and this line: the message found no hold to
+        // tell, but it told the waiter.
+        if self.waiter.is_revoked(token) {
+            hold.lose(Loss::Forced);
+        }
+        Some(hold)
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if self.must_leave || self.copies_until > 0 {
+            let request = LeaveRequest {
+                keys: self.entry.keys.clone(),
+                owner_id: self.entry.owner_id.clone(),
+                seq: self.seq,
+                attempt: self.seq,
+                copies_until: self.copies_until,
+                lease: self.request.lease,
+            };
+            // Before the deregistration, which may end the poller: `close` waits only while there is
+            // a task.
+            cleanup::leave(&self.engine.context, request);
+        }
+        self.engine.poller.waiters.deregister(&self.waiter);
+    }
+}

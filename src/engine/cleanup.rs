@@ -1,0 +1,77 @@
+//! What the background gives back to the server: attempts that ended, and dead tickets.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use super::context::{Context, RETRY_PAUSE};
+use crate::store::clock::now;
+use crate::store::error::RequestError;
+use crate::store::keys::Keys;
+use crate::store::verbs::leave::Leave;
+use crate::store::verbs::poll::Poll;
+
+/// An attempt or a lost hold that the server must forget.
+#[derive(Debug)]
+pub struct LeaveRequest {
+    pub keys: Arc<Keys>,
+    pub owner_id: Arc<str>,
+    /// Everything of the owner up to this seq ends.
+    pub seq: u64,
+    /// The attempt whose ticket goes.
+    pub attempt: u64,
+    /// Server time until which an earlier copy may still be served; 0: none is under way.
+    pub copies_until: i64,
+    /// The longest that the server can keep what the attempt got.
+    pub lease: Duration,
+}
+
+/// R9: leaves in the background, until the server has answered, or until everything that could be
+/// left behind has expired.
+pub fn leave(context: &Arc<Context>, request: LeaveRequest) {
+    let limit = context.forgotten_at(request.lease);
+    let task = leave_until(context.clone(), request, limit);
+    context.spawn(task);
+}
+
+async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instant) {
+    let leave = Leave {
+        keys: &request.keys,
+        owner: &request.owner_id,
+        seq: request.seq,
+        attempt: request.attempt,
+        copies_until: request.copies_until,
+    };
+    while now() < limit {
+        match leave.run(&context.runner).await {
+            Ok(answer) => {
+                if answer.body.more {
+                    clear_dead_tickets(&context, &request.keys);
+                }
+                return;
+            }
+            Err(RequestError::Closed) => return,
+            Err(RequestError::Refused(refusal)) if refusal.is_final() => {
+                tracing::warn!(name = %request.keys.name, %refusal, "could not leave the queue; the ticket expires");
+                return;
+            }
+            // A repeated leave needs no seq of its own: the second one finds nothing to do.
+            Err(_) => {}
+        }
+        sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// Goes on where a script reached its bound: the queue holds more dead tickets than one call clears.
+pub fn clear_dead_tickets(context: &Arc<Context>, keys: &Arc<Keys>) {
+    let (task_context, keys) = (context.clone(), keys.clone());
+    context.spawn(async move {
+        let poll = Poll { keys: &keys, tickets: &[] };
+        while let Ok(answer) = poll.run(&task_context.runner).await {
+            if !answer.body.more {
+                break;
+            }
+        }
+    });
+}

@@ -1,0 +1,78 @@
+//! What everything in one client shares: the scripts, the options, numbers that are used once, and
+//! the tasks in the background. It knows neither holds nor waiters.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::store::SpawnHook;
+use crate::store::clock::now;
+use crate::store::options::Options;
+use crate::store::runner::Runner;
+
+/// The pause between two tries of a request that had no answer, so that a failing connection is not
+/// flooded.
+pub const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+pub struct Context {
+    pub runner: Runner,
+    /// Cancelled by `close`: new calls are refused and waits end.
+    pub closing: CancellationToken,
+    /// Everything in the background, so that `close` can wait for it.
+    pub tasks: TaskTracker,
+    runtime: Handle,
+    spawn_hook: Option<SpawnHook>,
+    seq: AtomicU64,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("client", &self.runner.client).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    pub fn new(runner: Runner, runtime: Handle, spawn_hook: Option<SpawnHook>) -> Self {
+        Self {
+            runner,
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            runtime,
+            spawn_hook,
+            seq: AtomicU64::new(1),
+        }
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.runner.options
+    }
+
+    pub fn operation_timeout(&self) -> Duration {
+        self.options().operation_timeout
+    }
+
+    /// Strictly growing: greater than every seq that the server has seen from this client (R1).
+    pub fn next_seq(&self) -> u64 {
+        self.seq.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Works inside the runtime, outside of it, and after it is gone, when the future is dropped.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        match &self.spawn_hook {
+            None => self.tasks.spawn_on(task, &self.runtime),
+            Some(hook) => self.tasks.spawn_on(hook(task.boxed()), &self.runtime),
+        };
+    }
+
+    /// When nothing that was sent until now can have an effect on the server: its tickets and leases
+    /// are over.
+    pub fn forgotten_at(&self, lease: Duration) -> Instant {
+        now() + lease.max(self.options().waiter_ttl) + 2 * self.operation_timeout()
+    }
+}

@@ -1,0 +1,81 @@
+//! How locking, holding and unlocking can fail.
+
+use std::time::Instant;
+
+use crate::store::error::{Cause, NameError, Refusal};
+use crate::store::options::OptionsError;
+
+/// Why [`lock`](crate::FairLock::lock), [`lock_timeout`](crate::FairLock::lock_timeout) or
+/// [`try_lock`](crate::FairLock::try_lock) did not give a guard.
+///
+/// Nothing is held and no place in the queue is kept. If the server may have acted on a request, the
+/// client takes that back in the background, also when the server cannot be reached now.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Others held the lock, or were first, for the whole time. `try_lock` says `Ok(None)` instead.
+    #[error("not acquired in time: others hold the lock or were first")]
+    Timeout,
+    /// This would have been one more hold on a lock that its owner has lost meanwhile.
+    #[error("the hold that this call would re-enter is lost: stop the outer work first")]
+    Lost,
+    /// `max_waiters` wait already.
+    #[error("{waiters} are waiting, which is all that max_waiters allows")]
+    QueueFull {
+        /// How many wait.
+        waiters: u64,
+    },
+    /// No lock can have this name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The lease of this lock does not fit the client's options.
+    #[error("the lease does not fit: {0}")]
+    Lease(OptionsError),
+    /// The server gave no answer in time.
+    #[error(
+        "no answer from the server in time; the request may have run, and is taken back as soon as the server answers"
+    )]
+    Unreachable(#[source] Cause),
+    /// The server refused the request and changed nothing.
+    #[error("the server refused: {0}")]
+    Refused(Refusal),
+    /// The client is closed.
+    #[error("the client is closed")]
+    Closed,
+}
+
+/// How a hold was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The lease ended before it could be renewed: the server was out of reach, this process was
+    /// paused, or the lease was a fixed one.
+    #[error("its lease ended")]
+    Expired,
+    /// The server says that this owner does not hold the lock: the lease ended there, or its data is
+    /// gone.
+    #[error("the server does not know the hold")]
+    Gone,
+    /// [`force_unlock`](crate::FairLock::force_unlock) was called for this lock.
+    #[error("it was unlocked by force")]
+    Forced,
+    /// The client was closed while the guard was alive.
+    #[error("the client was closed")]
+    Closed,
+}
+
+/// Why [`unlock`](crate::LockGuard::unlock) cannot say that the lock was held until now.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnlockError {
+    /// The lock was lost before. What was done since [`lost`](crate::Held::lost) resolved was done
+    /// without it.
+    #[error("the lock was lost before it was unlocked: {0}")]
+    Lost(Loss),
+    /// The server did not answer. The client goes on trying; at `until` the lease is over anyway.
+    #[error("no answer to the release: the lock is free now or soon, at the latest when its lease ends")]
+    Unknown {
+        /// When this guard surely does not hold the lock.
+        until: Instant,
+    },
+}

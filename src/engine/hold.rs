@@ -1,0 +1,376 @@
+//! What this process holds: how many guards, until when, and whether it is lost.
+//!
+//! A [`Hold`] is what one owner has at one lock between a free -> held and its end. Counts are set on
+//! the server, never added to or subtracted from, so a retry does no harm (P4).
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
+
+use super::cleanup::{self, LeaveRequest};
+use super::context::Context;
+use super::error::Loss;
+use super::lease;
+use super::owner::Owner;
+use super::owners::{OwnerEntry, OwnerTable};
+use super::schedule::Schedule;
+use super::task_or_thread::TaskOrThread;
+use crate::store::clock::now;
+
+/// One owner at one lock.
+pub type Entry = OwnerEntry<Hold>;
+
+/// All holds of one client.
+pub struct Holds {
+    pub context: Arc<Context>,
+    pub owners: Arc<OwnerTable<Hold>>,
+    /// When the watchdog renews which hold.
+    pub schedule: Schedule<Hold>,
+}
+
+impl fmt::Debug for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Holds").field("context", &self.context).finish_non_exhaustive()
+    }
+}
+
+impl Holds {
+    pub fn new(context: Arc<Context>) -> Arc<Self> {
+        Arc::new(Self { context, owners: Arc::new(OwnerTable::new()), schedule: Schedule::new() })
+    }
+
+    /// The server says that this hold was ended by force.
+    pub fn revoked(&self, lock_key: &str, owner_id: &str, token: u64) {
+        let number = owner_id.rsplit(':').next().and_then(|number| number.parse().ok());
+        let hold = number.and_then(|number| self.owners.hold_of(lock_key, Owner::from_number(number)));
+        // The message may be late: a newer hold of the same owner has another token.
+        if let Some(hold) = hold.filter(|hold| hold.token == token) {
+            hold.lose(Loss::Forced);
+        }
+    }
+}
+
+/// How a hold begins.
+#[derive(Debug, Clone, Copy)]
+pub struct NewHold {
+    pub token: u64,
+    /// The attempt that got it.
+    pub attempt: u64,
+    pub deadline: Instant,
+    /// When the request that gave this deadline was sent. `None` for a trusted push, which is to be
+    /// renewed soon.
+    pub renewed: Option<Instant>,
+    pub lease: Duration,
+    /// Renewed by the watchdog until the last guard is gone.
+    pub watched: bool,
+    /// Server time until which a copy of the acquire may still be under way; 0: none is.
+    pub copies_until: i64,
+    /// Outside of a scope it is never re-entered, so a wait for it in the same task is a mistake.
+    pub scoped: bool,
+}
+
+/// Between free -> held and the end of it.
+#[derive(Debug)]
+pub struct Hold {
+    holds: Arc<Holds>,
+    pub entry: Arc<Entry>,
+    pub token: u64,
+    pub attempt: u64,
+    began: Instant,
+    pub holder: TaskOrThread,
+    scoped: bool,
+    /// The warning about a task that waits for itself was given.
+    warned: AtomicBool,
+    /// Cancelled when the hold is lost.
+    pub lost: CancellationToken,
+    /// Cancelled by the final unlock: a renewal under way ends.
+    pub done: CancellationToken,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Guards alive.
+    live: u32,
+    /// Holds that the server counts; `None` while a request about it has no answer.
+    on_server: Option<u32>,
+    deadline: Instant,
+    renewed: Option<Instant>,
+    lease: Duration,
+    watched: bool,
+    /// A task cancels `lost` at the deadline: the watchdog, or one of its own.
+    timed: bool,
+    /// Where the hold is in the watchdog's schedule.
+    due: Option<Instant>,
+    copies_until: i64,
+    end: Option<End>,
+}
+
+/// How a hold ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Freed,
+    Lost(Loss),
+}
+
+impl Hold {
+    /// A hold with its first guard counted, on the watchdog's schedule if it is to be renewed.
+    pub fn begin(holds: &Arc<Holds>, entry: &Arc<Entry>, new: NewHold) -> Arc<Self> {
+        let hold = Arc::new(Self {
+            holds: holds.clone(),
+            entry: entry.clone(),
+            token: new.token,
+            attempt: new.attempt,
+            began: now(),
+            holder: TaskOrThread::current(),
+            scoped: new.scoped,
+            warned: AtomicBool::new(false),
+            lost: CancellationToken::new(),
+            done: CancellationToken::new(),
+            state: Mutex::new(State {
+                live: 1,
+                on_server: Some(1),
+                deadline: new.deadline,
+                renewed: new.renewed,
+                lease: new.lease,
+                watched: new.watched,
+                timed: new.watched,
+                due: None,
+                copies_until: new.copies_until,
+                end: None,
+            }),
+        });
+        entry.set_hold(&hold);
+        if new.watched || new.renewed.is_none() {
+            hold.schedule_renewal();
+        }
+        hold
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        &self.holds.context
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_valid(&self) -> bool {
+        self.valid_for() > Duration::ZERO
+    }
+
+    pub fn valid_for(&self) -> Duration {
+        let state = self.state();
+        // Without guards a release is on its way, and the next holder may have the lock already.
+        let over = state.end.is_some() || state.live == 0;
+        if over { Duration::ZERO } else { state.deadline.saturating_duration_since(now()) }
+    }
+
+    /// How it ended, as far as it has been noticed; see [`expire_if_due`](Self::expire_if_due).
+    pub fn end(&self) -> Option<End> {
+        self.state().end
+    }
+
+    /// Loses the hold if its deadline has passed, then says how it ended. The watchdog may be late
+    /// under load: whoever is about to rely on the hold must not wait for it (P8).
+    pub fn expire_if_due(&self) -> Option<End> {
+        let overdue = {
+            let state = self.state();
+            state.end.is_none() && state.deadline <= now()
+        };
+        if overdue {
+            self.lose(Loss::Expired);
+        }
+        self.end()
+    }
+
+    pub fn live(&self) -> u32 {
+        self.state().live
+    }
+
+    pub fn deadline(&self) -> Instant {
+        self.state().deadline
+    }
+
+    pub fn lease(&self) -> Duration {
+        self.state().lease
+    }
+
+    /// When the last good renewal was sent.
+    pub fn renewed(&self) -> Option<Instant> {
+        self.state().renewed
+    }
+
+    /// The server has given its lease to a request sent at `sent`, which is good until `deadline`.
+    pub fn extend(&self, sent: Instant, deadline: Instant) {
+        let mut state = self.state();
+        // Answers may overtake each other: an older one must not take back what a newer one gave.
+        state.deadline = state.deadline.max(deadline);
+        state.renewed = state.renewed.max(Some(sent));
+    }
+
+    /// Counts one more guard, on a lease that is at least what it asked for. False when the hold was
+    /// lost while the answer was on its way.
+    #[must_use]
+    pub fn enter(self: &Arc<Self>, on_server: u32, lease: Duration, watched: bool) -> bool {
+        let begin_watching = {
+            let mut state = self.state();
+            if state.end.is_some() {
+                return false;
+            }
+            state.live += 1;
+            state.on_server = Some(on_server);
+            state.lease = state.lease.max(lease);
+            let begin_watching = watched && !state.watched;
+            state.watched |= watched;
+            state.timed |= watched;
+            begin_watching
+        };
+        if begin_watching {
+            self.schedule_renewal();
+        }
+        true
+    }
+
+    /// Whether the watchdog renews it: its lease is not fixed, it is not over, and `max_hold` is not
+    /// reached.
+    pub fn is_renewed(&self) -> bool {
+        let may_go_on = self.renewed_until().is_none_or(|last| now() < last);
+        let state = self.state();
+        state.watched && state.end.is_none() && may_go_on && !self.done.is_cancelled()
+    }
+
+    /// Whether its lease is renewed rather than fixed.
+    pub fn is_watched(&self) -> bool {
+        self.state().watched
+    }
+
+    /// When `max_hold` is reached, if there is one.
+    pub fn renewed_until(&self) -> Option<Instant> {
+        self.context().options().max_hold.map(|longest| self.began + longest)
+    }
+
+    /// Puts the next renewal on the watchdog's schedule, in place of an earlier entry.
+    pub fn schedule_renewal(self: &Arc<Self>) {
+        let due = self.next_renewal();
+        let before = {
+            let mut state = self.state();
+            if state.end.is_some() || self.done.is_cancelled() {
+                return;
+            }
+            state.due.replace(due)
+        };
+        if let Some(before) = before {
+            self.holds.schedule.remove(before, self.attempt);
+        }
+        self.holds.schedule.insert(due, self.attempt, self);
+    }
+
+    fn next_renewal(&self) -> Instant {
+        let due = self.renewed().map_or_else(
+            || lease::first_renewal(self.began, self.deadline()),
+            |renewed| lease::next_renewal(renewed, self.lease()),
+        );
+        due.min(self.renewed_until().unwrap_or(due))
+    }
+
+    /// The final unlock is under way, or the hold is over: no more renewals.
+    pub fn stop_renewing(&self) {
+        self.done.cancel();
+        let due = self.state().due.take();
+        if let Some(due) = due {
+            self.holds.schedule.remove(due, self.attempt);
+        }
+    }
+
+    /// Counts one guard less. The server is told by a release.
+    pub fn drop_guard(&self) {
+        self.state().live -= 1;
+    }
+
+    /// The number of holds to tell the server, or `None` if it knows.
+    pub fn unsettled(&self) -> Option<u32> {
+        let state = self.state();
+        (state.on_server != Some(state.live)).then_some(state.live)
+    }
+
+    /// A request about the count is under way. Until its answer the server's count is unknown.
+    pub fn set_unsettled(&self) {
+        self.state().on_server = None;
+    }
+
+    pub fn settle(&self, on_server: u32) {
+        self.state().on_server = Some(on_server);
+    }
+
+    pub fn copies_until(&self) -> i64 {
+        self.state().copies_until
+    }
+
+    /// The server has freed it on our request.
+    pub fn freed(&self) {
+        self.state().end.get_or_insert(End::Freed);
+        self.stop_renewing();
+    }
+
+    /// Tells the holder, once, and leaves on the server, so that no late copy of its acquire brings
+    /// the hold back (R11).
+    pub fn lose(&self, loss: Loss) {
+        let context = self.context();
+        let request = {
+            let mut state = self.state();
+            if state.end.is_some() {
+                return;
+            }
+            // Drawn before the end can be seen. If the owner saw the end first and asked anew, its new
+            // attempt could have a smaller seq than this leave, which would end that attempt too (R4).
+            let seq = context.next_seq();
+            state.end = Some(End::Lost(loss));
+            LeaveRequest {
+                keys: self.entry.keys.clone(),
+                owner_id: self.entry.owner_id.clone(),
+                seq,
+                attempt: self.attempt,
+                copies_until: state.copies_until.max(context.runner.not_after(&self.entry.keys.lock)),
+                lease: state.lease,
+            }
+        };
+        self.stop_renewing();
+        self.lost.cancel();
+        tracing::warn!(name = %self.entry.keys.name, token = self.token, %loss, "lost a lock");
+        cleanup::leave(context, request);
+    }
+
+    /// Makes sure that `lost` is cancelled at the deadline. A fixed lease has no watchdog that does it.
+    pub fn watch_deadline(self: &Arc<Self>) {
+        let is_timed = std::mem::replace(&mut self.state().timed, true);
+        if !is_timed {
+            self.context().spawn(self.clone().expire_at_deadline());
+        }
+    }
+
+    /// Waits for the deadline and loses the hold there. Renews nothing.
+    pub async fn expire_at_deadline(self: Arc<Self>) {
+        let expire = async {
+            // The deadline moves when a nested hold asks for a longer lease.
+            while self.expire_if_due().is_none() {
+                sleep_until(self.deadline().into()).await;
+            }
+        };
+        self.done.run_until_cancelled(expire).await;
+    }
+
+    /// Whether its own task may be waiting for it by mistake, and was not warned yet.
+    pub fn may_be_waited_for_by_itself(&self) -> bool {
+        !self.scoped && self.is_valid() && !self.warned.load(Ordering::Relaxed)
+    }
+
+    pub fn set_warned(&self) {
+        self.warned.store(true, Ordering::Relaxed);
+    }
+}

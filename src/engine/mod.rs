@@ -1,0 +1,99 @@
+//! One client at work: acquiring, holding, releasing, waiting. What it sends, the store carries.
+
+pub mod acquire;
+pub mod cleanup;
+pub mod context;
+pub mod error;
+pub mod hold;
+mod lease;
+pub mod owner;
+mod owners;
+mod poller;
+pub mod release;
+pub mod requests;
+mod schedule;
+mod task_or_thread;
+mod waiters;
+mod watchdog;
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+
+use crate::store::push::Push;
+use crate::store::{Listener, ServedKeys};
+use context::Context;
+use hold::Holds;
+use lease::Grant;
+use poller::Poller;
+
+/// How many names and holds are checked at once after a reconnect.
+const RESUMED_TOGETHER: usize = 64;
+
+/// All parts of one client.
+pub struct Engine {
+    pub context: Arc<Context>,
+    pub holds: Arc<Holds>,
+    poller: Arc<Poller>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("context", &self.context).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    pub fn start(context: Context) -> Arc<Self> {
+        let context = Arc::new(context);
+        let holds = Holds::new(context.clone());
+        let poller = Poller::new(holds.clone());
+        watchdog::start(&holds);
+        let engine = Arc::new(Self { context, holds, poller });
+        let listener: Arc<dyn Listener> = engine.clone();
+        engine.context.runner.listen(Arc::downgrade(&listener));
+        engine
+    }
+}
+
+impl Listener for Engine {
+    fn pushed(&self, payload: &[u8]) {
+        match Push::decode(payload) {
+            Some(Push::Grant { token, lease, ticket }) => {
+                self.poller.waiters.granted(ticket, Grant { token, lease });
+            }
+            Some(Push::Revoked { token, owner, lock }) => {
+                // The waiters first. A hold that begins at this very moment is not in the table yet,
+                // but it asks its waiter after it was entered there. In the other order it could miss
+                // both.
+                self.poller.waiters.revoked(lock, owner, token);
+                self.holds.revoked(lock, owner, token);
+            }
+            None => tracing::debug!("an unknown message on this client's channel"),
+        }
+    }
+
+    /// Every wait asks and every watched hold is renewed before any new acquire uses the connection.
+    fn resumed(self: Arc<Self>, keys: ServedKeys) -> BoxFuture<'static, ()> {
+        async move {
+            let names = self.poller.waiters.names().into_iter().filter(|name| keys.contains(&name.lock));
+            let polls = names.map(|name| {
+                let poller = self.poller.clone();
+                async move { poller.poll(&name).await }.boxed()
+            });
+            let holds = self.holds.owners.holds().into_iter();
+            let renewed = holds.filter(|hold| hold.is_renewed() && keys.contains(&hold.entry.keys.lock));
+            let renewals = renewed.map(|hold| {
+                async move {
+                    let _ = watchdog::renew(&hold, None).await;
+                }
+                .boxed()
+            });
+            let all: Vec<_> = polls.chain(renewals).collect();
+            stream::iter(all).for_each_concurrent(RESUMED_TOGETHER, |check| check).await;
+        }
+        .boxed()
+    }
+}

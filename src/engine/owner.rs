@@ -1,0 +1,50 @@
+//! Who may hold a lock.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Who holds a lock. Calls under the same owner re-enter what that owner holds; calls under
+/// different owners exclude each other.
+///
+/// An owner is a number of this process that is never used twice. It has nothing to do with tasks or
+/// threads: [`owner::scope`](crate::owner::scope) binds one to a future, and
+/// [`Owner::scope`](crate::Owner::scope) carries it over a `spawn`.
+///
+/// ```
+/// use fairlock::{Owner, owner};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let me = Owner::new();
+/// let task = tokio::spawn(me.scope(async move { owner::current() == Some(me) }));
+/// assert!(task.await.unwrap());
+/// # });
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner(u64);
+
+impl Owner {
+    /// A new owner, different from every other one of this process.
+    ///
+    /// ```
+    /// assert_ne!(fairlock::Owner::new(), fairlock::Owner::new());
+    /// ```
+    #[allow(clippy::new_without_default)] // two calls give two owners, which is not what Default promises
+    pub fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({})", self.0)
+    }
+}

@@ -1,0 +1,130 @@
+//! The owners that hold or want a lock of this client. It does not know what a hold is.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::Semaphore;
+
+use super::owner::Owner;
+use crate::store::keys::Keys;
+
+/// Lock key and owner number.
+type EntryKey = (Arc<str>, u64);
+
+/// The entries in use; `H` is what an owner holds.
+#[derive(Debug)]
+pub struct OwnerTable<H> {
+    entries: Mutex<BTreeMap<EntryKey, Weak<OwnerEntry<H>>>>,
+}
+
+/// One owner at one lock of one client.
+#[derive(Debug)]
+pub struct OwnerEntry<H> {
+    table: Arc<OwnerTable<H>>,
+    pub keys: Arc<Keys>,
+    pub owner: Owner,
+    pub owner_id: Arc<str>,
+    /// The owner's turn at the server: one request at a time, so that counts cannot overtake each
+    /// other (P4). A request without an answer keeps the turn until its outcome is known. Two
+    /// branches of one scope meet here: the second one waits, then re-enters.
+    pub turn: Arc<Semaphore>,
+    /// The call that has the turn waits in the queue, which may take long.
+    queueing: AtomicBool,
+    /// Weak: guards and releases under way keep a hold alive, the entry does not.
+    hold: Mutex<Weak<H>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code panics while it holds one of these; if it did, the data would still be whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<H> OwnerTable<H> {
+    pub fn new() -> Self {
+        Self { entries: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// The entry of this owner at this lock, a new one if there is none.
+    pub fn entry(self: &Arc<Self>, keys: &Arc<Keys>, owner: Owner, client: &str) -> Arc<OwnerEntry<H>> {
+        let mut entries = lock(&self.entries);
+        let key: EntryKey = (keys.lock.clone(), owner.number());
+        if let Some(entry) = entries.get(&key).and_then(Weak::upgrade) {
+            return entry;
+        }
+        let entry = Arc::new(OwnerEntry {
+            table: self.clone(),
+            keys: keys.clone(),
+            owner,
+            owner_id: [client, ":", &owner.number().to_string()].concat().into(),
+            turn: Arc::new(Semaphore::new(1)),
+            queueing: AtomicBool::new(false),
+            hold: Mutex::new(Weak::new()),
+        });
+        entries.insert(key, Arc::downgrade(&entry));
+        entry
+    }
+
+    /// What this owner holds at this lock.
+    pub fn hold_of(&self, lock_key: &str, owner: Owner) -> Option<Arc<H>> {
+        let entry = lock(&self.entries).get(&(lock_key.into(), owner.number())).and_then(Weak::upgrade);
+        entry.and_then(|entry| entry.hold())
+    }
+
+    /// What owners of this client hold at this lock, among the oldest `most` that hold or want it.
+    pub fn holds_at(&self, lock_key: &str, most: usize) -> Vec<Arc<H>> {
+        let from: EntryKey = (lock_key.into(), 0);
+        let to = (from.0.clone(), u64::MAX);
+        // Collected first: dropping the last reference to an entry takes the lock on the table.
+        let oldest: Vec<_> =
+            lock(&self.entries).range(from..=to).take(most).filter_map(|(_, entry)| entry.upgrade()).collect();
+        oldest.iter().filter_map(|entry| entry.hold()).collect()
+    }
+
+    /// All holds of this client.
+    pub fn holds(&self) -> Vec<Arc<H>> {
+        let entries: Vec<_> = lock(&self.entries).values().filter_map(Weak::upgrade).collect();
+        entries.iter().filter_map(|entry| entry.hold()).collect()
+    }
+}
+
+impl<H> OwnerEntry<H> {
+    pub fn hold(&self) -> Option<Arc<H>> {
+        lock(&self.hold).upgrade()
+    }
+
+    pub fn set_hold(&self, hold: &Arc<H>) {
+        *lock(&self.hold) = Arc::downgrade(hold);
+    }
+
+    /// Whether a call of this owner waits in the queue at this moment.
+    pub fn is_queueing(&self) -> bool {
+        self.queueing.load(Ordering::Relaxed)
+    }
+
+    /// Makes [`is_queueing`](Self::is_queueing) true until the returned value is dropped.
+    pub fn queueing(&self) -> Queueing<'_> {
+        self.queueing.store(true, Ordering::Relaxed);
+        Queueing(&self.queueing)
+    }
+}
+
+pub struct Queueing<'a>(&'a AtomicBool);
+
+impl Drop for Queueing<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+impl<H> Drop for OwnerEntry<H> {
+    fn drop(&mut self) {
+        let key = (self.keys.lock.clone(), self.owner.number());
+        let mut entries = lock(&self.table.entries);
+        // Another thread may have made a new entry between our last reference and this line. That one
+        // must stay.
+        if entries.get(&key).is_some_and(|entry| entry.strong_count() == 0) {
+            entries.remove(&key);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Single requests that hold nothing and wait for nothing.
+
+use std::sync::Arc;
+
+use tokio::time::sleep;
+
+use super::cleanup;
+use super::context::{Context, RETRY_PAUSE};
+use crate::store::error::RequestError;
+use crate::store::keys::Keys;
+use crate::store::verbs::force_unlock::{ForceUnlock, ForceUnlocked};
+use crate::store::verbs::inspect::{Inspect, Inspected};
+
+/// Ends the present hold. Returns whether there was one.
+pub async fn force_unlock(context: &Arc<Context>, keys: &Arc<Keys>) -> Result<bool, RequestError> {
+    if context.closing.is_cancelled() {
+        return Err(RequestError::Closed);
+    }
+    loop {
+        let answer = (ForceUnlock { keys }).run(&context.runner).await?;
+        let (held, more) = match answer.body {
+            ForceUnlocked::Freed { more } => (true, more),
+            ForceUnlocked::Free { more } => (false, more),
+            // It did nothing, so it may be repeated. The answer has corrected our estimate of the
+            // server's clock.
+            ForceUnlocked::Late => {
+                sleep(RETRY_PAUSE).await;
+                continue;
+            }
+        };
+        if more {
+            cleanup::clear_dead_tickets(context, keys);
+        }
+        return Ok(held);
+    }
+}
+
+/// Who holds the lock, and the first `most` of those who wait.
+pub async fn inspect(context: &Context, keys: &Keys, most: u32) -> Result<Inspected, RequestError> {
+    if context.closing.is_cancelled() {
+        return Err(RequestError::Closed);
+    }
+    Ok((Inspect { keys, most }).run(&context.runner).await?.body)
+}

@@ -1,0 +1,79 @@
+//! Items with due times, soonest first. It does not know what the items are.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use crate::store::clock::now;
+
+/// What is due when. One task serves all items: most holds end before their first renewal, and must
+/// not cost a task each.
+#[derive(Debug)]
+pub struct Schedule<T> {
+    state: Mutex<State<T>>,
+    /// Notified when the task must come sooner than it plans to, and when the schedule is dropped.
+    sooner: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    /// By due time and id. Weak: an item that is gone needs no service.
+    due: BTreeMap<(Instant, u64), Weak<T>>,
+    /// When the task comes by itself. The item it comes for may have been removed since: leaving the
+    /// plan as it is means that short holds do not wake the task each time.
+    planned: Option<Instant>,
+}
+
+impl<T> Schedule<T> {
+    pub fn new() -> Self {
+        let state = Mutex::new(State { due: BTreeMap::new(), planned: None });
+        Self { state, sooner: Arc::new(Notify::new()) }
+    }
+
+    pub fn insert(&self, due: Instant, id: u64, item: &Arc<T>) {
+        let mut state = self.state();
+        state.due.insert((due, id), Arc::downgrade(item));
+        if state.planned.is_none_or(|planned| due < planned) {
+            state.planned = Some(due);
+            self.sooner.notify_one();
+        }
+    }
+
+    pub fn remove(&self, due: Instant, id: u64) {
+        self.state().due.remove(&(due, id));
+    }
+
+    /// Removes and returns what is due, and says when the next item is.
+    pub fn take_due(&self) -> (Vec<Arc<T>>, Option<Instant>) {
+        let mut state = self.state();
+        let later = state.due.split_off(&(now() + Duration::from_nanos(1), 0));
+        let due = std::mem::replace(&mut state.due, later);
+        state.planned = state.due.first_key_value().map(|((next, _), _)| *next);
+        let planned = state.planned;
+        drop(state);
+        (due.into_values().filter_map(|item| item.upgrade()).collect(), planned)
+    }
+
+    /// For the task that serves this schedule, which must not keep it alive.
+    pub fn sooner(&self) -> Arc<Notify> {
+        self.sooner.clone()
+    }
+
+    #[cfg(all(test, feature = "embedded"))]
+    pub fn len(&self) -> usize {
+        self.state().due.len()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Drop for Schedule<T> {
+    fn drop(&mut self) {
+        self.sooner.notify_one();
+    }
+}

@@ -1,0 +1,16 @@
+//! Where code runs, to recognise a task that waits for itself.
+
+use std::thread::ThreadId;
+
+/// A task may move between threads. Code outside of any task belongs to its thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskOrThread {
+    Task(tokio::task::Id),
+    Thread(ThreadId),
+}
+
+impl TaskOrThread {
+    pub fn current() -> Self {
+        tokio::task::try_id().map_or_else(|| Self::Thread(std::thread::current().id()), Self::Task)
+    }
+}

@@ -1,0 +1,257 @@
+//! The attempts of this client that wait: what each of them knows, and which names are polled for.
+//!
+//! A push is a hint, the state on the server is the truth (P9). A waiter registers before it sends
+//! anything, because its grant may arrive before the reply that says "queued".
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::lease::{Grant, Queued};
+use super::task_or_thread::TaskOrThread;
+use crate::store::clock::now;
+use crate::store::error::Refusal;
+use crate::store::keys::{Keys, ticket};
+
+/// One attempt that may be granted the lock.
+#[derive(Debug)]
+pub struct Waiter {
+    pub seq: u64,
+    owner_id: Arc<str>,
+    pub lease: Duration,
+    /// Where the caller runs, for the warning about a task that waits for itself.
+    pub caller: TaskOrThread,
+    pub keys: Arc<Keys>,
+    state: Mutex<WaiterState>,
+    notify: Notify,
+}
+
+#[derive(Debug, Default)]
+struct WaiterState {
+    /// The last pushed grant.
+    pushed: Option<Grant>,
+    /// The last answer "queued".
+    queued: Option<Queued>,
+    outcome: Option<WaitOutcome>,
+    /// The greatest token of this owner that was ended by force; 0: none.
+    revoked: u64,
+}
+
+/// What a waiter has to act upon.
+#[derive(Debug, Clone)]
+pub enum WaitOutcome {
+    /// A poll found that it owns the lock, for this long from when the poll was sent.
+    Granted { token: u64, sent: Instant, lease_left: Duration },
+    /// A pushed grant that may be relied on until then (R7).
+    Trusted { token: u64, until: Instant },
+    /// A pushed grant that came too late to be trusted: ask.
+    Confirm { token: u64 },
+    /// The ticket has no place in the queue.
+    NoPlace,
+    /// Polls are refused, and not for a passing reason.
+    Refused(Box<Refusal>),
+}
+
+impl Waiter {
+    /// Resolves when there is something to act upon.
+    pub async fn outcome(&self) -> WaitOutcome {
+        loop {
+            // `notify_one` keeps a permit when nothing is listening, so that a change between this
+            // look and the await is not missed.
+            if let Some(outcome) = self.take_outcome() {
+                return outcome;
+            }
+            self.notify.notified().await;
+        }
+    }
+
+    fn take_outcome(&self) -> Option<WaitOutcome> {
+        let mut state = self.state();
+        if let Some(outcome) = state.outcome.take() {
+            return Some(outcome);
+        }
+        let queued = state.queued?;
+        let grant = state.pushed.take()?;
+        if let Some(until) = queued.trust(grant, now()) {
+            return Some(WaitOutcome::Trusted { token: grant.token, until });
+        }
+        // At or below the floor the grant is older than an answer that found the ticket queued, so it
+        // is over.
+        (grant.token > queued.floor).then_some(WaitOutcome::Confirm { token: grant.token })
+    }
+
+    fn state(&self) -> MutexGuard<'_, WaiterState> {
+        lock(&self.state)
+    }
+
+    /// Not stored: waiters are many.
+    pub fn ticket(&self) -> String {
+        ticket(&self.owner_id, self.seq)
+    }
+
+    pub fn has_ticket(&self, ticket: &str) -> bool {
+        let split = ticket.rsplit_once(':');
+        split.is_some_and(|(owner, seq)| *owner == *self.owner_id && seq.parse() == Ok(self.seq))
+    }
+
+    pub fn is_revoked(&self, token: u64) -> bool {
+        self.state().revoked >= token
+    }
+
+    pub fn set_queued(&self, queued: Queued) {
+        self.update(|state| {
+            // Answers may overtake each other. Only the answer to a later request moves the trust on.
+            if state.queued.is_none_or(|known| known.asked <= queued.asked) {
+                state.queued = Some(queued);
+            }
+        });
+    }
+
+    pub fn set_outcome(&self, outcome: WaitOutcome) {
+        self.update(|state| state.outcome = Some(outcome));
+    }
+
+    fn update(&self, change: impl FnOnce(&mut WaiterState)) {
+        change(&mut self.state());
+        self.notify.notify_one();
+    }
+}
+
+/// The waiters of one client.
+#[derive(Debug, Default)]
+pub struct Waiters {
+    /// By seq, which is unique within a client. From before the first request until the attempt ends.
+    waiters: Mutex<BTreeMap<u64, Arc<Waiter>>>,
+    /// Those with a place in the queue, by lock key. A name is here exactly while its poller runs.
+    queues: Mutex<BTreeMap<Arc<str>, Queue>>,
+}
+
+/// The waiters of one name that the server has queued.
+#[derive(Debug)]
+struct Queue {
+    keys: Arc<Keys>,
+    waiters: BTreeMap<u64, Arc<Waiter>>,
+    next_poll: Instant,
+    /// Notified when `next_poll` came nearer, and when the last waiter left.
+    sooner: Arc<Notify>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code panics while it holds one of these; if it did, the data would still be whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Waiters {
+    /// Must come before the first request of this attempt.
+    pub fn register(&self, keys: &Arc<Keys>, seq: u64, owner_id: &Arc<str>, lease: Duration) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter {
+            seq,
+            owner_id: owner_id.clone(),
+            lease,
+            caller: TaskOrThread::current(),
+            keys: keys.clone(),
+            state: Mutex::default(),
+            notify: Notify::new(),
+        });
+        lock(&self.waiters).insert(seq, waiter.clone());
+        waiter
+    }
+
+    pub fn deregister(&self, waiter: &Waiter) {
+        lock(&self.waiters).remove(&waiter.seq);
+        if let Some(queue) = lock(&self.queues).get_mut(&waiter.keys.lock) {
+            queue.waiters.remove(&waiter.seq);
+            if queue.waiters.is_empty() {
+                queue.sooner.notify_one();
+            }
+        }
+    }
+
+    /// The server has given it a place: from now on it is polled for, at `due` or sooner. True if this
+    /// is the first waiter of its name, so that a poller must be started.
+    #[must_use]
+    pub fn enqueue(&self, waiter: &Arc<Waiter>, due: Instant) -> bool {
+        let mut queues = lock(&self.queues);
+        if let Some(queue) = queues.get_mut(&waiter.keys.lock) {
+            queue.waiters.insert(waiter.seq, waiter.clone());
+            queue.poll_by(due);
+            return false;
+        }
+        let queue = Queue {
+            keys: waiter.keys.clone(),
+            waiters: BTreeMap::from([(waiter.seq, waiter.clone())]),
+            next_poll: due,
+            sooner: Arc::new(Notify::new()),
+        };
+        queues.insert(waiter.keys.lock.clone(), queue);
+        true
+    }
+
+    /// Makes the poller of this name ask by `due`.
+    pub fn poll_by(&self, lock_key: &str, due: Instant) {
+        if let Some(queue) = lock(&self.queues).get_mut(lock_key) {
+            queue.poll_by(due);
+        }
+    }
+
+    /// The waiters to poll for, oldest first. The next poll is due at `next` unless somebody asks for
+    /// an earlier one while this one is under way.
+    pub fn begin_poll(&self, lock_key: &str, next: Instant) -> Vec<Arc<Waiter>> {
+        let mut queues = lock(&self.queues);
+        let Some(queue) = queues.get_mut(lock_key) else { return Vec::new() };
+        queue.next_poll = next;
+        queue.waiters.values().cloned().collect()
+    }
+
+    /// When to poll next, and what is notified when that changes. `None` when no waiter is left: then
+    /// the name is forgotten, and its poller must end.
+    pub fn next_poll(&self, lock_key: &str) -> Option<(Instant, Arc<Notify>)> {
+        let mut queues = lock(&self.queues);
+        let queue = queues.get(lock_key)?;
+        if queue.waiters.is_empty() {
+            queues.remove(lock_key);
+            return None;
+        }
+        Some((queue.next_poll, queue.sooner.clone()))
+    }
+
+    /// The names that are polled for.
+    pub fn names(&self) -> Vec<Arc<Keys>> {
+        lock(&self.queues).values().map(|queue| queue.keys.clone()).collect()
+    }
+
+    /// A grant was pushed.
+    pub fn granted(&self, ticket: &str, grant: Grant) {
+        let seq = ticket.rsplit(':').next().and_then(|seq| seq.parse().ok());
+        let waiter = seq.and_then(|seq: u64| lock(&self.waiters).get(&seq).cloned());
+        // No such waiter: its attempt has ended, and the leave of that attempt passes the lock on.
+        if let Some(waiter) = waiter.filter(|waiter| waiter.has_ticket(ticket)) {
+            waiter.update(|state| {
+                if state.pushed.is_none_or(|known| known.token < grant.token) {
+                    state.pushed = Some(grant);
+                }
+            });
+        }
+    }
+
+    /// A hold that is about to begin here was ended by force. It finds that out as it begins.
+    pub fn revoked(&self, lock_key: &str, owner: &str, token: u64) {
+        let waiters = lock(&self.waiters);
+        let theirs = |waiter: &&Arc<Waiter>| *waiter.owner_id == *owner && *waiter.keys.lock == *lock_key;
+        for waiter in waiters.values().filter(theirs) {
+            let mut state = waiter.state();
+            state.revoked = state.revoked.max(token);
+        }
+    }
+}
+
+impl Queue {
+    fn poll_by(&mut self, due: Instant) {
+        if due < self.next_poll {
+            self.next_poll = due;
+            self.sooner.notify_one();
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Renews each hold when it is due, until its final unlock.
+//!
+//! A renewal has three outcomes (R12): renewed, lost, and unknown, which is retried. Only "lost" or
+//! the local deadline ends a hold. A server that does not answer does not.
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+use tokio::time::{sleep_until, timeout_at};
+
+use super::error::Loss;
+use super::hold::{Hold, Holds};
+use super::lease;
+use crate::store::clock::now;
+use crate::store::error::RequestError;
+use crate::store::verbs::renew::{Renew, Renewed};
+
+/// How a renewal ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    Renewed,
+    Lost,
+    Unknown,
+}
+
+/// Starts the one task that serves all holds of a client. It ends with the client.
+pub fn start(holds: &Arc<Holds>) {
+    let closing = holds.context.closing.clone();
+    let serve = serve(Arc::downgrade(holds), holds.schedule.sooner());
+    holds.context.spawn(async move {
+        let _ = closing.run_until_cancelled(serve).await;
+    });
+}
+
+async fn serve(holds: Weak<Holds>, sooner: Arc<Notify>) {
+    while let Some(holds) = holds.upgrade() {
+        let (due, next) = holds.schedule.take_due();
+        for hold in due {
+            holds.context.spawn(attend(hold));
+        }
+        // Asleep, this task must not keep the client alive.
+        drop(holds);
+        tokio::select! {
+            // In this order, so that the simulator can repeat a run.
+            biased;
+            () = sooner.notified() => {}
+            () = sleep_until_any(next) => {}
+        }
+    }
+}
+
+async fn sleep_until_any(next: Option<Instant>) {
+    match next {
+        Some(next) => sleep_until(next.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Renews a hold that is due, with retries, and reports the loss at its deadline.
+async fn attend(hold: Arc<Hold>) {
+    let done = hold.done.clone();
+    done.run_until_cancelled(async {
+        if hold.renewed_until().is_some_and(|last| last <= now()) {
+            tracing::warn!(name = %hold.entry.keys.name, "held for max_hold: the lease is not renewed again");
+            return hold.clone().expire_at_deadline().await;
+        }
+        let only = hold.renewed().is_none().then_some(hold.attempt);
+        // A fixed lease that began by a trusted push is confirmed once and never renewed again. With
+        // max_hold reached meanwhile the hold still goes back on the schedule, to report the loss.
+        if renew_until_known(&hold, only).await && hold.is_watched() {
+            hold.schedule_renewal();
+        }
+    })
+    .await;
+}
+
+/// Renews with retries until the deadline. False when the hold ended.
+async fn renew_until_known(hold: &Hold, only: Option<u64>) -> bool {
+    while hold.expire_if_due().is_none() {
+        // Bounded by the deadline: the loss is reported in time even if this renewal hangs (P8).
+        let outcome = timeout_at(hold.deadline().into(), renew(hold, only)).await;
+        match outcome.unwrap_or(Renewal::Unknown) {
+            Renewal::Renewed => return true,
+            Renewal::Lost => return false,
+            Renewal::Unknown => pause(hold).await,
+        }
+    }
+    false
+}
+
+async fn pause(hold: &Hold) {
+    let pause = lease::retry_pause(hold.lease());
+    sleep_until((now() + pause).min(hold.deadline()).into()).await;
+}
+
+/// One renewal, within the operation time-out. Moves the hold's deadline, or ends the hold.
+///
+/// `only`: for the first renewal after a trusted push, which sets the wanted lease; see renew.lua.
+pub async fn renew(hold: &Hold, only: Option<u64>) -> Renewal {
+    let entry = &hold.entry;
+    let wanted = hold.lease();
+    let renew = Renew { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, lease: wanted, only };
+    match renew.run(&hold.context().runner).await {
+        Ok(answer) => match answer.body {
+            Renewed::Renewed { lease_left } => {
+                hold.extend(answer.sent, lease::deadline_told(answer.sent, lease_left, wanted));
+                Renewal::Renewed
+            }
+            // The final release overtook this renewal: that is no loss.
+            Renewed::Lost if hold.done.is_cancelled() => Renewal::Lost,
+            Renewed::Lost => {
+                hold.lose(Loss::Gone);
+                Renewal::Lost
+            }
+        },
+        Err(RequestError::Refused(refusal)) => {
+            tracing::warn!(name = %entry.keys.name, %refusal, "a renewal was refused; retrying until the lease ends");
+            Renewal::Unknown
+        }
+        Err(_) => Renewal::Unknown,
+    }
+}

@@ -1,0 +1,73 @@
+//! What the server knows of a lock.
+
+use std::time::{Duration, Instant};
+
+use crate::store::verbs::inspect::{Inspected, QueueEntry};
+
+/// Who holds a lock and who waits, as of one instant on the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockStatus {
+    /// The holder, if any.
+    pub holder: Option<Holder>,
+    /// Those who wait, first in line first; at most 100.
+    pub queue: Vec<Waiter>,
+    /// How many tickets there are, including those beyond the first 100 and those about to expire.
+    pub waiters: u64,
+}
+
+/// A holder, as the server knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// `<client id>:<number>`
+    pub owner: String,
+    /// Its holds, including nested ones.
+    pub holds: u32,
+    /// Its fencing token.
+    pub token: u64,
+    /// The label of its client.
+    pub label: String,
+    /// When its lease ends unless it is renewed.
+    pub lease_left: Duration,
+}
+
+/// A waiter, as the server knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiter {
+    /// 1 is next.
+    pub position: usize,
+    /// `<client id>:<number>`
+    pub owner: String,
+    /// The label of its client.
+    pub label: String,
+    /// When it loses its place unless the server hears from it, on this machine's clock.
+    pub deadline: Instant,
+}
+
+impl LockStatus {
+    pub(crate) fn new(asked: Instant, inspected: Inspected) -> Self {
+        let holder = (!inspected.owner.is_empty()).then(|| Holder {
+            owner: inspected.owner,
+            holds: inspected.holds,
+            token: inspected.token,
+            label: inspected.label,
+            lease_left: inspected.lease_left.unwrap_or_default(),
+        });
+        let waiter = |(index, entry)| Waiter::new(index + 1, asked, entry);
+        let queue = inspected.queue.into_iter().enumerate().map(waiter).collect();
+        Self { holder, queue, waiters: inspected.waiters }
+    }
+}
+
+impl Waiter {
+    fn new(position: usize, asked: Instant, entry: QueueEntry) -> Self {
+        Self {
+            position,
+            owner: entry.ticket.rsplit_once(':').map_or_else(String::new, |(owner, _)| owner.to_owned()),
+            label: entry.label,
+            deadline: asked + entry.deadline_in,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! One run of a script: its keys and arguments.
+
+use std::time::Duration;
+
+use super::clock::millis;
+use super::script::Script;
+
+/// One run of a script.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    pub script: &'static Script,
+    /// KEYS; the first one is always the lock's own key.
+    pub keys: &'a [&'a str],
+    /// ARGV without the first one, which is the number of the request.
+    pub args: &'a [Arg<'a>],
+}
+
+impl<'a> Call<'a> {
+    pub fn new(script: &'static Script, keys: &'a [&'a str], args: &'a [Arg<'a>]) -> Self {
+        Self { script, keys, args }
+    }
+
+    /// The key that says which server is asked.
+    pub fn lock_key(&self) -> &'a str {
+        self.keys.first().copied().unwrap_or_default()
+    }
+}
+
+/// A value of ARGV.
+#[derive(Debug, Clone, Copy)]
+pub enum Arg<'a> {
+    Text(&'a str),
+    Int(i64),
+}
+
+impl Arg<'_> {
+    /// Its length as text, or a little more.
+    pub fn len_at_most(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Int(_) => 20,
+        }
+    }
+}
+
+/// A value of KEYS under its name in the script's header. The name is not sent: tests/house.rs reads
+/// it in the source, and compares names and order with the header.
+pub fn key<'a>(_name: &'static str, key: &'a str) -> &'a str {
+    key
+}
+
+/// A value of ARGV under its name in the script's header, which is checked in the same way.
+pub fn arg<'a>(_name: &'static str, value: impl Into<Arg<'a>>) -> Arg<'a> {
+    value.into()
+}
+
+impl<'a> From<&'a str> for Arg<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl<'a> From<&'a String> for Arg<'a> {
+    fn from(text: &'a String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<i64> for Arg<'_> {
+    fn from(number: i64) -> Self {
+        Self::Int(number)
+    }
+}
+
+impl From<u64> for Arg<'_> {
+    fn from(number: u64) -> Self {
+        Self::Int(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<u32> for Arg<'_> {
+    fn from(number: u32) -> Self {
+        Self::Int(number.into())
+    }
+}
+
+impl From<bool> for Arg<'_> {
+    fn from(flag: bool) -> Self {
+        Self::Int(flag.into())
+    }
+}
+
+impl From<Duration> for Arg<'_> {
+    fn from(duration: Duration) -> Self {
+        Self::Int(millis(duration))
+    }
+}

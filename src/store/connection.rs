@@ -1,0 +1,115 @@
+//! One RESP3 connection to Redis or Valkey: sends scripts, reads replies, hears pushes.
+
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value};
+use tokio_util::sync::CancellationToken;
+
+use super::call::{Arg, Call};
+use super::error::{Disconnected, Refusal, RequestError};
+use super::link;
+use super::reply::{Field, Malformed};
+use super::script::Script;
+
+#[derive(Clone)]
+pub struct Connection {
+    pub io: MultiplexedConnection,
+    pub dead: CancellationToken,
+}
+
+impl link::Connection for Connection {
+    fn dead(&self) -> &CancellationToken {
+        &self.dead
+    }
+}
+
+impl Connection {
+    /// EVALSHA; a server that does not know the script is sent its text once.
+    pub async fn evaluate(&mut self, hash: &str, call: Call<'_>, request: u64) -> Result<Vec<Field>, RequestError> {
+        let value = match self.send(&command("EVALSHA", hash, call, request)).await {
+            // NOSCRIPT ran nothing, so the EVAL is the first copy of this request, not a second one.
+            Err(RequestError::Refused(refusal)) if refusal.code == "NOSCRIPT" => {
+                self.send(&command("EVAL", &call.script.source, call, request)).await
+            }
+            outcome => outcome,
+        };
+        fields(value?).map_err(|error| RequestError::Unanswered(Arc::new(error)))
+    }
+
+    pub async fn send(&mut self, command: &redis::Cmd) -> Result<Value, RequestError> {
+        let outcome = tokio::select! {
+            outcome = self.io.send_packed_command(command) => outcome.and_then(Value::extract_error),
+            // What is in flight on a dead connection may have run. Say so now: waiting for the
+            // time-out would only delay the retry.
+            () = self.dead.cancelled() => return Err(RequestError::Unanswered(Arc::new(Disconnected))),
+        };
+        outcome.map_err(|error| match refusal(&error) {
+            Some(refusal) => RequestError::Refused(refusal),
+            None => {
+                self.dead.cancel();
+                RequestError::Unanswered(Arc::new(error))
+            }
+        })
+    }
+}
+
+/// The server's own error, as opposed to one of the connection.
+pub fn refusal(error: &RedisError) -> Option<Refusal> {
+    let code = error.code().or_else(|| (error.kind() == ErrorKind::AuthenticationFailed).then_some("WRONGPASS"))?;
+    Some(Refusal { code: code.to_owned(), message: error.detail().unwrap_or_default().to_owned() })
+}
+
+/// What EVALSHA calls a script.
+pub fn hash(script: &Script) -> String {
+    redis::Script::new(&script.source).get_hash().to_owned()
+}
+
+fn command(verb: &str, script: &str, call: Call<'_>, request: u64) -> redis::Cmd {
+    let keys: usize = call.keys.iter().map(|key| key.len()).sum();
+    let args: usize = call.args.iter().map(Arg::len_at_most).sum();
+    // Allocated once: growing it argument by argument cost more than the rest of a call here.
+    let mut command = redis::Cmd::with_capacity(4 + call.keys.len() + call.args.len(), 40 + script.len() + keys + args);
+    command.arg(verb).arg(script).arg(call.keys.len()).arg(call.keys).arg(request);
+    for arg in call.args {
+        match arg {
+            Arg::Text(text) => command.arg(text),
+            Arg::Int(number) => command.arg(number),
+        };
+    }
+    command
+}
+
+fn fields(value: Value) -> Result<Vec<Field>, Malformed> {
+    let Value::Array(values) = value else {
+        return Err(Malformed(format!("{value:?} where an array is expected")));
+    };
+    let field = |value| match value {
+        Value::Int(number) => Ok(Field::Int(number)),
+        Value::BulkString(bytes) => Ok(Field::Text(bytes)),
+        Value::SimpleString(text) => Ok(Field::Text(text.into_bytes())),
+        Value::Okay => Ok(Field::Text(b"OK".to_vec())),
+        other => Err(Malformed(format!("{other:?} inside an array"))),
+    };
+    values.into_iter().map(field).collect()
+}
+
+/// Handles what the server sends unasked. It runs inside the connection's driver, so it must not
+/// block.
+pub fn on_push(
+    dead: CancellationToken,
+    message: impl Fn(&[u8]) + Send + Sync,
+) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync {
+    move |push: PushInfo| {
+        match push.kind {
+            PushKind::Disconnection => dead.cancel(),
+            PushKind::Message => {
+                if let Some(Value::BulkString(payload)) = push.data.get(1) {
+                    message(payload);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! What can go wrong around an embedded server; for simulators.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A background task of a client.
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How one copy of a request is delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    /// How long the request takes to the server.
+    pub request: Duration,
+    /// How long the reply takes to the client; `None`: it is lost.
+    pub reply: Option<Duration>,
+}
+
+impl Delivery {
+    /// No delay, nothing lost.
+    pub const AT_ONCE: Self = Self { request: Duration::ZERO, reply: Some(Duration::ZERO) };
+}
+
+/// A message that a script sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Published {
+    /// A client's own channel.
+    pub channel: String,
+    /// `grant …` or `revoked …`, see `lua/`.
+    pub message: String,
+    /// Whether the client was connected.
+    pub heard: bool,
+}
+
+/// A script that has run, with everything that went over the line.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Ran<'a> {
+    /// The id of the client that asked.
+    pub client: &'a str,
+    /// The name of a file in `lua/`.
+    pub script: &'static str,
+    /// KEYS
+    pub keys: &'a [String],
+    /// ARGV
+    pub args: &'a [String],
+    /// The answer, or the server's refusal.
+    pub reply: Result<Vec<String>, String>,
+    /// What it published.
+    pub published: &'a [Published],
+    /// When the client sent it.
+    pub sent: std::time::Instant,
+    /// The server's clock when it ran, in microseconds since 1970.
+    pub at: i64,
+}
+
+/// What happens to messages, clocks and processes around an [`EmbeddedServer`](crate::EmbeddedServer).
+/// By default nothing goes wrong.
+///
+/// The methods are called in the order of events. On a single-threaded runtime with paused time, an
+/// implementation that decides by a seed has the same run for the same seed.
+///
+/// ```
+/// use fairlock::embedded::{Faults, Trip};
+/// use fairlock::{EmbeddedServer, LockClient, LockError};
+/// use std::time::Duration;
+///
+/// /// Every answer is lost.
+/// struct Deaf;
+///
+/// impl Faults for Deaf {
+///     fn request(&self, _client: &str, _script: &str) -> Vec<Delivery> {
+///         vec![Trip { back: None, ..Delivery::AT_ONCE }]
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = LockClient::builder().embedded(&server(EveryReplyIsLost))?;
+/// let outcome = client.lock("x").lock_timeout(Duration::from_secs(9)).await;
+/// assert!(matches!(outcome, Err(LockError::Unreachable(_))));
+/// # Ok(()) }
+/// ```
+pub trait Faults: Send + Sync + 'static {
+    /// The copies of a request that are sent. None: the request is lost.
+    fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
+        let _ = (client, script);
+        vec![Delivery::AT_ONCE]
+    }
+
+    /// The delays of the copies of a pushed message. None: the message is lost.
+    fn push(&self, client: &str) -> Vec<Duration> {
+        let _ = client;
+        vec![Duration::ZERO]
+    }
+
+    /// The server's refusal of a request that has arrived, such as `LOADING Redis is loading`. Then
+    /// nothing runs.
+    fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
+        let _ = (client, script);
+        None
+    }
+
+    /// How long a client that lost its connection needs for another one.
+    fn reconnect(&self, client: &str) -> Duration {
+        let _ = client;
+        Duration::ZERO
+    }
+
+    /// What the server's clock shows after that much time.
+    fn server_time(&self, elapsed: Duration) -> Duration {
+        elapsed
+    }
+
+    /// Wraps a background task of a client, to delay it or end it.
+    fn spawn(&self, client: &str, task: Task) -> Task {
+        let _ = client;
+        task
+    }
+
+    /// A client's connection has begun, or ended.
+    fn connected(&self, client: &str, on: bool) {
+        let _ = (client, on);
+    }
+
+    /// A script has run.
+    fn ran(&self, ran: &Ran<'_>) {
+        let _ = ran;
+    }
+}
+
+/// So that a simulator can keep a handle to it.
+impl<F: Faults> Faults for Arc<F> {
+    fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
+        (**self).request(client, script)
+    }
+
+    fn push(&self, client: &str) -> Vec<Duration> {
+        (**self).push(client)
+    }
+
+    fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
+        (**self).refuse(client, script)
+    }
+
+    fn reconnect(&self, client: &str) -> Duration {
+        (**self).reconnect(client)
+    }
+
+    fn server_time(&self, elapsed: Duration) -> Duration {
+        (**self).server_time(elapsed)
+    }
+
+    fn spawn(&self, client: &str, task: Task) -> Task {
+        (**self).spawn(client, task)
+    }
+
+    fn connected(&self, client: &str, on: bool) {
+        (**self).connected(client, on);
+    }
+
+    fn ran(&self, ran: &Ran<'_>) {
+        (**self).ran(ran);
+    }
+}
+
+pub struct NoFaults;
+
+impl Faults for NoFaults {}
+

@@ -1,0 +1,11 @@
+//! The store inside this process: a server that runs the same scripts over keys in memory.
+
+mod engine;
+pub mod faults;
+mod keyspace;
+mod request;
+mod server;
+mod store;
+
+pub use server::EmbeddedServer;
+pub use store::EmbeddedStore;

@@ -1,0 +1,36 @@
+//! A call that outlives the future which made it.
+
+use std::iter::once;
+use std::time::Instant;
+
+use crate::store::call::{Arg, Call};
+use crate::store::clock::now;
+use crate::store::error::Refusal;
+use crate::store::reply::Field;
+use crate::store::script::Script;
+
+pub struct Request {
+    pub client: String,
+    pub script: &'static Script,
+    pub keys: Vec<String>,
+    pub args: Vec<String>,
+    pub sent: Instant,
+}
+
+pub type Answer = Result<Vec<Field>, Refusal>;
+
+impl Request {
+    pub fn new(client: &str, call: Call<'_>, request: u64) -> Self {
+        let text = |arg: &Arg<'_>| match arg {
+            Arg::Text(text) => (*text).to_owned(),
+            Arg::Int(number) => number.to_string(),
+        };
+        Self {
+            client: client.to_owned(),
+            script: call.script,
+            keys: call.keys.iter().map(ToString::to_string).collect(),
+            args: once(request.to_string()).chain(call.args.iter().map(text)).collect(),
+            sent: now(),
+        }
+    }
+}

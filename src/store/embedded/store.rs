@@ -1,0 +1,192 @@
+//! A client's connection to an [`EmbeddedServer`].
+//!
+//! By default a request takes no time and nothing is lost. `Faults` can change that.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, join};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use super::faults::Delivery;
+use super::request::{Answer, Request};
+use super::server::{Connection, EmbeddedServer, Pushes};
+use crate::store::call::Call;
+use crate::store::clock::ServerClock;
+use crate::store::error::{Cause, ConnectError, Disconnected, RequestError};
+use crate::store::keys;
+use crate::store::link::{Link, State};
+use crate::store::options::Options;
+use crate::store::reply::Field;
+use crate::store::{Listener, Priority, ServedKeys, SpawnHook, Store};
+
+pub struct EmbeddedStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: EmbeddedServer,
+    client: String,
+    channel: String,
+    operation_timeout: Duration,
+    link: Link<Connection>,
+    clock: ServerClock,
+}
+
+impl EmbeddedStore {
+    pub fn connect(server: &EmbeddedServer, options: &Options, client: &str) -> Result<Self, ConnectError> {
+        let channel = format!("{}{client}", keys::channel_prefix(&options.prefix));
+        let (first, pushes) = server.attach(&channel).ok_or_else(|| ConnectError::Unreachable {
+            address: "the embedded server".into(),
+            cause: Arc::new(Disconnected),
+        })?;
+        let shared = Arc::new(Shared {
+            server: server.clone(),
+            client: client.to_owned(),
+            channel,
+            operation_timeout: options.operation_timeout,
+            link: Link::new(),
+            clock: ServerClock::new(),
+        });
+        shared.link.enter(State::Ready(first.clone()));
+        let supervisor = supervise(shared.clone(), first, pushes).boxed();
+        tokio::spawn(server.wrap_task(&shared.client, supervisor));
+        Ok(Self { shared })
+    }
+
+    /// For the background tasks of this client.
+    pub fn spawn_hook(&self) -> SpawnHook {
+        let (server, client) = (self.shared.server.clone(), self.shared.client.clone());
+        Arc::new(move |task| server.wrap_task(&client, task))
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// An embedded server is asked about every lock.
+impl Store for EmbeddedStore {
+    fn is_ready(&self, _lock_key: &str, priority: Priority) -> bool {
+        self.shared.link.connection(priority).is_some()
+    }
+
+    fn ready<'a>(&'a self, _lock_key: &'a str, priority: Priority) -> BoxFuture<'a, Result<(), RequestError>> {
+        self.shared.link.ready(priority).boxed()
+    }
+
+    fn fault(&self, _lock_key: &str) -> Cause {
+        self.shared.link.fault()
+    }
+
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Vec<Field>, RequestError>> {
+        self.shared.run(call, request).boxed()
+    }
+
+    fn distrust(&self, _lock_key: &str) {
+        self.shared.disconnect();
+    }
+
+    fn clock(&self, _lock_key: &str) -> &ServerClock {
+        &self.shared.clock
+    }
+
+    fn listen(&self, listener: Weak<dyn Listener>) {
+        self.shared.link.listen(listener);
+    }
+
+    fn close(&self) {
+        self.shared.disconnect();
+        self.shared.link.close();
+    }
+}
+
+impl Shared {
+    fn disconnect(&self) {
+        if let Some(connection) = self.link.connection(Priority::Urgent) {
+            self.server.detach(&connection);
+        }
+    }
+
+    async fn run(&self, call: Call<'_>, request: u64) -> Result<Vec<Field>, RequestError> {
+        let Some(connection) = self.link.connection(Priority::Urgent) else {
+            return Err(RequestError::NotSent(self.link.fault()));
+        };
+        let request = Request::new(&self.client, call, request);
+        let deliveries = self.server.deliveries(&request);
+        let unanswered = || RequestError::Unanswered(Arc::new(Disconnected));
+        if deliveries == [Delivery::AT_ONCE] {
+            let served = self.server.serve(&request);
+            // As a real connection would: a caller that never waits would let no other task run.
+            tokio::task::yield_now().await;
+            return served.ok_or_else(unanswered)?.map_err(RequestError::Refused);
+        }
+        let (answer, mut answers) = mpsc::channel(deliveries.len().max(1));
+        // Tasks of their own: what was sent arrives, even if the caller has stopped waiting.
+        let request = Arc::new(request);
+        for delivery in deliveries {
+            let (server, connection) = (self.server.clone(), connection.clone());
+            tokio::spawn(deliver(server, connection, request.clone(), delivery, answer.clone()));
+        }
+        tokio::select! {
+            biased;
+            () = connection.dead.cancelled() => Err(unanswered()),
+            // `answer` lives until here, so that this waits for the time-out if all copies are lost.
+            served = answers.recv() => served.ok_or_else(unanswered)?.map_err(RequestError::Refused),
+        }
+    }
+}
+
+/// One copy of a request.
+async fn deliver(
+    server: EmbeddedServer,
+    connection: Connection,
+    request: Arc<Request>,
+    delivery: Delivery,
+    answer: mpsc::Sender<Answer>,
+) {
+    sleep(delivery.request).await;
+    // A server that was shut down has dropped its connections with everything in them. One whose
+    // client has disconnected still receives what was sent before.
+    if !server.still_has_the_era_of(&connection) {
+        return;
+    }
+    let served = server.serve(&request);
+    if let (Some(served), Some(delay)) = (served, delivery.reply) {
+        sleep(delay).await;
+        // Fails if the caller has stopped waiting, or another copy was faster.
+        let _ = answer.try_send(served);
+    }
+}
+
+/// Keeps the connection until the store is closed.
+async fn supervise(shared: Arc<Shared>, first: Connection, pushes: Pushes) {
+    let stop = shared.link.stop.clone();
+    stop.run_until_cancelled(async {
+        receive(&shared, &first, pushes).await;
+        loop {
+            shared.link.enter(State::Down(Arc::new(Disconnected)));
+            let (connection, pushes) = shared.server.reattach(&shared.client, &shared.channel).await;
+            let resume = shared.link.resume(&connection, ServedKeys::All, shared.operation_timeout);
+            // At the same time: grants may arrive while the waits from before the break ask for them.
+            join(resume, receive(&shared, &connection, pushes)).await;
+        }
+    })
+    .await;
+}
+
+/// Passes pushes on until the connection is dead.
+async fn receive(shared: &Shared, connection: &Connection, mut pushes: Pushes) {
+    let messages = async {
+        while let Some(message) = pushes.recv().await {
+            if let Some(listener) = shared.link.listener() {
+                listener.pushed(&message);
+            }
+        }
+    };
+    connection.dead.run_until_cancelled(messages).await;
+}

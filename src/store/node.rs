@@ -1,0 +1,339 @@
+//! One server, Redis or Valkey, and the supervised connection to it.
+//!
+//! The redis crate's `ConnectionManager` does not fit: it reconnects twice under load, never
+//! subscribes again when it is idle, and stays with a demoted primary. Here one task owns the
+//! connection. It notices that the connection is dead, connects again without giving up, subscribes,
+//! lets the listener resume, and only then lets everybody use it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use redis::{AsyncConnectionConfig, ErrorKind, RedisError};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::backoff::Backoff;
+use super::call::{Call, arg, key};
+use super::clock::{ServerClock, now};
+use super::connection::{Connection, hash, on_push, refusal};
+use super::error::{Cause, ConnectError, Disconnected, NoAnswer, Refusal, RequestError};
+use super::keys::{self, Keys};
+use super::link::{Link, State};
+use super::options::Options;
+use super::reply::{Field, Fields};
+use super::url::Target;
+use super::verbs::{self, renew};
+use super::{Listener, Priority, ServedKeys, Store};
+
+/// The oldest server whose scripts know `#!lua` flags.
+const OLDEST: (u32, u32) = (7, 0);
+
+/// Everything that exists once per server.
+pub struct Node {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: redis::Client,
+    address: String,
+    operation_timeout: Duration,
+    channel: String,
+    /// A lock that no client can hold, for the probe.
+    probe: Keys,
+    /// What EVALSHA calls each script.
+    hashes: HashMap<&'static str, String>,
+    link: Link<Connection>,
+    /// When the server last answered anything.
+    heard: Mutex<Instant>,
+    clock: ServerClock,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("address", &self.shared.address).finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    /// Connects once, in bounded time, so that a wrong URL or password is reported at once. From then
+    /// on a task keeps the connection.
+    pub async fn connect(target: Target, options: &Options, client: &str) -> Result<Self, ConnectError> {
+        let (server, address) = target.open()?;
+        let shared = Arc::new(Shared {
+            server,
+            address,
+            operation_timeout: options.operation_timeout,
+            channel: format!("{}{client}", keys::channel_prefix(&options.prefix)),
+            probe: Keys::new(&options.prefix, ""),
+            hashes: verbs::ALL.iter().map(|script| (script.name, hash(script))).collect(),
+            link: Link::new(),
+            heard: Mutex::new(now()),
+            clock: ServerClock::new(),
+        });
+        let first = shared.establish().await?;
+        shared.link.enter(State::Ready(first.clone()));
+        tokio::spawn(supervise(shared.clone(), first));
+        Ok(Self { shared })
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A single server is asked about every lock.
+impl Store for Node {
+    fn is_ready(&self, _lock_key: &str, priority: Priority) -> bool {
+        self.shared.link.connection(priority).is_some()
+    }
+
+    fn ready<'a>(&'a self, _lock_key: &'a str, priority: Priority) -> BoxFuture<'a, Result<(), RequestError>> {
+        self.shared.link.ready(priority).boxed()
+    }
+
+    fn fault(&self, _lock_key: &str) -> Cause {
+        self.shared.link.fault()
+    }
+
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Vec<Field>, RequestError>> {
+        self.shared.run(call, request).boxed()
+    }
+
+    fn distrust(&self, _lock_key: &str) {
+        if let Some(connection) = self.shared.link.connection(Priority::Urgent) {
+            tracing::warn!(address = %self.shared.address, "a reply belongs to another request: reconnecting");
+            connection.dead.cancel();
+        }
+    }
+
+    fn clock(&self, _lock_key: &str) -> &ServerClock {
+        &self.shared.clock
+    }
+
+    fn listen(&self, listener: Weak<dyn Listener>) {
+        self.shared.link.listen(listener);
+    }
+
+    fn close(&self) {
+        self.shared.link.close();
+    }
+}
+
+impl Shared {
+    fn heard(&self) {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = now();
+    }
+
+    fn silent_for(&self) -> Duration {
+        now().saturating_duration_since(*self.heard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn run(&self, call: Call<'_>, request: u64) -> Result<Vec<Field>, RequestError> {
+        let Some(mut connection) = self.link.connection(Priority::Urgent) else {
+            return Err(RequestError::NotSent(self.link.fault()));
+        };
+        let outcome = self.evaluate(&mut connection, call, request).await;
+        if let Err(RequestError::Refused(refusal)) = &outcome
+            && refusal.means_another_primary()
+        {
+            connection.dead.cancel();
+        }
+        outcome
+    }
+
+    async fn evaluate(
+        &self,
+        connection: &mut Connection,
+        call: Call<'_>,
+        request: u64,
+    ) -> Result<Vec<Field>, RequestError> {
+        let hash = self.hashes.get(call.script.name).map_or("", String::as_str);
+        let outcome = connection.evaluate(hash, call, request).await;
+        // A refusal is an answer too.
+        if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {
+            self.heard();
+        }
+        outcome
+    }
+
+    /// Connects, checks that this server can serve, learns its time, and subscribes.
+    async fn establish(self: &Arc<Self>) -> Result<Connection, ConnectError> {
+        let dead = CancellationToken::new();
+        let shared = Arc::downgrade(self);
+        let message = move |payload: &[u8]| {
+            if let Some(listener) = shared.upgrade().and_then(|shared| shared.link.listener()) {
+                listener.pushed(payload);
+            }
+        };
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.operation_timeout))
+            .set_response_timeout(None)
+            .set_push_sender(on_push(dead.clone(), message));
+        let io = self.server.get_multiplexed_async_connection_with_config(&config);
+        let io = self.within(io).await?.map_err(|error| self.connect_error(error))?;
+        let connection = Connection { io, dead };
+        self.within(self.greet(&connection)).await??;
+        Ok(connection)
+    }
+
+    async fn within<F: Future>(&self, future: F) -> Result<F::Output, ConnectError> {
+        let limit = self.operation_timeout;
+        timeout(limit, future).await.map_err(|_| self.unreachable(Arc::new(NoAnswer(limit))))
+    }
+
+    async fn greet(&self, connection: &Connection) -> Result<(), ConnectError> {
+        let mut io = connection.io.clone();
+        match redis::cmd("INFO").arg("server").query_async::<String>(&mut io).await {
+            Ok(info) => check_version(&info)?,
+            // Not allowed to ask. A server that is too old is then found by its script error.
+            Err(error) if error.code() == Some("NOPERM") => {}
+            Err(error) => return Err(self.connect_error(error)),
+        }
+        self.probe(connection).await?;
+        io.subscribe(&self.channel).await.map_err(|error| self.connect_error(error))
+    }
+
+    /// Renews a lock that cannot be held: tells the time, and whether scripts may write here.
+    async fn probe(&self, connection: &Connection) -> Result<(), ConnectError> {
+        let keys = [key("lock", &self.probe.lock)];
+        let args = [arg("owner", ""), arg("token", ""), arg("lease", 1_u64), arg("only", 0_u64)];
+        let sent = now();
+        let fields = self
+            .evaluate(&mut connection.clone(), Call::new(&renew::SCRIPT, &keys, &args), 0)
+            .await
+            .map_err(|error| self.probe_error(error))?;
+        let mut fields = Fields::new(fields);
+        let mut server_ms = || {
+            let (_status, _request) = (fields.text()?, fields.int()?);
+            fields.int()
+        };
+        self.clock.learn(sent, server_ms().map_err(|error| self.unreachable(Arc::new(error)))?);
+        Ok(())
+    }
+
+    fn unreachable(&self, cause: Cause) -> ConnectError {
+        ConnectError::Unreachable { address: self.address.clone(), cause }
+    }
+
+    fn connect_error(&self, error: RedisError) -> ConnectError {
+        if error.kind() == ErrorKind::RESP3NotSupported {
+            return ConnectError::TooOld { found: "older than 6.0".into() };
+        }
+        if error.is_timeout() {
+            return self.unreachable(Arc::new(NoAnswer(self.operation_timeout)));
+        }
+        match refusal(&error) {
+            Some(refusal) => refused(refusal),
+            None => self.unreachable(Arc::new(error)),
+        }
+    }
+
+    fn probe_error(&self, error: RequestError) -> ConnectError {
+        match error {
+            RequestError::Refused(refusal) => refused(refusal),
+            RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.unreachable(cause),
+            RequestError::Closed | RequestError::Name(_) => self.unreachable(Arc::new(Disconnected)),
+        }
+    }
+}
+
+fn refused(refusal: Refusal) -> ConnectError {
+    match refusal.code.as_str() {
+        "READONLY" => ConnectError::ReadOnly,
+        "NOAUTH" | "WRONGPASS" => ConnectError::Credentials(refusal),
+        // Redis before 7.0 takes `#!lua` for a syntax error.
+        _ if refusal.message.contains("unexpected symbol near '#'") => {
+            ConnectError::TooOld { found: "older than 7.0".into() }
+        }
+        _ => ConnectError::Refused(refusal),
+    }
+}
+
+/// Valkey reports a redis_version too: 7.2.4 for all of its own versions.
+fn check_version(info: &str) -> Result<(), ConnectError> {
+    let Some(found) = info.lines().find_map(|line| line.strip_prefix("redis_version:")) else {
+        return Ok(());
+    };
+    let mut parts = found.trim().split('.').map(|part| part.parse().unwrap_or(0));
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if version >= OLDEST { Ok(()) } else { Err(ConnectError::TooOld { found: found.trim().to_owned() }) }
+}
+
+/// Owns the connection until the node is closed.
+async fn supervise(shared: Arc<Shared>, first: Connection) {
+    let stop = shared.link.stop.clone();
+    stop.run_until_cancelled(async {
+        let (mut connection, mut backoff) = (first, Backoff::new());
+        loop {
+            let up = now();
+            until_dead(&shared, &connection).await;
+            connection.dead.cancel();
+            shared.link.enter(State::Down(Arc::new(Disconnected)));
+            tracing::debug!(address = %shared.address, "the connection is down");
+            backoff.connection_lived_for(now().saturating_duration_since(up));
+            connection = reconnect(&shared, &mut backoff).await;
+            shared.link.resume(&connection, ServedKeys::All, shared.operation_timeout).await;
+        }
+    })
+    .await;
+}
+
+/// A connection is dead when its driver or its user says so, or when two pings in a row have no
+/// answer: a frozen server or a cut cable causes no error by itself.
+async fn until_dead(shared: &Shared, connection: &Connection) {
+    let mut missed = 0;
+    while missed < 2 {
+        tokio::select! {
+            () = connection.dead.cancelled() => return,
+            () = sleep(shared.operation_timeout) => {}
+        }
+        if shared.silent_for() < shared.operation_timeout {
+            missed = 0;
+            continue;
+        }
+        let ping = redis::cmd("PING");
+        match timeout(shared.operation_timeout, connection.clone().send(&ping)).await {
+            // A refusal is an answer too: a user may have no right to PING.
+            Ok(Ok(_) | Err(RequestError::Refused(_))) => {
+                shared.heard();
+                missed = 0;
+            }
+            _ => missed += 1,
+        }
+    }
+}
+
+/// Tries until it succeeds, with pauses of up to 2 s.
+async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Connection {
+    loop {
+        backoff.pause().await;
+        match shared.establish().await {
+            Ok(connection) => return connection,
+            Err(error) => {
+                tracing::warn!(address = %shared.address, %error, "cannot reconnect yet");
+                shared.link.enter(State::Down(Arc::new(error)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        for good in ["redis_version:7.0.15", "redis_version:10.1.0\r\nrest", "x:1\r\nredis_version:7.2.4\r\n", ""] {
+            assert!(check_version(good).is_ok(), "{good:?}");
+        }
+        for old in ["redis_version:6.2.14", "redis_version:2.8", "redis_version:6.9"] {
+            assert!(matches!(check_version(old), Err(ConnectError::TooOld { .. })), "{old:?}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The options of a client: plain data with defaults, checked once.
+
+use std::time::Duration;
+
+/// The options of one client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    pub prefix: String,
+    pub label: String,
+    pub lease: Duration,
+    pub operation_timeout: Duration,
+    pub waiter_ttl: Duration,
+    pub poll_interval: Duration,
+    pub grant_ttl: Duration,
+    pub token_ttl: Duration,
+    pub max_waiters: u32,
+    pub max_hold: Option<Duration>,
+}
+
+/// An option that is out of range, or two options that do not fit together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OptionsError {
+    /// The key prefix is empty, longer than 256 bytes, or has `{` or `}` in it.
+    #[error(
+        "the key prefix must have 1 to 256 bytes and neither '{{' nor '}}', so that each name keeps a hash tag of its own"
+    )]
+    Prefix,
+    /// The label is longer than 256 bytes.
+    #[error("the label has {0} bytes; 256 are allowed")]
+    LabelTooLong(usize),
+    /// A time of zero, below a millisecond, or of more than a year.
+    #[error("{option} is {value:?}; it must be between 1 ms and 365 days")]
+    OutOfRange {
+        /// The option.
+        option: &'static str,
+        /// What it was set to.
+        value: Duration,
+    },
+    /// One time must be at least another.
+    #[error("{larger} ({larger_value:?}) must be at least {smaller} ({smaller_value:?}): {reason}")]
+    TooShort {
+        /// The option that is too short.
+        larger: &'static str,
+        /// Its value.
+        larger_value: Duration,
+        /// What it is compared with.
+        smaller: &'static str,
+        /// That value.
+        smaller_value: Duration,
+        /// What breaks otherwise.
+        reason: &'static str,
+    },
+    /// `max_waiters` is 0.
+    #[error("max_waiters is 0, so that no call could wait; call try_lock if you do not want to wait")]
+    NoWaiters,
+}
+
+const LONGEST_LABEL: usize = 256;
+const LONGEST_PREFIX: usize = 256;
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            prefix: "fairlock".into(),
+            label: default_label(),
+            lease: Duration::from_secs(30),
+            operation_timeout: Duration::from_secs(2),
+            waiter_ttl: Duration::from_secs(6),
+            poll_interval: Duration::from_secs(2),
+            grant_ttl: Duration::from_secs(3),
+            token_ttl: Duration::from_secs(24 * 3600),
+            max_waiters: 1 << 16,
+            max_hold: None,
+        }
+    }
+}
+
+/// `host:pid`: enough to find the process that blocks others.
+fn default_label() -> String {
+    let host = std::fs::read_to_string("/etc/hostname")
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").ok())
+        .map_or_else(|| "localhost".into(), |host| host.trim().to_owned());
+    let host: String = host.chars().take(60).collect();
+    format!("{host}:{}", std::process::id())
+}
+
+impl Options {
+    /// Checks each option and how they relate.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        if self.prefix.is_empty() || self.prefix.len() > LONGEST_PREFIX || self.prefix.contains(['{', '}']) {
+            return Err(OptionsError::Prefix);
+        }
+        if self.label.len() > LONGEST_LABEL {
+            return Err(OptionsError::LabelTooLong(self.label.len()));
+        }
+        if self.max_waiters == 0 {
+            return Err(OptionsError::NoWaiters);
+        }
+        self.check_ranges()?;
+        self.check_lease("lease", self.lease)?;
+        at_least(
+            ("waiter_ttl", self.waiter_ttl),
+            ("twice poll_interval", 2 * self.poll_interval),
+            "one lost poll would cost a live waiter its place",
+        )?;
+        at_least(
+            ("waiter_ttl", self.waiter_ttl),
+            ("grant_ttl", self.grant_ttl),
+            "a grant never outlives the ticket it was made to",
+        )?;
+        at_least(
+            ("grant_ttl", self.grant_ttl),
+            ("poll_interval", self.poll_interval),
+            "a grant whose message is lost is found by the next poll",
+        )
+    }
+
+    fn check_ranges(&self) -> Result<(), OptionsError> {
+        let times = [
+            ("lease", self.lease),
+            ("operation_timeout", self.operation_timeout),
+            ("waiter_ttl", self.waiter_ttl),
+            ("poll_interval", self.poll_interval),
+            ("grant_ttl", self.grant_ttl),
+            ("token_ttl", self.token_ttl),
+            ("max_hold", self.max_hold.unwrap_or(self.lease)),
+        ];
+        times.into_iter().try_for_each(|(option, value)| in_range(option, value))
+    }
+
+    /// Checks a lease: the client's, or that of a single lock.
+    pub fn check_lease(&self, option: &'static str, lease: Duration) -> Result<(), OptionsError> {
+        in_range(option, lease)?;
+        at_least(
+            (option, lease),
+            ("operation_timeout", self.operation_timeout),
+            "the lease could be over before the answer that gives it",
+        )?;
+        at_least(
+            (option, lease),
+            ("poll_interval", self.poll_interval),
+            "waiters would notice its end too late",
+        )?;
+        at_least(
+            ("token_ttl", self.token_ttl),
+            (option, lease),
+            "the last token must be remembered while it is in use",
+        )
+    }
+}
+
+fn in_range(option: &'static str, value: Duration) -> Result<(), OptionsError> {
+    if value < Duration::from_millis(1) || value > YEAR {
+        return Err(OptionsError::OutOfRange { option, value });
+    }
+    Ok(())
+}
+
+fn at_least(
+    (larger, larger_value): (&'static str, Duration),
+    (smaller, smaller_value): (&'static str, Duration),
+    reason: &'static str,
+) -> Result<(), OptionsError> {
+    if larger_value < smaller_value {
+        return Err(OptionsError::TooShort { larger, larger_value, smaller, smaller_value, reason });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(change: impl FnOnce(&mut Options)) -> Result<(), OptionsError> {
+        let mut options = Options::default();
+        change(&mut options);
+        options.check()
+    }
+
+    #[test]
+    fn the_defaults_fit() {
+        assert_eq!(checked(|_| {}), Ok(()));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let short = checked(|o| o.lease = Duration::from_secs(1)).unwrap_err().to_string();
+        assert!(short.contains("lease (1s)") && short.contains("operation_timeout (2s)"), "{short}");
+        assert!(matches!(
+            checked(|o| o.lease = Duration::ZERO),
+            Err(OptionsError::OutOfRange { option: "lease", .. })
+        ));
+        assert!(matches!(checked(|o| o.waiter_ttl = Duration::from_secs(3)), Err(OptionsError::TooShort { .. })));
+        assert!(matches!(checked(|o| o.grant_ttl = Duration::from_secs(1)), Err(OptionsError::TooShort { .. })));
+        // Review A8: who polls less often than a lease lasts notices its end too late (P7).
+        assert!(matches!(
+            checked(|o| (o.lease, o.poll_interval, o.waiter_ttl) =
+                (Duration::from_secs(2), o.grant_ttl, Duration::from_secs(9))),
+            Err(OptionsError::TooShort { smaller: "poll_interval", .. })
+        ));
+        assert!(matches!(checked(|o| o.token_ttl = Duration::from_secs(1)), Err(OptionsError::TooShort { .. })));
+        assert_eq!(checked(|o| o.prefix = "a{b".into()), Err(OptionsError::Prefix));
+        assert_eq!(checked(|o| o.label = "x".repeat(257)), Err(OptionsError::LabelTooLong(257)));
+        assert_eq!(checked(|o| o.max_waiters = 0), Err(OptionsError::NoWaiters));
+    }
+}

@@ -1,0 +1,121 @@
+//! Sends one request and reads its reply. The files in `verbs/` are the requests.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use tokio::time::timeout_at;
+
+use super::call::Call;
+use super::clock::{millis, now};
+use super::error::RequestError;
+use super::keys;
+use super::options::Options;
+use super::reply::{Decode, Field, Fields, Malformed};
+use super::{Listener, Priority, Store};
+
+/// A reply, with the instant before its request was sent.
+#[derive(Debug, Clone)]
+pub struct Answer<T> {
+    /// Leases count from here, not from the arrival of the reply (R5).
+    pub sent: Instant,
+    pub body: T,
+}
+
+/// A request that may be sent now, and the end of its operation time-out.
+#[derive(Debug, Clone, Copy)]
+pub struct Admission {
+    deadline: Instant,
+}
+
+/// Runs the scripts of one client.
+pub struct Runner {
+    store: Box<dyn Store>,
+    pub options: Arc<Options>,
+    /// The client's id: the first part of its owner ids, the last part of its channel.
+    pub client: String,
+    /// What the channels of all clients begin with.
+    pub channel: String,
+    requests: AtomicU64,
+}
+
+impl fmt::Debug for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runner").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+impl Runner {
+    pub fn new(store: Box<dyn Store>, options: Arc<Options>, client: String) -> Self {
+        let channel = keys::channel_prefix(&options.prefix);
+        Self { store, options, client, channel, requests: AtomicU64::new(1) }
+    }
+
+    pub fn listen(&self, listener: Weak<dyn Listener>) {
+        self.store.listen(listener);
+    }
+
+    pub fn close(&self) {
+        self.store.close();
+    }
+
+    /// Server time up to which a request that is sent now may be served (R2).
+    pub fn not_after(&self, lock_key: &str) -> i64 {
+        self.store.clock(lock_key).at(now()) + millis(self.options.operation_timeout)
+    }
+
+    /// Waits until a request for this lock may be sent, at most for the operation time-out.
+    pub async fn admit(&self, lock_key: &str, priority: Priority) -> Result<Admission, RequestError> {
+        let deadline = now() + self.options.operation_timeout;
+        if self.store.is_ready(lock_key, priority) {
+            return Ok(Admission { deadline });
+        }
+        match timeout_at(deadline.into(), self.store.ready(lock_key, priority)).await {
+            Ok(outcome) => outcome.map(|()| Admission { deadline }),
+            Err(_) => Err(RequestError::NotSent(self.store.fault(lock_key))),
+        }
+    }
+
+    /// Sends the request, waits for its reply, and learns the server's time from it.
+    pub async fn run<T: Decode>(&self, admission: Admission, call: Call<'_>) -> Result<Answer<T>, RequestError> {
+        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        // Before the request is on its way: the server's lease begins later, never earlier (R5).
+        let sent = now();
+        let fields = match timeout_at(admission.deadline.into(), self.store.run(call, request)).await {
+            Ok(outcome) => outcome?,
+            Err(elapsed) => return Err(RequestError::Unanswered(Arc::new(elapsed))),
+        };
+        self.decode(request, sent, call.lock_key(), fields).map_err(|error| self.distrust(call.lock_key(), error))
+    }
+
+    /// For a reply that cannot be the one to this request: drops the connection. The outcome of the
+    /// request is unknown.
+    pub fn distrust(&self, lock_key: &str, error: Malformed) -> RequestError {
+        self.store.distrust(lock_key);
+        RequestError::Unanswered(Arc::new(error))
+    }
+
+    /// Every reply begins with status, number of the request, and server time in ms.
+    fn decode<T: Decode>(
+        &self,
+        request: u64,
+        sent: Instant,
+        lock_key: &str,
+        fields: Vec<Field>,
+    ) -> Result<Answer<T>, Malformed> {
+        let mut fields = Fields::new(fields);
+        let status = fields.text()?;
+        let echo = fields.int()?;
+        // A connection whose replies are shifted by one would give a lock to the wrong caller (P1).
+        if u64::try_from(echo) != Ok(request) {
+            return Err(Malformed(format!("the reply to request {echo} arrived for request {request}")));
+        }
+        let server_ms = fields.int()?;
+        // 0: this script did not read the clock.
+        if server_ms > 0 {
+            self.store.clock(lock_key).learn(sent, server_ms);
+        }
+        Ok(Answer { sent, body: T::decode(&status, &mut fields)? })
+    }
+}

@@ -1,0 +1,130 @@
+//! acquire.lua: asks for the lock, or for one more hold on it.
+
+use std::time::Duration;
+
+use crate::store::Priority;
+use crate::store::call::{Call, arg, key};
+use crate::store::error::RequestError;
+use crate::store::keys::Keys;
+use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
+use crate::store::runner::{Answer, Runner};
+use crate::store::script::{Script, assemble};
+
+pub static SCRIPT: Script = Script::new("acquire", || assemble(include_str!("../../../lua/acquire.lua")));
+
+#[derive(Debug, Clone, Copy)]
+pub struct Acquire<'a> {
+    pub keys: &'a Keys,
+    pub owner: &'a str,
+    pub seq: u64,
+    /// The hold to re-enter: its token and how many holds there are.
+    pub nested: Option<(u64, u32)>,
+    /// Queue if the lock is not free.
+    pub wait: bool,
+    pub lease: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acquired {
+    Held {
+        token: u64,
+        holds: u32,
+        lease_left: Duration,
+    },
+    Queued {
+        /// No grant that is made later has a token up to this one (R7).
+        floor: u64,
+        /// What is left of the holder's lease.
+        lease_left: Option<Duration>,
+        more: bool,
+    },
+    /// Not free, and `wait` was false.
+    Busy {
+        more: bool,
+    },
+    /// As many as `max_waiters` wait.
+    Full {
+        waiters: u64,
+    },
+    /// The hold to re-enter is not there.
+    Lost,
+    /// `not_after` has passed (R2).
+    Late,
+    /// There is a tombstone, or a later attempt: this attempt is over on the server.
+    Over,
+}
+
+impl Acquire<'_> {
+    /// `copies_until` is set to the server time until which a copy of this request may be served,
+    /// unless an answer proves that none is under way.
+    pub async fn run(&self, runner: &Runner, copies_until: &mut i64) -> Result<Answer<Acquired>, RequestError> {
+        let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        let admission = runner.admit(lock, Priority::Normal).await?;
+        let not_after = runner.not_after(lock);
+        let (token, holds) = self.nested.map_or((String::new(), 0), |(token, holds)| (token.to_string(), holds));
+        let tombstone = self.keys.tombstone(self.owner);
+        let options = &*runner.options;
+        let keys = [
+            key("lock", lock),
+            key("queue", queue),
+            key("deadlines", deadlines),
+            key("tokens", tokens),
+            key("tombstone", &tombstone),
+        ];
+        let args = [
+            arg("not_after", not_after),
+            arg("owner", self.owner),
+            arg("seq", self.seq),
+            arg("holds", holds),
+            arg("token", &token),
+            arg("wait", self.wait),
+            arg("lease", self.lease),
+            arg("waiter_ttl", options.waiter_ttl),
+            arg("max_waiters", options.max_waiters),
+            arg("grant_ttl", options.grant_ttl),
+            arg("token_ttl", options.token_ttl),
+            arg("channel", &runner.channel),
+            arg("label", &options.label),
+        ];
+        // Before the first await that may lose the answer: from here on a copy may be under way.
+        let earlier = *copies_until;
+        *copies_until = earlier.max(not_after);
+        let outcome = runner.run(admission, Call::new(&SCRIPT, &keys, &args)).await;
+        if !matches!(outcome, Err(RequestError::Unanswered(_))) {
+            *copies_until = earlier;
+        }
+        outcome
+    }
+}
+
+impl Decode for Acquired {
+    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+        Ok(match status {
+            "held" => Self::Held { token: fields.token()?, holds: fields.holds()?, lease_left: fields.millis()? },
+            "queued" => {
+                Self::Queued { floor: fields.token()?, lease_left: fields.millis_if_any()?, more: fields.flag()? }
+            }
+            "busy" => Self::Busy { more: fields.flag()? },
+            "full" => Self::Full { waiters: fields.natural()? },
+            "lost" => Self::Lost,
+            "late" => Self::Late,
+            "left" | "stale" => Self::Over,
+            _ => return unknown_status(status),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::reply::Field;
+
+    #[test]
+    fn a_malformed_reply_is_an_error_and_never_an_outcome() {
+        let mut empty = Fields::new(vec![]);
+        assert!(Acquired::decode("acquired", &mut empty).is_err(), "the status is unknown");
+        assert!(Acquired::decode("held", &mut empty).is_err(), "a value is missing");
+        let mut negative = Fields::new(vec![Field::Text(b"5".to_vec()), Field::Int(-1), Field::Int(1)]);
+        assert!(Acquired::decode("held", &mut negative).is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! force_unlock.lua: ends the present hold, and passes the lock on.
+
+use crate::store::Priority;
+use crate::store::call::{Call, arg, key};
+use crate::store::error::RequestError;
+use crate::store::keys::Keys;
+use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
+use crate::store::runner::{Answer, Runner};
+use crate::store::script::{Script, assemble};
+
+pub static SCRIPT: Script = Script::new("force_unlock", || assemble(include_str!("../../../lua/force_unlock.lua")));
+
+#[derive(Debug, Clone, Copy)]
+pub struct ForceUnlock<'a> {
+    pub keys: &'a Keys,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ForceUnlocked {
+    Freed {
+        more: bool,
+    },
+    /// It was not held.
+    Free {
+        more: bool,
+    },
+    /// `not_after` has passed (R2).
+    Late,
+}
+
+impl ForceUnlock<'_> {
+    pub async fn run(&self, runner: &Runner) -> Result<Answer<ForceUnlocked>, RequestError> {
+        let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        let admission = runner.admit(lock, Priority::Normal).await?;
+        let options = &*runner.options;
+        let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines), key("tokens", tokens)];
+        let args = [
+            arg("not_after", runner.not_after(lock)),
+            arg("grant_ttl", options.grant_ttl),
+            arg("token_ttl", options.token_ttl),
+            arg("channel", &runner.channel),
+            arg("caller", &runner.client),
+        ];
+        runner.run(admission, Call::new(&SCRIPT, &keys, &args)).await
+    }
+}
+
+impl Decode for ForceUnlocked {
+    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+        if status == "late" {
+            return Ok(Self::Late);
+        }
+        let _token = fields.token()?;
+        let more = fields.flag()?;
+        match status {
+            "freed" => Ok(Self::Freed { more }),
+            "free" => Ok(Self::Free { more }),
+            _ => unknown_status(status),
+        }
+    }
+}

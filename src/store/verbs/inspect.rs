@@ -1,0 +1,76 @@
+//! inspect.lua: who holds the lock and who waits. It changes nothing.
+
+use std::time::Duration;
+
+use crate::store::Priority;
+use crate::store::call::{Call, arg, key};
+use crate::store::error::RequestError;
+use crate::store::keys::Keys;
+use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
+use crate::store::runner::{Answer, Runner};
+use crate::store::script::{Script, assemble};
+
+pub static SCRIPT: Script = Script::new("inspect", || assemble(include_str!("../../../lua/inspect.lua")));
+
+#[derive(Debug, Clone, Copy)]
+pub struct Inspect<'a> {
+    pub keys: &'a Keys,
+    /// How many entries of the queue to look at.
+    pub most: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspected {
+    /// Empty when the lock is free.
+    pub owner: String,
+    pub holds: u32,
+    pub token: u64,
+    pub label: String,
+    pub lease_left: Option<Duration>,
+    /// Living and expired tickets together.
+    pub waiters: u64,
+    pub queue: Vec<QueueEntry>,
+}
+
+/// One living ticket of the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueEntry {
+    pub ticket: String,
+    pub deadline_in: Duration,
+    pub label: String,
+}
+
+impl Inspect<'_> {
+    pub async fn run(&self, runner: &Runner) -> Result<Answer<Inspected>, RequestError> {
+        let Keys { lock, queue, deadlines, .. } = self.keys;
+        let admission = runner.admit(lock, Priority::Normal).await?;
+        let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines)];
+        let args = [arg("most", self.most)];
+        runner.run(admission, Call::new(&SCRIPT, &keys, &args)).await
+    }
+}
+
+impl Decode for Inspected {
+    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+        if status != "inspected" {
+            return unknown_status(status);
+        }
+        let mut inspected = Self {
+            owner: fields.text()?,
+            holds: fields.holds()?,
+            token: fields.token()?,
+            label: fields.text()?,
+            lease_left: fields.millis_if_any()?,
+            waiters: fields.natural()?,
+            queue: Vec::new(),
+        };
+        while !fields.is_empty() {
+            inspected.queue.push(QueueEntry {
+                ticket: fields.text()?,
+                deadline_in: fields.millis()?,
+                label: fields.text()?,
+            });
+        }
+        Ok(inspected)
+    }
+}

@@ -1,0 +1,68 @@
+//! leave.lua: ends one attempt, wherever it stands: queued, granted, held, or gone.
+
+use crate::store::Priority;
+use crate::store::call::{Call, arg, key};
+use crate::store::error::RequestError;
+use crate::store::keys::{Keys, queue_entry};
+use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
+use crate::store::runner::{Answer, Runner};
+use crate::store::script::{Script, assemble};
+
+pub static SCRIPT: Script = Script::new("leave", || assemble(include_str!("../../../lua/leave.lua")));
+
+#[derive(Debug, Clone, Copy)]
+pub struct Leave<'a> {
+    pub keys: &'a Keys,
+    pub owner: &'a str,
+    /// Everything of the owner up to this seq ends (R4).
+    pub seq: u64,
+    /// The attempt whose ticket goes.
+    pub attempt: u64,
+    /// Server time until which a copy of an earlier request may still be served; 0: none is under
+    /// way.
+    pub copies_until: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    pub more: bool,
+}
+
+impl Leave<'_> {
+    pub async fn run(&self, runner: &Runner) -> Result<Answer<Left>, RequestError> {
+        let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        let admission = runner.admit(lock, Priority::Urgent).await?;
+        let options = &*runner.options;
+        let tombstone = self.keys.tombstone(self.owner);
+        let entry = queue_entry(self.owner, self.attempt, &options.label);
+        let keys = [
+            key("lock", lock),
+            key("queue", queue),
+            key("deadlines", deadlines),
+            key("tokens", tokens),
+            key("tombstone", &tombstone),
+        ];
+        let args = [
+            arg("copies_until", self.copies_until),
+            arg("owner", self.owner),
+            arg("seq", self.seq),
+            arg("entry", &entry),
+            arg("grant_ttl", options.grant_ttl),
+            arg("token_ttl", options.token_ttl),
+            arg("channel", &runner.channel),
+        ];
+        runner.run(admission, Call::new(&SCRIPT, &keys, &args)).await
+    }
+}
+
+impl Decode for Left {
+    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+        match status {
+            "freed" | "gone" => {
+                let _token = fields.token()?;
+                Ok(Self { more: fields.flag()? })
+            }
+            _ => unknown_status(status),
+        }
+    }
+}

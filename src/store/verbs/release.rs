@@ -1,0 +1,95 @@
+//! release.lua: sets the holds of an owner to a smaller number; 0 frees the lock and passes it on.
+
+use crate::store::Priority;
+use crate::store::call::{Call, arg, key};
+use crate::store::error::RequestError;
+use crate::store::keys::{Keys, queue_entry};
+use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
+use crate::store::runner::{Answer, Runner};
+use crate::store::script::{Script, assemble};
+
+pub static SCRIPT: Script = Script::new("release", || assemble(include_str!("../../../lua/release.lua")));
+
+#[derive(Debug, Clone, Copy)]
+pub struct Release<'a> {
+    pub keys: &'a Keys,
+    pub owner: &'a str,
+    pub token: u64,
+    /// How many holds remain.
+    pub holds: u32,
+    /// Of this release. A retry repeats it (R1).
+    pub seq: u64,
+    /// The attempt that began the hold.
+    pub attempt: u64,
+    /// Server time until which a copy of the acquire may still be served; 0: none is under way.
+    pub copies_until: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Released {
+    Freed {
+        token: u64,
+        more: bool,
+    },
+    Held {
+        holds: u32,
+    },
+    Gone {
+        more: bool,
+    },
+    /// Not held under this token, or a later request of the owner was served before.
+    Lost,
+}
+
+impl Release<'_> {
+    pub async fn run(&self, runner: &Runner) -> Result<Answer<Released>, RequestError> {
+        let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        let admission = runner.admit(lock, Priority::Urgent).await?;
+        let options = &*runner.options;
+        let token = self.token.to_string();
+        // The last key and the last argument are for the rare case only.
+        let (mut tombstone, mut entry) = (String::new(), String::new());
+        let with_tombstone = self.copies_until > 0;
+        if with_tombstone {
+            // A late copy of the acquire may still queue or take the lock: it finds a tombstone (R3).
+            tombstone = self.keys.tombstone(self.owner);
+            entry = queue_entry(self.owner, self.attempt, &options.label);
+        }
+        let keys = [
+            key("lock", lock),
+            key("queue", queue),
+            key("deadlines", deadlines),
+            key("tokens", tokens),
+            key("tombstone", &tombstone),
+        ];
+        let args = [
+            arg("copies_until", self.copies_until),
+            arg("owner", self.owner),
+            arg("seq", self.seq),
+            arg("holds", self.holds),
+            arg("token", &token),
+            arg("grant_ttl", options.grant_ttl),
+            arg("token_ttl", options.token_ttl),
+            arg("channel", &runner.channel),
+            arg("entry", &entry),
+        ];
+        let unused = usize::from(!with_tombstone);
+        let call = Call::new(&SCRIPT, &keys[..keys.len() - unused], &args[..args.len() - unused]);
+        runner.run(admission, call).await
+    }
+}
+
+impl Decode for Released {
+    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+        Ok(match status {
+            "freed" => Self::Freed { token: fields.token()?, more: fields.flag()? },
+            "held" => Self::Held { holds: fields.holds()? },
+            "gone" => {
+                let _token = fields.token()?;
+                Self::Gone { more: fields.flag()? }
+            }
+            "lost" | "stale" => Self::Lost,
+            _ => return unknown_status(status),
+        })
+    }
+}

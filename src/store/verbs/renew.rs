@@ -1,0 +1,55 @@
+//! renew.lua: gives the holder its lease anew; also the confirmation of a grant.
+
+use std::time::Duration;
+
+use crate::store::Priority;
+use crate::store::call::{Call, arg, key};
+use crate::store::error::RequestError;
+use crate::store::keys::Keys;
+use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
+use crate::store::runner::{Answer, Runner};
+use crate::store::script::{Script, assemble};
+
+pub static SCRIPT: Script = Script::new("renew", || assemble(include_str!("../../../lua/renew.lua")));
+
+#[derive(Debug, Clone, Copy)]
+pub struct Renew<'a> {
+    pub keys: &'a Keys,
+    pub owner: &'a str,
+    pub token: u64,
+    pub lease: Duration,
+    /// The attempt whose lease may also get shorter, see renew.lua.
+    pub only: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewed {
+    Renewed { lease_left: Duration },
+    Lost,
+}
+
+impl Renew<'_> {
+    pub async fn run(&self, runner: &Runner) -> Result<Answer<Renewed>, RequestError> {
+        let lock = &self.keys.lock;
+        let admission = runner.admit(lock, Priority::Urgent).await?;
+        let token = self.token.to_string();
+        let keys = [key("lock", lock)];
+        let args = [
+            arg("owner", self.owner),
+            arg("token", &token),
+            arg("lease", self.lease),
+            arg("only", self.only.unwrap_or(0)),
+        ];
+        runner.run(admission, Call::new(&SCRIPT, &keys, &args)).await
+    }
+}
+
+impl Decode for Renewed {
+    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+        match status {
+            "renewed" => Ok(Self::Renewed { lease_left: fields.millis()? }),
+            "lost" => Ok(Self::Lost),
+            _ => unknown_status(status),
+        }
+    }
+}
