@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{FairLock, LockClient, LockError, LockGuard, Loss, TryLockError, UnlockError, Unlocked, owner};
+use fairlock::{FairLock, LockClient, LockError, LockGuard, Loss, UnlockError, Unlocked, owner};
 use tokio::time::{sleep, timeout};
 
 use crate::checker::Claim;
@@ -67,7 +67,7 @@ impl Actor {
                 Err(LockError::Timeout)
             }),
             1 => lock.lock_timeout(patience).await,
-            2 => lock.try_lock().await.map_err(LockError::from_try).and_then(|guard| guard.ok_or(LockError::Timeout)),
+            2 => lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)),
             _ => lock.lock().await,
         };
         match outcome {
@@ -160,21 +160,6 @@ impl Actor {
 /// As World and Checker name a lock.
 fn key(lock: &FairLock) -> String {
     format!("fairlock:{{n:{}}}", lock.name())
-}
-
-trait FromTry {
-    fn from_try(error: TryLockError) -> LockError;
-}
-
-impl FromTry for LockError {
-    fn from_try(error: TryLockError) -> LockError {
-        match error {
-            TryLockError::Unreachable(cause) => LockError::Unreachable(cause),
-            TryLockError::Refused(refusal) => LockError::Refused(refusal),
-            TryLockError::Lost => LockError::Lost,
-            _ => LockError::Closed,
-        }
-    }
 }
 
 /// What an actor does with a lock while it has it.

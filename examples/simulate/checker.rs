@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fairlock::Held;
-use fairlock::embedded::Ran;
+use fairlock::simulation::Ran;
 
 /// What the server has for one lock, as far as its answers tell.
 #[derive(Default)]

@@ -75,7 +75,7 @@ struct Stage {
 
 impl Stage {
     fn new(world: &Arc<World>) -> Self {
-        let server = EmbeddedServer::with_faults(world.clone());
+        let server = fairlock::simulation::server(world.clone());
         let names = 1 + world.below(3) as usize;
         Self { world: world.clone(), server, processes: Vec::new(), names, actors: 0 }
     }

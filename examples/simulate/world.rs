@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use fairlock::embedded::{Faults, Ran, Task, Trip};
+use fairlock::simulation::{Delivery, Faults, Ran, Task};
 use tokio::time::Instant;
 
 use crate::checker::Checker;
@@ -315,24 +315,24 @@ impl State {
         Duration::from_millis(self.rng.u64(..=most))
     }
 
-    fn trip(&mut self) -> Trip {
+    fn delivery(&mut self) -> Delivery {
         let Climate { slow, late, lost_after, .. } = self.climate;
         let there = self.way(slow, late, "requests_delayed");
         let back = self.way(slow, late, "replies_delayed");
         let lost = self.happens(lost_after, "replies_lost");
-        Trip { there, back: (!lost).then_some(back) }
+        Delivery { request: there, reply: (!lost).then_some(back) }
     }
 }
 
 impl Faults for World {
-    fn request(&self, _client: &str, _script: &str) -> Vec<Trip> {
+    fn request(&self, _client: &str, _script: &str) -> Vec<Delivery> {
         let mut state = self.state();
         let Climate { lost_before, duplicated, .. } = state.climate;
         if state.happens(lost_before, "requests_lost") {
             return Vec::new();
         }
         let copies = 1 + usize::from(state.happens(duplicated, "requests_duplicated"));
-        (0..copies).map(|_| state.trip()).collect()
+        (0..copies).map(|_| state.delivery()).collect()
     }
 
     fn push(&self, _client: &str) -> Vec<Duration> {
@@ -367,7 +367,7 @@ impl Faults for World {
         elapsed.mul_f64(self.state().climate.rate)
     }
 
-    fn host(&self, client: &str, task: Task) -> Task {
+    fn spawn(&self, client: &str, task: Task) -> Task {
         self.in_process(client, task)
     }
 

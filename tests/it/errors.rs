@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use fairlock::{ConnectError, LockClient, LockError, NameError, OptionsError, StatusError, TryLockError};
+use fairlock::{ConnectError, LockClient, LockError, NameError, OptionsError, RequestError};
 
 use crate::support::{Proxy, Server, Timing, limit, on_a_server, on_each_store};
 
@@ -21,8 +21,8 @@ async fn names_that_cannot_be() {
         let client = Timing::default().connect(&server.url()).await;
         assert!(matches!(client.lock("").lock().await, Err(LockError::Name(NameError::Empty))));
         let long = client.lock("x".repeat(1025));
-        assert!(matches!(long.try_lock().await, Err(TryLockError::Name(NameError::TooLong(1025)))));
-        assert!(matches!(long.status().await, Err(StatusError::Name(_))));
+        assert!(matches!(long.try_lock().await, Err(LockError::Name(NameError::TooLong(1025)))));
+        assert!(matches!(long.status().await, Err(RequestError::Name(_))));
         assert!(long.force_unlock().await.unwrap_err().to_string().contains("1024"));
         assert_eq!(server.keys().await, Vec::<String>::new());
         for hostile in ["{}", "}x", "{", "}", "a}b", "ü🦀", "with space\r\n", "a\0b", &"y".repeat(1024)] {
@@ -124,7 +124,7 @@ async fn connecting_says_what_is_wrong() {
 
         let asked = Instant::now();
         let error = refused(timing.builder().connect("redis://127.0.0.1:1/").await);
-        assert!(matches!(error, ConnectError::Unreachable(_)), "{error}");
+        assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
         assert!(asked.elapsed() < 4 * timing.operation_timeout, "bounded");
 
         let locked = Server::with(&["--requirepass", "secret"]).await;
@@ -148,7 +148,7 @@ async fn a_server_that_never_answers_is_told_in_bounded_time() {
         let timing = Timing::default();
         let asked = Instant::now();
         let error = timing.builder().connect(proxy.url()).await.expect_err("nobody answers");
-        assert!(matches!(error, ConnectError::Unreachable(_)), "{error}");
+        assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
         assert!(asked.elapsed() < 4 * timing.operation_timeout, "bounded");
     })
     .await;
@@ -183,7 +183,7 @@ async fn a_replica_is_told_from_a_primary() {
         let other = Server::start().await;
         redis::cmd("REPLICAOF").arg("127.0.0.1").arg(other.port()).exec_async(&mut redis).await.unwrap();
         let error = client.lock("x").try_lock().await.unwrap_err();
-        assert!(matches!(error, TryLockError::Unreachable(_)), "{error}");
+        assert!(matches!(error, LockError::Unreachable(_)), "{error}");
         redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut redis).await.unwrap();
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
     })

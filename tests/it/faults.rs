@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{LockClient, LockError, Loss, TryLockError, UnlockError, Unlocked};
+use fairlock::{LockClient, LockError, Loss, UnlockError, Unlocked};
 
 use crate::support::{Proxy, Server, Timing, eventually, limit, on_a_server};
 
@@ -101,7 +101,7 @@ async fn a_pause_longer_than_the_operation_timeout_ends_no_hold() {
         let millis = u64::try_from(pause.as_millis()).unwrap();
         redis::cmd("CLIENT").arg("PAUSE").arg(millis).arg("ALL").exec_async(&mut redis).await.unwrap();
         assert!(
-            matches!(client.lock("other").try_lock().await, Err(TryLockError::Unreachable(_))),
+            matches!(client.lock("other").try_lock().await, Err(LockError::Unreachable(_))),
             "no answer is no None"
         );
         tokio::time::sleep(pause).await;

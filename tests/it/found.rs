@@ -4,7 +4,7 @@
 use std::sync::Once;
 use std::time::Duration;
 
-use fairlock::{LockClient, LockError, Loss, Owner, TryLockError, UnlockError};
+use fairlock::{LockClient, LockError, Loss, Owner, UnlockError};
 
 use crate::support::{Proxy, Timing, eventually, on_a_server, on_each_store};
 
@@ -148,7 +148,7 @@ async fn a5_silence_is_never_reported_as_somebody_elses_hold() {
             }
         });
         for outcome in futures::future::join_all(tries).await {
-            assert!(matches!(outcome, Err(TryLockError::Unreachable(_))), "{outcome:?}");
+            assert!(matches!(outcome, Err(LockError::Unreachable(_))), "{outcome:?}");
         }
         server.resume();
     })
@@ -249,7 +249,7 @@ async fn b5_a_refused_ping_is_an_answer() {
 struct NoPushes;
 
 #[cfg(feature = "embedded")]
-impl fairlock::embedded::Faults for NoPushes {
+impl fairlock::simulation::Faults for NoPushes {
     fn push(&self, _client: &str) -> Vec<Duration> {
         Vec::new()
     }
@@ -261,7 +261,7 @@ impl fairlock::embedded::Faults for NoPushes {
 #[tokio::test(start_paused = true)]
 async fn s2_a_grant_that_outlives_a_short_lease_is_not_relied_on() {
     let timing = Timing::default();
-    let server = fairlock::EmbeddedServer::with_faults(NoPushes);
+    let server = fairlock::simulation::server(NoPushes);
     let (one, other) = (timing.builder().embedded(&server).unwrap(), timing.builder().embedded(&server).unwrap());
     let holder = one.lock("s2").lock().await.unwrap();
     let brief = other.lock("s2").with_lease(timing.operation_timeout);
@@ -283,7 +283,7 @@ async fn s2_a_grant_that_outlives_a_short_lease_is_not_relied_on() {
 #[tokio::test(start_paused = true)]
 async fn s1_a_grant_with_no_time_left_is_confirmed_first() {
     let timing = Timing { grant_ttl: Timing::default().poll_interval, ..Timing::default() };
-    let server = fairlock::EmbeddedServer::with_faults(Far);
+    let server = fairlock::simulation::server(Far);
     let (one, other) = (timing.builder().embedded(&server).unwrap(), timing.builder().embedded(&server).unwrap());
     for early in 0..40 {
         let holder = one.lock("s1").lock().await.unwrap();
@@ -304,10 +304,10 @@ async fn s1_a_grant_with_no_time_left_is_confirmed_first() {
 struct Far;
 
 #[cfg(feature = "embedded")]
-impl fairlock::embedded::Faults for Far {
-    fn request(&self, _client: &str, _script: &str) -> Vec<fairlock::embedded::Trip> {
+impl fairlock::simulation::Faults for Far {
+    fn request(&self, _client: &str, _script: &str) -> Vec<fairlock::simulation::Delivery> {
         let way = Duration::from_millis(5);
-        vec![fairlock::embedded::Trip { there: way, back: Some(way) }]
+        vec![fairlock::simulation::Delivery { request: way, reply: Some(way) }]
     }
 }
 
@@ -332,7 +332,7 @@ async fn m1_a_view_is_not_valid_after_the_last_guard() {
 #[tokio::test(start_paused = true)]
 async fn m2_an_unlock_that_was_repeated_is_not_a_loss() {
     let timing = Timing::default();
-    let server = fairlock::EmbeddedServer::with_faults(LateCopy { releases: std::sync::atomic::AtomicU32::new(0) });
+    let server = fairlock::simulation::server(LateCopy { releases: std::sync::atomic::AtomicU32::new(0) });
     let client = timing.builder().embedded(&server).unwrap();
     let guard = client.lock("m2").lock().await.unwrap();
     let unlock = tokio::spawn(guard.unlock());
@@ -350,13 +350,13 @@ struct LateCopy {
 }
 
 #[cfg(feature = "embedded")]
-impl fairlock::embedded::Faults for LateCopy {
-    fn request(&self, _client: &str, script: &str) -> Vec<fairlock::embedded::Trip> {
-        let at_once = fairlock::embedded::Trip::AT_ONCE;
+impl fairlock::simulation::Faults for LateCopy {
+    fn request(&self, _client: &str, script: &str) -> Vec<fairlock::simulation::Delivery> {
+        let at_once = fairlock::simulation::Delivery::AT_ONCE;
         match script {
-            "acquire" => vec![at_once, fairlock::embedded::Trip { there: Duration::from_millis(50), back: None }],
+            "acquire" => vec![at_once, fairlock::simulation::Delivery { request: Duration::from_millis(50), reply: None }],
             "release" if self.releases.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 => {
-                vec![fairlock::embedded::Trip { back: None, ..at_once }]
+                vec![fairlock::simulation::Delivery { reply: None, ..at_once }]
             }
             _ => vec![at_once],
         }
@@ -369,7 +369,7 @@ impl fairlock::embedded::Faults for LateCopy {
 #[tokio::test(start_paused = true)]
 async fn w1_max_hold_reached_during_a_renewal_is_told() {
     let timing = Timing::default();
-    let server = fairlock::EmbeddedServer::with_faults(SlowRenewals);
+    let server = fairlock::simulation::server(SlowRenewals);
     // The first renewal is sent at a third of the lease, before max_hold, and answered after it.
     let max_hold = timing.lease / 3 + Duration::from_millis(200);
     let client = timing.builder().max_hold(max_hold).embedded(&server).unwrap();
@@ -383,9 +383,9 @@ async fn w1_max_hold_reached_during_a_renewal_is_told() {
 struct SlowRenewals;
 
 #[cfg(feature = "embedded")]
-impl fairlock::embedded::Faults for SlowRenewals {
-    fn request(&self, _client: &str, script: &str) -> Vec<fairlock::embedded::Trip> {
+impl fairlock::simulation::Faults for SlowRenewals {
+    fn request(&self, _client: &str, script: &str) -> Vec<fairlock::simulation::Delivery> {
         let back = Duration::from_millis(if script == "renew" { 600 } else { 0 });
-        vec![fairlock::embedded::Trip { back: Some(back), ..fairlock::embedded::Trip::AT_ONCE }]
+        vec![fairlock::simulation::Delivery { reply: Some(back), ..fairlock::simulation::Delivery::AT_ONCE }]
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{FairLock, LockClient, LockError, LockGuard, Owner, TryLockError, UnlockError, Unlocked, owner};
+use fairlock::{FairLock, LockClient, LockError, LockGuard, Owner, UnlockError, Unlocked, owner};
 
 use crate::support::{Proxy, Random, Server, Timing, eventually, limit_to, on_a_server, on_each_store};
 
@@ -112,7 +112,7 @@ async fn a_nested_call_on_a_lost_hold_answers_lost_and_never_begins_a_new_one() 
             redis::cmd("DEL").arg(format!("fairlock:{{n:{NAME}}}")).exec_async(&mut redis).await.unwrap();
             assert!(matches!(lock.lock().await, Err(LockError::Lost)));
             assert!(!outer.is_valid());
-            assert!(matches!(lock.try_lock().await, Err(TryLockError::Lost)), "and again");
+            assert!(matches!(lock.try_lock().await, Err(LockError::Lost)), "and again");
             assert!(!lock.is_locked().await.unwrap());
             drop(outer);
             // With the lost guard gone the same owner may begin anew.

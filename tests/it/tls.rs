@@ -37,7 +37,7 @@ async fn rediss_works_with_a_root_certificate_and_not_without() {
         client.close().await.unwrap();
 
         let error = Timing::default().builder().connect(&url).await.expect_err("nobody vouches for it");
-        assert!(matches!(error, ConnectError::Unreachable(_)), "{error}");
+        assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
     })
     .await;
 }
