@@ -31,8 +31,8 @@
 --   late | left | stale  not_after has passed | a tombstone | a later attempt of the owner was served
 -- `more` is 1 when the queue holds more dead tickets than one call clears: poll at once.
 --
--- Keeps: one owner at most; a free lock goes to the first live ticket and nobody overtakes it (P3); a retry of
--- the same seq gets the same answer and changes at most the lease (R1). A second run is such a retry.
+-- Keeps: one owner at most; a free lock goes to the first live ticket, which no newcomer overtakes (P3); a retry
+-- of the same seq gets the same answer and changes at most the lease (R1). A second run is such a retry.
 local lock, queue, deadlines, tokens, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local request, not_after, owner, seq, holds, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local wait, lease, waiter_ttl, max_waiters = ARGV[7] == '1', ARGV[8], ARGV[9], ARGV[10]
@@ -43,7 +43,7 @@ local grant_ttl, token_ttl, channel, label, caller = ARGV[11], ARGV[12], ARGV[13
 -- R2: the client has given this copy up. Served now, it would take a lock that no guard gives back.
 if now > tonumber(not_after) then return { 'late', request, now } end
 
--- The short way, and the usual case: the lock is free, nobody waits (P3), and this owner has not left (R3).
+-- The short way, and the usual case: the lock is free, the queue is empty (P3), and this owner has not left (R3).
 -- It ends before the functions of the long way are made, since making one costs as much as a small call.
 if holds == '0' and call('EXISTS', lock, queue, tombstone) == 0 then
   return { 'held', request, now, hold(owner, seq, next_token(), lease, label), 1, tonumber(lease), 0 }

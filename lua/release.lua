@@ -48,7 +48,7 @@ end
 local ours = our_holds and last <= this
 local short = ours and copies_until == 0
 local head = short and read('LINDEX', queue, 0)
--- The short way, and the usual case: nobody waits. It ends before the functions of the long way are made,
+-- The short way, and the usual case: the queue is empty. It ends before the functions of the long way are made,
 -- and before the call for the time.
 if short and not head then
   call('DEL', lock)
