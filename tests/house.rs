@@ -4,6 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "../src/store/script.rs"]
+#[allow(dead_code)]
+mod script;
+
 /// What the layers below the public page are called. None of them may know the page.
 const BELOW: [&str; 8] = ["acquire", "core", "hold", "lease", "owner", "release", "wake", "watchdog"];
 const PAGE: [&str; 5] = ["client", "embedded", "guard", "lock", "options"];
@@ -153,7 +157,7 @@ fn lua_statuses_are_in_the_header_and_in_reply_rs() {
     for script in scripts() {
         let (_, returns) = script.header.split_once("Returns").unwrap();
         let mut found = 0;
-        for lead in ["answer('", "return { '", "  '", "and '", "or '", "tell(i, '"] {
+        for lead in ["return { '", "  '", "and '", "or '", "= i, '"] {
             for rest in script.body.split(lead).skip(1) {
                 let status = rest.split('\'').next().unwrap();
                 let is_status = !status.is_empty() && status.bytes().all(|byte| byte.is_ascii_lowercase());
@@ -172,11 +176,113 @@ fn lua_statuses_are_in_the_header_and_in_reply_rs() {
 #[test]
 fn lua_logic_names_its_keys_and_arguments_once() {
     for script in scripts() {
-        let logic = script.body.split_once("--#include base").expect("every script includes base").1;
+        let logic = script.body.split_once("--#include ").expect("every script includes a part").1;
         assert!(!logic.contains("KEYS["), "{}: KEYS[…] in the logic", script.name);
     }
     for path in files("lua/lib", ".lua") {
         let text = fs::read_to_string(&path).unwrap();
         assert!(!text.contains("KEYS[") && !text.contains("ARGV["), "{}", path.display());
+    }
+}
+
+/// The part that a line includes, and how far the line is indented.
+fn include(line: &str) -> Option<(usize, &str)> {
+    let directive = line.trim_start();
+    Some((line.len() - directive.len(), directive.strip_prefix("--#include ")?))
+}
+
+/// The files of `lua/lib`: name and text.
+fn parts() -> Vec<(String, String)> {
+    let read = |path: PathBuf| (stem(&path).to_owned(), fs::read_to_string(&path).unwrap());
+    files("lua/lib", ".lua").into_iter().map(read).collect()
+}
+
+/// What `script.rs` makes of every script, and of every part by itself: a part includes what it needs.
+fn assembled() -> Vec<(String, String)> {
+    let whole = script::ALL.iter().map(|script| (script.name.to_owned(), script.source.clone()));
+    whole.chain(parts().into_iter().map(|(name, text)| (format!("lib/{name}"), script::assemble(&text)))).collect()
+}
+
+/// The text of a part without its own includes, as it stands in a script.
+fn own_lines(part: &str) -> Vec<&str> {
+    part.lines().filter(|line| include(line).is_none()).collect()
+}
+
+#[test]
+fn lua_includes_name_parts_that_exist() {
+    for (name, text) in assembled() {
+        let unknown: Vec<_> = text.lines().filter(|line| line.contains("#include")).collect();
+        assert!(unknown.is_empty(), "{name} includes what script.rs does not know: {unknown:?}");
+    }
+    assert_eq!(script::assemble("a\n  --#include nothing\nb\n"), "a\n  --#include nothing\nb\n");
+}
+
+#[test]
+fn lua_parts_are_included_once_and_each_by_some_script() {
+    let parts = parts();
+    for (part, text) in &parts {
+        let definition = own_lines(text).join("\n");
+        let mut scripts = 0;
+        for (name, whole) in assembled() {
+            let times = whole.matches(&definition).count();
+            assert!(times <= 1, "{name} has {part} {times} times");
+            scripts += usize::from(times == 1 && !name.starts_with("lib/"));
+        }
+        assert!(scripts > 0, "no script includes {part}");
+    }
+    for (name, whole) in assembled() {
+        let mut functions: Vec<_> = whole.lines().filter(|line| line.contains("local function ")).collect();
+        let all = functions.len();
+        functions.sort_unstable();
+        functions.dedup();
+        assert_eq!(functions.len(), all, "{name} makes a function twice: {functions:?}");
+    }
+    let twice = script::assemble("--#include serve\n--#include base\n--#include serve\n");
+    assert_eq!(twice, script::assemble("--#include serve\n"));
+}
+
+/// A part includes what it needs, and a script uses nothing of a part before the line that includes it.
+#[test]
+fn lua_functions_are_used_after_the_part_that_makes_them() {
+    let parts = parts();
+    let made = parts.iter().flat_map(|(_, text)| text.lines()).filter_map(|line| line.strip_prefix("local function "));
+    let functions: Vec<_> = made.filter_map(|rest| rest.split('(').next()).collect();
+    assert!(functions.contains(&"advance") && functions.contains(&"read_lock"), "{functions:?}");
+    for (name, whole) in assembled() {
+        for function in &functions {
+            let mut is_made = false;
+            for line in whole.lines() {
+                is_made |= line.starts_with(&format!("local function {function}("));
+                let code = line.split("--").next().unwrap();
+                let calls = |before: &str| !before.ends_with(|c: char| c.is_ascii_alphanumeric() || "_.:".contains(c));
+                let used = code.match_indices(&format!("{function}(")).any(|(start, _)| calls(&code[..start]));
+                assert!(is_made || !used, "{name} uses {function} before it is made: {line}");
+            }
+        }
+    }
+}
+
+/// What is made inside a block is unknown after it, and no part is in a script twice.
+#[test]
+fn lua_parts_included_inside_a_block_are_not_needed_after_it() {
+    fn needed(part: &str, all: &mut BTreeSet<String>) {
+        if all.insert(part.to_owned()) {
+            let text = parts().into_iter().find(|(name, _)| name == part).map(|(_, text)| text).unwrap_or_default();
+            text.lines().filter_map(include).for_each(|(_, name)| needed(name, all));
+        }
+    }
+    for script in scripts() {
+        let (mut outside, mut inside) = (BTreeSet::new(), BTreeSet::new());
+        for (indent, part) in script.body.lines().filter_map(include) {
+            let mut all = BTreeSet::new();
+            needed(part, &mut all);
+            let hidden: Vec<_> = all.intersection(&inside).collect();
+            assert!(hidden.is_empty(), "{}: {part} needs {hidden:?} of an earlier block", script.name);
+            if indent == 0 { outside.extend(all) } else { inside.extend(all.difference(&outside).cloned()) }
+        }
+    }
+    for (name, text) in parts() {
+        let late: Vec<_> = text.lines().skip_while(|line| include(line).is_some()).filter_map(include).collect();
+        assert!(late.is_empty(), "{name} includes {late:?} after its first lines");
     }
 }

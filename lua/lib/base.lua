@@ -1,13 +1,11 @@
--- Shared by every script, after it has named its KEYS and ARGV.
+-- Included by every script, after it has named its KEYS and ARGV. Uses: lock.
 local call = redis.call
 
--- A number within a text, or given to a command: `..` and `tostring` would round a time to 14 digits.
-local function exact(number)
-  return string.format('%.0f', number)
-end
+-- The format of a number in a text or a command: `..` and `tostring` round to 14 digits, tokens have 16.
+local WHOLE = '%.0f'
 
--- Reads through pcall, so that a foreign value is reported by the name of its key. Scripts read
--- every key they may write before the first write: Redis does not roll back.
+-- Reads through pcall, so that a value of the wrong type is reported with the name of its key. A script reads
+-- every key that it may write before its first write, because Redis does not roll back.
 local function read(command, key, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) == 'table' and reply.err then
@@ -17,4 +15,22 @@ local function read(command, key, ...)
     error(reply)
   end
   return reply
+end
+
+-- The only reader of the lock's hash. Returns the holds of `owner` (false if it has none), the last attempt
+-- served and the token. Without `owner` it finds the holder itself, and returns its name and label as well.
+local function read_lock(owner)
+  if owner then
+    local fields = read('HMGET', lock, owner, '!attempt', '!token')
+    return fields[1], fields[2], fields[3]
+  end
+  local fields, reserved, holds = read('HGETALL', lock), {}, false
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 1) == '!' then
+      reserved[fields[i]] = fields[i + 1]
+    else
+      owner, holds = fields[i], fields[i + 1]
+    end
+  end
+  return holds, reserved['!attempt'], reserved['!token'], owner, reserved['!label']
 end

@@ -1,3 +1,4 @@
--- The server's clock is the only one that decides who is late (design section 5).
+--#include base
+-- The server's clock alone decides what is late or dead; the clocks of clients may differ (R2).
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

@@ -1,26 +1,32 @@
--- Making one who waits the owner (R6). Uses: lock, grant_ttl, channel, asks, now and grant.lua.
--- `asks` is the client that runs the script, or one of its owners: it is reachable, whatever its
--- subscription does.
+--#include grant
+-- How a waiter becomes the holder (R6). Uses: lock, grant_ttl, channel, caller.
+-- `caller` is the client that runs the script, or one of its owners. It reads the reply, so it counts as
+-- reachable even while its subscription is down.
 
-local deaf = {} -- clients that a grant was published to in vain
+-- An entry of the queue is `<client>:<n>:<seq>/<label>`: a ticket, and the label of its client.
+local function ticket_of(entry)
+  return string.match(entry, '^[^/]*')
+end
 
--- Gives the lock to the ticket at a place, if it is alive until `ends_at` and its client hears of
--- it: 'served', 'dead' or 'deaf'. The lock must be free, or `ending`: then its hold ends here, once
--- all that is to be written has been read.
-local function serve(place, ticket, ends_at, ending)
-  local owner, client, seq, label = string.match(place, '^(([^/:]*):%d+):(%d+)/(.*)$')
+local unreachable = {} -- clients without a subscription, so that each is tried once
+
+-- Grants the lock to the ticket of `entry`, if it lives until `ends_at` and its client receives the grant.
+-- Returns 'served', 'dead' or 'unreachable'. The lock must be free, unless `ending`: then the present hold
+-- is deleted here, when nothing is left that could fail.
+local function serve(entry, ticket, ends_at, ending)
+  local owner, client, seq, label = string.match(entry, '^(([^/:]*):%d+):(%d+)/(.*)$')
   local remaining = owner and ends_at and ends_at - now or 0
   if remaining <= 0 then return 'dead' end
-  if deaf[client] then return 'deaf' end
+  if unreachable[client] then return 'unreachable' end
   local token = next_token()
-  -- Never longer than the ticket's own deadline, so that many frozen waiters together cost one
-  -- waiter time-to-live and not one grant each (P6).
-  local lease = remaining < tonumber(grant_ttl) and exact(remaining) or grant_ttl
-  -- The message says for how long: the waiter's own settings may differ from ours (R7).
+  -- P6: a grant ends with the ticket's own deadline, so many frozen waiters together cost one waiter
+  -- time-to-live instead of one grant each.
+  local lease = remaining < tonumber(grant_ttl) and WHOLE:format(remaining) or grant_ttl
+  -- R7: the message says how long the grant lasts, since the waiter's settings may differ from the caller's.
   local message = 'grant ' .. token .. ' ' .. lease .. ' ' .. ticket .. ' ' .. lock
-  if call('PUBLISH', channel .. client, message) == 0 and client ~= string.match(asks, '^[^:]*') then
-    deaf[client] = true
-    return 'deaf'
+  if call('PUBLISH', channel .. client, message) == 0 and client ~= string.match(caller, '^[^:]*') then
+    unreachable[client] = true
+    return 'unreachable'
   end
   if ending then call('DEL', lock) end
   hold(owner, seq, token, lease, label)

@@ -213,12 +213,19 @@ impl Bench {
     /// The reply's words, without echo and time.
     pub async fn raw_call(&mut self, call: &str) -> Result<Vec<String>, Refused> {
         let (verb, given) = call.split_once(' ').unwrap_or((call, ""));
-        let given: HashMap<&str, &str> = given.split(' ').filter_map(|word| word.split_once('=')).collect();
+        let given: HashMap<&str, &str> =
+            given.split(' ').filter_map(|word| word.split_once('=')).map(renamed).collect();
         let now = self.now().await;
         let owner = given.get("owner").copied().unwrap_or("c:1").to_owned();
         let script = script::ALL.iter().find(|script| script.name == verb).expect("a script of that name");
         let (kinds, names) = shape(verb);
-        let kind = |kind: &&str| if *kind == "left" { key(&format!("left:{owner}")) } else { key(kind) };
+        for name in given.keys() {
+            assert!(
+                names.contains(name) || ["owner", "seq", "tickets"].contains(name),
+                "{call}: {name} is not of {verb}"
+            );
+        }
+        let kind = |kind: &&str| if *kind == "tombstone" { key(&format!("left:{owner}")) } else { key(kind) };
         let keys: Vec<String> = kinds.iter().map(kind).collect();
         let mut args = Vec::new();
         for name in names {
@@ -404,7 +411,7 @@ fn value(reply: embedded::keyspace::Reply) -> Result<Value, Refused> {
 
 /// The kinds of KEYS and the names of ARGV, in their order.
 pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
-    const ALL: &[&str] = &["lock", "queue", "deadlines", "tokens", "left"];
+    const ALL: &[&str] = &["lock", "queue", "deadlines", "tokens", "tombstone"];
     match verb {
         "acquire" => (
             ALL,
@@ -425,16 +432,37 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
                 "label",
             ],
         ),
-        "poll" => (&ALL[..4], &["request", "waiter_ttl", "grant_ttl", "token_ttl", "channel", "asks"]),
-        "leave" => (ALL, &["request", "last_ms", "owner", "seq", "place", "grant_ttl", "token_ttl", "channel"]),
+        "poll" => (&ALL[..4], &["request", "waiter_ttl", "grant_ttl", "token_ttl", "channel", "caller"]),
+        "leave" => (ALL, &["request", "copies_until", "owner", "seq", "entry", "grant_ttl", "token_ttl", "channel"]),
         "renew" => (&ALL[..1], &["request", "owner", "token", "lease", "only"]),
         "release" => (
             ALL,
-            &["request", "last_ms", "owner", "seq", "holds", "token", "grant_ttl", "token_ttl", "channel", "place"],
+            &[
+                "request",
+                "copies_until",
+                "owner",
+                "seq",
+                "holds",
+                "token",
+                "grant_ttl",
+                "token_ttl",
+                "channel",
+                "entry",
+            ],
         ),
-        "force_unlock" => (&ALL[..4], &["request", "not_after", "grant_ttl", "token_ttl", "channel", "asks"]),
+        "force_unlock" => (&ALL[..4], &["request", "not_after", "grant_ttl", "token_ttl", "channel", "caller"]),
         _ => (&["lock", "queue", "deadlines"], &["request", "most"]),
     }
+}
+
+/// The names that differential.rs still uses. Without this they would be no argument of any script.
+fn renamed<'a>((name, value): (&'a str, &'a str)) -> (&'a str, &'a str) {
+    let name = match name {
+        "last_ms" => "copies_until",
+        "place" => "entry",
+        _ => name,
+    };
+    (name, value)
 }
 
 fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
@@ -444,7 +472,7 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
         "not_after" => "+2000".into(),
         "owner" => owner.into(),
         "seq" => "5".into(),
-        "holds" | "last_ms" | "only" => "0".into(),
+        "holds" | "copies_until" | "only" => "0".into(),
         "token" => String::new(),
         "wait" => "1".into(),
         "lease" => "10000".into(),
@@ -453,9 +481,9 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
         "grant_ttl" => "3000".into(),
         "token_ttl" => "60000".into(),
         "channel" => "fairlock:wake:".into(),
-        "asks" => "c".into(),
+        "caller" => "c".into(),
         "label" => "L".into(),
-        "place" => format!("{owner}:{seq}/L"),
+        "entry" => format!("{owner}:{seq}/L"),
         "most" => "10".into(),
         _ => panic!("no default for {name}"),
     }

@@ -309,7 +309,7 @@ async fn leave_rows() {
         Row {
             what: "held from before, and a copy may be under way",
             before: &["held c:1 4 7"],
-            call: "leave last_ms=+2000",
+            call: "leave copies_until=+2000",
             reply: "freed 7 0",
             after: "left c:1=5",
             again: "gone  0",
@@ -317,7 +317,7 @@ async fn leave_rows() {
         Row {
             what: "a later attempt of the owner is not touched",
             before: &["held c:1 6 7"],
-            call: "leave last_ms=+2000",
+            call: "leave copies_until=+2000",
             reply: "gone  0",
             after: "lock c:1=1 !attempt=6 !token=7 !label=L | left c:1=5",
             again: "gone  0",
@@ -325,7 +325,7 @@ async fn leave_rows() {
         Row {
             what: "a greater tombstone stays",
             before: &["left c:1 9"],
-            call: "leave last_ms=+2000",
+            call: "leave copies_until=+2000",
             reply: "gone  0",
             after: "left c:1=9",
             again: "gone  0",
@@ -333,7 +333,7 @@ async fn leave_rows() {
         Row {
             what: "no copy can come any more: no tombstone",
             before: &["waits c:1:5"],
-            call: "leave last_ms=+-1",
+            call: "leave copies_until=+-1",
             reply: "gone  0",
             after: "",
             again: "gone  0",
@@ -498,7 +498,7 @@ async fn release_rows() {
         Row {
             what: "a ghost of the acquire is in the queue, and a copy may come",
             before: &["held d:1 9 7", "waits c:1:4"],
-            call: "release token=7 place=c:1:4/L last_ms=+2000",
+            call: "release token=7 entry=c:1:4/L copies_until=+2000",
             reply: "gone  0",
             after: "lock d:1=1 !attempt=9 !token=7 !label=L | left c:1=5",
             again: "gone  0",
@@ -572,7 +572,7 @@ async fn inspect_rows() {
             again: "inspected d:1 1 7 L * 3 c:1:5 * L d:2:3 * L",
         },
         Row {
-            what: "a label that looks like a place",
+            what: "a label that looks like an entry",
             before: &["waits c:1:5", "RPUSH queue c:2:6/a/d:1:2/", "ZADD deadlines 99999999999999 c:2:6"],
             call: "inspect",
             reply: "inspected  0   -2 2 c:1:5 * L c:2:6 * a/d:1:2/",
@@ -712,11 +712,11 @@ async fn many(bench: &mut Bench, client: &str, count: i64, deadline: i64) {
 async fn a_tombstone_lives_past_the_last_copy_and_never_gets_shorter() {
     limit(async {
         for mut bench in Bench::each().await {
-            bench.call("leave last_ms=+5000").await;
+            bench.call("leave copies_until=+5000").await;
             let ttl = bench.ttl("left:c:1").await;
             assert!((5000..=6000).contains(&ttl), "{ttl}");
             // Review A7: a later leave with an earlier bound cut it.
-            bench.call("leave last_ms=+100").await;
+            bench.call("leave copies_until=+100").await;
             assert!(bench.ttl("left:c:1").await > 4000);
         }
     })
@@ -737,7 +737,7 @@ async fn a_queue_that_is_trimmed_keeps_its_time_to_live() {
         bench.prepare("dead d:1:4").await;
         bench.command("LPUSH queue d:1:1/L").await;
         bench.command("PERSIST queue").await;
-        bench.call("leave owner=d:9 place=d:9:9/L").await;
+        bench.call("leave owner=d:9 entry=d:9:9/L").await;
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         assert_fits(
             "it is still there",
@@ -759,7 +759,7 @@ async fn the_keys_of_a_queue_expire_together() {
             bench.prepare("held c:1 4 7").await;
             for call in [
                 "acquire owner=d:1 seq=5 waiter_ttl=60000",
-                "leave owner=d:1 seq=5 last_ms=0",
+                "leave owner=d:1 seq=5 copies_until=0",
                 "acquire owner=d:1 seq=6 waiter_ttl=60000",
                 "acquire owner=e:1 seq=7 waiter_ttl=5000",
                 "poll tickets=e:1:7 waiter_ttl=5000",
@@ -792,10 +792,10 @@ async fn a_wrong_type_names_its_key_and_changes_nothing() {
         "acquire",
         "acquire wait=0",
         "poll tickets=c:1:5",
-        "leave last_ms=+2000",
+        "leave copies_until=+2000",
         "renew token=7",
         "force_unlock",
-        "release token=7 last_ms=+2000",
+        "release token=7 copies_until=+2000",
         "inspect",
     ];
     limit(async {
