@@ -9,9 +9,9 @@ use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::error::{CloseError, Loss};
 use crate::lock::FairLock;
-use crate::store::{SpawnHook, Store};
 use crate::store::options::Options;
 use crate::store::runner::Runner;
+use crate::store::{SpawnHook, Store};
 
 /// A client: one connection to one server, and everything that is held and waited for over it.
 ///

@@ -43,7 +43,8 @@ mod tests {
 
     /// Every message of the chain, the outermost first.
     fn chain(error: &dyn Error) -> Vec<String> {
-        std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect()
+        let inner = error.source().map_or_else(Vec::new, chain);
+        std::iter::once(error.to_string()).chain(inner).collect()
     }
 
     #[test]
@@ -81,7 +82,9 @@ mod tests {
     fn each_cause_is_said() {
         let cause: Cause = Arc::new(std::io::Error::other("the cable is cut"));
         let connect = ConnectError::Unreachable { address: "127.0.0.1:1".into(), cause: cause.clone() };
-        for error in [&connect as &dyn Error, &LockError::Unreachable(cause.clone()), &RequestError::NotSent(cause.clone())] {
+        for error in
+            [&connect as &dyn Error, &LockError::Unreachable(cause.clone()), &RequestError::NotSent(cause.clone())]
+        {
             assert!(chain(error).concat().contains("the cable is cut"), "{error}");
         }
     }

@@ -1,6 +1,7 @@
-//! The house in order: layers, Lua headers, and what does not belong in the library.
+//! The house in order: the layers of `src/`, the scripts and their Rust side, and what does not belong in
+//! the library.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,13 +9,9 @@ use std::path::{Path, PathBuf};
 #[allow(dead_code)]
 mod script;
 
-/// What the layers below the public page are called. None of them may know the page.
-const BELOW: [&str; 8] = ["acquire", "core", "hold", "lease", "owner", "release", "wake", "watchdog"];
-const PAGE: [&str; 5] = ["client", "embedded", "guard", "lock", "options"];
-
 fn files(dir: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(dir)).unwrap() {
+    for entry in fs::read_dir(root().join(dir)).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             found.extend(files(path.to_str().unwrap(), ending));
@@ -24,6 +21,12 @@ fn files(dir: &str, ending: &str) -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+/// The folder of the library.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if here.join("lua").is_dir() { here.to_owned() } else { here.parent().unwrap().to_owned() }
 }
 
 fn stem(path: &Path) -> &str {
@@ -37,43 +40,227 @@ fn code(path: &Path) -> String {
     code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-#[test]
-fn layers_know_only_what_is_below_them() {
-    for path in files("src/store", ".rs") {
-        let code = code(&path);
-        for above in BELOW.iter().chain(&PAGE).chain(&["error"]) {
-            assert!(!code.contains(&format!("crate::{above}")), "{} knows {above}", path.display());
+/// The files of `src/` by their paths within it.
+fn sources() -> BTreeMap<String, String> {
+    let root = root().join("src");
+    let name = |path: &PathBuf| path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+    files("src", ".rs").iter().map(|path| (name(path), code(path))).collect()
+}
+
+/// The module of a file, as the words of its path: `store/mod.rs` is `["store"]`.
+fn module_of(file: &str) -> Vec<&str> {
+    let mut words: Vec<&str> = file.strip_suffix(".rs").unwrap().split('/').collect();
+    if matches!(words.last(), Some(&"mod" | &"lib")) {
+        words.pop();
+    }
+    words
+}
+
+/// The paths that a file imports, or names in passing, from this crate: `crate::…`, `super::…`, and in the file of
+/// a folder (or lib.rs) the names of its own modules. Braces are resolved.
+fn imported_paths(file: &str, code: &str, modules: &BTreeMap<Vec<&str>, &str>) -> Vec<Vec<String>> {
+    let module = module_of(file);
+    let absolute = |path: &str| -> Option<Vec<String>> {
+        let mut words: Vec<&str> = path.split("::").collect();
+        let mut base = match words.first() {
+            Some(&"crate") => Vec::new(),
+            Some(&"super") => module.clone(),
+            Some(&"self") => module.clone(),
+            Some(first) => {
+                let mut child = module.clone();
+                child.push(first);
+                let is_folder = file.ends_with("mod.rs") || file == "lib.rs";
+                if !(is_folder && modules.contains_key(&child)) {
+                    return None;
+                }
+                words.insert(0, "self");
+                module.clone()
+            }
+            None => return None,
+        };
+        while words.first() == Some(&"super") {
+            base.pop();
+            words.remove(0);
+        }
+        if matches!(words.first(), Some(&"crate" | &"self")) {
+            words.remove(0);
+        }
+        Some(base.into_iter().chain(words).map(str::to_owned).collect())
+    };
+    let mut paths = Vec::new();
+    let mut rest = code;
+    while let Some(start) = rest.find("use ") {
+        let at_line_start = rest[..start].rsplit('\n').next().unwrap();
+        let statement = rest[start + 4..].split(';').next().unwrap();
+        if matches!(at_line_start.trim(), "" | "pub" | "pub(crate)") {
+            expand(&without_aliases(statement), "", &mut paths);
+        }
+        rest = &rest[start + 4..];
+    }
+    // Paths in passing, outside of `use`.
+    for start in ["crate::", "super::"] {
+        for (index, _) in code.match_indices(start) {
+            let path: String =
+                code[index..].chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | ':')).collect();
+            paths.push(path.trim_end_matches(':').to_owned());
         }
     }
-    for path in files("src", ".rs").iter().filter(|path| BELOW.contains(&stem(path))) {
-        let code = code(path);
-        for above in PAGE.iter().filter(|above| **above != "options") {
-            assert!(!code.contains(&format!("crate::{above}")), "{} knows {above}", path.display());
+    paths.iter().filter_map(|path| absolute(path)).collect()
+}
+
+/// An import without white space and `as …`.
+fn without_aliases(statement: &str) -> String {
+    let mut words = statement.split_whitespace();
+    let mut kept = String::new();
+    while let Some(word) = words.next() {
+        match word {
+            "as" => kept.extend(words.next().unwrap().chars().filter(|c| matches!(c, ',' | '}'))),
+            _ => kept.push_str(word),
+        }
+    }
+    kept
+}
+
+/// `a::{b, c::{d, e}}` as `a::b`, `a::c::d`, `a::c::e`.
+fn expand(tree: &str, prefix: &str, paths: &mut Vec<String>) {
+    let Some((head, group)) = tree.split_once('{') else {
+        paths.push(format!("{prefix}{tree}"));
+        return;
+    };
+    let group = group.strip_suffix('}').unwrap_or(group);
+    let (mut depth, mut begin) = (0, 0);
+    for (index, c) in group.char_indices().chain([(group.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                if index > begin {
+                    expand(&group[begin..index], &format!("{prefix}{head}"), paths);
+                }
+                begin = index + 1;
+            }
+            _ => {}
         }
     }
 }
 
+/// Which file of `src/` imports which.
+fn imports() -> BTreeMap<String, BTreeSet<String>> {
+    let sources = sources();
+    let modules: BTreeMap<Vec<&str>, &str> = sources.keys().map(|file| (module_of(file), file.as_str())).collect();
+    let target = |path: &[String]| -> Option<String> {
+        let words: Vec<&str> = path.iter().map(String::as_str).collect();
+        // The longest prefix that is a module; the rest is an item in it.
+        (1..=words.len()).rev().find_map(|length| modules.get(&words[..length])).map(ToString::to_string)
+    };
+    let of = |file: &str, code: &str| -> BTreeSet<String> {
+        let found =
+            imported_paths(file, code, &modules).iter().filter_map(|path| target(path)).collect::<BTreeSet<_>>();
+        found.into_iter().filter(|other| other != file).collect()
+    };
+    sources.iter().map(|(file, code)| (file.clone(), of(file, code))).collect()
+}
+
+/// The nodes in which a way along the edges leads back to the node itself.
+fn in_circles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<&String> {
+    let reaches_itself = |from: &String| {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+        while let Some(node) = open.pop() {
+            for next in graph.get(node).into_iter().flatten() {
+                if next == from {
+                    return true;
+                }
+                if seen.insert(next) {
+                    open.push(next);
+                }
+            }
+        }
+        false
+    };
+    graph.keys().filter(|node| reaches_itself(node)).collect()
+}
+
 #[test]
-fn lease_and_owner_know_no_runtime_and_no_server() {
-    for name in ["src/lease.rs", "src/owner.rs"] {
-        let code = code(&Path::new(env!("CARGO_MANIFEST_DIR")).join(name));
-        for word in ["tokio", "redis", "crate::"] {
+fn no_file_imports_itself_by_a_detour() {
+    let imports = imports();
+    let edges: usize = imports.values().map(BTreeSet::len).sum();
+    assert!(edges > 2 * imports.len(), "the graph of imports is too small to be true: {imports:?}");
+    let circles = in_circles(&imports);
+    assert!(circles.is_empty(), "these files import each other in a circle: {circles:?}");
+}
+
+/// A layer is a folder of `src/` with everything below it; the files of `src/` itself are the public page, the top
+/// layer. Of two layers, the one that imports the other is above it.
+#[test]
+fn nothing_imports_from_a_layer_above() {
+    let layer = |file: &str| file.split_once('/').map_or("page", |(folder, _)| folder).to_owned();
+    let mut layers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (file, others) in imports() {
+        for other in others.iter().filter(|other| layer(other) != layer(&file)) {
+            assert_ne!(layer(other), "page", "{file} imports {other} from the layer above");
+            layers.entry(layer(&file)).or_default().insert(layer(other));
+        }
+    }
+    assert_eq!(in_circles(&layers), Vec::<&String>::new(), "layers know each other in a circle: {layers:?}");
+    assert!(layers["page"].len() >= 2 && layers.len() >= 2, "layers were not found: {layers:?}");
+}
+
+#[test]
+fn the_graph_of_imports_is_read_right() {
+    let found = |tree: &str| {
+        let mut paths = Vec::new();
+        expand(tree, "", &mut paths);
+        paths
+    };
+    assert_eq!(without_aliases("crate::a::{b as c, task as other}"), "crate::a::{b,task}");
+    assert_eq!(
+        found("crate::a::{b,c::{d,e},self}"),
+        ["crate::a::b", "crate::a::c::d", "crate::a::c::e", "crate::a::self"]
+    );
+    let imports = imports();
+    for (file, other) in [
+        ("lib.rs", "client.rs"),
+        ("lock.rs", "engine/mod.rs"),
+        ("engine/mod.rs", "engine/poller.rs"),
+        ("engine/acquire.rs", "engine/mod.rs"),
+        ("engine/poller.rs", "store/verbs/poll.rs"),
+        ("store/verbs/poll.rs", "store/keys.rs"),
+        ("store/node.rs", "store/mod.rs"),
+        ("store/embedded/store.rs", "store/embedded/server.rs"),
+    ] {
+        assert!(imports[file].contains(other), "{file} imports {other}, and also {:?}", imports[file]);
+    }
+    let circle =
+        [("a", "b"), ("b", "c"), ("c", "b")].map(|(from, to)| (from.to_owned(), BTreeSet::from([to.to_owned()])));
+    assert_eq!(in_circles(&BTreeMap::from(circle)), ["b", "c"]);
+}
+
+#[test]
+fn arithmetic_and_identity_know_no_runtime_and_no_server() {
+    for name in ["src/engine/lease.rs", "src/engine/owner.rs"] {
+        let code = code(&root().join(name));
+        for word in ["tokio", "redis", "crate::", "super::"] {
             assert!(!code.contains(word), "{name} mentions {word}");
         }
     }
 }
 
+/// Later there will be other ways to a server; what a reply of Redis looks like stays in these files.
 #[test]
-fn redis_is_spoken_to_in_one_room() {
-    for path in files("src", ".rs").iter().filter(|path| !path.ends_with("store/redis.rs")) {
-        assert!(!code(path).contains("redis::aio") && !code(path).contains("redis::cmd"), "{}", path.display());
+fn redis_is_spoken_to_by_the_node_only() {
+    for path in files("src", ".rs") {
+        let is_node =
+            ["node.rs", "connection.rs", "url.rs"].iter().any(|name| path.ends_with(Path::new("store").join(name)));
+        let speaks = ["redis::aio", "redis::cmd", "redis::Cmd", "MultiplexedConnection"];
+        let code = code(&path);
+        assert!(is_node || !speaks.iter().any(|word| code.contains(word)), "{}", path.display());
     }
 }
 
 #[test]
-fn key_names_are_made_in_one_room() {
+fn key_names_are_made_in_one_file() {
     for path in files("src", ".rs").iter().filter(|path| !path.ends_with("store/keys.rs")) {
-        for suffix in [":queue", ":deadlines", ":token\"", ":left:", ":wake:\"", "{n:"] {
+        for suffix in [":queue", ":deadlines", ":token\"", ":tombstone:", ":wake:\"", "{n:"] {
             assert!(!code(path).contains(suffix), "{} makes a key with {suffix}", path.display());
         }
     }
@@ -150,11 +337,57 @@ fn lua_headers_name_exactly_the_keys_and_arguments_that_the_body_uses() {
     }
 }
 
+/// The Rust side of a script.
+fn verb(script: &str) -> String {
+    code(&root().join("src/store/verbs").join(script).with_extension("rs"))
+}
+
+/// The names in `KEYS[n] name` or `ARGV[n] name` of a header, in their order.
+fn header_names(header: &str, what: &str) -> Vec<String> {
+    let start = format!("-- {what}[");
+    let lines = header.lines().filter_map(|line| line.strip_prefix(&start));
+    lines.map(|line| line.split_whitespace().nth(1).expect("a name").trim_end_matches("...").to_owned()).collect()
+}
+
+/// The names that Rust gives to what it sends, in their order: `key("name", …)`, `arg("name", …)`.
+fn sent_names(code: &str, what: &str) -> Vec<String> {
+    let start = format!("{what}(\"");
+    let calls = code
+        .match_indices(&start)
+        .filter(|(index, _)| !code[..*index].ends_with(|c: char| c.is_alphanumeric() || c == '_'));
+    calls.map(|(index, _)| code[index + start.len()..].split('"').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn rust_sends_keys_and_arguments_in_the_order_of_the_header() {
+    for script in scripts() {
+        let verb = verb(&script.name);
+        let keys = sent_names(&verb, "key");
+        assert_eq!(keys, header_names(&script.header, "KEYS"), "{}: KEYS", script.name);
+        let mut args = sent_names(&verb, "arg");
+        // The runner sends the first one. Pairs of tickets and leases have one name.
+        args.insert(0, "request".into());
+        args.dedup();
+        assert_eq!(args, header_names(&script.header, "ARGV"), "{}: ARGV", script.name);
+    }
+}
+
+/// Every script has its own file on the Rust side, which includes it, and no file is without a script.
+#[test]
+fn there_is_a_verb_for_each_script() {
+    let verbs: BTreeSet<_> = files("src/store/verbs", ".rs").iter().map(|path| stem(path).to_owned()).collect();
+    let scripts: BTreeSet<_> = scripts().into_iter().map(|script| script.name).collect();
+    assert_eq!(verbs, scripts.iter().cloned().chain(["mod".into()]).collect());
+    for name in scripts {
+        assert!(verb(&name).contains(&format!("include_str!(\"../../../lua/{name}.lua\")")), "{name}");
+    }
+}
+
 /// Every status that a body returns is in its header and known to the Rust side.
 #[test]
-fn lua_statuses_are_in_the_header_and_in_reply_rs() {
-    let reply = code(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/reply.rs"));
+fn lua_statuses_are_in_the_header_and_in_the_verb() {
     for script in scripts() {
+        let reply = verb(&script.name);
         let (_, returns) = script.header.split_once("Returns").unwrap();
         let mut found = 0;
         for lead in ["return { '", "  '", "and '", "or '", "= i, '"] {
@@ -166,7 +399,11 @@ fn lua_statuses_are_in_the_header_and_in_reply_rs() {
                 }
                 found += 1;
                 assert!(returns.contains(status), "{}: the header does not name {status:?}", script.name);
-                assert!(reply.contains(&format!("\"{status}\"")), "{}: reply.rs does not know {status:?}", script.name);
+                assert!(
+                    reply.contains(&format!("\"{status}\"")),
+                    "{}: the Rust side does not know {status:?}",
+                    script.name
+                );
             }
         }
         assert!(found > 0, "{}: no status found", script.name);
@@ -199,7 +436,11 @@ fn parts() -> Vec<(String, String)> {
 
 /// What `script.rs` makes of every script, and of every part by itself: a part includes what it needs.
 fn assembled() -> Vec<(String, String)> {
-    let whole = script::ALL.iter().map(|script| (script.name.to_owned(), script.source.clone()));
+    let assemble = |path: PathBuf| {
+        let is_part = path.parent().unwrap().ends_with("lib");
+        (!is_part).then(|| (stem(&path).to_owned(), script::assemble(&fs::read_to_string(&path).unwrap())))
+    };
+    let whole = files("lua", ".lua").into_iter().filter_map(assemble);
     whole.chain(parts().into_iter().map(|(name, text)| (format!("lib/{name}"), script::assemble(&text)))).collect()
 }
 

@@ -61,8 +61,22 @@ mod tests {
 
     #[test]
     fn hostile_names_share_a_tag_and_no_key() {
-        let names =
-            ["a", "{}", "}x", "{", "}", "a}b", "a}:queue", "a}:tombstone:o", "{n:a}", "n:a", "ü🦀", " ", "a\r\nb", "a\0b"];
+        let names = [
+            "a",
+            "{}",
+            "}x",
+            "{",
+            "}",
+            "a}b",
+            "a}:queue",
+            "a}:tombstone:o",
+            "{n:a}",
+            "n:a",
+            "ü🦀",
+            " ",
+            "a\r\nb",
+            "a\0b",
+        ];
         let mut seen = HashSet::new();
         for name in names {
             let keys = Keys::new("fairlock", name);

@@ -139,16 +139,8 @@ impl Options {
             ("operation_timeout", self.operation_timeout),
             "the lease could be over before the answer that gives it",
         )?;
-        at_least(
-            (option, lease),
-            ("poll_interval", self.poll_interval),
-            "waiters would notice its end too late",
-        )?;
-        at_least(
-            ("token_ttl", self.token_ttl),
-            (option, lease),
-            "the last token must be remembered while it is in use",
-        )
+        at_least((option, lease), ("poll_interval", self.poll_interval), "waiters would notice its end too late")?;
+        at_least(("token_ttl", self.token_ttl), (option, lease), "the last token must be remembered while it is in use")
     }
 }
 
@@ -189,10 +181,7 @@ mod tests {
     fn what_does_not_fit_is_named() {
         let short = checked(|o| o.lease = Duration::from_secs(1)).unwrap_err().to_string();
         assert!(short.contains("lease (1s)") && short.contains("operation_timeout (2s)"), "{short}");
-        assert!(matches!(
-            checked(|o| o.lease = Duration::ZERO),
-            Err(OptionsError::OutOfRange { option: "lease", .. })
-        ));
+        assert!(matches!(checked(|o| o.lease = Duration::ZERO), Err(OptionsError::OutOfRange { option: "lease", .. })));
         assert!(matches!(checked(|o| o.waiter_ttl = Duration::from_secs(3)), Err(OptionsError::TooShort { .. })));
         assert!(matches!(checked(|o| o.grant_ttl = Duration::from_secs(1)), Err(OptionsError::TooShort { .. })));
         // Review A8: who polls less often than a lease lasts notices its end too late (P7).

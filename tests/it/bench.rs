@@ -3,7 +3,8 @@
 //! A word `*` fits any; a token that the server made is `T`, those that a test sets are small. Clients
 //! `d` and `e` are subscribed to their channels, `x` is not; `c` is the one that calls.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::LazyLock;
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
@@ -24,6 +25,20 @@ mod embedded {
     pub mod engine;
     pub mod keyspace;
 }
+
+/// By name: the scripts with their includes filled in, as the library sends them.
+static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
+    let texts = [
+        ("acquire", include_str!("../../lua/acquire.lua")),
+        ("force_unlock", include_str!("../../lua/force_unlock.lua")),
+        ("inspect", include_str!("../../lua/inspect.lua")),
+        ("leave", include_str!("../../lua/leave.lua")),
+        ("poll", include_str!("../../lua/poll.lua")),
+        ("release", include_str!("../../lua/release.lua")),
+        ("renew", include_str!("../../lua/renew.lua")),
+    ];
+    texts.into_iter().map(|(name, text)| (name, script::assemble(text))).collect()
+});
 
 const PREFIX: &str = "fairlock";
 const NAME: &str = "n";
@@ -96,7 +111,7 @@ impl Bench {
         let mut subscribed = redis::Client::open(server.url()).unwrap().get_async_pubsub().await.unwrap();
         subscribed.subscribe(&["fairlock:wake:d", "fairlock:wake:e"]).await.unwrap();
         let redis = server.connection().await;
-        let scripts = script::ALL.iter().map(|script| (script.name, redis::Script::new(&script.source))).collect();
+        let scripts = SCRIPTS.iter().map(|(name, source)| (*name, redis::Script::new(source))).collect();
         Self { store: Store::Redis { server, redis, scripts, _subscribed: subscribed } }
     }
 
@@ -155,7 +170,7 @@ impl Bench {
                     "PEXPIRE deadlines 12000".into(),
                 ]
             }
-            ["left", owner, seq] => vec![format!("SET left:{owner} {seq} PX 5000")],
+            ["left", owner, seq] => vec![format!("SET tombstone:{owner} {seq} PX 5000")],
             ["token", token] => vec![format!("SET tokens {token} PX 60000")],
             // Of a type that this key never has.
             ["foreign", "tokens"] => vec!["DEL tokens".into(), "RPUSH tokens foreign".into()],
@@ -213,11 +228,10 @@ impl Bench {
     /// The reply's words, without echo and time.
     pub async fn raw_call(&mut self, call: &str) -> Result<Vec<String>, Refused> {
         let (verb, given) = call.split_once(' ').unwrap_or((call, ""));
-        let given: HashMap<&str, &str> =
-            given.split(' ').filter_map(|word| word.split_once('=')).map(renamed).collect();
+        let given: HashMap<&str, &str> = given.split(' ').filter_map(|word| word.split_once('=')).collect();
         let now = self.now().await;
         let owner = given.get("owner").copied().unwrap_or("c:1").to_owned();
-        let script = script::ALL.iter().find(|script| script.name == verb).expect("a script of that name");
+        let script = SCRIPTS.keys().copied().find(|name| *name == verb).expect("a script of that name");
         let (kinds, names) = shape(verb);
         for name in given.keys() {
             assert!(
@@ -225,7 +239,7 @@ impl Bench {
                 "{call}: {name} is not of {verb}"
             );
         }
-        let kind = |kind: &&str| if *kind == "tombstone" { key(&format!("left:{owner}")) } else { key(kind) };
+        let kind = |kind: &&str| if *kind == "tombstone" { key(&format!("tombstone:{owner}")) } else { key(kind) };
         let keys: Vec<String> = kinds.iter().map(kind).collect();
         let mut args = Vec::new();
         for name in names {
@@ -246,15 +260,10 @@ impl Bench {
         Ok(words)
     }
 
-    async fn eval(
-        &mut self,
-        script: &'static script::Script,
-        keys: &[String],
-        args: &[String],
-    ) -> Result<Value, Refused> {
+    async fn eval(&mut self, script: &'static str, keys: &[String], args: &[String]) -> Result<Value, Refused> {
         match &mut self.store {
             Store::Redis { redis, scripts, .. } => {
-                let outcome = scripts[script.name].prepare_invoke().key(keys).arg(args).invoke_async(redis).await;
+                let outcome = scripts[script].prepare_invoke().key(keys).arg(args).invoke_async(redis).await;
                 outcome.map_err(Refused::from)
             }
             #[cfg(feature = "embedded")]
@@ -262,7 +271,7 @@ impl Bench {
                 engine.keyspace(|keyspace| keyspace.at(micros()));
                 let keys: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
                 let args: Vec<_> = args.iter().map(|arg| arg.as_bytes()).collect();
-                value(engine.eval(script.name, &script.source, &keys, &args))
+                value(engine.eval(script, &SCRIPTS[script], &keys, &args))
             }
         }
     }
@@ -296,8 +305,8 @@ impl Bench {
         living.sort();
         let mut left = Vec::new();
         for key in self.keys().await {
-            if let Some((_, owner)) = key.split_once(":left:") {
-                let seq = flatten(self.command(&format!("GET left:{owner}")).await).concat();
+            if let Some((_, owner)) = key.split_once(":tombstone:") {
+                let seq = flatten(self.command(&format!("GET tombstone:{owner}")).await).concat();
                 left.push(format!("{owner}={seq}"));
             }
         }
@@ -455,16 +464,6 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
     }
 }
 
-/// The names that differential.rs still uses. Without this they would be no argument of any script.
-fn renamed<'a>((name, value): (&'a str, &'a str)) -> (&'a str, &'a str) {
-    let name = match name {
-        "last_ms" => "copies_until",
-        "place" => "entry",
-        _ => name,
-    };
-    (name, value)
-}
-
 fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
     let seq = given.get("seq").copied().unwrap_or("5");
     match name {
@@ -496,7 +495,7 @@ pub fn key(kind: &str) -> String {
         "queue" => all.queue,
         "deadlines" => all.deadlines,
         "tokens" => all.tokens,
-        _ => kind.strip_prefix("left:").map_or(kind.to_owned(), |owner| all.left(owner)),
+        _ => kind.strip_prefix("tombstone:").map_or(kind.to_owned(), |owner| all.tombstone(owner)),
     }
 }
 

@@ -64,14 +64,14 @@ fn call() -> impl Strategy<Value = String> {
             let tickets = if tickets.is_empty() { String::new() } else { format!(" tickets={}", tickets.join(",")) };
             format!("poll waiter_ttl={waiter_ttl} grant_ttl={grant_ttl}{tickets}")
         });
-    let leave = (owner(), 1..9u32, moment(), millis()).prop_map(|(owner, seq, last_ms, grant_ttl)| {
-        format!("leave owner={owner} seq={seq} last_ms={last_ms} grant_ttl={grant_ttl}")
+    let leave = (owner(), 1..9u32, moment(), millis()).prop_map(|(owner, seq, copies_until, grant_ttl)| {
+        format!("leave owner={owner} seq={seq} copies_until={copies_until} grant_ttl={grant_ttl}")
     });
     let renew = (owner(), token(), millis(), 0..9u32)
         .prop_map(|(owner, token, lease, only)| format!("renew owner={owner} token={token} lease={lease} only={only}"));
     let release = (owner(), 1..9u32, 0..3u32, token(), moment(), ticket()).prop_map(
-        |(owner, seq, holds, token, last_ms, ticket)| {
-            format!("release owner={owner} seq={seq} holds={holds} token={token} last_ms={last_ms} place={ticket}/L")
+        |(owner, seq, holds, token, copies_until, ticket)| {
+            format!("release owner={owner} seq={seq} holds={holds} token={token} copies_until={copies_until} entry={ticket}/L")
         },
     );
     let force = moment().prop_map(|not_after| format!("force_unlock not_after={}", not_after.replace("0", "9000")));

@@ -354,7 +354,9 @@ impl fairlock::simulation::Faults for LateCopy {
     fn request(&self, _client: &str, script: &str) -> Vec<fairlock::simulation::Delivery> {
         let at_once = fairlock::simulation::Delivery::AT_ONCE;
         match script {
-            "acquire" => vec![at_once, fairlock::simulation::Delivery { request: Duration::from_millis(50), reply: None }],
+            "acquire" => {
+                vec![at_once, fairlock::simulation::Delivery { request: Duration::from_millis(50), reply: None }]
+            }
             "release" if self.releases.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 => {
                 vec![fairlock::simulation::Delivery { reply: None, ..at_once }]
             }

@@ -713,11 +713,11 @@ async fn a_tombstone_lives_past_the_last_copy_and_never_gets_shorter() {
     limit(async {
         for mut bench in Bench::each().await {
             bench.call("leave copies_until=+5000").await;
-            let ttl = bench.ttl("left:c:1").await;
+            let ttl = bench.ttl("tombstone:c:1").await;
             assert!((5000..=6000).contains(&ttl), "{ttl}");
             // Review A7: a later leave with an earlier bound cut it.
             bench.call("leave copies_until=+100").await;
-            assert!(bench.ttl("left:c:1").await > 4000);
+            assert!(bench.ttl("tombstone:c:1").await > 4000);
         }
     })
     .await;

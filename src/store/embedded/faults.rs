@@ -169,4 +169,3 @@ impl<F: Faults> Faults for Arc<F> {
 pub struct NoFaults;
 
 impl Faults for NoFaults {}
-
