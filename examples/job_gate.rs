@@ -7,6 +7,9 @@
 //! The gate is held while the jobs arrive, one after the other and each at another worker. The next
 //! one starts when the server shows the one before in its queue: no sleeping decides the order. Then
 //! the gate opens, and each job says when it got in.
+//!
+//! It ends with: `FIFO kept: 20 jobs over 4 clients`
+//! With `REDIS_URL` it ends with: `FIFO kept: 20 jobs over 4 processes`
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
