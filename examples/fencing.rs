@@ -4,6 +4,8 @@
 //!
 //! The resource is a Redis key that remembers the greatest token; a database row does the same
 //! with `UPDATE … WHERE newest_token <= $1`.
+//!
+//! It ends with: `as claimed: the late write was refused`
 
 use std::time::Duration;
 
@@ -50,7 +52,11 @@ async fn main() -> Outcome<()> {
     redis::cmd("DEL").arg(RESOURCE).exec_async(&mut redis).await?;
     one.close().await?;
     two.close().await?;
-    if of_b && !of_a { Ok(()) } else { Err("the late write was not refused".into()) }
+    if !of_b || of_a {
+        return Err("the late write was not refused".into());
+    }
+    println!("as claimed: the late write was refused");
+    Ok(())
 }
 
 async fn write(redis: &mut MultiplexedConnection, token: u64, value: &str) -> Outcome<bool> {

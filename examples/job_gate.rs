@@ -7,13 +7,16 @@
 //! The gate is held while the jobs arrive, one after the other and each at another worker. The next
 //! one starts when the server shows the one before in its queue: no sleeping decides the order. Then
 //! the gate opens, and each job says when it got in.
+//!
+//! It ends with: `FIFO kept: 20 jobs over 4 clients`
+//! With `REDIS_URL` it ends with: `FIFO kept: 20 jobs over 4 processes`
 
-use std::process::{ExitCode, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use fairlock::{EmbeddedServer, FairLock, LockClient};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::io::AsyncBufReadExt;
 use tokio::sync::mpsc;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -115,7 +118,7 @@ impl Place {
 
 enum Worker {
     Client { gate: FairLock, say: mpsc::Sender<Served> },
-    Process { _process: Child, stdin: ChildStdin },
+    Process { process: Child, stdin: ChildStdin },
 }
 
 impl Worker {
@@ -124,17 +127,16 @@ impl Worker {
             return Ok(Self::Client { gate: place.connect().await?.lock(gate), say });
         };
         // This program, started again.
-        let mut process = tokio::process::Command::new(std::env::current_exe()?)
+        let mut process = Command::new(std::env::current_exe()?)
             .env(WORKER, gate)
             .env("REDIS_URL", url)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .kill_on_drop(true)
             .spawn()?;
         let stdin = process.stdin.take().ok_or("no stdin")?;
         let stdout = process.stdout.take().ok_or("no stdout")?;
-        tokio::spawn(listen(BufReader::new(stdout).lines(), say));
-        Ok(Self::Process { _process: process, stdin })
+        std::thread::spawn(move || listen(stdout, &say));
+        Ok(Self::Process { process, stdin })
     }
 
     async fn begin(&mut self, job: usize) -> Outcome<()> {
@@ -149,9 +151,19 @@ impl Worker {
                     .await;
                 });
             }
-            Self::Process { stdin, .. } => stdin.write_all(format!("{job}\n").as_bytes()).await?,
+            Self::Process { stdin, .. } => writeln!(stdin, "{job}")?,
         }
         Ok(())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Self::Process { process, .. } = self {
+            // It may have ended already.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
 
@@ -170,11 +182,11 @@ async fn pass(gate: &FairLock, job: usize, say: impl AsyncFnOnce(u64)) {
 }
 
 /// Each line of a worker process is `<token> <job>`.
-async fn listen(mut lines: Lines<BufReader<ChildStdout>>, say: mpsc::Sender<Served>) {
-    while let Ok(Some(line)) = lines.next_line().await {
+fn listen(stdout: ChildStdout, say: &mpsc::Sender<Served>) {
+    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         let said = line.split_once(' ').and_then(|(token, job)| Some((token.parse().ok()?, job.parse().ok()?)));
         match said {
-            Some(said) if say.send(said).await.is_ok() => {}
+            Some(said) if say.blocking_send(said).is_ok() => {}
             _ => return,
         }
     }
@@ -183,7 +195,7 @@ async fn listen(mut lines: Lines<BufReader<ChildStdout>>, say: mpsc::Sender<Serv
 /// The worker process: every number on stdin is a job that wants through the gate.
 async fn work(gate: &str) -> Outcome<()> {
     let client = LockClient::connect(std::env::var("REDIS_URL")?).await?;
-    let mut jobs = BufReader::new(tokio::io::stdin()).lines();
+    let mut jobs = tokio::io::BufReader::new(tokio::io::stdin()).lines();
     while let Some(job) = jobs.next_line().await? {
         let (gate, job) = (client.lock(gate), job.parse()?);
         tokio::spawn(async move { pass(&gate, job, async |token| println!("{token} {job}")).await });

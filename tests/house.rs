@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 #[allow(dead_code)]
 mod script;
 
+/// The package `fairlock`, around this one.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
 fn files(dir: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root().join(dir)).unwrap() {
@@ -23,10 +26,9 @@ fn files(dir: &str, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The folder of the library.
+/// The package `fairlock`, around this one.
 fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    if here.join("lua").is_dir() { here.to_owned() } else { here.parent().unwrap().to_owned() }
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn stem(path: &Path) -> &str {

@@ -1,8 +1,8 @@
 //! How fast fairlock is, beside floors, other ways to build a lock, and other crates: one run, on a
 //! server of its own, interleaved round by round. docs/performance.md says what each row means.
 //!
-//! `cargo bench --bench speed`, with `-- --short` (does everything run?), `-- --only NAME` (rows whose
-//! name contains it), `-- --long` (ten minutes of churn), `-- --threads N` (of the client; else 1).
+//! `scripts/bench`, with `--short` (does everything run?), `--only NAME` (rows whose name contains it),
+//! `--long` (ten minutes of churn), `--threads N` (of the client; else 1).
 
 mod baselines;
 mod child;
@@ -27,6 +27,9 @@ use server::{Admin, Server};
 use stall::Stalls;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// The repository: results are in its `target`, and the table and the plots in its `docs`.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 

@@ -5,23 +5,23 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-use crate::Outcome;
 use crate::child::Child;
 use crate::contender::Shares;
+use crate::{Outcome, ROOT};
 
 pub const PEERS: [&str; 2] = ["rslock", "redis-lock"];
 
 pub struct Peers(Child);
 
 impl Peers {
-    /// Builds it when it is not built yet: in a target directory of its own, beside the harness's results.
+    /// Builds it when it is not built yet, by itself: its dependencies have the features that it asks for.
     pub async fn start(url: &str) -> Outcome<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let target = root.join("target/peers");
+        let root = Path::new(ROOT);
+        let target = root.join("target");
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let mut build = Command::new(cargo);
-        build.args(["build", "--release", "--locked", "--quiet", "--manifest-path"]);
-        build.arg(root.join("benches/peers/Cargo.toml")).arg("--target-dir").arg(&target);
+        build.args(["build", "--release", "--locked", "--quiet", "--package", "fairlock-peers"]);
+        build.arg("--manifest-path").arg(root.join("Cargo.toml")).arg("--target-dir").arg(&target);
         if !build.status().await?.success() {
             return Err("benches/peers does not build".into());
         }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::prelude::*;
 
-use crate::Outcome;
 use crate::report::{Curve, Curves};
+use crate::{Outcome, ROOT};
 
 const SIZE: (u32, u32) = (760, 440);
 
@@ -22,7 +22,7 @@ struct Plot<'a> {
 
 /// Into docs/plots; a run that is no whole one does not touch those.
 pub fn draw(curves: &Curves, partial: bool) -> Outcome<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(ROOT);
     let dir = root.join(if partial { "target/bench/plots" } else { "docs/plots" });
     std::fs::create_dir_all(&dir)?;
     let plot = |file: &str, title, x, y, logarithmic, curves| {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::measure::{Cost, Series};
-use crate::{Outcome, Transport};
+use crate::{Outcome, ROOT, Transport};
 
 /// What is better, and how far it has to go.
 #[derive(Debug, Clone, Copy)]
@@ -296,7 +296,7 @@ impl Report {
 
     /// summary.json, report.json and table.md; returns where they are.
     pub fn write(&self, machine: &str) -> Outcome<PathBuf> {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench");
+        let dir = Path::new(ROOT).join("target/bench");
         std::fs::create_dir_all(&dir)?;
         let summary: Vec<Value> = self.rows.iter().map(Row::summary).collect();
         std::fs::write(dir.join("summary.json"), serde_json::to_string_pretty(&summary)?)?;
@@ -309,7 +309,7 @@ impl Report {
 
     /// Puts the table into docs/performance.md, between its marks.
     pub fn document(&self, machine: &str) -> Outcome<()> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/performance.md");
+        let path = Path::new(ROOT).join("docs/performance.md");
         let text = std::fs::read_to_string(&path)?;
         let (before, rest) = text.split_once(TABLE).ok_or("docs/performance.md has no place for the table")?;
         let (_, after) = rest.split_once(END_OF_TABLE).ok_or("docs/performance.md: where does the table end?")?;

@@ -2,8 +2,8 @@
 //! everything that can go wrong going wrong. One seed decides all of it.
 //!
 //! ```text
-//! cargo run --release --example simulate --features embedded -- --minutes 1
-//! cargo run --release --example simulate --features embedded -- --seed 7
+//! scripts/simulate --minutes 1
+//! scripts/simulate --seed 7
 //! ```
 //!
 //! - `--minutes M`: that long, seed after seed from a random one, on two threads
@@ -203,5 +203,5 @@ fn show(seed: u64, violations: &[String]) {
     println!("seed {seed}: the last {} of {} lines", timeline.len() - skipped, timeline.len());
     timeline.iter().skip(skipped).for_each(|line| println!("{line}"));
     violations.iter().for_each(|violation| println!("VIOLATED {violation}"));
-    println!("the whole story: cargo run --release --example simulate --features embedded -- --seed {seed}");
+    println!("the whole story: scripts/simulate --seed {seed}");
 }

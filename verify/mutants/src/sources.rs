@@ -1,0 +1,174 @@
+//! The sources of the library, and the edits on them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::catalogue::{Edit, Mutant};
+use crate::tokens::{Language, find, nearest, tokens, without_tests};
+
+/// The nearest places that are shown for what was not found.
+const SHOWN: usize = 3;
+
+/// Texts by their paths, which are relative to the repository.
+pub struct Sources(BTreeMap<PathBuf, String>);
+
+impl Sources {
+    /// All that an edit may touch: src/**/*.rs and lua/**/*.lua.
+    pub fn read(root: &Path) -> io::Result<Self> {
+        let mut texts = BTreeMap::new();
+        for (dir, ending) in [("src", "rs"), ("lua", "lua")] {
+            for path in files(&root.join(dir))? {
+                if path.extension().is_some_and(|found| found == ending) {
+                    let text = fs::read_to_string(&path)?;
+                    texts.insert(path.strip_prefix(root).unwrap_or(&path).to_owned(), text);
+                }
+            }
+        }
+        Ok(Self(texts))
+    }
+
+    /// The files that the mutant changes, or what is wrong with its edits.
+    pub fn with(&self, mutant: &Mutant) -> Result<BTreeMap<PathBuf, String>, String> {
+        let mut wrong = String::new();
+        let mut splices: BTreeMap<&Path, Vec<_>> = BTreeMap::new();
+        for edit in &mutant.edits {
+            match self.places(edit).as_slice() {
+                [(path, place)] => splices.entry(path).or_default().push((place.clone(), &edit.replace)),
+                places => wrong += &self.describe(mutant, edit, places),
+            }
+        }
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+        let mut changed = BTreeMap::new();
+        for (path, mut splices) in splices {
+            let mut text = self.0[path].clone();
+            splices.sort_by_key(|(place, _)| place.start);
+            if splices.windows(2).any(|pair| pair[0].0.end > pair[1].0.start) {
+                return Err(format!("{}: two edits overlap in {}\n", mutant.name, path.display()));
+            }
+            for (place, replace) in splices.into_iter().rev() {
+                text.replace_range(place, replace);
+            }
+            changed.insert(path.to_owned(), text);
+        }
+        Ok(changed)
+    }
+
+    /// Where the edit applies.
+    fn places(&self, edit: &Edit) -> Vec<(&Path, std::ops::Range<usize>)> {
+        let mut places = Vec::new();
+        for (path, text) in &self.0 {
+            let found = find(&code(path, text), &tokens(&edit.find, language(path)));
+            places.extend(found.into_iter().map(|place| (path.as_path(), place)));
+        }
+        places
+    }
+
+    fn describe(&self, mutant: &Mutant, edit: &Edit, places: &[(&Path, std::ops::Range<usize>)]) -> String {
+        let mut text = format!("{}: found {} times instead of once:\n", mutant.name, places.len());
+        for line in edit.find.lines() {
+            let _ = writeln!(text, "    - {line}");
+        }
+        if places.is_empty() {
+            text += "  Nothing in src/**/*.rs and lua/**/*.lua reads so. The nearest places:\n";
+            for (path, at, share) in self.nearest(edit) {
+                let _ = writeln!(text, "  {:3.0} % {}", share * 100.0, self.line(path, at));
+            }
+            text += "  If the code was only renamed or rewritten, change the `-` lines of this mutant to what is there now.\n";
+        } else {
+            for (path, place) in places {
+                let _ = writeln!(text, "    {}", self.line(path, place.start));
+            }
+            text += "  Add some of what stands before or after the one that is meant, in `-` and in `+`.\n";
+        }
+        text
+    }
+
+    /// The best place of each file, the most alike first.
+    fn nearest(&self, edit: &Edit) -> Vec<(&Path, usize, f64)> {
+        let mut best: Vec<_> = self
+            .0
+            .iter()
+            .filter_map(|(path, text)| {
+                let (at, share) = nearest(&code(path, text), &tokens(&edit.find, language(path)))?;
+                Some((path.as_path(), at, share))
+            })
+            .collect();
+        best.sort_by(|one, other| other.2.total_cmp(&one.2));
+        best.truncate(SHOWN);
+        best
+    }
+
+    fn line(&self, path: &Path, at: usize) -> String {
+        let text = &self.0[path];
+        let start = text[..at].rfind('\n').map_or(0, |end| end + 1);
+        let line = text[start..].lines().next().unwrap_or_default().trim();
+        format!("{}:{}: {line}", path.display(), text[..at].matches('\n').count() + 1)
+    }
+}
+
+fn language(path: &Path) -> Language {
+    if path.extension().is_some_and(|ending| ending == "lua") { Language::Lua } else { Language::Rust }
+}
+
+fn code<'a>(path: &Path, text: &'a str) -> Vec<crate::tokens::Token<'a>> {
+    match language(path) {
+        Language::Rust => without_tests(tokens(text, Language::Rust)),
+        Language::Lua => tokens(text, Language::Lua),
+    }
+}
+
+/// All files below a directory, at any depth.
+pub fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(files(&path)?);
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(texts: &[(&str, &str)]) -> Sources {
+        Sources(texts.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned())).collect())
+    }
+
+    fn mutant(edits: &[(&str, &str)]) -> Mutant {
+        let edits = edits.iter().map(|(find, replace)| Edit { find: (*find).into(), replace: (*replace).into() });
+        Mutant { name: "R0".into(), sentence: "Nothing.".into(), edits: edits.collect() }
+    }
+
+    #[test]
+    fn edits_apply_wherever_their_text_stands() {
+        let sources = sources(&[("lua/a.lua", "if a   then -- so\n  b() end\nc()"), ("src/b.rs", "fn d() {}")]);
+        let changed = sources.with(&mutant(&[("if a then b()", "b() if a then"), ("d()", "e()")])).expect("both apply");
+        assert_eq!(changed[Path::new("lua/a.lua")], "b() if a then end\nc()");
+        assert_eq!(changed[Path::new("src/b.rs")], "fn e() {}");
+    }
+
+    #[test]
+    fn an_edit_that_does_not_apply_once_says_where_it_could() {
+        let sources = sources(&[("lua/a.lua", "x()\nif a then b() end"), ("src/b.rs", "d();\nd();")]);
+        let wrong = sources.with(&mutant(&[("if a then c()", ""), ("d()", "")])).expect_err("neither applies");
+        for part in [
+            "R0: found 0 times",
+            "lua/a.lua:2: if a then b() end",
+            "found 2 times",
+            "src/b.rs:1: d();",
+            "src/b.rs:2: d();",
+        ] {
+            assert!(wrong.contains(part), "{part} is missing in:\n{wrong}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! One mutant after the other: built in a copy of the repository, and left to the simulator.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+use crate::Outcome;
+use crate::catalogue::Mutant;
+use crate::sources::files;
+
+/// Each is to be caught within so many seeds, and minutes.
+const SEEDS: &str = "1000";
+const MINUTES: &str = "3";
+const LONGEST_VIOLATION: usize = 110;
+
+type Changed = BTreeMap<PathBuf, String>;
+
+/// How many were caught.
+pub fn all(root: &Path, mutants: &[(Mutant, Changed)]) -> Outcome<usize> {
+    let mut copy = Copy::of(root)?;
+    let mut caught = 0;
+    for (mutant, changed) in mutants {
+        copy.change(changed)?;
+        let simulator = copy.build()?;
+        let name = &mutant.name;
+        match simulator.map(|simulator| simulate(&simulator)).transpose()? {
+            Some(Said { seeds, violation: Some(violation) }) => {
+                caught += 1;
+                println!("caught  {name:<36} after {seeds:>4} seeds: {violation}");
+            }
+            Some(Said { seeds, violation: None }) => println!("MISSED  {name:<36} in {seeds} seeds"),
+            None => println!("BROKEN  {name:<36} does not compile"),
+        }
+    }
+    Ok(caught)
+}
+
+/// A copy of the repository with a target directory of its own, both kept for the next run.
+struct Copy {
+    root: PathBuf,
+    tree: PathBuf,
+    target: PathBuf,
+    changed: Vec<PathBuf>,
+}
+
+impl Copy {
+    fn of(root: &Path) -> io::Result<Self> {
+        let root = root.canonicalize()?;
+        let target = root.join("target/mutants");
+        let copy = Self { tree: target.join("tree"), target, root, changed: Vec::new() };
+        let mut wanted = Vec::new();
+        for entry in fs::read_dir(&copy.root)? {
+            let path = entry?.path();
+            if path.is_file() {
+                wanted.push(path);
+            } else if !path.ends_with("target") && !path.ends_with(".git") {
+                wanted.extend(files(&path)?);
+            }
+        }
+        for path in &wanted {
+            let there = copy.tree.join(path.strip_prefix(&copy.root).unwrap_or(path));
+            write(&there, &fs::read(path)?)?;
+        }
+        if copy.tree.exists() {
+            for old in files(&copy.tree)? {
+                if !copy.root.join(old.strip_prefix(&copy.tree).unwrap_or(&old)).exists() {
+                    fs::remove_file(old)?;
+                }
+            }
+        }
+        Ok(copy)
+    }
+
+    /// Takes the last mutant out and puts this one in.
+    fn change(&mut self, changed: &Changed) -> io::Result<()> {
+        for path in std::mem::take(&mut self.changed) {
+            if !changed.contains_key(&path) {
+                write(&self.tree.join(&path), &fs::read(self.root.join(&path))?)?;
+            }
+        }
+        for (path, text) in changed {
+            write(&self.tree.join(path), text.as_bytes())?;
+            self.changed.push(path.clone());
+        }
+        Ok(())
+    }
+
+    /// The simulator; `None` if it does not compile.
+    fn build(&self) -> io::Result<Option<PathBuf>> {
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+        let mut command = Command::new(cargo);
+        command.args(["build", "--quiet", "--locked", "--profile", "mutant", "--package", "fairlock-simulate"]);
+        command.arg("--target-dir").arg(&self.target).current_dir(&self.tree);
+        let built = command.status()?.success();
+        Ok(built.then(|| self.target.join("mutant/fairlock-simulate")))
+    }
+}
+
+/// Only what differs: what has a new time is built anew.
+fn write(path: &Path, text: &[u8]) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|there| there == text) {
+        return Ok(());
+    }
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    fs::write(path, text)
+}
+
+struct Said {
+    seeds: String,
+    violation: Option<String>,
+}
+
+fn simulate(simulator: &Path) -> io::Result<Said> {
+    let output = Command::new(simulator).args(["--seed", "1", "--seeds", SEEDS, "--minutes", MINUTES]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let violation = text.lines().find_map(|line| line.strip_prefix("VIOLATED "));
+    let seeds = text.split("\"seeds\":").nth(1).unwrap_or_default();
+    Ok(Said {
+        seeds: seeds.chars().take_while(char::is_ascii_digit).collect(),
+        violation: violation
+            .filter(|_| output.status.code() == Some(1))
+            .map(|violation| violation.chars().take(LONGEST_VIOLATION).collect()),
+    })
+}
