@@ -9,9 +9,6 @@ use std::path::{Path, PathBuf};
 #[allow(dead_code)]
 mod script;
 
-/// The package `fairlock`, around this one.
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-
 fn files(dir: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root().join(dir)).unwrap() {

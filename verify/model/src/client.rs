@@ -1,42 +1,45 @@
-//! A client with one owner: its attempt, its hold, and the leaves in its background.
+//! A client with one owner: its attempt, its hold, and the leaves that its background task retries.
 //!
-//! A pause of the process needs no step of its own: it is a client that does nothing while the
-//! clock ticks.
+//! A paused process needs no step of its own: it is a client that does nothing while the clock
+//! ticks.
 
 use crate::network::{Answer, ClientId, Nested, Network, Push, Request, Seq, Time, Token};
-use crate::protocol::{Bounds, Seen, Sight};
+use crate::protocol::{Bounds, Event, EventSet};
 use crate::rules::Rules;
 use crate::server::{Acquired, Polled, Released, Renewed};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Client {
     pub next_seq: Seq,
-    /// Attempts, nested acquires and retries it may still begin: the bounds of the model.
+    /// Attempts, nested acquires and retries that the bounds still allow.
     attempts: u8,
-    entries: u8,
+    reentries: u8,
     retries: u8,
     pub stage: Stage,
-    /// R9: leaves belong to the background, which goes on while the owner asks anew.
+    /// R9: leaves without an answer. The background retries them while the owner may start again.
     pub leaving: Vec<Request>,
-    /// Only without `r11_seq_at_the_loss`: a loss whose leave has no seq yet.
-    pub unsent: Option<(Seq, Time)>,
+    /// Only without `r11_seq_at_the_loss`: attempt and `copies_until` of a lost hold whose leave has
+    /// no seq yet.
+    pub unsent_leave: Option<(Seq, Time)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Stage {
     Idle,
-    /// `last`: until then an earlier copy without an answer may still be served; 0: there is none.
-    Asking {
+    /// `copies_until`: server time until which an earlier copy may still be served; 0 if there is
+    /// none.
+    Acquiring {
         seq: Seq,
         request: Request,
-        last: Time,
+        copies_until: Time,
     },
-    /// In the queue, as far as it knows. `asked` and `floor` are of the last answer "queued" (R7).
+    /// In the queue, as far as the client knows. `queued_at` is the send time of the last request
+    /// answered "queued", and `floor` the token that answer named (R7).
     Waiting {
         seq: Seq,
-        asked: Time,
+        queued_at: Time,
         floor: Token,
-        last: Time,
+        copies_until: Time,
         confirming: Option<Request>,
     },
     Holding(Hold),
@@ -44,61 +47,63 @@ pub enum Stage {
 
 const UNKNOWN: u8 = u8::MAX;
 
-/// Between free -> held and the end of it.
+/// A hold as the client knows it, from the first guard to the answer of the last release.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hold {
     pub attempt: Seq,
     pub token: Token,
-    /// Until then it may be relied upon (R5).
+    /// The local deadline (R5).
     pub deadline: Time,
     pub guards: u8,
-    /// Holds that the server counts; `UNKNOWN` while a request about it is `pending`.
+    /// The count on the server; `UNKNOWN` while a request that sets it is `pending`.
     pub on_server: u8,
-    pub last: Time,
-    /// Its first renewal is to set the wanted lease: it began with a trusted push, or a long grant.
-    fresh: bool,
-    /// The request about the count that has no answer; one at a time (`Seat::gate`).
+    pub copies_until: Time,
+    /// The server still has the lease of a grant, since the hold began with a trusted push or a long
+    /// grant. The first renewal sets the wanted lease, even if that is shorter.
+    has_grant_lease: bool,
+    /// The request about the count that has no answer. An owner's requests take turns
+    /// (`OwnerEntry::turn`), so there is at most one.
     pub pending: Option<Request>,
 }
 
 impl Hold {
-    /// What the holder of a guard is told by `is_valid`.
+    /// What `is_valid` of a guard answers.
     pub fn is_valid(&self, now: Time) -> bool {
         self.guards > 0 && now < self.deadline
     }
 
-    /// Nothing about the count is under way or still to be said.
+    /// The server is known to count as many holds as there are guards.
     pub fn is_settled(&self) -> bool {
         self.pending.is_none() && self.on_server == self.guards
     }
 }
 
-/// What a client has at hand while it acts.
-pub struct Desk<'a> {
+/// What a client can use during one step.
+pub struct Context<'a> {
     pub id: ClientId,
     pub rules: &'a Rules,
     pub bounds: &'a Bounds,
     pub now: Time,
     pub network: &'a mut Network,
-    pub seen: &'a mut Seen,
+    pub events: &'a mut EventSet,
 }
 
-impl Desk<'_> {
+impl Context<'_> {
     fn send(&mut self, request: Request) -> Request {
         self.network.send(self.id, request);
         request
     }
 
-    /// Until when an answer may be relied on that says how long the lease lasts (R5): from before
-    /// the request was sent, and no longer than wanted.
-    fn told(&self, sent: Time, left: Time) -> Time {
+    /// R5: the local deadline from an answer that names the remaining lease. It counts from before the
+    /// request was sent, and is no later than the wanted lease allows.
+    fn deadline(&self, sent: Time, remaining: Time) -> Time {
         let from = if self.rules.r5_deadline_from_request { sent } else { self.now };
-        from + if self.rules.r5_no_more_than_wanted { left.min(self.bounds.lease) } else { left }
+        from + if self.rules.r5_no_more_than_wanted { remaining.min(self.bounds.lease) } else { remaining }
     }
 }
 
-/// The next copy of a request that is retried. An acquire is sent anew, with a new `not_after`.
-fn again(request: Request, now: Time) -> Request {
+/// The next copy of a request. That of an acquire has a new `not_after` (R2).
+fn next_copy(request: Request, now: Time) -> Request {
     let mut request = request;
     match &mut request {
         Request::Acquire { copy, sent, .. } => {
@@ -111,7 +116,7 @@ fn again(request: Request, now: Time) -> Request {
     request
 }
 
-/// Until when a copy of this acquire may be served.
+/// Server time until which this copy of an acquire may be served (R2).
 fn not_after(request: &Request, bounds: &Bounds) -> Time {
     match *request {
         Request::Acquire { sent, .. } => bounds.not_after(sent),
@@ -119,17 +124,17 @@ fn not_after(request: &Request, bounds: &Bounds) -> Time {
     }
 }
 
-// What it may do next, asked by the model to list the actions.
+// What the client may do next. `Protocol::actions` asks these.
 impl Client {
     pub fn new(bounds: &Bounds) -> Self {
         Self {
             next_seq: 1,
             attempts: bounds.attempts,
-            entries: bounds.entries,
+            reentries: bounds.reentries,
             retries: bounds.retries,
             stage: Stage::Idle,
             leaving: Vec::new(),
-            unsent: None,
+            unsent_leave: None,
         }
     }
 
@@ -141,11 +146,11 @@ impl Client {
         self.stage == Stage::Idle && self.attempts > 0
     }
 
-    /// A release that says too much by now is followed by another one, which is no retry.
+    /// An outdated release is followed by a new one, which does not use up a retry.
     pub fn may_retry(&self) -> bool {
         match &self.stage {
-            Stage::Asking { .. } => self.retries > 0,
-            Stage::Holding(hold) => hold.pending.is_some_and(|it| self.retries > 0 || hold.is_outdated(it)),
+            Stage::Acquiring { .. } => self.retries > 0,
+            Stage::Holding(hold) => hold.pending.is_some_and(|pending| self.retries > 0 || hold.is_outdated(pending)),
             Stage::Idle | Stage::Waiting { .. } => false,
         }
     }
@@ -156,38 +161,38 @@ impl Client {
 
     pub fn may_give_up(&self) -> bool {
         match &self.stage {
-            Stage::Asking { .. } | Stage::Waiting { .. } => true,
+            Stage::Acquiring { .. } | Stage::Waiting { .. } => true,
             Stage::Holding(hold) => matches!(hold.pending, Some(Request::Acquire { .. })),
             Stage::Idle => false,
         }
     }
 
-    /// R8. One poll at a time.
+    /// R8, one poll at a time.
     pub fn may_poll(&self, id: ClientId, network: &Network, rules: &Rules) -> bool {
         let Stage::Waiting { seq, .. } = self.stage else { return false };
-        let of_ours = |request: &Request| matches!(*request, Request::Poll { seq: asked, .. } if asked == seq);
-        rules.r8_poll && !network.has(id, of_ours)
+        let ours = |request: &Request| matches!(*request, Request::Poll { seq: polled, .. } if polled == seq);
+        rules.r8_poll && !network.has_request(id, ours)
     }
 
-    /// While a guard lives and the deadline has not passed; one renewal at a time, and none that
-    /// would gain nothing.
+    /// While a guard lives and the deadline has not passed, one renewal at a time. A renewal that
+    /// would change nothing is left out to keep the state space small.
     pub fn may_renew(&self, id: ClientId, network: &Network, bounds: &Bounds, now: Time) -> bool {
         let Stage::Holding(hold) = &self.stage else { return false };
-        let of_ours = |request: &Request| matches!(*request, Request::Renew { token, .. } if token == hold.token);
-        let gains = hold.fresh || hold.deadline < now + bounds.lease;
-        hold.is_valid(now) && gains && !network.has(id, of_ours)
+        let ours = |request: &Request| matches!(*request, Request::Renew { token, .. } if token == hold.token);
+        let has_use = hold.has_grant_lease || hold.deadline < now + bounds.lease;
+        hold.is_valid(now) && has_use && !network.has_request(id, ours)
     }
 
-    pub fn may_enter(&self, now: Time) -> bool {
-        matches!(&self.stage, Stage::Holding(hold) if self.entries > 0 && hold.is_valid(now) && hold.is_settled())
+    pub fn may_reenter(&self, now: Time) -> bool {
+        matches!(&self.stage, Stage::Holding(hold) if self.reentries > 0 && hold.is_valid(now) && hold.is_settled())
     }
 
     pub fn may_unlock(&self) -> bool {
         matches!(&self.stage, Stage::Holding(hold) if hold.guards > 0)
     }
 
-    /// P8: a deadline that passed is noticed now or later. A release to 0 under way says more than
-    /// the deadline does, so that one is waited for.
+    /// P8: a passed deadline is noticed at any later time. After the last guard the answer to the
+    /// release decides, so the deadline is not looked at.
     pub fn may_notice_loss(&self, now: Time) -> bool {
         let Stage::Holding(hold) = &self.stage else { return false };
         hold.deadline <= now && (hold.guards > 0 || matches!(hold.pending, Some(Request::Acquire { .. })))
@@ -195,54 +200,55 @@ impl Client {
 
     /// Only without `r11_seq_at_the_loss`.
     pub fn may_send_late_leave(&self) -> bool {
-        self.unsent.is_some()
+        self.unsent_leave.is_some()
     }
 
-    /// Whether a leave that is not answered yet ends all up to this seq.
+    /// Whether a leave without an answer will end requests up to this seq.
     pub fn is_leaving(&self, seq: Seq) -> bool {
         let ends = |leave: &Request| matches!(*leave, Request::Leave { seq: up_to, .. } if up_to >= seq);
-        self.unsent.is_some() || self.leaving.iter().any(ends)
+        self.unsent_leave.is_some() || self.leaving.iter().any(ends)
     }
 
-    /// Whether the reply to this request still means something to it. As in the library only the
-    /// last copy counts: the ones before it were answered with "unknown".
+    /// Whether the client still waits for the reply to this request. As in the library only the last
+    /// copy counts: the earlier ones timed out.
     pub fn awaits(&self, request: &Request) -> bool {
         match (*request, &self.stage) {
             (Request::Leave { .. }, _) => self.leaving.contains(request),
             (Request::Poll { seq, .. }, Stage::Waiting { seq: ours, .. }) => seq == *ours,
             (Request::Renew { .. }, Stage::Waiting { confirming, .. }) => *confirming == Some(*request),
             (Request::Renew { token, .. }, Stage::Holding(hold)) => token == hold.token,
-            (_, Stage::Asking { request: asked, .. }) => asked == request,
+            (_, Stage::Acquiring { request: ours, .. }) => ours == request,
             (_, Stage::Holding(hold)) => hold.pending == Some(*request),
             _ => false,
         }
     }
 
-    /// Whether it may still send an acquire of a seq up to this one.
-    pub fn asks_up_to(&self, up_to: Seq) -> bool {
-        let asked = match &self.stage {
-            Stage::Asking { request, .. } => Some(*request),
+    /// Whether the client may still send a copy of an acquire with a seq up to this one.
+    pub fn may_send_acquire(&self, up_to: Seq) -> bool {
+        let unanswered = match &self.stage {
+            Stage::Acquiring { request, .. } => Some(*request),
             Stage::Holding(hold) => hold.pending,
             Stage::Idle | Stage::Waiting { .. } => None,
         };
-        matches!(asked, Some(Request::Acquire { seq, .. }) if seq <= up_to)
+        matches!(unanswered, Some(Request::Acquire { seq, .. }) if seq <= up_to)
     }
 
-    /// Whether a push is, or may yet become, of any interest.
-    pub fn may_care_for(&self, push: &Push, rules: &Rules) -> bool {
+    /// Whether the client may act on the push, now or later.
+    pub fn may_use(&self, push: &Push, rules: &Rules) -> bool {
         match (*push, &self.stage) {
-            (Push::Grant { seq, .. }, Stage::Asking { seq: ours, .. } | Stage::Waiting { seq: ours, .. }) => {
+            (Push::Grant { seq, .. }, Stage::Acquiring { seq: ours, .. } | Stage::Waiting { seq: ours, .. }) => {
                 seq == *ours || !rules.r7_push_names_ticket
             }
             (Push::Revoked { token }, Stage::Holding(hold)) => token == hold.token,
-            (Push::Revoked { .. }, Stage::Asking { .. } | Stage::Waiting { .. }) => true,
+            // A revocation may arrive before the hold that it ends has begun (A4).
+            (Push::Revoked { .. }, Stage::Acquiring { .. } | Stage::Waiting { .. }) => true,
             _ => false,
         }
     }
 
-    /// Whether it would act on it now. Until then it is as if it were under way: attempts register
-    /// before they ask, so a push may come before the reply (R7).
-    pub fn listens_to(&self, push: &Push) -> bool {
+    /// Whether the client would act on the push now. Otherwise the push stays in flight: an attempt
+    /// registers before it asks, so a push may arrive before the reply "queued" (R7).
+    pub fn accepts(&self, push: &Push) -> bool {
         match push {
             Push::Grant { .. } => matches!(self.stage, Stage::Waiting { confirming: None, .. }),
             Push::Revoked { token } => matches!(&self.stage, Stage::Holding(hold) if hold.token == *token),
@@ -250,285 +256,307 @@ impl Client {
     }
 }
 
-// acquire.rs: one attempt.
+// src/engine/acquire.rs, poller.rs, cleanup.rs: one attempt.
 impl Client {
-    fn draw_seq(&mut self) -> Seq {
+    fn take_seq(&mut self) -> Seq {
         self.next_seq += 1;
         self.next_seq - 1
     }
 
-    pub fn start(&mut self, desk: &mut Desk<'_>) {
+    pub fn start(&mut self, cx: &mut Context<'_>) {
         self.attempts -= 1;
-        let seq = self.draw_seq();
-        let request = desk.send(Request::Acquire { seq, copy: 0, sent: desk.now, nested: None });
-        self.stage = Stage::Asking { seq, request, last: 0 };
+        let seq = self.take_seq();
+        let request = cx.send(Request::Acquire { seq, copy: 0, sent: cx.now, nested: None });
+        self.stage = Stage::Acquiring { seq, request, copies_until: 0 };
     }
 
-    /// No answer, or none in time: the same request again (R1).
-    pub fn retry(&mut self, desk: &mut Desk<'_>) {
+    /// No answer in time: sends the same request again (R1).
+    pub fn retry(&mut self, cx: &mut Context<'_>) {
         match &mut self.stage {
-            Stage::Asking { request, last, .. } => {
-                *last = (*last).max(not_after(request, desk.bounds));
-                *request = desk.send(again(*request, desk.now));
+            Stage::Acquiring { request, copies_until, .. } => {
+                *copies_until = (*copies_until).max(not_after(request, cx.bounds));
+                *request = cx.send(next_copy(*request, cx.now));
             }
             Stage::Holding(hold) => {
                 let Some(pending) = hold.pending else { return };
                 if hold.is_outdated(pending) {
-                    return self.release(desk);
+                    return self.release(cx);
                 }
-                hold.pending = Some(desk.send(again(pending, desk.now)));
+                hold.pending = Some(cx.send(next_copy(pending, cx.now)));
             }
             Stage::Idle | Stage::Waiting { .. } => {}
         }
         self.retries -= 1;
     }
 
-    pub fn poll(&mut self, desk: &mut Desk<'_>) {
+    pub fn poll(&mut self, cx: &mut Context<'_>) {
         if let Stage::Waiting { seq, .. } = self.stage {
-            desk.send(Request::Poll { seq, sent: desk.now });
+            cx.send(Request::Poll { seq, sent: cx.now });
         }
     }
 
-    /// The caller's future is dropped: a wait leaves, a nested acquire is set right by a release.
-    pub fn give_up(&mut self, desk: &mut Desk<'_>) {
+    /// The caller's future is dropped. A wait leaves (R9); after a nested acquire a release sets the
+    /// count back.
+    pub fn give_up(&mut self, cx: &mut Context<'_>) {
         match self.stage {
-            Stage::Asking { seq, request, last } => {
-                let last = last.max(not_after(&request, desk.bounds));
-                self.leave(seq, seq, last, desk);
+            Stage::Acquiring { seq, request, copies_until } => {
+                let copies_until = copies_until.max(not_after(&request, cx.bounds));
+                self.leave(seq, seq, copies_until, cx);
                 self.stage = Stage::Idle;
             }
-            Stage::Waiting { seq, last, .. } => {
-                self.leave(seq, seq, last, desk);
+            Stage::Waiting { seq, copies_until, .. } => {
+                self.leave(seq, seq, copies_until, cx);
                 self.stage = Stage::Idle;
             }
-            Stage::Holding(_) => self.release(desk),
+            Stage::Holding(_) => self.release(cx),
             Stage::Idle => {}
         }
     }
 
-    /// R9: goes on in the background until it is answered.
-    fn leave(&mut self, seq: Seq, attempt: Seq, last: Time, desk: &mut Desk<'_>) {
-        if desk.rules.r9_leave {
-            self.leaving.push(desk.send(Request::Leave { seq, attempt, last, copy: 0 }));
+    /// R9: the background retries the leave until it is answered.
+    fn leave(&mut self, seq: Seq, attempt: Seq, copies_until: Time, cx: &mut Context<'_>) {
+        if cx.rules.r9_leave {
+            self.leaving.push(cx.send(Request::Leave { seq, attempt, copies_until, copy: 0 }));
         }
     }
 
-    pub fn retry_leave(&mut self, desk: &mut Desk<'_>) {
+    pub fn retry_leave(&mut self, cx: &mut Context<'_>) {
         if let Some(leave) = self.leaving.first_mut() {
-            *leave = desk.send(again(*leave, desk.now));
+            *leave = cx.send(next_copy(*leave, cx.now));
             self.retries -= 1;
         }
     }
 
-    fn begin(&mut self, attempt: Seq, token: Token, deadline: Time, last: Time, fresh: bool) {
+    fn begin_hold(&mut self, attempt: Seq, token: Token, deadline: Time, copies_until: Time, has_grant_lease: bool) {
         let (guards, on_server, pending) = (1, 1, None);
-        self.stage = Stage::Holding(Hold { attempt, token, deadline, guards, on_server, last, fresh, pending });
+        self.stage = Stage::Holding(Hold {
+            attempt,
+            token,
+            deadline,
+            guards,
+            on_server,
+            copies_until,
+            has_grant_lease,
+            pending,
+        });
     }
 }
 
-// hold.rs, watchdog.rs, release.rs: what it holds.
+// src/engine/hold.rs, watchdog.rs, release.rs: the hold.
 impl Hold {
-    /// The number of guards has changed since this release was sent.
+    /// Whether the number of guards has changed since this release was sent.
     fn is_outdated(&self, pending: Request) -> bool {
         matches!(pending, Request::Release { holds, .. } if holds != self.guards)
     }
 
-    /// An answer that was overtaken by a later one takes nothing back.
+    /// Answers may arrive out of order, so the deadline never moves back.
     fn extend(&mut self, deadline: Time) {
         self.deadline = self.deadline.max(deadline);
-        self.fresh = false;
+        self.has_grant_lease = false;
     }
 }
 
 impl Client {
-    pub fn renew(&mut self, desk: &mut Desk<'_>) {
+    pub fn renew(&mut self, cx: &mut Context<'_>) {
         if let Stage::Holding(hold) = &self.stage {
-            let only = if hold.fresh { hold.attempt } else { 0 };
-            desk.send(Request::Renew { token: hold.token, only, sent: desk.now });
+            let only = if hold.has_grant_lease { hold.attempt } else { 0 };
+            cx.send(Request::Renew { token: hold.token, only, sent: cx.now });
         }
     }
 
-    /// A nested acquire names the token and the count that it expects (R1).
-    pub fn enter(&mut self, desk: &mut Desk<'_>) {
-        self.entries -= 1;
-        let seq = self.draw_seq();
+    /// A nested acquire names the token and the count it expects (R1).
+    pub fn reenter(&mut self, cx: &mut Context<'_>) {
+        self.reentries -= 1;
+        let seq = self.take_seq();
         if let Stage::Holding(hold) = &mut self.stage {
             let nested = Some(Nested { token: hold.token, holds: hold.guards });
-            hold.pending = Some(desk.send(Request::Acquire { seq, copy: 0, sent: desk.now, nested }));
+            hold.pending = Some(cx.send(Request::Acquire { seq, copy: 0, sent: cx.now, nested }));
             hold.on_server = UNKNOWN;
         }
     }
 
-    pub fn unlock(&mut self, desk: &mut Desk<'_>) {
+    pub fn unlock(&mut self, cx: &mut Context<'_>) {
         if let Stage::Holding(hold) = &mut self.stage {
             hold.guards -= 1;
             if hold.pending.is_none() {
-                self.release(desk);
+                self.release(cx);
             }
         }
     }
 
-    /// Tells the server of as many holds as there are guards, with a seq of its own (decision 2).
-    fn release(&mut self, desk: &mut Desk<'_>) {
-        let seq = self.draw_seq();
+    /// Sets the server's count to the number of guards, with a new seq (decision 2).
+    fn release(&mut self, cx: &mut Context<'_>) {
+        let seq = self.take_seq();
         if let Stage::Holding(hold) = &mut self.stage {
-            let Hold { guards: holds, token, attempt, last, .. } = *hold;
-            hold.pending = Some(desk.send(Request::Release { seq, holds, token, attempt, last, copy: 0 }));
+            let Hold { guards: holds, token, attempt, copies_until, .. } = *hold;
+            hold.pending = Some(cx.send(Request::Release { seq, holds, token, attempt, copies_until, copy: 0 }));
             hold.on_server = UNKNOWN;
         }
     }
 
-    /// R11: ends the hold here, and sees to it that nothing of it comes back.
-    pub fn lose(&mut self, desk: &mut Desk<'_>) {
+    /// R11: ends the hold locally and leaves: the server may still have it, and a late copy of its
+    /// requests could bring it back.
+    pub fn lose(&mut self, cx: &mut Context<'_>) {
         let Stage::Holding(hold) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
-        if !desk.rules.r11_leave_after_loss {
+        if !cx.rules.r11_leave_after_loss {
             return;
         }
-        let last = hold.last.max(desk.bounds.not_after(desk.now));
-        if desk.rules.r11_seq_at_the_loss {
-            let seq = self.draw_seq();
-            self.leave(seq, hold.attempt, last, desk);
+        let copies_until = hold.copies_until.max(cx.bounds.not_after(cx.now));
+        if cx.rules.r11_seq_at_the_loss {
+            let seq = self.take_seq();
+            self.leave(seq, hold.attempt, copies_until, cx);
         } else {
-            self.unsent = Some((hold.attempt, last));
+            self.unsent_leave = Some((hold.attempt, copies_until));
         }
     }
 
-    /// Only without `r11_seq_at_the_loss`: the owner may have begun anew in between.
-    pub fn send_late_leave(&mut self, desk: &mut Desk<'_>) {
-        if let Some((attempt, last)) = self.unsent.take() {
-            let seq = self.draw_seq();
-            self.leave(seq, attempt, last, desk);
+    /// Only without `r11_seq_at_the_loss`: the owner may have started again by now.
+    pub fn send_late_leave(&mut self, cx: &mut Context<'_>) {
+        if let Some((attempt, copies_until)) = self.unsent_leave.take() {
+            let seq = self.take_seq();
+            self.leave(seq, attempt, copies_until, cx);
         }
     }
 }
 
-// What comes back.
+// Replies and pushes.
 impl Client {
-    /// The reply to a request that it `awaits`.
-    pub fn answered(&mut self, request: Request, answer: Answer, desk: &mut Desk<'_>) {
+    /// Handles the reply to a request that the client `awaits`.
+    pub fn on_reply(&mut self, request: Request, answer: Answer, cx: &mut Context<'_>) {
         match (request, answer) {
-            (Request::Acquire { sent, nested: None, .. }, Answer::Acquired(answer)) => self.asked(sent, answer, desk),
-            (Request::Acquire { sent, .. }, Answer::Acquired(answer)) => self.entered(sent, answer, desk),
-            (Request::Poll { sent, .. }, Answer::Polled(answer)) => self.polled(sent, answer, desk),
-            (Request::Renew { token, sent, .. }, Answer::Renewed(answer)) => self.renewed(token, sent, answer, desk),
-            (Request::Release { copy, .. }, Answer::Released(answer)) => self.released(copy > 0, answer, desk),
+            (Request::Acquire { sent, nested: None, .. }, Answer::Acquired(answer)) => {
+                self.on_acquired(sent, answer, cx)
+            }
+            (Request::Acquire { sent, .. }, Answer::Acquired(answer)) => self.on_reentered(sent, answer, cx),
+            (Request::Poll { sent, .. }, Answer::Polled(answer)) => self.on_polled(sent, answer, cx),
+            (Request::Renew { token, sent, .. }, Answer::Renewed(answer)) => self.on_renewed(token, sent, answer, cx),
+            (Request::Release { copy, .. }, Answer::Released(answer)) => self.on_released(copy > 0, answer, cx),
             (Request::Leave { .. }, _) => self.leaving.retain(|leave| *leave != request),
-            _ => unreachable!("a reply of another kind than its request"),
+            _ => unreachable!("the answer does not match its request"),
         }
     }
 
-    fn asked(&mut self, sent: Time, answer: Acquired, desk: &mut Desk<'_>) {
-        let Stage::Asking { seq, last, .. } = self.stage else { return };
+    fn on_acquired(&mut self, sent: Time, answer: Acquired, cx: &mut Context<'_>) {
+        let Stage::Acquiring { seq, copies_until, .. } = self.stage else { return };
         match answer {
-            Acquired::Held { token, left, .. } => self.granted(seq, token, (sent, left), last, desk),
+            Acquired::Held { token, remaining, .. } => self.on_owned(seq, token, (sent, remaining), copies_until, cx),
             Acquired::Queued { floor } => {
-                self.stage = Stage::Waiting { seq, asked: sent, floor, last, confirming: None };
+                self.stage = Stage::Waiting { seq, queued_at: sent, floor, copies_until, confirming: None };
             }
-            // The server has nothing of it, unless an earlier copy is still under way.
-            Acquired::Busy | Acquired::Lost | Acquired::Over => {
-                if last > 0 {
-                    self.leave(seq, seq, last, desk);
+            // This copy left nothing on the server, but an earlier one may still be served (R3).
+            Acquired::Busy | Acquired::Lost | Acquired::Refused => {
+                if copies_until > 0 {
+                    self.leave(seq, seq, copies_until, cx);
                 }
                 self.stage = Stage::Idle;
             }
         }
     }
 
-    /// Owning it, by the server's own word, unless the time it was given is over already: then it
-    /// is left. Where a grant outlives the wanted lease, the first renewal has yet to set that.
-    fn granted(&mut self, seq: Seq, token: Token, (sent, left): (Time, Time), last: Time, desk: &mut Desk<'_>) {
-        let deadline = desk.told(sent, left);
-        if desk.now < deadline {
-            self.begin(seq, token, deadline, last, left > desk.bounds.lease);
+    /// The server says that this attempt owns the lock. Begins the hold, or leaves if its time is over
+    /// already. A grant longer than the wanted lease is shortened by the first renewal.
+    fn on_owned(
+        &mut self,
+        seq: Seq,
+        token: Token,
+        (sent, remaining): (Time, Time),
+        copies_until: Time,
+        cx: &mut Context<'_>,
+    ) {
+        let deadline = cx.deadline(sent, remaining);
+        if cx.now < deadline {
+            self.begin_hold(seq, token, deadline, copies_until, remaining > cx.bounds.lease);
         } else {
-            self.leave(seq, seq, last, desk);
+            self.leave(seq, seq, copies_until, cx);
             self.stage = Stage::Idle;
         }
     }
 
-    fn polled(&mut self, sent: Time, answer: Polled, desk: &mut Desk<'_>) {
-        let Stage::Waiting { seq, asked, last, confirming, .. } = self.stage else { return };
+    fn on_polled(&mut self, sent: Time, answer: Polled, cx: &mut Context<'_>) {
+        let Stage::Waiting { seq, queued_at, copies_until, confirming, .. } = self.stage else { return };
         match answer {
-            Polled::Granted { token, left } => {
-                desk.seen.add(Sight::HeldByPoll);
-                self.granted(seq, token, (sent, left), last, desk);
+            Polled::Granted { token, remaining } => {
+                cx.events.add(Event::HeldByPoll);
+                self.on_owned(seq, token, (sent, remaining), copies_until, cx);
             }
-            // Answers may overtake each other; only a later question counts.
-            Polled::Queued { floor } if asked <= sent => {
-                self.stage = Stage::Waiting { seq, asked: sent, floor, last, confirming };
+            // Answers may arrive out of order; only that to the later request counts.
+            Polled::Queued { floor } if queued_at <= sent => {
+                self.stage = Stage::Waiting { seq, queued_at: sent, floor, copies_until, confirming };
             }
             Polled::Queued { .. } => {}
             Polled::Unknown => {
-                self.leave(seq, seq, last, desk);
+                self.leave(seq, seq, copies_until, cx);
                 self.stage = Stage::Idle;
             }
         }
     }
 
-    /// R7: to trust, to confirm, or to ignore.
-    pub fn pushed(&mut self, seq: Seq, token: Token, lasts: Time, desk: &mut Desk<'_>) {
-        let Stage::Waiting { seq: ours, asked, floor, last, .. } = self.stage else { return };
-        debug_assert!(seq == ours || !desk.rules.r7_push_names_ticket);
-        if desk.rules.r7_floor && token <= floor {
-            desk.seen.add(Sight::FloorRefused);
+    /// R7: trusts, confirms or ignores a grant.
+    pub fn on_grant(&mut self, seq: Seq, token: Token, lasts: Time, cx: &mut Context<'_>) {
+        let Stage::Waiting { seq: ours, queued_at, floor, copies_until, .. } = self.stage else { return };
+        debug_assert!(seq == ours || !cx.rules.r7_push_names_ticket);
+        if cx.rules.r7_floor && token <= floor {
+            cx.events.add(Event::FloorRefused);
             return;
         }
-        let until = if desk.rules.r7_trust_from_poll { asked + lasts } else { desk.now + lasts };
-        if desk.bounds.trust && desk.now < until {
-            desk.seen.add(Sight::HeldByTrust);
-            self.begin(ours, token, until.min(desk.now + desk.bounds.lease), last, true);
-        } else if desk.rules.r7_confirm {
-            let confirming = Some(desk.send(Request::Renew { token, only: ours, sent: desk.now }));
-            self.stage = Stage::Waiting { seq: ours, asked, floor, last, confirming };
+        // The token is above the floor, so the grant was made after `queued_at` and lasts at least until
+        // `queued_at + lasts`.
+        let until = if cx.rules.r7_trust_from_poll { queued_at + lasts } else { cx.now + lasts };
+        if cx.bounds.trust && cx.now < until {
+            cx.events.add(Event::HeldByTrust);
+            self.begin_hold(ours, token, until.min(cx.now + cx.bounds.lease), copies_until, true);
+        } else if cx.rules.r7_confirm {
+            let confirming = Some(cx.send(Request::Renew { token, only: ours, sent: cx.now }));
+            self.stage = Stage::Waiting { seq: ours, queued_at, floor, copies_until, confirming };
         } else {
-            self.begin(ours, token, desk.now + lasts, last, true);
+            self.begin_hold(ours, token, cx.now + lasts, copies_until, true);
         }
     }
 
-    fn renewed(&mut self, token: Token, sent: Time, answer: Renewed, desk: &mut Desk<'_>) {
+    fn on_renewed(&mut self, token: Token, sent: Time, answer: Renewed, cx: &mut Context<'_>) {
         match (&mut self.stage, answer) {
-            (Stage::Waiting { seq, last, confirming, .. }, Renewed::Renewed { left }) => {
-                let (seq, last, deadline) = (*seq, *last, desk.told(sent, left));
+            (Stage::Waiting { seq, copies_until, confirming, .. }, Renewed::Renewed { remaining }) => {
+                let (seq, copies_until, deadline) = (*seq, *copies_until, cx.deadline(sent, remaining));
                 *confirming = None;
-                // Too late: the next poll tells.
-                if desk.now < deadline {
-                    desk.seen.add(Sight::HeldByConfirm);
-                    self.begin(seq, token, deadline, last, false);
+                // If it came too late, the next poll decides.
+                if cx.now < deadline {
+                    cx.events.add(Event::HeldByConfirm);
+                    self.begin_hold(seq, token, deadline, copies_until, false);
                 }
             }
             (Stage::Waiting { confirming, .. }, Renewed::Lost) => *confirming = None,
-            (Stage::Holding(hold), Renewed::Renewed { left }) => hold.extend(desk.told(sent, left)),
-            // After our own release to 0 that is no loss.
+            (Stage::Holding(hold), Renewed::Renewed { remaining }) => hold.extend(cx.deadline(sent, remaining)),
+            // After our own release to 0 this is not a loss.
             (Stage::Holding(hold), Renewed::Lost) if hold.guards > 0 => {
-                desk.seen.add(Sight::TellsOfLoss);
-                self.lose(desk);
+                cx.events.add(Event::LossReported);
+                self.lose(cx);
             }
             _ => {}
         }
     }
 
-    fn entered(&mut self, sent: Time, answer: Acquired, desk: &mut Desk<'_>) {
+    fn on_reentered(&mut self, sent: Time, answer: Acquired, cx: &mut Context<'_>) {
         let Stage::Holding(hold) = &mut self.stage else { return };
         hold.pending = None;
         match answer {
-            Acquired::Held { holds, left, .. } => {
-                hold.extend(desk.told(sent, left));
-                if hold.deadline <= desk.now {
-                    return self.lose(desk);
+            Acquired::Held { holds, remaining, .. } => {
+                hold.extend(cx.deadline(sent, remaining));
+                if hold.deadline <= cx.now {
+                    return self.lose(cx);
                 }
                 hold.guards += 1;
                 hold.on_server = holds;
-                desk.seen.add(Sight::Nested);
-                // A guard may have ended meanwhile.
+                cx.events.add(Event::Nested);
+                // A guard may have been dropped meanwhile.
                 if !hold.is_settled() {
-                    self.release(desk);
+                    self.release(cx);
                 }
             }
-            _ => self.lose(desk),
+            _ => self.lose(cx),
         }
     }
 
-    fn released(&mut self, again: bool, answer: Released, desk: &mut Desk<'_>) {
+    fn on_released(&mut self, is_retry: bool, answer: Released, cx: &mut Context<'_>) {
         let Stage::Holding(hold) = &mut self.stage else { return };
         match answer {
             Released::Freed { token } if token == hold.token => self.stage = Stage::Idle,
@@ -536,16 +564,16 @@ impl Client {
                 hold.pending = None;
                 hold.on_server = holds;
                 if !hold.is_settled() {
-                    self.release(desk);
+                    self.release(cx);
                 }
             }
-            // Not there, and our lease not over: the copy before this one freed it (decision 11).
-            Released::Gone if again && desk.now < hold.deadline => {
-                desk.seen.add(Sight::RetryAnswered);
+            // Nothing there before our deadline: an earlier copy freed the lock (decision 11, M2).
+            Released::Gone if is_retry && cx.now < hold.deadline => {
+                cx.events.add(Event::RetryAnswered);
                 self.stage = Stage::Idle;
             }
-            // What was freed under another token, or was not there: ours had been lost.
-            Released::Freed { .. } | Released::Gone | Released::Lost => self.lose(desk),
+            // Freed under another token, or nothing there: our hold was lost before.
+            Released::Freed { .. } | Released::Gone | Released::Lost => self.lose(cx),
         }
     }
 }

@@ -1,15 +1,15 @@
-//! The lock protocol of fairlock, checked exhaustively within bounds. See README.md.
+//! An exhaustive model check of fairlock's lock protocol, within bounds. See README.md.
 
+mod canonical;
 mod client;
+mod display;
 mod map;
-mod names;
 mod network;
-mod oblivion;
 mod properties;
 mod protocol;
+mod pruning;
 mod rules;
 mod server;
-mod show;
 mod variants;
 
 use std::process::ExitCode;
@@ -18,14 +18,14 @@ use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model, Path};
 
-use protocol::{Action, Protocol, Sight, State};
+use protocol::{Action, Event, Protocol, State};
 use variants::{Expect, Variant};
 
-const USAGE: &str = "fairlock-model [--list] [--only NAME] [--time T] [--attempts N] [--entries N] [--retries N]
+const USAGE: &str = "fairlock-model [--list] [--only NAME] [--time T] [--attempts N] [--reentries N] [--retries N]
                [--clients N] [--in-flight N] [--threads N]
-Without --only all runs, two at a time. With it one run, on all threads, and its counterexample step by step.";
+Without --only: all runs, two at a time. With --only: one run, on N threads (default 2), with its counterexample.";
 
-/// What the command line asks for.
+/// The command line.
 #[derive(Debug, Default)]
 struct Args {
     list: bool,
@@ -42,7 +42,7 @@ impl Args {
                 "--list" => parsed.list = true,
                 "--only" => parsed.only = Some(args.next()?),
                 "--threads" => parsed.threads = Some(args.next()?.parse().ok()?),
-                "--time" | "--attempts" | "--entries" | "--retries" | "--clients" | "--in-flight" => {
+                "--time" | "--attempts" | "--reentries" | "--retries" | "--clients" | "--in-flight" => {
                     parsed.bounds.push((flag, args.next()?.parse().ok()?));
                 }
                 _ => return None,
@@ -57,7 +57,7 @@ impl Args {
             match flag.as_str() {
                 "--time" => bounds.end = *value,
                 "--attempts" => bounds.attempts = *value,
-                "--entries" => bounds.entries = *value,
+                "--reentries" => bounds.reentries = *value,
                 "--retries" => bounds.retries = *value,
                 "--clients" => bounds.clients = *value,
                 _ => bounds.in_flight = usize::from(*value),
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if chosen.is_empty() {
-        eprintln!("no run of that name; --list shows all");
+        eprintln!("no run has that name; --list shows all");
         return ExitCode::from(2);
     }
     let passed = if args.only.is_some() { run_one(&chosen, args.threads.unwrap_or(2)) } else { run_all(&chosen) };
@@ -87,8 +87,8 @@ fn main() -> ExitCode {
     if passed == chosen.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Two runs at a time with one thread each: that makes a run's numbers, and the counterexample it
-/// finds, the same every time.
+/// Two runs at a time, each on one thread: then its numbers and its counterexample are the same each
+/// time.
 fn run_all(variants: &[Variant]) -> usize {
     let (next, passed) = (Mutex::new(variants.iter()), Mutex::new(0));
     let take = || next.lock().map_or(None, |mut next| next.next());
@@ -113,8 +113,8 @@ fn run_one(variants: &[Variant], threads: u8) -> usize {
     for variant in variants {
         let outcome = Outcome::of(variant, threads);
         if let Some((property, path)) = &outcome.broken {
-            println!("{property} is broken by:");
-            outcome.tell(path);
+            println!("{property} is broken by these steps:");
+            outcome.print_steps(path);
         }
         println!("{}", outcome.line(variant));
         passed += usize::from(outcome.passed(variant));
@@ -122,35 +122,35 @@ fn run_one(variants: &[Variant], threads: u8) -> usize {
     passed
 }
 
-/// What came of a run.
+/// The result of a run.
 struct Outcome {
     states: usize,
     depth: usize,
     seconds: f32,
     broken: Option<(&'static str, Path<State, Action>)>,
-    missing: Vec<Sight>,
+    missing: Vec<Event>,
 }
 
 impl Outcome {
     fn of(variant: &Variant, threads: u8) -> Self {
-        let began = Instant::now();
+        let start = Instant::now();
         let checker = Protocol::new(variant.rules.clone(), variant.bounds)
             .checker()
             .threads(threads.into())
             .finish_when(HasDiscoveries::AnyFailures)
             .spawn_bfs()
             .join();
-        let seen = checker.model().seen();
-        let wanted: &[Sight] = match variant.expect {
-            Expect::Holds(sights) => sights,
+        let reached = checker.model().reached();
+        let required: &[Event] = match variant.expect {
+            Expect::Holds(events) => events,
             Expect::Caught => &[],
         };
         Self {
             states: checker.unique_state_count(),
             depth: checker.max_depth(),
-            seconds: began.elapsed().as_secs_f32(),
+            seconds: start.elapsed().as_secs_f32(),
             broken: checker.discoveries().into_iter().min_by_key(|(name, _)| *name),
-            missing: wanted.iter().copied().filter(|sight| !seen.has(*sight)).collect(),
+            missing: required.iter().copied().filter(|event| !reached.contains(*event)).collect(),
         }
     }
 
@@ -170,13 +170,13 @@ impl Outcome {
             }
             None if variant.expect == Expect::Caught => "NOT CAUGHT".to_owned(),
             None if self.missing.is_empty() => "holds".to_owned(),
-            None => format!("holds, but NEVER SEEN: {:?}", self.missing),
+            None => format!("holds, but NEVER REACHED: {:?}", self.missing),
         };
         let Self { states, depth, seconds, .. } = self;
         format!("{:18} {states:>9} states  depth {depth:>2}  {seconds:>5.1} s  {result}", variant.name)
     }
 
-    fn tell(&self, path: &Path<State, Action>) {
+    fn print_steps(&self, path: &Path<State, Action>) {
         for (step, (state, action)) in path.clone().into_vec().into_iter().enumerate() {
             println!("{step:>3}.   {state}");
             if let Some(action) = action {

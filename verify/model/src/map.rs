@@ -1,4 +1,4 @@
-//! A map as a sorted list: small, cheap to clone, and with keys that can be renamed in place.
+//! A map as a sorted list: small, cheap to clone, and its keys can be changed in place.
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Map<K, V>(Vec<(K, V)>);
@@ -20,14 +20,14 @@ impl<K: Copy + Ord, V> Map<K, V> {
 
     pub fn insert(&mut self, key: K, value: V) {
         match self.0.binary_search_by_key(&key, |(other, _)| *other) {
-            Ok(place) => self.0[place].1 = value,
-            Err(place) => self.0.insert(place, (key, value)),
+            Ok(index) => self.0[index].1 = value,
+            Err(index) => self.0.insert(index, (key, value)),
         }
     }
 
     pub fn remove(&mut self, key: &K) -> Option<V> {
-        let place = self.0.iter().position(|(other, _)| other == key)?;
-        Some(self.0.remove(place).1)
+        let index = self.0.iter().position(|(other, _)| other == key)?;
+        Some(self.0.remove(index).1)
     }
 
     pub fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) {
@@ -50,7 +50,7 @@ impl<K: Copy + Ord, V> Map<K, V> {
         self.0.iter()
     }
 
-    /// Who changes keys keeps their order.
+    /// A caller that changes keys must keep their order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut (K, V)> {
         self.0.iter_mut()
     }

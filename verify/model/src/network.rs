@@ -1,25 +1,25 @@
-//! What is under way between clients and server: a set. Anything in it may arrive next, late, or
-//! never, so order, delay and loss need no further machinery.
+//! The messages in flight between clients and server, as a set. Any of them may arrive next, late,
+//! or never, so reordering, delay and loss need no code of their own.
 
 use crate::server::{Acquired, Left, Polled, Released, Renewed};
 
 pub type ClientId = u8;
-/// Grows with each request of a client that has a number of its own.
+/// Number of a request, growing per client. A retry keeps the seq of its request (R1).
 pub type Seq = u8;
 pub type Token = u8;
-/// A tick of the clock that all share. Clients know the server's time: the library's estimate of
-/// it is left out.
+/// A tick of the one clock. Clients read the server's time from it; the library's estimate of that
+/// time is not modelled.
 pub type Time = u8;
 
-/// The hold that a nested acquire re-enters, and how many holds it expects there (R1).
+/// The hold that a nested acquire re-enters, and the count it expects there (R1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nested {
     pub token: Token,
     pub holds: u8,
 }
 
-/// What a client asks. `sent` is the instant before it was sent (R5); `copy` tells a retry, which
-/// is otherwise the same request (R1), from the ones before it.
+/// A request of a client. `sent` is the time just before it was sent (R5). `copy` numbers the
+/// retries, which are the same request otherwise (R1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Request {
     Acquire {
@@ -32,11 +32,12 @@ pub enum Request {
         seq: Seq,
         sent: Time,
     },
-    /// `last`: until then a copy of the acquire may still be served; 0: none is under way (R3).
+    /// `copies_until`: server time until which a copy of the acquire may still be served (R3); 0 if
+    /// none is in flight.
     Leave {
         seq: Seq,
         attempt: Seq,
-        last: Time,
+        copies_until: Time,
         copy: u8,
     },
     Release {
@@ -44,10 +45,11 @@ pub enum Request {
         holds: u8,
         token: Token,
         attempt: Seq,
-        last: Time,
+        copies_until: Time,
         copy: u8,
     },
-    /// `only`: sets the lease even if that is shorter, while nothing came after this seq; 0: never.
+    /// `only`: sets the lease even if that shortens it, as long as this seq is the last one served.
+    /// 0: never shortens.
     Renew {
         token: Token,
         only: Seq,
@@ -64,10 +66,11 @@ pub enum Answer {
     Renewed(Renewed),
 }
 
-/// A message of the server to a client's channel: no answer to anything (P9: it is only a hint).
+/// A message published to a client's channel. It is only a hint: it may be lost (P9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Push {
-    /// The ticket of `seq` owns the lock under `token`, for `lasts` from when that was decided.
+    /// The ticket of `seq` owns the lock under `token`. The grant lasts for `lasts` ticks from when
+    /// it was made, which is before the push arrives (R7).
     Grant {
         seq: Seq,
         token: Token,
@@ -84,7 +87,7 @@ pub enum Message {
         from: ClientId,
         request: Request,
     },
-    /// Every reply echoes its request, which is how a client knows its own (R1).
+    /// A reply echoes its request, so the client can tell which copy was answered.
     Reply {
         to: ClientId,
         request: Request,
@@ -106,7 +109,7 @@ impl Message {
     }
 }
 
-/// A sorted list without repetition: small, and equal states look equal.
+/// A sorted list without duplicates, so that equal sets compare equal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Network(Vec<Message>);
 
@@ -116,14 +119,14 @@ impl Network {
     }
 
     pub fn insert(&mut self, message: Message) {
-        if let Err(place) = self.0.binary_search(&message) {
-            self.0.insert(place, message);
+        if let Err(index) = self.0.binary_search(&message) {
+            self.0.insert(index, message);
         }
     }
 
     pub fn remove(&mut self, message: &Message) {
-        if let Ok(place) = self.0.binary_search(message) {
-            self.0.remove(place);
+        if let Ok(index) = self.0.binary_search(message) {
+            self.0.remove(index);
         }
     }
 
@@ -139,15 +142,15 @@ impl Network {
         self.0.iter()
     }
 
-    /// Who changes messages keeps their order.
+    /// A caller that changes messages must keep their order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Message> {
         self.0.iter_mut()
     }
 
-    /// Whether such a request of this client is under way, or the reply to it.
-    pub fn has(&self, client: ClientId, wanted: impl Fn(&Request) -> bool) -> bool {
+    /// Whether a matching request of this client, or the reply to one, is in flight.
+    pub fn has_request(&self, client: ClientId, matches: impl Fn(&Request) -> bool) -> bool {
         self.of(client).any(|message| match message {
-            Message::ToServer { request, .. } | Message::Reply { request, .. } => wanted(request),
+            Message::ToServer { request, .. } | Message::Reply { request, .. } => matches(request),
             Message::Pushed { .. } => false,
         })
     }

@@ -1,4 +1,4 @@
-//! The promises, as far as a state can show them broken.
+//! The promises P1-P5 and P9 as properties of single states.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use stateright::Property;
 
 use crate::client::{Client, Hold, Stage};
 use crate::network::{ClientId, Seq};
-use crate::protocol::{Protocol, State, Wrong};
+use crate::protocol::{Protocol, State, Violation};
 use crate::server::Ticket;
 
 pub fn all() -> Vec<Property<Protocol>> {
@@ -19,8 +19,8 @@ pub fn all() -> Vec<Property<Protocol>> {
         Property::always("P3 served once", served_once),
         Property::always("P4 count exact", count_exact),
         Property::always("P5 nothing left behind", nothing_left_behind),
-        Property::always("P9 a place is in the list", places_are_in_the_list),
-        Property::always("P9 nobody waits unheard", nobody_waits_unheard),
+        Property::always("P9 live tickets are queued", live_tickets_are_queued),
+        Property::always("P9 waiters can poll", waiters_can_poll),
     ]
 }
 
@@ -35,20 +35,20 @@ fn holds(state: &State) -> impl Iterator<Item = (ClientId, &Hold)> {
     })
 }
 
-/// Those who believe, at this instant, that they hold the lock. Who held it when it was ended by
-/// force, or when the server lost its data, may believe it for a while; nobody else may.
-fn believers(state: &State) -> impl Iterator<Item = (ClientId, &Hold)> {
-    holds(state).filter(|(_, hold)| hold.is_valid(state.now) && hold.token > state.ghost.excused)
+/// The clients that consider the lock theirs at this instant. Holds that were ended by force_unlock
+/// or lost with the server's data are exempt: their clients learn of it later.
+fn local_holders(state: &State) -> impl Iterator<Item = (ClientId, &Hold)> {
+    holds(state).filter(|(_, hold)| hold.is_valid(state.now) && hold.token > state.ghost.exempt_up_to)
 }
 
-/// P1: at most one has a guard and a deadline in the future.
+/// P1: at most one client has a guard whose deadline is in the future.
 fn exclusion(_: &Protocol, state: &State) -> bool {
-    believers(state).count() <= 1
+    local_holders(state).count() <= 1
 }
 
-/// Why P1 holds, and stronger: what a client believes is so on the server, and lasts until then.
+/// Implies P1: the server agrees with each local holder, at least until the local deadline (R5).
 fn backed(_: &Protocol, state: &State) -> bool {
-    believers(state).all(|(id, hold)| {
+    local_holders(state).all(|(id, hold)| {
         let lock = state.server.held_by(id);
         lock.is_some_and(|lock| lock.token == hold.token && lock.expires >= hold.deadline)
     })
@@ -56,30 +56,30 @@ fn backed(_: &Protocol, state: &State) -> bool {
 
 /// P2: each free -> held gives a greater token than all before it.
 fn tokens_grow(_: &Protocol, state: &State) -> bool {
-    state.ghost.wrong != Some(Wrong::TokenDidNotGrow)
+    state.ghost.violation != Some(Violation::TokenDidNotGrow)
 }
 
-/// P2, for all holds, valid or not.
+/// P2, for all holds that clients remember, valid or not.
 fn tokens_are_unique(_: &Protocol, state: &State) -> bool {
     let tokens: BTreeSet<_> = holds(state).map(|(_, hold)| hold.token).collect();
     tokens.len() == holds(state).count()
 }
 
-/// P3: nobody takes a free lock past a live ticket of somebody else. (Grants go to the first live
-/// ticket because `advance` looks at nothing else.)
+/// P3: no acquire takes a free lock while another owner has a live ticket. (`advance` itself serves
+/// the first live ticket by construction.)
 fn no_overtaking(_: &Protocol, state: &State) -> bool {
-    state.ghost.wrong != Some(Wrong::Overtaken)
+    state.ghost.violation != Some(Violation::Overtaken)
 }
 
-/// P3: who owns the lock waits no more for the same attempt. The list may have a ticket twice
-/// (decision 15), but only until one of its places is served.
+/// P3: an attempt that owns the lock no longer waits. The list may hold two entries of one ticket
+/// (decision 15), but serving one of them makes the other dead.
 fn served_once(_: &Protocol, state: &State) -> bool {
     let served = state.server.lock.map(|lock| Ticket { owner: lock.owner, seq: lock.attempt });
     served.is_none_or(|ticket| !state.server.deadlines.contains_key(&ticket))
 }
 
-/// P4: a client that has nothing to say counts as many guards as the server does, whatever late
-/// copies of its requests are still under way.
+/// P4: at rest the server's count equals the number of guards. Late copies of earlier requests may
+/// still be in flight and must not change that.
 fn count_exact(_: &Protocol, state: &State) -> bool {
     holds(state).filter(|(_, hold)| hold.is_settled()).all(|(id, hold)| {
         let lock = state.server.held_by(id).filter(|lock| lock.token == hold.token);
@@ -87,8 +87,8 @@ fn count_exact(_: &Protocol, state: &State) -> bool {
     })
 }
 
-/// P5, R9, R11: what the server has of a client, the client still wants, or a leave of it is not
-/// answered yet. Copies that may be lost do not count.
+/// P5, R9, R11: for each ticket or hold on the server, the client still wants it or retries a leave
+/// that will end it. A copy in flight does not count as such a leave: it may be lost.
 fn nothing_left_behind(_: &Protocol, state: &State) -> bool {
     let wanted = |ticket: Ticket| {
         let client = &state.clients[usize::from(ticket.owner)];
@@ -99,26 +99,27 @@ fn nothing_left_behind(_: &Protocol, state: &State) -> bool {
     owner.into_iter().chain(live.copied()).all(wanted)
 }
 
-/// The attempt itself, or the hold that came of it. A hold ends with a request that ends all the
-/// owner has up to then, so it answers for later seqs too.
+/// Whether the seq belongs to the current attempt or hold. A hold covers later seqs too: it ends
+/// with a request that ends all of the owner's earlier ones.
 fn is_wanted(client: &Client, seq: Seq) -> bool {
     match &client.stage {
         Stage::Idle => false,
-        Stage::Asking { seq: ours, .. } | Stage::Waiting { seq: ours, .. } => seq == *ours,
+        Stage::Acquiring { seq: ours, .. } | Stage::Waiting { seq: ours, .. } => seq == *ours,
         Stage::Holding(hold) => seq >= hold.attempt,
     }
 }
 
-/// P9: who is alive has a place where `advance` can find it, or it would be told "queued" for ever.
-fn places_are_in_the_list(_: &Protocol, state: &State) -> bool {
+/// P9: each live ticket has an entry in the list. Without one `advance` would never find it, and
+/// its polls would be answered "queued" until the client gives up.
+fn live_tickets_are_queued(_: &Protocol, state: &State) -> bool {
     state.server.deadlines.keys().all(|ticket| state.server.queue.contains(ticket))
 }
 
-/// P9: a waiter to whom nothing is under way can ask, whatever became of its pushes.
-fn nobody_waits_unheard(protocol: &Protocol, state: &State) -> bool {
+/// P9: a waiter with no message in flight can poll, so a lost push never leaves it stuck.
+fn waiters_can_poll(protocol: &Protocol, state: &State) -> bool {
     clients(state).all(|(id, client)| {
-        let waits = matches!(client.stage, Stage::Waiting { .. });
-        let heard = state.network.of(id).next().is_some() || client.may_poll(id, &state.network, &protocol.rules);
-        !waits || heard
+        let waiting = matches!(client.stage, Stage::Waiting { .. });
+        let not_stuck = state.network.of(id).next().is_some() || client.may_poll(id, &state.network, &protocol.rules);
+        !waiting || not_stuck
     })
 }

@@ -1,53 +1,56 @@
-//! The rules of the protocol as switches. All are on; a run that drops one must break a property.
+//! The rules of the protocol as switches. A base run has all of them on; a run that drops one must
+//! break a property.
 
-/// One switch for each thing that could be forgotten. `true`: as the design has it.
+/// One switch for each part of a rule. `true`: as in docs/design.md.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// R1: a retry of the seq that was served last gets the same answer, and counts nothing anew.
+    /// R1: a retry of the seq served last gets the same answer and does not count again.
     pub r1_retry_is_served_once: bool,
-    /// R1: a nested acquire sets the count to what it expects and one more, it never adds.
+    /// R1: a nested acquire sets the count to the expected one plus one; it never adds.
     pub r1_count_is_set: bool,
-    /// R2: an acquire that comes after its `not_after` is refused.
+    /// R2: an acquire that arrives after its `not_after` is refused.
     pub r2_not_after: bool,
-    /// R3: leave and release write a tombstone when a copy of the acquire may be under way.
+    /// R3: leave and release write a tombstone when a copy of the acquire may be in flight.
     pub r3_tombstone: bool,
     /// R3: leave and release take the ticket of their attempt out of the queue.
     pub r3_purge: bool,
-    /// R4: renew and confirm compare the token too, not the owner alone.
+    /// R4: renew and confirm compare the token as well as the owner.
     pub r4_renew_compares_token: bool,
-    /// R4: leave and release end nothing that has a later seq than theirs.
+    /// R4: leave and release end nothing with a later seq than their own.
     pub r4_ends_compare_seq: bool,
     /// R4: a renewal never creates a hold.
     pub r4_renew_only_extends: bool,
-    /// R5: a deadline counts from before the request was sent, not from its reply.
+    /// R5: a deadline counts from before the request was sent, not from the reply.
     pub r5_deadline_from_request: bool,
-    /// R5: a holder relies on no more than the lease it wanted, though a grant may last longer: a
-    /// confirm or a first renewal that sets the wanted lease may be served after the answer.
+    /// R5: a holder relies on no more than the lease it wanted, even when its grant lasts longer. A
+    /// confirm or first renewal that shortens the lease may be served after the answer (S2).
     pub r5_no_more_than_wanted: bool,
-    /// R6: whoever frees the lock passes it on in the same script, and nobody takes a free lock
-    /// past the queue.
+    /// R6: the script that frees the lock passes it on, and an acquire never takes a free lock past
+    /// the queue.
     pub r6_hand_over: bool,
-    /// R7: a push with a token up to the floor of the last answer "queued" is from before it.
+    /// R7: a push is ignored unless its token is above the one named by the last answer "queued":
+    /// otherwise it is older than that answer.
     pub r7_floor: bool,
-    /// R7: trust ends one grant time after the last poll was sent, not after the push came.
+    /// R7: trust ends one grant time after the last poll was sent, not after the push arrived.
     pub r7_trust_from_poll: bool,
-    /// R7: the push says for how long the grant was really made, which its ticket's deadline caps.
+    /// R7: the push names the real duration of the grant, after the cap by the ticket's deadline.
     pub r7_push_says_real_time: bool,
-    /// R7: a push is for the attempt whose ticket it names, not for any of its owner.
+    /// R7: a push serves only the attempt whose ticket it names, not a later one of its owner.
     pub r7_push_names_ticket: bool,
-    /// R7: a push that can not be trusted is confirmed by a round trip.
+    /// R7: a push that cannot be trusted is confirmed by a round trip.
     pub r7_confirm: bool,
     /// R8: waiters poll.
     pub r8_poll: bool,
-    /// R9: who gives up leaves.
+    /// R9: an attempt that is given up leaves.
     pub r9_leave: bool,
     /// R9: a leave that finds its attempt granted frees the lock and passes it on.
     pub r9_leave_passes_on: bool,
     /// R10: the clock keeps tokens growing when the stored one is lost.
     pub r10_clock_in_tokens: bool,
-    /// R11: a lost hold leaves.
+    /// R11: a lost hold leaves too.
     pub r11_leave_after_loss: bool,
-    /// R11: the seq of that leave is drawn before the owner can begin anew (found as A1).
+    /// R11: the leave of a lost hold takes its seq before the owner can start again. Taken later, it
+    /// would end the owner's next hold (A1).
     pub r11_seq_at_the_loss: bool,
 }
 

@@ -1,6 +1,7 @@
-//! The runs: the base variants, which must hold, and one for each dropped rule, which must not.
+//! The runs: the base runs, in which all properties hold, and one for each dropped rule, which must
+//! break a property.
 
-use crate::protocol::{Bounds, Sight};
+use crate::protocol::{Bounds, Event};
 use crate::rules::Rules;
 
 /// One run of the model.
@@ -15,49 +16,49 @@ pub struct Variant {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
-    /// No property is broken, and all this is come across on the way.
-    Holds(&'static [Sight]),
+    /// All properties hold, and the run reaches all these events.
+    Holds(&'static [Event]),
     /// The dropped rule breaks a property.
     Caught,
 }
 
-/// Two clients with one attempt each, whose messages are late without bound but never lost. A
-/// lease is longer than what an acquire may be late, as the defaults have it.
+/// Two clients with one attempt each, whose messages may be late without bound but are not lost. As
+/// with the default options, a lease is longer than an acquire may be late.
 const SMALL: Bounds = Bounds {
     clients: 2,
     attempts: 1,
-    entries: 0,
+    reentries: 0,
     retries: 1,
     in_flight: 3,
     end: 3,
     lease: 2,
     grant_ttl: 2,
     waiter_ttl: 2,
-    patience: 1,
+    operation_timeout: 1,
     trust: false,
     lossy: false,
-    tries: false,
+    try_lock: false,
     force_unlock: false,
     restart: false,
 };
 
-/// An owner that asks again while the leave of its earlier attempt is under way.
-const AGAIN: Bounds = Bounds { attempts: 2, ..SMALL };
+/// An owner starts again while the leave of its earlier attempt is in flight.
+const TWO_ATTEMPTS: Bounds = Bounds { attempts: 2, ..SMALL };
 
-/// As late as the options allow: a copy of an acquire is served after the lease that an earlier
-/// copy got.
-const PATIENT: Bounds = Bounds { patience: 2, ..SMALL };
+/// An acquire may be as late as the options allow: a copy can be served after the lease that an
+/// earlier copy got has expired.
+const LATE_ACQUIRES: Bounds = Bounds { operation_timeout: 2, ..SMALL };
 
 const TRUST: Bounds = Bounds { trust: true, ..SMALL };
 
-/// A grant TTL above the waiters' own time-to-live, as between clients with different settings.
+/// A grant TTL above the waiters' time-to-live, as between clients with different settings.
 const LONG_GRANTS: Bounds = Bounds { grant_ttl: 3, ..TRUST };
 
-/// Leases that end before a grant would, as `with_lease` allows.
+/// Leases shorter than the grant TTL, as `with_lease` allows.
 const SHORT_LEASES: Bounds = Bounds { lease: 1, waiter_ttl: 3, ..TRUST };
 
 /// Two levels of holds.
-const NESTED: Bounds = Bounds { entries: 1, end: 2, ..SMALL };
+const NESTED: Bounds = Bounds { reentries: 1, end: 2, ..SMALL };
 
 pub fn all() -> Vec<Variant> {
     let mut all = base();
@@ -65,12 +66,12 @@ pub fn all() -> Vec<Variant> {
     all
 }
 
-/// The longest come first, so that the two at a time end together.
+/// Long runs come first, so that both threads of `run_all` finish at about the same time.
 fn base() -> Vec<Variant> {
-    use Sight::*;
-    let holds = |name, about, bounds, sights| {
+    use Event::*;
+    let holds = |name, about, bounds, events| {
         let rules = Rules::default();
-        Variant { name, about, rules, bounds, expect: Expect::Holds(sights) }
+        Variant { name, about, rules, bounds, expect: Expect::Holds(events) }
     };
     vec![
         holds(
@@ -94,8 +95,8 @@ fn base() -> Vec<Variant> {
         holds(
             "two",
             "2 clients, 2 attempts each, every grant confirmed",
-            Bounds { retries: 0, ..AGAIN },
-            &[HandOver, HeldByConfirm, HeldByPoll, LeaseExpired, LeftWhileOwner, TellsOfLoss],
+            Bounds { retries: 0, ..TWO_ATTEMPTS },
+            &[HandOver, HeldByConfirm, HeldByPoll, LeaseExpired, LeftWhileOwner, LossReported],
         ),
         holds(
             "trust",
@@ -105,26 +106,26 @@ fn base() -> Vec<Variant> {
         ),
         holds(
             "long-grants",
-            "the same, where tickets end before grants would",
+            "the same, where tickets expire before grants would",
             LONG_GRANTS,
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
         holds(
             "short-grants",
-            "the same, where grants end before tickets and leases do",
+            "the same, where grants expire before tickets and leases do",
             Bounds { lease: 3, waiter_ttl: 3, ..TRUST },
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
         holds(
             "short-leases",
-            "the same, where leases end before grants do",
+            "the same, where leases expire before grants do",
             SHORT_LEASES,
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
         holds(
             "patient",
-            "the same, where acquires may be as late as a lease is long",
-            Bounds { trust: true, ..PATIENT },
+            "the same, where an acquire may be as late as a lease is long",
+            Bounds { trust: true, ..LATE_ACQUIRES },
             &[HandOver, HeldByTrust, LeaseExpired, TombstoneRefused],
         ),
         holds(
@@ -136,18 +137,18 @@ fn base() -> Vec<Variant> {
         holds(
             "tries",
             "2 clients, one of which never waits (try_lock), 2 attempts each",
-            Bounds { tries: true, end: 2, ..AGAIN },
-            &[Busy, HandOver, LeaseExpired, TombstoneRefused, OldPlace],
+            Bounds { try_lock: true, end: 2, ..TWO_ATTEMPTS },
+            &[Busy, HandOver, LeaseExpired, TombstoneRefused, OldEntry],
         ),
         holds(
             "force",
-            "2 clients, force_unlock once; its victim is excused",
+            "2 clients, force_unlock once; the hold it ends is exempt from P1",
             Bounds { force_unlock: true, ..TRUST },
-            &[HandOver, HeldByTrust, TellsOfLoss],
+            &[HandOver, HeldByTrust, LossReported],
         ),
         holds(
             "restart",
-            "2 clients, the server loses its data once; holds from before are excused",
+            "2 clients, the server loses its data once; holds from before are exempt from P1",
             Bounds { restart: true, ..TRUST },
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
@@ -161,35 +162,39 @@ fn dropped() -> Vec<Variant> {
         Variant { name, about, rules, bounds, expect: Expect::Caught }
     };
     vec![
-        drop("r1-retry", "a retry is counted anew", SMALL, |r| r.r1_retry_is_served_once = false),
+        drop("r1-retry", "a retry counts again", SMALL, |r| r.r1_retry_is_served_once = false),
         drop("r1-count", "a nested acquire adds to the count", NESTED, |r| r.r1_count_is_set = false),
-        drop("r2", "an acquire is served however late", SMALL, |r| r.r2_not_after = false),
+        drop("r2", "an acquire is served even when it is late", SMALL, |r| r.r2_not_after = false),
         drop("r3-tombstone", "leave and release write no tombstone", SMALL, |r| r.r3_tombstone = false),
-        drop("r3-purge", "leave and release let the ticket stand", SMALL, |r| r.r3_purge = false),
-        drop("r4-renew-token", "renew and confirm compare the owner alone", PATIENT, |r| {
+        drop("r3-purge", "leave and release leave the ticket in the queue", SMALL, |r| r.r3_purge = false),
+        drop("r4-renew-token", "renew and confirm compare only the owner", LATE_ACQUIRES, |r| {
             r.r4_renew_compares_token = false
         }),
-        drop("r4-end-seq", "leave and release compare the owner alone", AGAIN, |r| r.r4_ends_compare_seq = false),
+        drop("r4-end-seq", "leave and release compare only the owner", TWO_ATTEMPTS, |r| r.r4_ends_compare_seq = false),
         drop("r4-renew-creates", "a renewal creates a hold", SMALL, |r| r.r4_renew_only_extends = false),
         drop("r5", "deadlines count from the reply", SMALL, |r| r.r5_deadline_from_request = false),
-        drop("r5-wanted", "a holder relies on all that a grant lasts", SHORT_LEASES, |r| {
+        drop("r5-wanted", "a holder relies on the whole time of a grant", SHORT_LEASES, |r| {
             r.r5_no_more_than_wanted = false
         }),
-        drop("r6", "a lock is freed, and whoever comes first takes it", SMALL, |r| r.r6_hand_over = false),
-        drop("r7-floor", "pushes are trusted whatever their token", TRUST, |r| r.r7_floor = false),
-        drop("r7-receipt", "trust counts from when the push came", TRUST, |r| r.r7_trust_from_poll = false),
-        drop("r7-time", "the push says more than the grant lasts", LONG_GRANTS, |r| r.r7_push_says_real_time = false),
-        drop("r7-ticket", "a push serves any attempt of its owner", Bounds { trust: true, ..AGAIN }, |r| {
+        drop("r6", "a freed lock is not passed on: the next acquire takes it", SMALL, |r| r.r6_hand_over = false),
+        drop("r7-floor", "pushes are trusted with any token", TRUST, |r| r.r7_floor = false),
+        drop("r7-receipt", "trust counts from when the push arrived", TRUST, |r| r.r7_trust_from_poll = false),
+        drop("r7-time", "the push names a longer time than the grant lasts", LONG_GRANTS, |r| {
+            r.r7_push_says_real_time = false
+        }),
+        drop("r7-ticket", "a push serves any attempt of its owner", Bounds { trust: true, ..TWO_ATTEMPTS }, |r| {
             r.r7_push_names_ticket = false;
         }),
         drop("r7-confirm", "a late push is not confirmed", SMALL, |r| r.r7_confirm = false),
         drop("r8", "waiters do not poll", SMALL, |r| r.r8_poll = false),
-        drop("r9-leave", "who gives up does not leave", SMALL, |r| r.r9_leave = false),
+        drop("r9-leave", "an attempt that is given up does not leave", SMALL, |r| r.r9_leave = false),
         drop("r9-pass-on", "a leave does not pass on a grant", SMALL, |r| r.r9_leave_passes_on = false),
-        drop("r10", "tokens come from a counter alone", Bounds { restart: true, ..SMALL }, |r| {
+        drop("r10", "tokens come from a counter only", Bounds { restart: true, ..SMALL }, |r| {
             r.r10_clock_in_tokens = false;
         }),
         drop("r11", "a lost hold does not leave", SMALL, |r| r.r11_leave_after_loss = false),
-        drop("r11-seq", "the leave after a loss draws its seq late (A1)", AGAIN, |r| r.r11_seq_at_the_loss = false),
+        drop("r11-seq", "the leave after a loss takes its seq late (A1)", TWO_ATTEMPTS, |r| {
+            r.r11_seq_at_the_loss = false
+        }),
     ]
 }

@@ -1,11 +1,11 @@
-//! Counterexamples in words. Clients are A, B, C; `#2` is a request with the seq 2; `t1` a tick.
+//! Text of counterexamples. Clients are A, B, C; `#2` is seq 2; `t1` is tick 1.
 
 use std::fmt::{Display, Formatter, Result};
 
 use crate::client::{Client, Hold, Stage};
 use crate::network::{Answer, ClientId, Message, Push, Request};
 use crate::protocol::{Action, State};
-use crate::server::Server;
+use crate::server::{Server, Ticket, Tombstone};
 
 fn name(client: ClientId) -> char {
     char::from(b'A' + client)
@@ -25,15 +25,15 @@ impl Display for Action {
             Self::GiveUp(id) => write!(f, "{} gives up", name(id)),
             Self::Poll(id) => write!(f, "{} polls", name(id)),
             Self::Renew(id) => write!(f, "{} renews", name(id)),
-            Self::Enter(id) => write!(f, "{} asks for one more hold", name(id)),
-            Self::Unlock(id) => write!(f, "{} ends a guard", name(id)),
+            Self::Reenter(id) => write!(f, "{} asks for one more hold", name(id)),
+            Self::Unlock(id) => write!(f, "{} drops a guard", name(id)),
             Self::NoticeLoss(id) => write!(f, "{} notices that its deadline has passed", name(id)),
             Self::SendLateLeave(id) => write!(f, "{} sends the leave of the hold that it lost", name(id)),
             Self::Deliver(message @ Message::ToServer { .. }) => write!(f, "the server serves {message}"),
             Self::Deliver(message) => write!(f, "{} receives {message}", name(message.client())),
             Self::Lose(message) => write!(f, "lost: {message}"),
-            Self::Clear => f.write_str("somebody polls without a ticket"),
-            Self::ForceUnlock => f.write_str("somebody forces the lock"),
+            Self::PassOn => f.write_str("a free lock is passed on by a poll without tickets"),
+            Self::ForceUnlock => f.write_str("force_unlock"),
             Self::Restart => f.write_str("the server restarts without its data"),
         }
     }
@@ -57,30 +57,33 @@ impl Display for Request {
                 if let Some(nested) = nested {
                     write!(f, " to re-enter token {} with {}", nested.token, nested.holds)?;
                 }
-                write!(f, ", sent t{sent}{}", Copy(copy))
+                write!(f, ", sent t{sent}{}", CopyNumber(copy))
             }
             Self::Poll { seq, sent } => write!(f, "poll #{seq}, sent t{sent}"),
-            Self::Leave { seq, last, copy, .. } => write!(f, "leave up to #{seq}{}{}", Last(last), Copy(copy)),
-            Self::Release { seq, holds, last, copy, .. } => {
-                write!(f, "release #{seq} to {holds}{}{}", Last(last), Copy(copy))
+            Self::Leave { seq, copies_until, copy, .. } => {
+                write!(f, "leave up to #{seq}{}{}", CopiesUntil(copies_until), CopyNumber(copy))
+            }
+            Self::Release { seq, holds, copies_until, copy, .. } => {
+                write!(f, "release #{seq} to {holds}{}{}", CopiesUntil(copies_until), CopyNumber(copy))
             }
             Self::Renew { token, sent, .. } => write!(f, "renew token {token}, sent t{sent}"),
         }
     }
 }
 
-struct Copy(u8);
+/// Marks a retry.
+struct CopyNumber(u8);
 
-impl Display for Copy {
+impl Display for CopyNumber {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         if self.0 > 0 { write!(f, ", copy {}", self.0 + 1) } else { Ok(()) }
     }
 }
 
-/// Until when a copy of the acquire may be served.
-struct Last(u8);
+/// Server time until which a copy of the acquire may be served.
+struct CopiesUntil(u8);
 
-impl Display for Last {
+impl Display for CopiesUntil {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         if self.0 > 0 { write!(f, ", copies until t{}", self.0) } else { Ok(()) }
     }
@@ -113,7 +116,7 @@ impl Display for State {
         for (id, client) in (0..).zip(&self.clients) {
             writeln!(f, "       {}: {client}", name(id))?;
         }
-        write!(f, "       under way: {}", list(self.network.iter()))
+        write!(f, "       in flight: {}", list(self.network.iter()))
     }
 }
 
@@ -127,15 +130,15 @@ impl Display for Server {
             }
             None => f.write_str("free")?,
         }
-        let place = |ticket: &crate::server::Ticket| match self.deadlines.get(ticket) {
-            Some(ends) => format!("{}#{} until t{ends}", name(ticket.owner), ticket.seq),
+        let entry = |ticket: &Ticket| match self.deadlines.get(ticket) {
+            Some(deadline) => format!("{}#{} until t{deadline}", name(ticket.owner), ticket.seq),
             None => format!("{}#{} dead", name(ticket.owner), ticket.seq),
         };
-        write!(f, "; queue: {}", list(self.queue.iter().map(place)))?;
-        let left = |(owner, tombstone): &(ClientId, crate::server::Tombstone)| {
+        write!(f, "; queue: {}", list(self.queue.iter().map(entry)))?;
+        let tombstone = |(owner, tombstone): &(ClientId, Tombstone)| {
             format!("{} up to #{} until t{}", name(*owner), tombstone.seq, tombstone.until)
         };
-        write!(f, "; left: {}", list(self.tombstones.iter().map(left)))
+        write!(f, "; tombstones: {}", list(self.tombstones.iter().map(tombstone)))
     }
 }
 
@@ -143,9 +146,9 @@ impl Display for Client {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match &self.stage {
             Stage::Idle => f.write_str("idle")?,
-            Stage::Asking { request, .. } => write!(f, "asking, {request}")?,
-            Stage::Waiting { seq, asked, floor, confirming, .. } => {
-                write!(f, "waiting #{seq}, last told so when asked at t{asked}, floor {floor}")?;
+            Stage::Acquiring { request, .. } => write!(f, "acquiring, {request}")?,
+            Stage::Waiting { seq, queued_at, floor, confirming, .. } => {
+                write!(f, "waiting #{seq}, queued at t{queued_at}, floor {floor}")?;
                 confirming.iter().try_for_each(|request| write!(f, ", confirming: {request}"))?;
             }
             Stage::Holding(Hold { token, deadline, guards, pending, .. }) => {
@@ -154,6 +157,6 @@ impl Display for Client {
             }
         }
         self.leaving.iter().try_for_each(|leave| write!(f, "; leaving: {leave}"))?;
-        if self.unsent.is_some() { f.write_str("; a leave not sent yet") } else { Ok(()) }
+        if self.unsent_leave.is_some() { f.write_str("; a leave not sent yet") } else { Ok(()) }
     }
 }

@@ -1,0 +1,129 @@
+//! Pruning: messages and tombstones that can have no effect any longer are taken out of a state.
+//! This keeps the state space small and loses no behaviour. Where only a rule makes a late message
+//! harmless, and the run drops that rule, the message stays.
+//!
+//! Any script may also pass on a free lock. A pruned message does not, but `Action::PassOn` is
+//! always possible in its place.
+
+use crate::client::Client;
+use crate::network::{ClientId, Message, Nested, Request, Seq, Time, Token};
+use crate::protocol::{Bounds, Event, EventSet, State};
+use crate::rules::Rules;
+use crate::server::{Lock, Server, Ticket};
+
+pub struct Pruning<'a> {
+    pub rules: &'a Rules,
+    pub bounds: &'a Bounds,
+}
+
+impl Pruning<'_> {
+    pub fn prune(&self, state: &mut State, events: &mut EventSet) {
+        let State { now, server, clients, network, .. } = state;
+        network.retain(|message| self.has_effect(message, *now, server, clients, events));
+        let in_flight: Vec<_> = network.iter().copied().collect();
+        network.retain(|message| self.may_end_something(message, server, clients, &in_flight));
+        if self.rules.r3_tombstone {
+            // A tombstone matters only to an acquire that it would refuse.
+            server.tombstones.retain(|owner, tombstone| {
+                acquire_may_come(*owner, tombstone.seq, &clients[usize::from(*owner)], network.iter())
+            });
+        }
+    }
+
+    /// Whether the message can change anything at its destination, now or later.
+    fn has_effect(
+        &self,
+        message: &Message,
+        now: Time,
+        server: &Server,
+        clients: &[Client],
+        events: &mut EventSet,
+    ) -> bool {
+        let client = &clients[usize::from(message.client())];
+        match message {
+            Message::Reply { request, .. } => client.awaits(request),
+            Message::Pushed { push, .. } => client.may_use(push, self.rules),
+            Message::ToServer { from, request } => match *request {
+                Request::Acquire { seq, sent, nested, .. } => {
+                    !self.is_refused(*from, seq, sent, now, server, events)
+                        && (client.awaits(request) || may_reenter(*from, seq, nested, server))
+                }
+                Request::Renew { token, .. } => client.awaits(request) || self.may_renew(token, server),
+                Request::Poll { seq, .. } => client.awaits(request) || is_known(*from, seq, server),
+                Request::Release { holds: 1.., seq, token, .. } => {
+                    client.awaits(request) || held_under(*from, token, server).is_some_and(|lock| lock.attempt < seq)
+                }
+                Request::Leave { .. } | Request::Release { .. } => true,
+            },
+        }
+    }
+
+    /// R2, R3: refused whenever it arrives. A client that still awaits the answer only retries.
+    fn is_refused(
+        &self,
+        from: ClientId,
+        seq: Seq,
+        sent: Time,
+        now: Time,
+        server: &Server,
+        events: &mut EventSet,
+    ) -> bool {
+        let not_after = self.bounds.not_after(sent);
+        let tombstone = server.tombstones.get(&from).filter(|tombstone| tombstone.seq >= seq);
+        let refused = tombstone.is_some_and(|tombstone| tombstone.until > not_after);
+        if refused {
+            events.add(Event::TombstoneRefused);
+        }
+        self.rules.r2_not_after && (now > not_after || refused)
+    }
+
+    fn may_renew(&self, token: Token, server: &Server) -> bool {
+        let checked = self.rules.r4_renew_compares_token && self.rules.r4_renew_only_extends;
+        !checked || server.lock.is_some_and(|lock| lock.token == token)
+    }
+
+    /// False for a leave, or a release to 0, that would find nothing to end, however late it comes.
+    fn may_end_something(&self, message: &Message, server: &Server, clients: &[Client], in_flight: &[Message]) -> bool {
+        let Message::ToServer { from, request } = *message else { return true };
+        let (Request::Leave { seq, attempt, .. } | Request::Release { seq, attempt, holds: 0, .. }) = request else {
+            return true;
+        };
+        let client = &clients[usize::from(from)];
+        let finds_something = server.held_by(from).is_some_and(|lock| lock.attempt <= seq)
+            || server.deadlines.contains_key(&Ticket { owner: from, seq: attempt });
+        !self.rules.r4_ends_compare_seq
+            || client.awaits(&request)
+            || finds_something
+            || acquire_may_come(from, seq, client, in_flight.iter())
+    }
+}
+
+/// A nested acquire finds "lost" once the token of its hold is gone: tokens never come back (P2).
+fn may_reenter(from: ClientId, seq: Seq, nested: Option<Nested>, server: &Server) -> bool {
+    let Some(nested) = nested else { return true };
+    held_under(from, nested.token, server).is_some_and(|lock| lock.attempt <= seq)
+}
+
+fn held_under(owner: ClientId, token: Token, server: &Server) -> Option<Lock> {
+    server.held_by(owner).filter(|lock| lock.token == token)
+}
+
+fn is_known(owner: ClientId, seq: Seq, server: &Server) -> bool {
+    let held = server.held_by(owner).is_some_and(|lock| lock.attempt == seq);
+    held || server.deadlines.contains_key(&Ticket { owner, seq })
+}
+
+/// Whether an acquire with a seq up to `up_to` is in flight or may still be sent.
+fn acquire_may_come<'a>(
+    owner: ClientId,
+    up_to: Seq,
+    client: &Client,
+    mut in_flight: impl Iterator<Item = &'a Message>,
+) -> bool {
+    let acquires = |request: &Request| matches!(*request, Request::Acquire { seq, .. } if seq <= up_to);
+    client.may_send_acquire(up_to)
+        || in_flight.any(|message| match message {
+            Message::ToServer { from, request } => *from == owner && acquires(request),
+            _ => false,
+        })
+}
