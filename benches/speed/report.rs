@@ -296,7 +296,7 @@ impl Report {
 
     /// summary.json, report.json and table.md; returns where they are.
     pub fn write(&self, machine: &str) -> Outcome<PathBuf> {
-        let dir = Path::new(ROOT).join("target/bench");
+        let dir = Path::new(ROOT).canonicalize()?.join("target/bench");
         std::fs::create_dir_all(&dir)?;
         let summary: Vec<Value> = self.rows.iter().map(Row::summary).collect();
         std::fs::write(dir.join("summary.json"), serde_json::to_string_pretty(&summary)?)?;
