@@ -15,6 +15,7 @@ mod report;
 mod rows;
 // What the library sends, to tell its scripts apart in the server's log.
 #[path = "../../src/store/script.rs"]
+#[allow(dead_code)]
 mod script;
 mod server;
 mod stall;

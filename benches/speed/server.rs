@@ -1,6 +1,7 @@
 //! A `redis-server` of the run's own, and what is asked of it past any lock.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::aio::MultiplexedConnection;
 
 use crate::baselines::{Hear, connect};
-use crate::script::{self, Script};
+use crate::script::assemble;
 use crate::{Outcome, Transport};
 
 /// Listens on a free port and on a Unix socket, keeps nothing on disk, ends with the value.
@@ -129,24 +130,31 @@ impl Admin {
         self.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]).await?;
         let entries: Vec<redis::Value> = self.run(&["SLOWLOG", "GET", "-1"]).await?;
         self.run::<()>(&["SLOWLOG", "RESET"]).await?;
-        let names = Names::new();
+        let names = Names::read_scripts()?;
         Ok(entries.iter().filter_map(|entry| names.read(entry)).collect())
     }
 }
 
 /// One script call and the time that it took the server.
 pub struct Logged {
-    pub script: &'static str,
+    pub script: String,
     pub micros: u64,
 }
 
 /// The names of fairlock's scripts, by the hashes under which the server runs them.
-struct Names(HashMap<String, &'static str>);
+struct Names(HashMap<String, String>);
 
 impl Names {
-    fn new() -> Self {
-        let hashed = |script: &&'static Script| (redis::Script::new(&script.source).get_hash().to_owned(), script.name);
-        Self(script::ALL.iter().map(hashed).collect())
+    fn read_scripts() -> Outcome<Self> {
+        let mut names = HashMap::new();
+        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua"))? {
+            let path = entry?.path();
+            if let (Some("lua"), Some(name)) = (path.extension().and_then(OsStr::to_str), path.file_stem()) {
+                let script = redis::Script::new(&assemble(&std::fs::read_to_string(&path)?));
+                names.insert(script.get_hash().to_owned(), name.to_string_lossy().into_owned());
+            }
+        }
+        Ok(Self(names))
     }
 
     /// id, time, duration, words, …
@@ -154,7 +162,7 @@ impl Names {
         let redis::Value::Array(fields) = entry else { return None };
         let micros = redis::from_redis_value_ref(fields.get(2)?).ok()?;
         let words: Vec<String> = redis::from_redis_value_ref(fields.get(3)?).ok()?;
-        let script = self.0.get(words.get(1)?)?;
+        let script = self.0.get(words.get(1)?)?.clone();
         words[0].eq_ignore_ascii_case("EVALSHA").then_some(Logged { script, micros })
     }
 }

@@ -83,20 +83,20 @@ async fn use_every_script(lock: &FairLock, window: Duration) -> Outcome<()> {
 #[derive(Default)]
 struct Tally {
     /// Of each script: the p99 of each round, in microseconds.
-    p99: BTreeMap<&'static str, Series>,
-    all: BTreeMap<&'static str, Histogram<u64>>,
+    p99: BTreeMap<String, Series>,
+    all: BTreeMap<String, Histogram<u64>>,
 }
 
 impl Tally {
     fn count(&mut self, log: &[Logged]) -> Outcome<()> {
-        let mut round = BTreeMap::<&'static str, Histogram<u64>>::new();
+        let mut round = BTreeMap::<String, Histogram<u64>>::new();
         for call in log {
             for times in [&mut round, &mut self.all] {
-                if !times.contains_key(call.script) {
-                    times.insert(call.script, histogram()?);
+                if !times.contains_key(&call.script) {
+                    times.insert(call.script.clone(), histogram()?);
                 }
                 // Kept in nanoseconds, like all histograms here.
-                times.entry(call.script).and_modify(|times| times.saturating_record(call.micros * 1000));
+                times.entry(call.script.clone()).and_modify(|times| times.saturating_record(call.micros * 1000));
             }
         }
         for (script, times) in round {
