@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn a_printed_error_chain_says_nothing_twice() {
         let cause: Cause = Arc::new(std::io::Error::other("the cable is cut"));
-        let refusal = Refusal { code: "OOM".into(), message: "out of memory".into() };
+        let refusal = Refusal::new("OOM", "out of memory");
         let option = OptionsError::OutOfRange { option: "lease", value: Duration::ZERO };
         let lost = UnlockError::Lost(Loss::Forced);
         let errors: Vec<Box<dyn Error>> = vec![
@@ -66,7 +66,8 @@ mod tests {
             Box::new(LockError::Lease(option)),
             Box::new(LockError::Unreachable(cause)),
             Box::new(LockError::Refused(refusal)),
-            Box::new(UnlockError::Unknown { until: Instant::now() }),
+            Box::new(UnlockError::Refused { refusal: refusal.clone(), until: Instant::now() }),
+            Box::new(UnlockError::Unknown { until: Instant::now(), cause: cause.clone() }),
             Box::new(WithError::<()>::Lock(LockError::Timeout)),
             Box::new(WithError::Unlock { output: (), source: lost }),
         ];

@@ -12,7 +12,6 @@ use crate::engine::hold::{End, Hold};
 use crate::engine::release::Release;
 use crate::error::{Loss, UnlockError};
 use crate::owner::Owner;
-use crate::store::clock::now;
 
 pub use crate::engine::release::Unlocked;
 
@@ -42,7 +41,7 @@ pub struct LockGuard {
     held: Held,
     /// Keeps the client working while there is a guard: it hears revocations and resumes after
     /// reconnects.
-    engine: Arc<Engine>,
+    _engine: Arc<Engine>,
     /// Unlocked: dropping it does nothing.
     ended: bool,
 }
@@ -66,7 +65,7 @@ pub struct Held {
 
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
-        Self { held: Held { hold }, engine, ended: false }
+        Self { held: Held { hold }, _engine: engine, ended: false }
     }
 
     /// Gives this hold back and waits for the server's answer. One round trip.
@@ -94,13 +93,13 @@ impl LockGuard {
     ///
     /// # Errors
     /// [`UnlockError::Lost`] if it was lost before. [`UnlockError::Unknown`] if the server gave no
-    /// answer within the operation time-out; the client goes on trying.
+    /// answer within the operation time-out, [`UnlockError::Refused`] if it refuses; the client goes on
+    /// trying where that can help.
     ///
     /// # Cancel safety
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
-        let limit = now() + self.engine.context.operation_timeout();
-        self.end().run(limit).await
+        self.end().run().await
     }
 
     /// A view of the hold that can be cloned and given to others. No round trip.

@@ -6,10 +6,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::time::timeout_at;
+use tokio::time::sleep_until;
 
 use crate::engine::Engine;
-use crate::engine::acquire::{AcquireRequest, LastError, acquire};
+use crate::engine::acquire::{AcquireRequest, acquire};
 use crate::engine::hold::Entry;
 use crate::engine::requests;
 use crate::error::{LockError, NameError, RequestError, WithError};
@@ -183,13 +183,7 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
-        let limit = now() + self.engine.context.operation_timeout();
-        match self.run(false, Some(limit)).await {
-            // Timed out with no recorded error: another call of this owner is in progress, so the lock
-            // is not free.
-            Err(LockError::Timeout) => Ok(None),
-            outcome => outcome,
-        }
+        self.run(false, None).await
     }
 
     /// Acquires the lock, runs `section` in the owner's scope, and releases. Lock calls inside
@@ -381,17 +375,16 @@ impl FairLock {
 
     async fn run(&self, wait: bool, limit: Option<Instant>) -> Result<Option<LockGuard>, LockError> {
         let (entry, request) = self.prepare(wait)?;
-        let last_error = LastError::default();
         let context = &self.engine.context;
         // `close` waits for this call too, so that what it leaves behind can still be sent.
         let _running = context.tasks.token();
         // Pinned here: passed on by value, it would be in this future twice.
-        let acquiring = pin!(acquire(&self.engine, &entry, request, &last_error));
+        let acquiring = pin!(acquire(&self.engine, &entry, request));
         let hold = tokio::select! {
             biased;
             () = context.closing.cancelled() => Err(LockError::Closed),
             outcome = within(limit, acquiring) => outcome.unwrap_or_else(|| {
-                Err(last_error.get().map_or(LockError::Timeout, LockError::Unreachable))
+                Err(entry.last_error.get().map_or(LockError::Timeout, LockError::Unreachable))
             }),
         };
         let guard = hold?.map(|hold| LockGuard::new(self.engine.clone(), hold));
@@ -407,7 +400,18 @@ impl FairLock {
 async fn within<F: Future>(limit: Option<Instant>, future: F) -> Option<F::Output> {
     match limit {
         // Boxed: the many calls that wait without a limit need no room for a timer.
-        Some(limit) => Box::pin(timeout_at(limit.into(), future)).await.ok(),
+        Some(limit) => Box::pin(until(limit, future)).await,
         None => Some(future.await),
+    }
+}
+
+/// Looks at the time first, unlike `tokio::time::timeout`: when many callers give up together, the slot
+/// of one that is dropped passes to the next, which must not send a request that its caller has given
+/// up as well.
+async fn until<F: Future>(limit: Instant, future: F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        () = sleep_until(limit.into()) => None,
+        output = future => Some(output),
     }
 }

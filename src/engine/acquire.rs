@@ -1,22 +1,20 @@
 //! Acquiring: from a call to a hold, by way of the queue. Dropped half-way, it leaves.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use super::Engine;
 use super::cleanup::{self, LeaveRequest};
-use super::context::RETRY_PAUSE;
 use super::error::{LockError, Loss};
 use super::hold::{Entry, Hold, NewHold};
 use super::lease::{self, Queued};
 use super::release::Release;
 use super::waiters::{WaitOutcome, Waiter};
 use crate::store::clock::now;
-use crate::store::error::{Cause, RequestError};
+use crate::store::error::RequestError;
 use crate::store::verbs::acquire::{Acquire, Acquired};
 use crate::store::verbs::renew::{Renew, Renewed};
 
@@ -32,76 +30,60 @@ pub struct AcquireRequest {
     pub scoped: bool,
 }
 
-/// Why there is no answer yet, for the caller who runs out of time.
-#[derive(Debug, Default)]
-pub struct LastError {
-    /// A request has no answer yet. That alone does not mean that another owner holds the lock.
-    unanswered: AtomicBool,
-    cause: Mutex<Option<Cause>>,
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("the request has no answer yet")]
-struct NoAnswerYet;
-
-impl LastError {
-    fn request_sent(&self) {
-        self.unanswered.store(true, Ordering::Relaxed);
-    }
-
-    fn answered(&self) {
-        self.unanswered.store(false, Ordering::Relaxed);
-        self.set(None);
-    }
-
-    fn set(&self, cause: Option<Cause>) {
-        *self.cause.lock().unwrap_or_else(PoisonError::into_inner) = cause;
-    }
-
-    /// Keeps what may pass by itself; returns what ends the call.
-    fn note(&self, error: RequestError) -> Result<(), LockError> {
-        match error {
-            RequestError::Refused(refusal) if !refusal.is_passing() => return Err(LockError::Refused(refusal)),
-            RequestError::Refused(refusal) => self.set(Some(Arc::new(refusal))),
-            RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.set(Some(cause)),
-            RequestError::Closed => return Err(LockError::Closed),
-            RequestError::Name(error) => return Err(LockError::Name(error)),
-        }
-        Ok(())
-    }
-
-    pub fn get(&self) -> Option<Cause> {
-        let cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        cause.or_else(|| self.unanswered.load(Ordering::Relaxed).then(|| Arc::new(NoAnswerYet) as Cause))
-    }
-}
-
 /// One more guard's worth of the lock for this owner. `None` if the lock is not free and the request
 /// is not to wait. It tries without end: the caller limits the time by dropping it.
 pub async fn acquire(
     engine: &Arc<Engine>,
     entry: &Arc<Entry>,
     request: AcquireRequest,
-    last_error: &LastError,
 ) -> Result<Option<Arc<Hold>>, LockError> {
     loop {
         if !request.wait && entry.is_queueing() {
             // Another branch of this owner waits in the queue, so the lock is not free.
             return Ok(None);
         }
-        let turn = entry.turn.clone().acquire_owned().await.map_err(|_| LockError::Closed)?;
+        let Some(turn) = take_turn(engine, entry, request).await? else { return Ok(None) };
         let Some(hold) = entry.hold().filter(|hold| hold.live() > 0 || hold.end().is_none()) else {
-            return first_hold(engine, entry, request, last_error, turn).await;
+            return first_hold(engine, entry, request, turn).await;
         };
-        if hold.live() > 0 {
+        // Read once. Another thread may drop the last guard between two looks, and a request for "one
+        // more than 0 holds" would end the hold on the server and begin another one (B1).
+        let holds = hold.live();
+        if holds > 0 {
             // Boxed, like everything here that is rare or short: waiters are many, and keep the size
             // of this future for as long as they wait.
-            return Box::pin(reenter(hold, request, last_error, turn)).await.map(Some);
+            return Box::pin(reenter(hold, holds, request, turn)).await.map(Some);
         }
         // The last guard is gone, but its release was not sent yet. Re-entering now would keep the
         // lock from those who wait, so the release goes first (P3).
-        let limit = now() + engine.context.operation_timeout();
-        let _ = Box::pin(Release::with_turn(hold, turn).run(limit)).await;
+        let _ = Box::pin(Release::with_turn(hold, turn).run()).await;
+    }
+}
+
+/// The owner's turn at the server. `None`: the request is not to wait, and another call of this owner
+/// has the turn. If that call has no answer either, nobody knows whether the lock is free.
+async fn take_turn(
+    engine: &Arc<Engine>,
+    entry: &Arc<Entry>,
+    request: AcquireRequest,
+) -> Result<Option<OwnedSemaphorePermit>, LockError> {
+    // An error would mean that the semaphore is closed, which it never is.
+    let turn = entry.turn.clone().acquire_owned();
+    if request.wait {
+        return turn.await.map(Some).map_err(|_| LockError::Closed);
+    }
+    match Box::pin(timeout(engine.context.operation_timeout(), turn)).await {
+        Ok(turn) => turn.map(Some).map_err(|_| LockError::Closed),
+        Err(_) => entry.last_error.get().map_or(Ok(None), |cause| Err(LockError::Unreachable(cause))),
+    }
+}
+
+impl AcquireRequest {
+    /// Whether a call that does not wait for the lock has waited for the server as long as one
+    /// operation may take. Silence has taken that long by itself.
+    fn gives_up(&self, error: &RequestError, since: Instant, operation_timeout: Duration) -> bool {
+        let is_silence = matches!(error, RequestError::NotSent(_) | RequestError::Unanswered(_));
+        !self.wait && (is_silence || now() >= since + operation_timeout)
     }
 }
 
@@ -109,16 +91,17 @@ pub async fn acquire(
 /// new hold: the outer section would not know.
 async fn reenter(
     hold: Arc<Hold>,
+    holds: u32,
     request: AcquireRequest,
-    last_error: &LastError,
     turn: OwnedSemaphorePermit,
 ) -> Result<Arc<Hold>, LockError> {
     let (entry, context) = (&hold.entry, hold.context());
+    let (mut backoff, since) = (context.backoff(), now());
     let acquire = Acquire {
         keys: &entry.keys,
         owner: &entry.owner_id,
         seq: context.next_seq(),
-        nested: Some((hold.token, hold.live())),
+        nested: Some((hold.token, holds)),
         wait: request.wait,
         lease: request.lease.max(hold.lease()),
     };
@@ -127,8 +110,12 @@ async fn reenter(
     while hold.expire_if_due().is_none() {
         // Before the await that may be the last one.
         hold.set_unsettled();
-        last_error.request_sent();
-        match acquire.run(&context.runner, &mut 0).await {
+        entry.last_error.request_sent();
+        let outcome = acquire.run(&context.runner, &mut 0).await;
+        if outcome.is_ok() {
+            entry.last_error.answered();
+        }
+        match outcome {
             Ok(answer) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
                     hold.extend(answer.sent, lease::deadline_told(answer.sent, lease_left, acquire.lease));
@@ -145,9 +132,15 @@ async fn reenter(
                     break;
                 }
             },
-            Err(error) => last_error.note(error)?,
+            Err(error) => {
+                let gives_up = request.gives_up(&error, since, context.operation_timeout());
+                entry.last_error.note(error)?;
+                if gives_up {
+                    return Err(entry.last_error.unreachable());
+                }
+            }
         }
-        sleep(RETRY_PAUSE).await;
+        backoff.pause().await;
     }
     Err(LockError::Lost)
 }
@@ -157,12 +150,12 @@ async fn first_hold(
     engine: &Arc<Engine>,
     entry: &Arc<Entry>,
     request: AcquireRequest,
-    last_error: &LastError,
     _turn: OwnedSemaphorePermit,
 ) -> Result<Option<Arc<Hold>>, LockError> {
+    let mut backoff = engine.context.backoff();
     loop {
         let mut attempt = Attempt::new(engine, entry, request);
-        let asked = Box::pin(attempt.ask(last_error)).await?;
+        let asked = Box::pin(attempt.ask()).await?;
         match asked {
             Asked::Held(hold) => return Ok(Some(hold)),
             Asked::Busy => return Ok(None),
@@ -176,7 +169,7 @@ async fn first_hold(
         // The server has forgotten this attempt, or its answer came too late. A new attempt goes to
         // the end of the queue. Dropping the old one leaves, in case something of it is still there.
         drop(attempt);
-        sleep(RETRY_PAUSE).await;
+        backoff.pause().await;
     }
 }
 
@@ -205,12 +198,15 @@ impl<'a> Attempt<'a> {
     fn new(engine: &'a Arc<Engine>, entry: &'a Arc<Entry>, request: AcquireRequest) -> Self {
         let seq = engine.context.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
-        let waiter = engine.poller.waiters.register(&entry.keys, seq, &entry.owner_id, request.lease);
+        let waiter = engine.poller.waiters.register(entry, seq, request.lease);
         Self { engine, entry, request, seq, waiter, copies_until: 0, must_leave: false }
     }
 
     /// Asks until there is an answer. Each retry is the same request (R1).
-    async fn ask(&mut self, last_error: &LastError) -> Result<Asked, LockError> {
+    async fn ask(&mut self) -> Result<Asked, LockError> {
+        let last_error = &self.entry.last_error;
+        let context = &self.engine.context;
+        let (mut backoff, since) = (context.backoff(), now());
         let acquire = Acquire {
             keys: &self.entry.keys,
             owner: &self.entry.owner_id,
@@ -245,9 +241,17 @@ impl<'a> Attempt<'a> {
                         Acquired::Lost | Acquired::Over => return Ok(Asked::Over),
                     }
                 }
-                Err(error) => last_error.note(error)?,
+                Err(error) => {
+                    // A script that failed half-way may have left anything behind.
+                    self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);
+                    let gives_up = self.request.gives_up(&error, since, context.operation_timeout());
+                    last_error.note(error)?;
+                    if gives_up {
+                        return Err(last_error.unreachable());
+                    }
+                }
             }
-            sleep(RETRY_PAUSE).await;
+            backoff.pause().await;
         }
     }
 
@@ -269,7 +273,7 @@ impl<'a> Attempt<'a> {
                     }
                 }
                 WaitOutcome::NoPlace => return Ok(None),
-                WaitOutcome::Refused(refusal) => return Err(LockError::Refused(*refusal)),
+                WaitOutcome::Failed(error) => return Err(*error),
             }
         }
     }

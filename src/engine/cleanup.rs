@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::time::sleep;
-
-use super::context::{Context, RETRY_PAUSE};
+use super::context::Context;
 use crate::store::clock::now;
-use crate::store::error::RequestError;
+use crate::store::error::{RefusalKind, RequestError};
 use crate::store::keys::Keys;
 use crate::store::verbs::leave::Leave;
 use crate::store::verbs::poll::Poll;
@@ -43,6 +41,7 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
         attempt: request.attempt,
         copies_until: request.copies_until,
     };
+    let mut backoff = context.backoff();
     while now() < limit {
         match leave.run(&context.runner).await {
             Ok(answer) => {
@@ -52,14 +51,14 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
                 return;
             }
             Err(RequestError::Closed) => return,
-            Err(RequestError::Refused(refusal)) if refusal.is_final() => {
+            Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {
                 tracing::warn!(name = %request.keys.name, %refusal, "could not leave the queue; the ticket expires");
                 return;
             }
             // A repeated leave needs no seq of its own: the second one finds nothing to do.
             Err(_) => {}
         }
-        sleep(RETRY_PAUSE).await;
+        backoff.pause().await;
     }
 }
 

@@ -12,13 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::store::SpawnHook;
+use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::options::Options;
 use crate::store::runner::Runner;
-
-/// The pause between two tries of a request that had no answer, so that a failing connection is not
-/// flooded.
-pub const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Context {
     pub runner: Runner,
@@ -60,6 +57,13 @@ impl Context {
     /// Strictly growing: greater than every seq that the server has seen from this client (R1).
     pub fn next_seq(&self) -> u64 {
         self.seq.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The pauses between tries of one request. Seeded by the client's id and a number that is used
+    /// once: clients do not retry in step, and the simulator, whose ids count up, can repeat a run.
+    pub fn backoff(&self) -> Backoff {
+        let id = self.runner.client.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+        Backoff::retry(id ^ self.next_seq().wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Works inside the runtime, outside of it, and after it is gone, when the future is dropped.

@@ -36,7 +36,7 @@ pub enum LockError {
         "no answer from the server in time; the request may have run, and is taken back as soon as the server answers"
     )]
     Unreachable(#[source] Cause),
-    /// The server refused the request and changed nothing.
+    /// The server refused the request, for a reason that does not pass by itself.
     #[error("the server refused: {0}")]
     Refused(Refusal),
     /// The client is closed.
@@ -72,10 +72,22 @@ pub enum UnlockError {
     /// without it.
     #[error("the lock was lost before it was unlocked: {0}")]
     Lost(Loss),
+    /// The server refuses the release, so the lock is still held on it, at the latest until its lease
+    /// ends. If the reason may pass by itself, the client goes on trying.
+    #[error("the server refused the release, so the lock is held until it accepts one or the lease ends: {refusal}")]
+    Refused {
+        /// What the server said.
+        refusal: Refusal,
+        /// When this guard surely does not hold the lock.
+        until: Instant,
+    },
     /// The server did not answer. The client goes on trying; at `until` the lease is over anyway.
     #[error("no answer to the release: the lock is free now or soon, at the latest when its lease ends")]
     Unknown {
         /// When this guard surely does not hold the lock.
         until: Instant,
+        /// Why there is no answer.
+        #[source]
+        cause: Cause,
     },
 }

@@ -5,6 +5,7 @@ pub mod cleanup;
 pub mod context;
 pub mod error;
 pub mod hold;
+mod last_error;
 mod lease;
 pub mod owner;
 mod owners;
@@ -30,7 +31,7 @@ use lease::Grant;
 use poller::Poller;
 
 /// How many names and holds are checked at once after a reconnect.
-const RESUMED_TOGETHER: usize = 64;
+const CHECKED_TOGETHER: usize = 64;
 
 /// All parts of one client.
 pub struct Engine {
@@ -56,6 +57,20 @@ impl Engine {
         engine.context.runner.listen(Arc::downgrade(&listener));
         engine
     }
+
+    /// Asks the server about each hold. A hold may have been ended while its connection was cut: by
+    /// force, or with the server's data. Fixed leases are checked as well, but not extended.
+    fn hold_checks(&self, keys: ServedKeys) -> impl Iterator<Item = BoxFuture<'static, ()>> + Send + use<> {
+        let holds = self.holds.owners.holds().into_iter();
+        let served = holds.filter(move |hold| hold.end().is_none() && keys.contains(&hold.entry.keys.lock));
+        served.map(|hold| {
+            async move {
+                let _ =
+                    if hold.is_renewed() { watchdog::renew(&hold, None).await } else { watchdog::check(&hold).await };
+            }
+            .boxed()
+        })
+    }
 }
 
 impl Listener for Engine {
@@ -75,7 +90,7 @@ impl Listener for Engine {
         }
     }
 
-    /// Every wait asks and every watched hold is renewed before any new acquire uses the connection.
+    /// Every wait asks and every hold is checked before any new acquire uses the connection.
     fn resumed(self: Arc<Self>, keys: ServedKeys) -> BoxFuture<'static, ()> {
         async move {
             let names = self.poller.waiters.names().into_iter().filter(|name| keys.contains(&name.lock));
@@ -83,17 +98,17 @@ impl Listener for Engine {
                 let poller = self.poller.clone();
                 async move { poller.poll(&name).await }.boxed()
             });
-            let holds = self.holds.owners.holds().into_iter();
-            let renewed = holds.filter(|hold| hold.is_renewed() && keys.contains(&hold.entry.keys.lock));
-            let renewals = renewed.map(|hold| {
-                async move {
-                    let _ = watchdog::renew(&hold, None).await;
-                }
-                .boxed()
-            });
-            let all: Vec<_> = polls.chain(renewals).collect();
-            stream::iter(all).for_each_concurrent(RESUMED_TOGETHER, |check| check).await;
+            let all: Vec<_> = polls.chain(self.hold_checks(keys)).collect();
+            stream::iter(all).for_each_concurrent(CHECKED_TOGETHER, |check| check).await;
         }
         .boxed()
+    }
+
+    fn flushed(self: Arc<Self>, keys: ServedKeys) {
+        let engine = self.clone();
+        self.context.spawn(async move {
+            let all: Vec<_> = engine.hold_checks(keys).collect();
+            stream::iter(all).for_each_concurrent(CHECKED_TOGETHER, |check| check).await;
+        });
     }
 }

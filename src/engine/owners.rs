@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Semaphore;
 
+use super::last_error::LastError;
 use super::owner::Owner;
 use crate::store::keys::Keys;
 
@@ -29,6 +30,8 @@ pub struct OwnerEntry<H> {
     /// other (P4). A request without an answer keeps the turn until its outcome is known. Two
     /// branches of one scope meet here: the second one waits, then re-enters.
     pub turn: Arc<Semaphore>,
+    /// Why the request of the present turn has no answer.
+    pub last_error: Arc<LastError>,
     /// The call that has the turn waits in the queue, which may take long.
     queueing: AtomicBool,
     /// Weak: guards and releases under way keep a hold alive, the entry does not.
@@ -58,6 +61,7 @@ impl<H> OwnerTable<H> {
             owner,
             owner_id: [client, ":", &owner.number().to_string()].concat().into(),
             turn: Arc::new(Semaphore::new(1)),
+            last_error: Arc::default(),
             queueing: AtomicBool::new(false),
             hold: Mutex::new(Weak::new()),
         });

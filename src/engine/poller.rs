@@ -12,7 +12,6 @@ use super::hold::Holds;
 use super::lease::Queued;
 use super::waiters::{WaitOutcome, Waiter, Waiters};
 use crate::store::clock::now;
-use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::runner::Answer;
 use crate::store::verbs::poll::{Poll, Polled, TicketStatus};
@@ -88,14 +87,14 @@ impl Poller {
             let tickets: Vec<_> = together.iter().map(|waiter| (waiter.ticket(), waiter.lease)).collect();
             match (Poll { keys, tickets: &tickets }).run(&self.context().runner).await {
                 Ok(answer) => {
+                    together.iter().for_each(|waiter| waiter.last_error.answered());
                     tell(together, &answer);
                     next = next.min(self.next_after(together, &answer));
                 }
-                Err(RequestError::Refused(refusal)) if !refusal.is_passing() => {
-                    let refused = || WaitOutcome::Refused(refusal.clone().into());
-                    together.iter().for_each(|waiter| waiter.set_outcome(refused()));
+                Err(error) => {
+                    together.iter().for_each(|waiter| waiter.failed(error.clone()));
+                    next = next.min(now() + POLL_RETRY);
                 }
-                Err(_) => next = next.min(now() + POLL_RETRY),
             }
         }
         self.waiters.poll_by(&keys.lock, next);

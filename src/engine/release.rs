@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::timeout_at;
 
 use super::cleanup;
-use super::context::RETRY_PAUSE;
 use super::error::{Loss, UnlockError};
 use super::hold::{End, Hold};
 use crate::store::clock::now;
-use crate::store::error::RequestError;
+use crate::store::error::{Cause, NoAnswer, RefusalKind, RequestError};
 use crate::store::verbs::release::{self as verb, Released};
 
 /// What an unlock did.
@@ -61,33 +60,71 @@ impl Release {
         self.turn.take()
     }
 
-    /// Runs until the outcome is known or until `limit`. Dropped before, it goes on in the background.
-    pub async fn run(mut self, limit: Instant) -> Result<Unlocked, UnlockError> {
-        let outcome = timeout_at(limit.into(), self.finish()).await;
-        // On a time-out `self` is dropped unfinished, which hands it to the background.
-        outcome.unwrap_or_else(|_| Err(UnlockError::Unknown { until: self.forgotten_at() }))
+    /// Runs until the outcome is known, or until the server gave no answer within the operation
+    /// time-out. Dropped before, it goes on in the background.
+    pub async fn run(mut self) -> Result<Unlocked, UnlockError> {
+        let limit = now() + self.hold.context().operation_timeout();
+        if let Some(End::Lost(loss)) = self.hold.end() {
+            self.finished = true;
+            return Err(UnlockError::Lost(loss));
+        }
+        // Another request of this owner may have the turn, and may have no answer either.
+        if timeout_at(limit.into(), self.take_turn()).await.is_err() {
+            let silent = || Arc::new(NoAnswer(self.hold.context().operation_timeout())) as Cause;
+            let cause = self.hold.entry.last_error.get().unwrap_or_else(silent);
+            return Err(UnlockError::Unknown { until: self.forgotten_at(), cause });
+        }
+        self.finish(Some(limit)).await
     }
 
     fn forgotten_at(&self) -> Instant {
         self.hold.context().forgotten_at(self.hold.lease())
     }
 
-    async fn finish(&mut self) -> Result<Unlocked, UnlockError> {
-        if let Some(End::Lost(loss)) = self.hold.end() {
-            self.finished = true;
-            return Err(UnlockError::Lost(loss));
-        }
+    async fn take_turn(&mut self) {
         if self.turn.is_none() {
             // An error would mean that the semaphore is closed, which it never is.
             self.turn = self.hold.entry.turn.clone().acquire_owned().await.ok();
         }
+    }
+
+    /// Sends until the outcome is known. With a limit it gives up after it; without, only a refusal
+    /// that cannot pass ends it.
+    async fn finish(&mut self, limit: Option<Instant>) -> Result<Unlocked, UnlockError> {
+        let mut backoff = self.hold.context().backoff();
         loop {
             if let Some(outcome) = self.outcome() {
                 self.finished = true;
                 self.turn = None;
                 return outcome;
             }
-            self.send().await;
+            if let Err(error) = self.send().await {
+                if matches!(&error, RequestError::Refused(refusal) if refusal.kind() == RefusalKind::Final) {
+                    // Nothing was changed, and a retry changes nothing: the lease has to end.
+                    self.finished = true;
+                    return Err(self.failed(error));
+                }
+                // These have taken an operation time-out already.
+                let is_silence = matches!(error, RequestError::NotSent(_) | RequestError::Unanswered(_));
+                if limit.is_some_and(|limit| is_silence || now() >= limit) {
+                    return Err(self.failed(error));
+                }
+                backoff.pause().await;
+            }
+        }
+    }
+
+    async fn run_to_the_end(&mut self) {
+        self.take_turn().await;
+        let _ = self.finish(None).await;
+    }
+
+    fn failed(&self, error: RequestError) -> UnlockError {
+        let until = self.forgotten_at();
+        match error {
+            RequestError::Refused(refusal) => UnlockError::Refused { refusal, until },
+            RequestError::NotSent(cause) | RequestError::Unanswered(cause) => UnlockError::Unknown { until, cause },
+            error => UnlockError::Unknown { until, cause: Arc::new(error) },
         }
     }
 
@@ -109,7 +146,7 @@ impl Release {
     }
 
     /// Sends one request and applies its answer to the hold.
-    async fn send(&mut self) {
+    async fn send(&mut self) -> Result<(), RequestError> {
         let hold = self.hold.clone();
         let sent = self.next(hold.live());
         if sent.holds == 0 {
@@ -130,14 +167,26 @@ impl Release {
             // Late copies of a release do no harm. The tombstone is for those of the acquire (R3).
             copies_until: hold.copies_until(),
         };
+        entry.last_error.request_sent();
         match release.run(&hold.context().runner).await {
-            Ok(answer) => self.settle(sent, &answer.body),
+            Ok(answer) => {
+                entry.last_error.answered();
+                self.settle(sent, &answer.body);
+                Ok(())
+            }
             Err(error) => {
-                if matches!(error, RequestError::NotSent(_) | RequestError::Refused(_)) {
-                    // It did not run, so the next one is the first copy.
+                let ran = match &error {
+                    RequestError::Refused(refusal) => refusal.in_script,
+                    RequestError::NotSent(_) => false,
+                    _ => true,
+                };
+                if !ran {
+                    // So the next one is the first copy.
                     self.sent = Some(sent);
                 }
-                sleep(RETRY_PAUSE).await;
+                // For another call of this owner that waits for its turn and runs out of time.
+                let _ = entry.last_error.note(error.clone());
+                Err(error)
             }
         }
     }
@@ -178,7 +227,7 @@ impl Drop for Release {
         context.spawn(async move {
             let mut rest = InBackground(Self { hold, turn, sent, finished: false });
             // Past the limit the lease is over, and there is nothing left to finish.
-            let _ = timeout_at(limit.into(), rest.0.finish()).await;
+            let _ = timeout_at(limit.into(), rest.0.run_to_the_end()).await;
         });
     }
 }

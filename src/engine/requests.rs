@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use tokio::time::sleep;
-
 use super::cleanup;
-use super::context::{Context, RETRY_PAUSE};
+use super::context::Context;
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::verbs::force_unlock::{ForceUnlock, ForceUnlocked};
@@ -16,6 +14,7 @@ pub async fn force_unlock(context: &Arc<Context>, keys: &Arc<Keys>) -> Result<bo
     if context.closing.is_cancelled() {
         return Err(RequestError::Closed);
     }
+    let mut backoff = context.backoff();
     loop {
         let answer = (ForceUnlock { keys }).run(&context.runner).await?;
         let (held, more) = match answer.body {
@@ -24,7 +23,7 @@ pub async fn force_unlock(context: &Arc<Context>, keys: &Arc<Keys>) -> Result<bo
             // It did nothing, so it may be repeated. The answer has corrected our estimate of the
             // server's clock.
             ForceUnlocked::Late => {
-                sleep(RETRY_PAUSE).await;
+                backoff.pause().await;
                 continue;
             }
         };

@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use super::error::LockError;
+use super::last_error::LastError;
 use super::lease::{Grant, Queued};
+use super::owners::OwnerEntry;
 use super::task_or_thread::TaskOrThread;
 use crate::store::clock::now;
-use crate::store::error::Refusal;
+use crate::store::error::RequestError;
 use crate::store::keys::{Keys, ticket};
 
 /// One attempt that may be granted the lock.
@@ -24,6 +27,9 @@ pub struct Waiter {
     /// Where the caller runs, for the warning about a task that waits for itself.
     pub caller: TaskOrThread,
     pub keys: Arc<Keys>,
+    /// Of its owner: while polls have no answer, running out of time does not mean that others hold
+    /// the lock.
+    pub last_error: Arc<LastError>,
     state: Mutex<WaiterState>,
     notify: Notify,
 }
@@ -50,8 +56,8 @@ pub enum WaitOutcome {
     Confirm { token: u64 },
     /// The ticket has no place in the queue.
     NoPlace,
-    /// Polls are refused, and not for a passing reason.
-    Refused(Box<Refusal>),
+    /// Polls fail, and not for a passing reason.
+    Failed(Box<LockError>),
 }
 
 impl Waiter {
@@ -113,6 +119,13 @@ impl Waiter {
         self.update(|state| state.outcome = Some(outcome));
     }
 
+    /// A poll failed.
+    pub fn failed(&self, error: RequestError) {
+        if let Err(error) = self.last_error.note(error) {
+            self.set_outcome(WaitOutcome::Failed(error.into()));
+        }
+    }
+
     fn update(&self, change: impl FnOnce(&mut WaiterState)) {
         change(&mut self.state());
         self.notify.notify_one();
@@ -145,13 +158,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Waiters {
     /// Must come before the first request of this attempt.
-    pub fn register(&self, keys: &Arc<Keys>, seq: u64, owner_id: &Arc<str>, lease: Duration) -> Arc<Waiter> {
+    pub fn register<H>(&self, entry: &OwnerEntry<H>, seq: u64, lease: Duration) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter {
             seq,
-            owner_id: owner_id.clone(),
+            owner_id: entry.owner_id.clone(),
             lease,
             caller: TaskOrThread::current(),
-            keys: keys.clone(),
+            keys: entry.keys.clone(),
+            last_error: entry.last_error.clone(),
             state: Mutex::default(),
             notify: Notify::new(),
         });

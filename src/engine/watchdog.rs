@@ -4,7 +4,7 @@
 //! the local deadline ends a hold. A server that does not answer does not.
 
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::time::{sleep_until, timeout_at};
@@ -13,7 +13,6 @@ use super::error::Loss;
 use super::hold::{Hold, Holds};
 use super::lease;
 use crate::store::clock::now;
-use crate::store::error::RequestError;
 use crate::store::verbs::renew::{Renew, Renewed};
 
 /// How a renewal ended.
@@ -98,13 +97,17 @@ async fn pause(hold: &Hold) {
 ///
 /// `only`: for the first renewal after a trusted push, which sets the wanted lease; see renew.lua.
 pub async fn renew(hold: &Hold, only: Option<u64>) -> Renewal {
+    renew_for(hold, hold.lease(), only).await
+}
+
+async fn renew_for(hold: &Hold, lease: Duration, only: Option<u64>) -> Renewal {
     let entry = &hold.entry;
     let wanted = hold.lease();
-    let renew = Renew { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, lease: wanted, only };
+    let renew = Renew { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, lease, only };
     match renew.run(&hold.context().runner).await {
         Ok(answer) => match answer.body {
             Renewed::Renewed { lease_left } => {
-                hold.extend(answer.sent, lease::deadline_told(answer.sent, lease_left, wanted));
+                hold.extend(answer.sent, super::lease::deadline_told(answer.sent, lease_left, wanted));
                 Renewal::Renewed
             }
             // The final release overtook this renewal: that is no loss.
@@ -114,10 +117,16 @@ pub async fn renew(hold: &Hold, only: Option<u64>) -> Renewal {
                 Renewal::Lost
             }
         },
-        Err(RequestError::Refused(refusal)) => {
-            tracing::warn!(name = %entry.keys.name, %refusal, "a renewal was refused; retrying until the lease ends");
+        // Passing refusals are logged once for all holds, where requests are admitted.
+        Err(error) => {
+            tracing::debug!(name = %entry.keys.name, %error, "a renewal failed; retrying until the lease ends");
             Renewal::Unknown
         }
-        Err(_) => Renewal::Unknown,
     }
+}
+
+/// Asks whether the hold is still there, without extending its lease.
+pub async fn check(hold: &Hold) -> Renewal {
+    // renew.lua never shortens a lease, so one of 0 changes nothing.
+    renew_for(hold, Duration::ZERO, None).await
 }

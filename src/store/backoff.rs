@@ -1,4 +1,4 @@
-//! How long to wait before connecting again.
+//! How long to wait before trying again.
 
 use std::time::Duration;
 
@@ -11,15 +11,25 @@ const YOUNG: Duration = Duration::from_secs(1);
 /// The pause after a young connection died: it proves that the server can be reached at least.
 const AFTER_A_YOUNG_ONE: Duration = Duration::from_millis(25);
 
-/// No pause at first, then 20 ms, doubling up to 2 s. Each has jitter, so that a thousand clients do
-/// not come back in step.
+/// Pauses that double from 20 ms to 2 s. Each has jitter, so that a thousand clients do not come back
+/// in step.
+#[derive(Debug)]
 pub struct Backoff {
     next: Duration,
+    random: u64,
 }
 
 impl Backoff {
-    pub fn new() -> Self {
-        Self { next: Duration::ZERO }
+    /// For connections: the first try is at once.
+    pub fn reconnect() -> Self {
+        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        Self { next: Duration::ZERO, random: seed }
+    }
+
+    /// For requests: the first pause is about 20 ms. The same seed gives the same pauses, which the
+    /// simulator needs to repeat a run.
+    pub fn retry(seed: u64) -> Self {
+        Self { next: SHORTEST, random: seed }
     }
 
     /// A connection has ended after that time. A server that accepts and then closes at once must not
@@ -28,14 +38,41 @@ impl Backoff {
         self.next = if life > YOUNG { Duration::ZERO } else { self.next.min(AFTER_A_YOUNG_ONE) };
     }
 
-    pub async fn pause(&mut self) {
-        sleep(self.next.mul_f64(0.5 + jitter())).await;
+    /// The length of the next pause: half to one and a half of the nominal one.
+    pub fn next(&mut self) -> Duration {
+        let pause = self.next.mul_f64(0.5 + self.jitter());
         self.next = (2 * self.next).clamp(SHORTEST, LONGEST);
+        pause.min(LONGEST)
+    }
+
+    pub async fn pause(&mut self) {
+        sleep(self.next()).await;
+    }
+
+    /// From 0 to 1: splitmix64, by Sebastiano Vigna.
+    fn jitter(&mut self) -> f64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
-/// From 0 to 1. A fresh uuid is random enough to spread reconnects, and needs no further crate.
-fn jitter() -> f64 {
-    let [high, low, ..] = uuid::Uuid::new_v4().into_bytes();
-    f64::from(u16::from_ne_bytes([high, low])) / f64::from(u16::MAX)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_two_seconds_and_are_the_same_for_the_same_seed() {
+        let pauses = |seed| {
+            let mut backoff = Backoff::retry(seed);
+            (0..12).map(|_| backoff.next()).collect::<Vec<_>>()
+        };
+        let some = pauses(7);
+        assert!(some[0] >= SHORTEST / 2 && some[0] <= 2 * SHORTEST, "{some:?}");
+        assert!(some[8..].iter().all(|pause| *pause >= LONGEST / 2 && *pause <= LONGEST), "{some:?}");
+        assert_eq!(some, pauses(7));
+        assert_ne!(some, pauses(8));
+    }
 }

@@ -57,7 +57,7 @@ impl Connection {
 /// The server's own error, as opposed to one of the connection.
 pub fn refusal(error: &RedisError) -> Option<Refusal> {
     let code = error.code().or_else(|| (error.kind() == ErrorKind::AuthenticationFailed).then_some("WRONGPASS"))?;
-    Some(Refusal { code: code.to_owned(), message: error.detail().unwrap_or_default().to_owned() })
+    Some(Refusal::new(code, error.detail().unwrap_or_default()))
 }
 
 /// What EVALSHA calls a script.
@@ -94,20 +94,25 @@ fn fields(value: Value) -> Result<Vec<Field>, Malformed> {
     values.into_iter().map(field).collect()
 }
 
-/// Handles what the server sends unasked. It runs inside the connection's driver, so it must not
-/// block.
+/// What the server sends unasked.
+pub enum Unasked<'a> {
+    /// A message on this client's channel.
+    Message(&'a [u8]),
+    /// FLUSHALL or FLUSHDB.
+    Flushed,
+}
+
+/// Handles pushes. It runs inside the connection's driver, so it must not block.
 pub fn on_push(
     dead: CancellationToken,
-    message: impl Fn(&[u8]) + Send + Sync,
+    handle: impl Fn(Unasked<'_>) + Send + Sync,
 ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync {
     move |push: PushInfo| {
-        match push.kind {
-            PushKind::Disconnection => dead.cancel(),
-            PushKind::Message => {
-                if let Some(Value::BulkString(payload)) = push.data.get(1) {
-                    message(payload);
-                }
-            }
+        match (push.kind, push.data.as_slice()) {
+            (PushKind::Disconnection, _) => dead.cancel(),
+            (PushKind::Message, [_, Value::BulkString(payload), ..]) => handle(Unasked::Message(payload)),
+            // With names of keys it would be about those keys; without, it is about all of them.
+            (PushKind::Invalidate, [Value::Nil]) => handle(Unasked::Flushed),
             _ => {}
         }
         Ok(())

@@ -9,7 +9,9 @@ use super::options::OptionsError;
 /// An underlying error. Shared, because several waiting tasks may fail for the same reason.
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
-/// A request that the server refused. It ran nothing and changed nothing.
+/// A request that the server refused.
+///
+/// Usually it ran nothing and changed nothing; see [`in_script`](Self::in_script).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
@@ -17,21 +19,49 @@ pub struct Refusal {
     pub code: String,
     /// The rest of the server's error.
     pub message: String,
+    /// The refusal came from a command inside a script. Redis does not roll back, so what the script
+    /// did before that command is done. The client takes it back in the background.
+    pub in_script: bool,
+}
+
+/// What to do about a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// It may pass by itself: a failover, a full disk, a slow script of another client.
+    Passing,
+    /// A retry is useless until a person changes something. Nothing was changed.
+    Final,
+    /// Part of a script has run.
+    Unknown,
 }
 
 impl Refusal {
-    /// Whether it may pass by itself: a failover, a server that starts, a slow script of another
-    /// client.
-    pub(crate) fn is_passing(&self) -> bool {
-        matches!(
-            self.code.as_str(),
-            "LOADING" | "READONLY" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "NOREPLICAS"
-        )
+    /// From the server's error: its code, and the rest.
+    pub(crate) fn new(code: &str, message: &str) -> Self {
+        // Redis appends where in the script an error was raised. The scripts' own checks come before
+        // the first write, and their messages begin with the name of the library.
+        let (text, place) =
+            message.split_once(" script: ").map_or((message, None), |(text, place)| (text, Some(place)));
+        let is_own_check = text.contains("fairlock: ");
+        Self {
+            code: code.to_owned(),
+            message: text.trim_end_matches(',').to_owned(),
+            in_script: place.is_some() && !is_own_check,
+        }
     }
 
-    /// Whether a retry is useless until a person changes something.
-    pub(crate) fn is_final(&self) -> bool {
-        matches!(self.code.as_str(), "WRONGTYPE" | "NOPERM" | "NOAUTH" | "WRONGPASS")
+    pub(crate) fn kind(&self) -> RefusalKind {
+        match self.code.as_str() {
+            _ if self.in_script => RefusalKind::Unknown,
+            "LOADING" | "READONLY" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "NOREPLICAS" | "MISCONF"
+            | "OOM" => RefusalKind::Passing,
+            _ => RefusalKind::Final,
+        }
+    }
+
+    /// Whether requests about other locks are refused too.
+    pub(crate) fn is_of_the_whole_server(&self) -> bool {
+        self.code != "TRYAGAIN"
     }
 
     /// Whether the primary is another server now, or not up yet.
@@ -41,6 +71,7 @@ impl Refusal {
 
     fn advice(&self) -> &'static str {
         match self.code.as_str() {
+            _ if self.in_script => "part of the request has run, and is taken back",
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
             "NOPERM" => "give the user the keys and channels of the prefix and the commands that README.md lists",
             "NOAUTH" | "WRONGPASS" => "put the right user and password into the URL",
@@ -91,7 +122,7 @@ pub enum RequestError {
     /// lock: look at [`status`](crate::FairLock::status) before you repeat it.
     #[error("sent, but no answer came in time: it may have run, or may run later")]
     Unanswered(#[source] Cause),
-    /// The server refused the request and changed nothing.
+    /// The server refused the request.
     #[error("the server refused: {0}")]
     Refused(Refusal),
     /// The client is closed. Nothing was sent.

@@ -3,7 +3,8 @@
 //! Nothing here knows who waits or why. It sends, tells replies from errors, and reads the server's
 //! clock from every reply.
 
-mod backoff;
+pub mod admission;
+pub mod backoff;
 pub mod call;
 pub mod clock;
 mod connection;
@@ -25,6 +26,7 @@ use std::sync::{Arc, Weak};
 
 use futures::future::BoxFuture;
 
+use admission::Admission;
 use call::Call;
 use clock::ServerClock;
 use error::{Cause, RequestError};
@@ -35,8 +37,10 @@ use reply::Field;
 pub enum Priority {
     /// Renewals, releases, leaves and polls: also while a new connection is being resumed.
     Urgent,
-    /// New acquires and questions: after that.
+    /// New acquires: after that.
     Normal,
+    /// What a caller asks once, such as status and force_unlock: also after that.
+    Question,
 }
 
 /// The servers of a client. What depends on the server takes the key of a lock, since different
@@ -52,6 +56,10 @@ pub trait Store: Send + Sync + 'static {
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Vec<Field>, RequestError>>;
     /// Drops the connection, because it delivered a reply that belongs to another request.
     fn distrust(&self, lock_key: &str);
+    /// An answer did not come in time: the connection may be half-open, so find out at once.
+    fn suspect(&self, lock_key: &str);
+    /// Decides when a request may be sent to the lock's server.
+    fn admission(&self, lock_key: &str) -> &Admission;
     /// The clock of the lock's server.
     fn clock(&self, lock_key: &str) -> &ServerClock;
     fn listen(&self, listener: Weak<dyn Listener>);
@@ -69,6 +77,8 @@ pub trait Listener: Send + Sync + 'static {
     /// A new connection is up. Messages for these keys may have been missed, so their waits and
     /// holds are checked before any new acquire is sent.
     fn resumed(self: Arc<Self>, keys: ServedKeys) -> BoxFuture<'static, ()>;
+    /// The server has lost these keys, all at once: FLUSHALL or FLUSHDB.
+    fn flushed(self: Arc<Self>, keys: ServedKeys);
 }
 
 /// The lock keys that a connection serves.

@@ -12,14 +12,17 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ErrorKind, RedisError};
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::admission::Admission;
 use super::backoff::Backoff;
 use super::call::{Call, arg, key};
 use super::clock::{ServerClock, now};
-use super::connection::{Connection, hash, on_push, refusal};
+use super::connection::{Connection, Unasked, hash, on_push, refusal};
 use super::error::{Cause, ConnectError, Disconnected, NoAnswer, Refusal, RequestError};
 use super::keys::{self, Keys};
 use super::link::{Link, State};
@@ -49,6 +52,9 @@ struct Shared {
     link: Link<Connection>,
     /// When the server last answered anything.
     heard: Mutex<Instant>,
+    /// Notified when a request had no answer in time.
+    suspected: Notify,
+    admission: Admission,
     clock: ServerClock,
 }
 
@@ -72,6 +78,8 @@ impl Node {
             hashes: verbs::ALL.iter().map(|script| (script.name, hash(script))).collect(),
             link: Link::new(),
             heard: Mutex::new(now()),
+            suspected: Notify::new(),
+            admission: Admission::new(uuid::Uuid::new_v4().as_u64_pair().0),
             clock: ServerClock::new(),
         });
         let first = shared.establish().await?;
@@ -110,6 +118,14 @@ impl Store for Node {
             tracing::warn!(address = %self.shared.address, "a reply belongs to another request: reconnecting");
             connection.dead.cancel();
         }
+    }
+
+    fn suspect(&self, _lock_key: &str) {
+        self.shared.suspected.notify_one();
+    }
+
+    fn admission(&self, _lock_key: &str) -> &Admission {
+        &self.shared.admission
     }
 
     fn clock(&self, _lock_key: &str) -> &ServerClock {
@@ -166,15 +182,18 @@ impl Shared {
     async fn establish(self: &Arc<Self>) -> Result<Connection, ConnectError> {
         let dead = CancellationToken::new();
         let shared = Arc::downgrade(self);
-        let message = move |payload: &[u8]| {
-            if let Some(listener) = shared.upgrade().and_then(|shared| shared.link.listener()) {
-                listener.pushed(payload);
+        let handle = move |unasked: Unasked<'_>| {
+            let listener = shared.upgrade().and_then(|shared| shared.link.listener());
+            match (unasked, listener) {
+                (Unasked::Message(payload), Some(listener)) => listener.pushed(payload),
+                (Unasked::Flushed, Some(listener)) => listener.flushed(ServedKeys::All),
+                (_, None) => {}
             }
         };
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.operation_timeout))
             .set_response_timeout(None)
-            .set_push_sender(on_push(dead.clone(), message));
+            .set_push_sender(on_push(dead.clone(), handle));
         let io = self.server.get_multiplexed_async_connection_with_config(&config);
         let io = self.within(io).await?.map_err(|error| self.connect_error(error))?;
         let connection = Connection { io, dead };
@@ -196,7 +215,18 @@ impl Shared {
             Err(error) => return Err(self.connect_error(error)),
         }
         self.probe(connection).await?;
+        self.ask_for_flushes(&mut io).await;
         io.subscribe(&self.channel).await.map_err(|error| self.connect_error(error))
+    }
+
+    /// Tracking without any tracked key: the server keeps nothing for it, and says when all keys are
+    /// flushed (A13). There is no such way to hear of a DEL, which the next renewal finds.
+    async fn ask_for_flushes(&self, io: &mut MultiplexedConnection) {
+        let tracking = redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").exec_async(io).await;
+        if let Err(error) = tracking {
+            // A right that is nice to have: without it the next renewal finds the loss.
+            tracing::debug!(address = %self.address, %error, "no CLIENT TRACKING: a flush is found by the next renewal");
+        }
     }
 
     /// Renews a lock that cannot be held: tells the time, and whether scripts may write here.
@@ -269,54 +299,63 @@ fn check_version(info: &str) -> Result<(), ConnectError> {
 async fn supervise(shared: Arc<Shared>, first: Connection) {
     let stop = shared.link.stop.clone();
     stop.run_until_cancelled(async {
-        let (mut connection, mut backoff) = (first, Backoff::new());
+        let (mut connection, mut backoff) = (first, Backoff::reconnect());
         loop {
             let up = now();
             until_dead(&shared, &connection).await;
             connection.dead.cancel();
             shared.link.enter(State::Down(Arc::new(Disconnected)));
-            tracing::debug!(address = %shared.address, "the connection is down");
+            tracing::warn!(address = %shared.address, "lost the connection; reconnecting");
             backoff.connection_lived_for(now().saturating_duration_since(up));
             connection = reconnect(&shared, &mut backoff).await;
+            tracing::info!(address = %shared.address, "reconnected");
             shared.link.resume(&connection, ServedKeys::All, shared.operation_timeout).await;
         }
     })
     .await;
 }
 
-/// A connection is dead when its driver or its user says so, or when two pings in a row have no
-/// answer: a frozen server or a cut cable causes no error by itself.
+/// The limit for a ping after a request that had no answer. With it a half-open connection is replaced
+/// within the operation time-out + 1 s, before the shortest lease and the waiter time-to-live end.
+const PING_LIMIT: Duration = Duration::from_millis(900);
+
+/// A connection is dead when its driver or its user says so, or when a ping has no answer: a frozen
+/// server or a cut cable causes no error by itself. It pings when the server was silent for an
+/// operation time-out, and at once when a request had no answer in time.
 async fn until_dead(shared: &Shared, connection: &Connection) {
-    let mut missed = 0;
-    while missed < 2 {
+    let limit = shared.operation_timeout.min(PING_LIMIT);
+    loop {
         tokio::select! {
             () = connection.dead.cancelled() => return,
-            () = sleep(shared.operation_timeout) => {}
-        }
-        if shared.silent_for() < shared.operation_timeout {
-            missed = 0;
-            continue;
-        }
-        let ping = redis::cmd("PING");
-        match timeout(shared.operation_timeout, connection.clone().send(&ping)).await {
-            // A refusal is an answer too: a user may have no right to PING.
-            Ok(Ok(_) | Err(RequestError::Refused(_))) => {
-                shared.heard();
-                missed = 0;
+            () = shared.suspected.notified() => {}
+            () = sleep(shared.operation_timeout) => {
+                if shared.silent_for() < shared.operation_timeout {
+                    continue;
+                }
             }
-            _ => missed += 1,
+        }
+        match timeout(limit, connection.clone().send(&redis::cmd("PING"))).await {
+            // A refusal is an answer too: a user may have no right to PING.
+            Ok(Ok(_) | Err(RequestError::Refused(_))) => shared.heard(),
+            _ => return,
         }
     }
 }
 
-/// Tries until it succeeds, with pauses of up to 2 s.
+/// Tries until it succeeds, with pauses of up to 2 s. Says once why it does not: the same error again
+/// is not worth a line in the log.
 async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Connection {
+    let mut said = String::new();
     loop {
         backoff.pause().await;
         match shared.establish().await {
             Ok(connection) => return connection,
             Err(error) => {
-                tracing::warn!(address = %shared.address, %error, "cannot reconnect yet");
+                let text = error.to_string();
+                if said != text {
+                    tracing::warn!(address = %shared.address, %error, "cannot reconnect yet");
+                    said = text;
+                }
                 shared.link.enter(State::Down(Arc::new(error)));
             }
         }

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use tokio::time::timeout_at;
 
+use super::admission::Permit;
 use super::call::Call;
 use super::clock::{millis, now};
-use super::error::RequestError;
+use super::error::{NoAnswer, RequestError};
 use super::keys;
 use super::options::Options;
 use super::reply::{Decode, Field, Fields, Malformed};
@@ -24,8 +25,9 @@ pub struct Answer<T> {
 }
 
 /// A request that may be sent now, and the end of its operation time-out.
-#[derive(Debug, Clone, Copy)]
-pub struct Admission {
+#[derive(Debug)]
+pub struct Admitted<'a> {
+    permit: Permit<'a>,
     deadline: Instant,
 }
 
@@ -65,27 +67,46 @@ impl Runner {
         self.store.clock(lock_key).at(now()) + millis(self.options.operation_timeout)
     }
 
-    /// Waits until a request for this lock may be sent, at most for the operation time-out.
-    pub async fn admit(&self, lock_key: &str, priority: Priority) -> Result<Admission, RequestError> {
+    /// Waits until a request for this lock may be sent. The wait for others that were here before has
+    /// no limit; the operation time-out starts when this request's turn has come. So overload costs
+    /// waiting, and no request that a caller has given up is ever sent.
+    pub async fn admit(&self, lock_key: &str, priority: Priority) -> Result<Admitted<'_>, RequestError> {
+        let admission = self.store.admission(lock_key);
+        let slot = admission.slot(priority).await.ok_or(RequestError::Closed)?;
         let deadline = now() + self.options.operation_timeout;
-        if self.store.is_ready(lock_key, priority) {
-            return Ok(Admission { deadline });
+        if !self.store.is_ready(lock_key, priority) {
+            match timeout_at(deadline.into(), self.store.ready(lock_key, priority)).await {
+                Ok(outcome) => outcome?,
+                Err(_) => return Err(RequestError::NotSent(self.store.fault(lock_key))),
+            }
         }
-        match timeout_at(deadline.into(), self.store.ready(lock_key, priority)).await {
-            Ok(outcome) => outcome.map(|()| Admission { deadline }),
-            Err(_) => Err(RequestError::NotSent(self.store.fault(lock_key))),
-        }
+        let permit = match priority {
+            // A single question is not repeated by itself, so that it may be asked at any time.
+            Priority::Question => admission.pass_unchecked(slot),
+            _ => admission.pass(slot, deadline).await.map_err(RequestError::Refused)?,
+        };
+        Ok(Admitted { permit, deadline })
     }
 
     /// Sends the request, waits for its reply, and learns the server's time from it.
-    pub async fn run<T: Decode>(&self, admission: Admission, call: Call<'_>) -> Result<Answer<T>, RequestError> {
+    pub async fn run<T: Decode>(&self, admitted: Admitted<'_>, call: Call<'_>) -> Result<Answer<T>, RequestError> {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         // Before the request is on its way: the server's lease begins later, never earlier (R5).
         let sent = now();
-        let fields = match timeout_at(admission.deadline.into(), self.store.run(call, request)).await {
-            Ok(outcome) => outcome?,
-            Err(elapsed) => return Err(RequestError::Unanswered(Arc::new(elapsed))),
+        let fields = match timeout_at(admitted.deadline.into(), self.store.run(call, request)).await {
+            Ok(Ok(fields)) => fields,
+            Ok(Err(error)) => {
+                if let RequestError::Refused(refusal) = &error {
+                    admitted.permit.answered(Some(refusal));
+                }
+                return Err(error);
+            }
+            Err(_) => {
+                self.store.suspect(call.lock_key());
+                return Err(RequestError::Unanswered(Arc::new(NoAnswer(self.options.operation_timeout))));
+            }
         };
+        admitted.permit.answered(None);
         self.decode(request, sent, call.lock_key(), fields).map_err(|error| self.distrust(call.lock_key(), error))
     }
 

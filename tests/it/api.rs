@@ -6,7 +6,7 @@ use std::time::Duration;
 use fairlock::{FairLock, Held, LockClient, LockError, LockGuard, LockStatus, Owner, UnlockError, owner};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
-use crate::support::{Server, Timing, eventually, limit, on_each_store};
+use crate::support::{Server, Timing, collect_events, eventually, limit, on_each_store};
 
 assert_impl_all!(LockClient: Clone, Send, Sync, Unpin);
 assert_impl_all!(FairLock: Clone, Send, Sync, Unpin);
@@ -184,7 +184,7 @@ async fn unix_sockets_work() {
 async fn waiting_for_ones_own_hold_warns_once_and_names_scope() {
     limit(async {
         let said = Arc::new(Mutex::new(Vec::new()));
-        let _collecting = tracing::subscriber::set_default(Collect(said.clone()));
+        let _collecting = collect_events(said.clone());
         let server = Server::start().await;
         let timing = Timing::default();
         let client = timing.connect(&server.url()).await;
@@ -198,31 +198,4 @@ async fn waiting_for_ones_own_hold_warns_once_and_names_scope() {
         assert_eq!(warnings, 1, "{said:?}");
     })
     .await;
-}
-
-/// Keeps what is logged.
-struct Collect(Arc<Mutex<Vec<String>>>);
-
-impl tracing::Subscriber for Collect {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target().starts_with("fairlock")
-    }
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Text(String);
-        impl tracing::field::Visit for Text {
-            fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                self.0 += &format!("{value:?} ");
-            }
-        }
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
-    }
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
 }

@@ -12,8 +12,12 @@ mod fairness;
 mod faults;
 mod found;
 mod holders;
+mod overload;
 mod reentrance;
+mod reentry;
+mod refusals;
 mod scripts;
+mod silence;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

@@ -372,13 +372,14 @@ fn client_of(channel: &str) -> &str {
 /// `CODE and what is wrong`
 fn refused(text: &str) -> Refusal {
     let (code, message) = text.split_once(' ').unwrap_or(("ERR", text));
-    Refusal { code: code.to_owned(), message: message.to_owned() }
+    Refusal::new(code, message)
 }
 
 fn answer(reply: Reply) -> Answer {
-    let malformed = |what: &Reply| Refusal { code: "ERR".into(), message: format!("the script answered {what:?}") };
+    let malformed = |what: &Reply| Refusal::new("ERR", &format!("the script answered {what:?}"));
     match reply {
-        Reply::Error(text) => Err(refused(&text)),
+        // As Redis says that an error was raised inside a script.
+        Reply::Error(text) => Err(refused(&format!("{text} script: embedded"))),
         Reply::List(replies) => {
             replies.into_iter().map(|reply| field(reply).map_err(|reply| malformed(&reply))).collect()
         }

@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use super::faults::Delivery;
 use super::request::{Answer, Request};
 use super::server::{Connection, EmbeddedServer, Pushes};
+use crate::store::admission::Admission;
 use crate::store::call::Call;
 use crate::store::clock::ServerClock;
 use crate::store::error::{Cause, ConnectError, Disconnected, RequestError};
@@ -32,6 +33,7 @@ struct Shared {
     channel: String,
     operation_timeout: Duration,
     link: Link<Connection>,
+    admission: Admission,
     clock: ServerClock,
 }
 
@@ -48,6 +50,8 @@ impl EmbeddedStore {
             channel,
             operation_timeout: options.operation_timeout,
             link: Link::new(),
+            // Known, so that a simulated run can be repeated.
+            admission: Admission::new(0),
             clock: ServerClock::new(),
         });
         shared.link.enter(State::Ready(first.clone()));
@@ -89,6 +93,14 @@ impl Store for EmbeddedStore {
 
     fn distrust(&self, _lock_key: &str) {
         self.shared.disconnect();
+    }
+
+    fn suspect(&self, _lock_key: &str) {
+        // Its connections are never half-open without being cancelled later.
+    }
+
+    fn admission(&self, _lock_key: &str) -> &Admission {
+        &self.shared.admission
     }
 
     fn clock(&self, _lock_key: &str) -> &ServerClock {

@@ -59,7 +59,7 @@ impl Acquire<'_> {
     /// unless an answer proves that none is under way.
     pub async fn run(&self, runner: &Runner, copies_until: &mut i64) -> Result<Answer<Acquired>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
-        let admission = runner.admit(lock, Priority::Normal).await?;
+        let admitted = runner.admit(lock, Priority::Normal).await?;
         let not_after = runner.not_after(lock);
         let (token, holds) = self.nested.map_or((String::new(), 0), |(token, holds)| (token.to_string(), holds));
         let tombstone = self.keys.tombstone(self.owner);
@@ -89,7 +89,7 @@ impl Acquire<'_> {
         // Before the first await that may lose the answer: from here on a copy may be under way.
         let earlier = *copies_until;
         *copies_until = earlier.max(not_after);
-        let outcome = runner.run(admission, Call::new(&SCRIPT, &keys, &args)).await;
+        let outcome = runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await;
         if !matches!(outcome, Err(RequestError::Unanswered(_))) {
             *copies_until = earlier;
         }

@@ -31,7 +31,7 @@ pub enum ForceUnlocked {
 impl ForceUnlock<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<ForceUnlocked>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
-        let admission = runner.admit(lock, Priority::Normal).await?;
+        let admitted = runner.admit(lock, Priority::Question).await?;
         let options = &*runner.options;
         let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines), key("tokens", tokens)];
         let args = [
@@ -41,7 +41,7 @@ impl ForceUnlock<'_> {
             arg("channel", &runner.channel),
             arg("caller", &runner.client),
         ];
-        runner.run(admission, Call::new(&SCRIPT, &keys, &args)).await
+        runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await
     }
 }
 

@@ -43,10 +43,10 @@ pub struct QueueEntry {
 impl Inspect<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Inspected>, RequestError> {
         let Keys { lock, queue, deadlines, .. } = self.keys;
-        let admission = runner.admit(lock, Priority::Normal).await?;
+        let admitted = runner.admit(lock, Priority::Question).await?;
         let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines)];
         let args = [arg("most", self.most)];
-        runner.run(admission, Call::new(&SCRIPT, &keys, &args)).await
+        runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await
     }
 }
 

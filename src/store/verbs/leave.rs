@@ -31,7 +31,7 @@ pub struct Left {
 impl Leave<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Left>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
-        let admission = runner.admit(lock, Priority::Urgent).await?;
+        let admitted = runner.admit(lock, Priority::Urgent).await?;
         let options = &*runner.options;
         let tombstone = self.keys.tombstone(self.owner);
         let entry = queue_entry(self.owner, self.attempt, &options.label);
@@ -51,7 +51,7 @@ impl Leave<'_> {
             arg("token_ttl", options.token_ttl),
             arg("channel", &runner.channel),
         ];
-        runner.run(admission, Call::new(&SCRIPT, &keys, &args)).await
+        runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await
     }
 }
 

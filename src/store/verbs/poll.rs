@@ -44,7 +44,7 @@ pub enum TicketStatus {
 impl Poll<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Polled>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
-        let admission = runner.admit(lock, Priority::Urgent).await?;
+        let admitted = runner.admit(lock, Priority::Urgent).await?;
         let options = &*runner.options;
         let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines), key("tokens", tokens)];
         let mut args = Vec::with_capacity(5 + 2 * self.tickets.len());
@@ -58,7 +58,7 @@ impl Poll<'_> {
         for (ticket, lease) in self.tickets {
             args.extend([arg("tickets", ticket), arg("tickets", *lease)]);
         }
-        let answer: Answer<Polled> = runner.run(admission, Call::new(&SCRIPT, &keys, &args)).await?;
+        let answer: Answer<Polled> = runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await?;
         if answer.body.statuses.keys().all(|index| *index < self.tickets.len()) {
             return Ok(answer);
         }

@@ -44,7 +44,7 @@ pub enum Released {
 impl Release<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Released>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
-        let admission = runner.admit(lock, Priority::Urgent).await?;
+        let admitted = runner.admit(lock, Priority::Urgent).await?;
         let options = &*runner.options;
         let token = self.token.to_string();
         // The last key and the last argument are for the rare case only.
@@ -75,7 +75,7 @@ impl Release<'_> {
         ];
         let unused = usize::from(!with_tombstone);
         let call = Call::new(&SCRIPT, &keys[..keys.len() - unused], &args[..args.len() - unused]);
-        runner.run(admission, call).await
+        runner.run(admitted, call).await
     }
 }
 

@@ -31,7 +31,7 @@ pub enum Renewed {
 impl Renew<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Renewed>, RequestError> {
         let lock = &self.keys.lock;
-        let admission = runner.admit(lock, Priority::Urgent).await?;
+        let admitted = runner.admit(lock, Priority::Urgent).await?;
         let token = self.token.to_string();
         let keys = [key("lock", lock)];
         let args = [
@@ -40,7 +40,7 @@ impl Renew<'_> {
             arg("lease", self.lease),
             arg("only", self.only.unwrap_or(0)),
         ];
-        runner.run(admission, Call::new(&SCRIPT, &keys, &args)).await
+        runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await
     }
 }
 

@@ -26,6 +26,10 @@ struct Shared {
     stalled: watch::Sender<bool>,
     /// Grows when all connections of before are to be reset.
     generation: watch::Sender<u64>,
+    /// How many connections there have been.
+    accepted: Mutex<u64>,
+    /// Connections up to this number deliver nothing.
+    half_open: watch::Sender<u64>,
     /// The server's names for the connections that go through here.
     ports: Mutex<HashSet<u16>>,
 }
@@ -56,6 +60,8 @@ impl Proxy {
             }),
             stalled: watch::Sender::new(false),
             generation: watch::Sender::new(0),
+            accepted: Mutex::new(0),
+            half_open: watch::Sender::new(0),
             ports: Mutex::default(),
         });
         let accepting = tokio::spawn(accept(listener, server.port(), shared.clone()));
@@ -78,6 +84,11 @@ impl Proxy {
     /// Nothing arrives, either way, until it is switched off: then all of it does.
     pub fn blackhole(&self, on: bool) {
         self.shared.stalled.send_replace(on);
+    }
+
+    /// The connections of now deliver nothing from here on, and cause no error, like a cut cable. New ones work.
+    pub fn cut_silently(&self) {
+        self.shared.half_open.send_replace(*self.shared.accepted.lock().unwrap());
     }
 
     pub fn drop_pushes(&self, on: bool) {
@@ -147,12 +158,17 @@ async fn accept(listener: TcpListener, to: u16, shared: Arc<Shared>) {
 /// One connection, until either side closes it or a fault does.
 async fn carry(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
     let mut generation = shared.generation.subscribe();
+    let number = {
+        let mut accepted = shared.accepted.lock().unwrap();
+        *accepted += 1;
+        *accepted
+    };
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let asked = Arc::new(Mutex::new(VecDeque::new()));
-    let back = tokio::spawn(replies(from_server, deliver(to_client, &shared), shared.clone(), asked.clone()));
+    let back = tokio::spawn(replies(from_server, deliver(to_client, number, &shared), shared.clone(), asked.clone()));
     let stop = back.abort_handle();
-    let there = tokio::spawn(commands(from_client, deliver(to_server, &shared), shared.clone(), asked));
+    let there = tokio::spawn(commands(from_client, deliver(to_server, number, &shared), shared.clone(), asked));
     let stop_asking = there.abort_handle();
     tokio::select! {
         _ = back => stop_asking.abort(),
@@ -168,13 +184,14 @@ async fn carry(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
 type Line = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
 
 /// Writes what is due, in order. Ends, and closes its side, when the line is dropped and empty.
-fn deliver(mut to: OwnedWriteHalf, shared: &Arc<Shared>) -> Line {
+fn deliver(mut to: OwnedWriteHalf, number: u64, shared: &Arc<Shared>) -> Line {
     let (line, mut queue) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
-    let mut stalled = shared.stalled.subscribe();
+    let (mut stalled, mut half_open) = (shared.stalled.subscribe(), shared.half_open.subscribe());
     tokio::spawn(async move {
         while let Some((due, frame)) = queue.recv().await {
             tokio::time::sleep_until(due).await;
-            if stalled.wait_for(|stalled| !stalled).await.is_err() || to.write_all(&frame).await.is_err() {
+            let delivers = half_open.wait_for(|cut| *cut < number).await.is_ok();
+            if !delivers || stalled.wait_for(|stalled| !stalled).await.is_err() || to.write_all(&frame).await.is_err() {
                 return;
             }
         }

@@ -78,6 +78,19 @@ impl Server {
         }
     }
 
+    /// Makes the next snapshot fail: a folder is where its file should be.
+    pub async fn break_snapshots(&self) {
+        std::fs::create_dir(self.dir.path().join("dump.rdb")).unwrap();
+        let mut redis = self.connection().await;
+        redis::cmd("BGSAVE").exec_async(&mut redis).await.unwrap();
+        eventually("the snapshot has failed", async || {
+            let info: String =
+                redis::cmd("INFO").arg("persistence").query_async(&mut self.connection().await).await.unwrap();
+            info.contains("rdb_last_bgsave_status:err")
+        })
+        .await;
+    }
+
     /// For looking at the server past the library.
     pub async fn connection(&self) -> MultiplexedConnection {
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));

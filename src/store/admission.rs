@@ -1,0 +1,185 @@
+//! When a request may be sent to a server: limits for how many are in flight, and a gate that closes
+//! while the server refuses.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::time::timeout_at;
+
+use super::Priority;
+use super::backoff::Backoff;
+use super::clock::now;
+use super::error::{Refusal, RefusalKind};
+
+/// Requests in flight of each priority. Enough to keep a server busy, and few enough that a renewal
+/// never waits behind more than a few milliseconds of work (P8).
+const IN_FLIGHT: usize = 256;
+
+/// The limits and the gate of one server.
+#[derive(Debug)]
+pub struct Admission {
+    /// Each priority has its own limit, so that any number of new acquires leaves room for renewals.
+    urgent: Semaphore,
+    normal: Semaphore,
+    /// Whether `gate` is closed, for the usual case without the mutex.
+    refusing: AtomicBool,
+    gate: Mutex<Option<Refusing>>,
+    /// Notified when the gate opens and when a probe is over.
+    changed: Notify,
+    /// Of the pauses between probes.
+    seed: u64,
+}
+
+/// The server refuses. One request at a time, the probe, finds out whether it still does.
+#[derive(Debug)]
+struct Refusing {
+    refusal: Refusal,
+    since: Instant,
+    backoff: Backoff,
+    next_probe: Instant,
+    probing: bool,
+}
+
+/// A request may be sent. Held until its reply is there.
+#[derive(Debug)]
+pub struct Permit<'a> {
+    admission: &'a Admission,
+    /// This request is the probe.
+    probes: bool,
+    _in_flight: SemaphorePermit<'a>,
+}
+
+impl Admission {
+    /// Clients with different seeds do not probe in step.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            urgent: Semaphore::new(IN_FLIGHT),
+            normal: Semaphore::new(IN_FLIGHT),
+            refusing: AtomicBool::new(false),
+            gate: Mutex::new(None),
+            changed: Notify::new(),
+            seed,
+        }
+    }
+
+    /// Waits, first come, first served, until fewer requests are in flight.
+    pub async fn slot(&self, priority: Priority) -> Option<SemaphorePermit<'_>> {
+        let semaphore = match priority {
+            Priority::Urgent => &self.urgent,
+            Priority::Normal | Priority::Question => &self.normal,
+        };
+        // An error would mean that the semaphore is closed, which it never is.
+        semaphore.acquire().await.ok()
+    }
+
+    /// Waits until the gate is open, or this request may probe. At the deadline it fails with what the
+    /// server said last, and nothing was sent.
+    pub async fn pass<'a>(&'a self, slot: SemaphorePermit<'a>, deadline: Instant) -> Result<Permit<'a>, Refusal> {
+        let mut probes = false;
+        while self.refusing.load(Ordering::Acquire) {
+            // Register before looking: a change between the look and the await is not missed.
+            let changed = self.changed.notified();
+            match self.try_pass() {
+                Pass::Open => break,
+                Pass::Probe => {
+                    probes = true;
+                    break;
+                }
+                Pass::Wait { until, refusal } => {
+                    let woken = timeout_at(until.min(deadline).into(), changed).await.is_ok();
+                    if !woken && now() >= deadline {
+                        return Err(refusal);
+                    }
+                }
+            }
+        }
+        Ok(Permit { admission: self, probes, _in_flight: slot })
+    }
+
+    /// Passes also while the gate is closed.
+    pub fn pass_unchecked<'a>(&'a self, slot: SemaphorePermit<'a>) -> Permit<'a> {
+        Permit { admission: self, probes: false, _in_flight: slot }
+    }
+
+    fn try_pass(&self) -> Pass {
+        let mut gate = self.gate();
+        let Some(refusing) = gate.as_mut() else { return Pass::Open };
+        if !refusing.probing && now() >= refusing.next_probe {
+            refusing.probing = true;
+            return Pass::Probe;
+        }
+        // A probe that is under way notifies when it is over.
+        let until = if refusing.probing { now() + Duration::from_secs(60) } else { refusing.next_probe };
+        Pass::Wait { until, refusal: refusing.refusal.clone() }
+    }
+
+    /// The server refuses for a reason that may pass: from now on only probes are sent.
+    fn refused(&self, refusal: &Refusal) {
+        let mut gate = self.gate();
+        let refusing = gate.get_or_insert_with(|| {
+            tracing::warn!(%refusal, "the server refuses requests; trying until it accepts them again");
+            let backoff = Backoff::retry(self.seed);
+            Refusing { refusal: refusal.clone(), since: now(), backoff, next_probe: now(), probing: false }
+        });
+        refusing.refusal = refusal.clone();
+        // Requests that were in flight when the gate closed are refused as well. They must not push the
+        // next probe away.
+        if now() >= refusing.next_probe {
+            refusing.next_probe = now() + refusing.backoff.next();
+        }
+        self.refusing.store(true, Ordering::Release);
+    }
+
+    /// The server has served a request.
+    fn served(&self) {
+        if !self.refusing.load(Ordering::Acquire) {
+            return;
+        }
+        let mut gate = self.gate();
+        if let Some(refusing) = gate.take() {
+            let after = now().saturating_duration_since(refusing.since);
+            tracing::info!(refusal = %refusing.refusal, ?after, "the server accepts requests again");
+        }
+        self.refusing.store(false, Ordering::Release);
+        drop(gate);
+        self.changed.notify_waiters();
+    }
+
+    fn gate(&self) -> MutexGuard<'_, Option<Refusing>> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Pass {
+    Open,
+    Probe,
+    Wait { until: Instant, refusal: Refusal },
+}
+
+impl Permit<'_> {
+    /// What the server said: opens or closes the gate.
+    pub fn answered(&self, refusal: Option<&Refusal>) {
+        match refusal {
+            Some(refusal) if refusal.kind() == RefusalKind::Passing && refusal.is_of_the_whole_server() => {
+                self.admission.refused(refusal);
+            }
+            _ => self.admission.served(),
+        }
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        if !self.probes {
+            return;
+        }
+        // Also when the probe had no answer or its caller gave up: the next request probes.
+        if let Some(refusing) = self.admission.gate().as_mut() {
+            refusing.probing = false;
+        }
+        self.admission.changed.notify_waiters();
+    }
+}

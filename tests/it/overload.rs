@@ -1,0 +1,94 @@
+//! More calls at once than the server can serve within the operation time-out.
+
+use std::time::Duration;
+
+use fairlock::LockClient;
+
+use crate::support::{Server, Timing, limit_to};
+
+/// For more: `FAIRLOCK_CALLERS=100000 cargo test --release … overload`.
+fn callers() -> usize {
+    std::env::var("FAIRLOCK_CALLERS").map_or(20_000, |callers| callers.parse().unwrap())
+}
+
+async fn lock_and_unlock(client: &LockClient, name: usize) {
+    client.lock(format!("name {name}")).lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// Overload costs waiting, never a lock that is held, and never a caller's place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_caller_is_served_and_no_hold_is_lost() {
+    limit_to(Duration::from_secs(600), async {
+        let server = Server::start().await;
+        let timing = Timing {
+            lease: Duration::from_secs(6),
+            operation_timeout: Duration::from_millis(500),
+            ..Timing::default()
+        };
+        let client = timing.connect(&server.url()).await;
+        let mut held = Vec::new();
+        for hold in 0..1000 {
+            held.push(client.lock(format!("held {hold}")).lock().await.unwrap());
+        }
+        let begun = std::time::Instant::now();
+        let calls: Vec<_> = (0..callers())
+            .map(|name| {
+                let client = client.clone();
+                tokio::spawn(async move { lock_and_unlock(&client, name).await })
+            })
+            .collect();
+        for call in calls {
+            call.await.unwrap();
+        }
+        let rate = callers() as f64 / begun.elapsed().as_secs_f64();
+        println!("{} callers, {rate:.0} pairs a second", callers());
+        let lost = held.iter().filter(|guard| !guard.is_valid()).count();
+        assert_eq!(lost, 0, "of 1000 holds");
+        // For comparison: the same by a thousand tasks that take turns.
+        let (tasks, begun) = (1000, std::time::Instant::now());
+        let calls: Vec<_> = (0..tasks)
+            .map(|task| {
+                let client = client.clone();
+                tokio::spawn(async move {
+                    for name in (task..callers()).step_by(tasks) {
+                        lock_and_unlock(&client, name).await;
+                    }
+                })
+            })
+            .collect();
+        for call in calls {
+            call.await.unwrap();
+        }
+        println!("1000 tasks: {:.0} pairs a second", callers() as f64 / begun.elapsed().as_secs_f64());
+        drop(held);
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+/// A caller who has given up before its request was sent costs the server nothing.
+#[tokio::test]
+async fn a_request_whose_caller_gave_up_is_never_sent() {
+    limit_to(Duration::from_secs(90), async {
+        let server = Server::start().await;
+        let client = Timing::patient().connect(&server.url()).await;
+        server.pause();
+        let calls: Vec<_> = (0..2000)
+            .map(|name| {
+                let lock = client.lock(format!("name {name}"));
+                tokio::spawn(async move { lock.lock_timeout(Duration::from_millis(200)).await.map(drop) })
+            })
+            .collect();
+        for call in calls {
+            assert!(call.await.unwrap().is_err());
+        }
+        server.resume();
+        client.close().await.unwrap();
+        let tokens = server.keys().await.len();
+        // Those in flight may have run; the others were waiting for their turn.
+        assert!(tokens < 1000, "{tokens} of 2000 names were locked");
+        server.assert_clean().await;
+    })
+    .await;
+}

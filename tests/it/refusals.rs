@@ -1,0 +1,155 @@
+//! A server that answers, and says no.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fairlock::{LockError, UnlockError};
+
+use crate::support::{Server, Timing, collect_events, eventually, limit};
+
+/// Calls of scripts that the server has refused so far.
+async fn refused_calls(server: &Server) -> u64 {
+    let stats: String =
+        redis::cmd("INFO").arg("commandstats").query_async(&mut server.connection().await).await.unwrap();
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default();
+    let number = |name: &str| -> u64 {
+        let value = line.split([':', ',']).find_map(|field| field.strip_prefix(name)).unwrap_or("0");
+        value.trim().parse().unwrap()
+    };
+    number("rejected_calls=") + number("failed_calls=")
+}
+
+async fn configure(server: &Server, option: &str, value: &str) {
+    redis::cmd("CONFIG").arg("SET").arg(option).arg(value).exec_async(&mut server.connection().await).await.unwrap();
+}
+
+/// NOREPLICAS: writes are refused while too few replicas are there.
+#[tokio::test]
+async fn many_calls_of_a_refusing_server_cost_it_little_and_all_of_them_go_on_after_it() {
+    limit(async {
+        let events: Arc<Mutex<Vec<String>>> = Arc::default();
+        let _collecting = collect_events(events.clone());
+        let server = Server::start().await;
+        let client = Timing { lease: Duration::from_secs(60), ..Timing::default() }.connect(&server.url()).await;
+        let mut held = Vec::new();
+        for hold in 0..28 {
+            held.push(client.lock(format!("held {hold}")).lock().await.unwrap());
+        }
+        configure(&server, "min-replicas-to-write", "1").await;
+        let waits: Vec<_> = (0..150)
+            .map(|_| {
+                let lock = client.lock("x");
+                tokio::spawn(async move { lock.lock().await.map(drop) })
+            })
+            .collect();
+        held.into_iter().for_each(drop);
+        // A span of time to count in, not a time to wait for something.
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let refused = refused_calls(&server).await;
+        // Some 180 were in flight at once when it began, then one probe at a time, less and less often.
+        assert!(refused < 400, "{refused} refused calls");
+        let before = refused;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let more = refused_calls(&server).await - before;
+        assert!(more <= 10, "{more} refused calls in 5 s");
+        configure(&server, "min-replicas-to-write", "0").await;
+        for wait in waits {
+            wait.await.unwrap().unwrap();
+        }
+        eventually("all is released", async || server.keys().await.iter().all(|key| key.ends_with(":token"))).await;
+        let events = events.lock().unwrap();
+        let said = |text: &str| events.iter().filter(|event| event.contains(text)).count();
+        assert_eq!(
+            (said("the server refuses requests"), said("the server accepts requests again")),
+            (1, 1),
+            "{events:?}"
+        );
+        assert_eq!(events.iter().filter(|event| event.starts_with("WARN")).count(), 1, "{events:?}");
+        drop(events);
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+/// MISCONF: the last snapshot failed.
+#[tokio::test]
+async fn a_wait_goes_on_while_the_server_cannot_persist() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        configure(&server, "save", "3600 1").await;
+        server.break_snapshots().await;
+        let lock = client.lock("x");
+        let limited = lock.lock_timeout(Duration::from_millis(1500)).await;
+        assert!(
+            matches!(&limited, Err(LockError::Unreachable(cause)) if cause.to_string().contains("MISCONF")),
+            "{limited:?}"
+        );
+        let waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
+        tokio::task::yield_now().await;
+        configure(&server, "stop-writes-on-bgsave-error", "no").await;
+        waiting.await.unwrap().unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_unlock_that_is_refused_says_so_and_by_what() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing { lease: Duration::from_secs(60), ..Timing::default() }.connect(&server.url()).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        configure(&server, "min-replicas-to-write", "1").await;
+        let refused = guard.unlock().await.unwrap_err();
+        assert!(
+            matches!(&refused, UnlockError::Refused { refusal, .. } if refusal.code == "NOREPLICAS"),
+            "{refused:?}"
+        );
+        configure(&server, "min-replicas-to-write", "0").await;
+        let lock = client.lock("x");
+        eventually("the background releases it", async || !lock.is_locked().await.unwrap()).await;
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_unlock_without_an_answer_says_why() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        server.pause();
+        let unknown = guard.unlock().await.unwrap_err();
+        assert!(matches!(&unknown, UnlockError::Unknown { cause, .. } if !cause.to_string().is_empty()), "{unknown:?}");
+        server.resume();
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+/// A right that is taken away later: the script fails after its first write, and must not leave that behind.
+#[tokio::test]
+async fn a_script_that_is_refused_half_way_leaves_nothing_behind() {
+    limit(async {
+        let server = Server::start().await;
+        let mut redis = server.connection().await;
+        let acl = |rule: &str| {
+            let mut command = redis::cmd("ACL");
+            command.arg("SETUSER").arg("worker").arg(rule.split(' ').collect::<Vec<_>>());
+            command
+        };
+        acl("on >secret ~* &* +@all").exec_async(&mut redis).await.unwrap();
+        let client = Timing::default().connect(&format!("redis://worker:secret@127.0.0.1:{}/", server.port())).await;
+        acl("-pexpire").exec_async(&mut redis).await.unwrap();
+        let refused = client.lock("x").lock().await.unwrap_err();
+        assert!(matches!(&refused, LockError::Refused(refusal) if refusal.in_script), "{refused:?}");
+        eventually("nothing is left", async || server.keys().await.is_empty()).await;
+        client.close().await.unwrap();
+    })
+    .await;
+}

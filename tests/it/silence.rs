@@ -1,0 +1,140 @@
+//! Losses and silence that only a look at the server, or at the connection, finds.
+
+use std::time::Duration;
+
+use fairlock::{LockClient, LockError, Loss, Owner};
+
+use crate::support::{Proxy, Server, Timing, eventually, limit};
+
+/// So long that no renewal comes within a test.
+const AN_HOUR: Duration = Duration::from_secs(3600);
+
+fn client_of_long_leases() -> fairlock::LockClientBuilder {
+    Timing { lease: AN_HOUR, ..Timing::default() }.builder().token_ttl(2 * AN_HOUR)
+}
+
+async fn connect(url: String) -> LockClient {
+    client_of_long_leases().connect(url).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_fixed_lease_that_was_forced_while_the_connection_was_cut_is_lost_after_it() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let (cut_off, other) = (connect(proxy.url()).await, connect(server.url()).await);
+        let guard = cut_off.lock("x").with_lease(AN_HOUR).lock().await.unwrap();
+        proxy.refuse(true);
+        proxy.reset_all();
+        proxy.assert_no_connections().await;
+        assert!(other.lock("x").force_unlock().await.unwrap());
+        let next = other.lock("x").lock().await.unwrap();
+        proxy.refuse(false);
+        assert_eq!(guard.lost().await, Loss::Gone);
+        assert!(next.is_valid());
+        next.unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_check_after_a_reconnect_does_not_extend_a_fixed_lease() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let client = connect(proxy.url()).await;
+        let guard = client.lock("x").with_lease(AN_HOUR).lock().await.unwrap();
+        let mut redis = server.connection().await;
+        let shorter: i64 = 600_000;
+        redis::cmd("PEXPIRE").arg("fairlock:{n:x}").arg(shorter).exec_async(&mut redis).await.unwrap();
+        proxy.reset_all();
+        let lock = client.lock("x");
+        eventually("it is back", async || lock.status().await.is_ok()).await;
+        let left: i64 = redis::cmd("PTTL").arg("fairlock:{n:x}").query_async(&mut redis).await.unwrap();
+        assert!(left > 0 && left <= shorter, "{left}");
+        assert!(guard.is_valid());
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_half_open_connection_costs_no_lease() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let timing =
+            Timing { lease: Duration::from_secs(8), operation_timeout: Duration::from_secs(2), ..Timing::default() };
+        let client = timing.connect(&proxy.url()).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        proxy.cut_silently();
+        // A new connection has renewed it: more is left than the old one could have given.
+        eventually("it is renewed", async || {
+            assert!(guard.is_valid(), "the lease was lost to a half-open connection");
+            guard.valid_for() > Duration::from_millis(7_500) && client.lock("y").is_locked().await.is_ok()
+        })
+        .await;
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_flush_of_a_living_server_is_heard_without_a_renewal() {
+    limit(async {
+        let server = Server::start().await;
+        let client = connect(server.url()).await;
+        let (renewed, fixed) =
+            (client.lock("x").lock().await.unwrap(), client.lock("y").with_lease(AN_HOUR).lock().await.unwrap());
+        let mut redis = server.connection().await;
+        redis::cmd("FLUSHALL").exec_async(&mut redis).await.unwrap();
+        assert_eq!(renewed.lost().await, Loss::Gone);
+        assert_eq!(fixed.lost().await, Loss::Gone);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_in_the_way_of_a_silent_server_does_not_mean_that_the_lock_is_held() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let client = Timing::default().connect(&proxy.url()).await;
+        let (me, lock) = (Owner::new(), client.lock("x"));
+        proxy.blackhole(true);
+        let waiting = tokio::spawn(me.scope({
+            let lock = lock.clone();
+            async move { lock.lock().await }
+        }));
+        tokio::task::yield_now().await;
+        let tried = me.scope(lock.try_lock()).await;
+        assert!(matches!(tried, Err(LockError::Unreachable(_))), "{tried:?}");
+        let timed_out = me.scope(lock.lock_timeout(Duration::from_millis(700))).await;
+        assert!(matches!(timed_out, Err(LockError::Unreachable(_))), "{timed_out:?}");
+        proxy.blackhole(false);
+        waiting.await.unwrap().unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_while_the_server_is_silent_says_so() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let timing = Timing::default();
+        let (cut_off, other) = (timing.connect(&proxy.url()).await, timing.connect(&server.url()).await);
+        let holder = other.lock("x").lock().await.unwrap();
+        let lock = cut_off.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock_timeout(Duration::from_secs(6)).await.map(drop) });
+        let lock = other.lock("x");
+        eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
+        proxy.blackhole(true);
+        let outcome = waiting.await.unwrap();
+        assert!(matches!(outcome, Err(LockError::Unreachable(_))), "{outcome:?}");
+        holder.unlock().await.unwrap();
+        proxy.blackhole(false);
+    })
+    .await;
+}
