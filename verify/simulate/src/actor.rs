@@ -313,7 +313,7 @@ impl Section<'_> {
         if let Ok(loss) = lost {
             self.actor.note("hears", || format!("of the loss of {token}: {loss}"));
             if guard.is_valid() {
-                world.state().checker.report("P8", format!("{token} was said to be lost, and is valid"));
+                world.state().checker.report("P8", format!("the guard reported the loss of {token}, but is valid"));
             }
             sleep(Duration::from_millis(1)).await;
         }

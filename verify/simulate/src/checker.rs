@@ -52,7 +52,7 @@ struct Resource {
 /// Lock and token: other locks may have the same tokens.
 type Hold = (String, u64);
 
-/// A hold that an actor believes to have.
+/// A hold that an actor relies on.
 pub struct Claim {
     pub lock: String,
     pub actor: usize,
@@ -207,7 +207,7 @@ impl Checker {
             let words: Vec<&str> = published.message.split(' ').collect();
             if let ["grant", token, lasts, ticket, ..] = words[..] {
                 // The script passes over a client that did not receive the grant, except the caller itself.
-                if !published.heard && client_of(ticket) != ran.client {
+                if !published.received && client_of(ticket) != ran.client {
                     continue;
                 }
                 let (token, lasts): (u64, i64) = (token.parse().unwrap_or(0), lasts.parse().unwrap_or(0));

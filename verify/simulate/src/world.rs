@@ -385,7 +385,7 @@ impl Faults for World {
         let status = ran.reply.as_ref().map_or(0, |reply| reply[0].len() + reply.len());
         state.note(at, ran.script, status, || describe(ran));
         for published in ran.published {
-            let what = if published.heard { "  publishes" } else { "  in vain" };
+            let what = if published.received { "  publishes" } else { "  in vain" };
             state.note(at, what, 0, || published.message.clone());
         }
         state.checker.settled = !state.is_settling(at);
