@@ -57,6 +57,7 @@ async fn leases_that_are_out_of_range_are_refused() {
     .await;
 }
 
+/// Another program's data under one of our keys: the error names the key, and the data stays.
 #[tokio::test]
 async fn a_foreign_key_is_named_and_kept() {
     limit(async {

@@ -36,6 +36,7 @@ async fn all_get_through(waits: Vec<tokio::task::JoinHandle<u64>>) -> Vec<u64> {
     tokens
 }
 
+/// The queue is lost too. The waiters find out by a poll (R8) and queue again, in any order.
 #[tokio::test]
 async fn a_restart_without_data_loses_the_hold_and_no_waiter() {
     limit(async {
@@ -74,6 +75,7 @@ async fn a_restart_with_data_keeps_hold_queue_and_order() {
     .await;
 }
 
+/// Scripts are called by their hash. If the server does not know it, the client must send the text.
 #[tokio::test]
 async fn a_script_flush_changes_nothing() {
     limit(async {
@@ -150,6 +152,7 @@ async fn an_unlock_without_an_answer_is_unknown_and_retried_in_the_background() 
     .await;
 }
 
+/// R1: the retry finds nothing to release. Before the local deadline this means that the first request freed the lock.
 #[tokio::test]
 async fn an_unlock_whose_first_reply_is_lost_answers_freed() {
     limit(async {
@@ -167,6 +170,7 @@ async fn an_unlock_whose_first_reply_is_lost_answers_freed() {
     .await;
 }
 
+/// R1: the retry has the same seq, so the server does not count it again.
 #[tokio::test]
 async fn an_acquire_whose_reply_is_lost_is_retried_and_counts_once() {
     limit(async {

@@ -57,6 +57,7 @@ async fn p7_a_stopped_holder_is_replaced_when_its_lease_ends() {
     limit(p7_replaced_after(Signal::SIGSTOP)).await;
 }
 
+/// R5: the local deadline counts from before the request was sent, so the holder needs no reply to know it.
 #[tokio::test]
 async fn p8_a_holder_that_was_stopped_past_its_lease_knows_it_without_the_network() {
     on_a_server(async |server| {

@@ -6,6 +6,8 @@ use redis::Value;
 use crate::bench::{Bench, KINDS, Row, assert_fits, check, flatten, key, shape};
 use crate::support::{Server, limit};
 
+/// R1: a retry gets the same answer. R2: a late one is refused. R3: so is a copy after the leave (`left`). R6: a free
+/// lock goes to the waiters first.
 #[tokio::test]
 async fn acquire_rows() {
     let held = "lock c:1=1 !attempt=5 !token=T !label=L";
@@ -199,6 +201,8 @@ async fn acquire_rows() {
     limit(check(&rows)).await;
 }
 
+/// R8: a poll renews the caller's tickets first and then passes a free lock on. It answers only for tickets that are
+/// not simply queued.
 #[tokio::test]
 async fn poll_rows() {
     let rows = [
@@ -278,6 +282,8 @@ async fn poll_rows() {
     limit(check(&rows)).await;
 }
 
+/// R3: it removes the ticket and writes a tombstone. R4: it never ends a later attempt. R6: it passes on what it
+/// frees.
 #[tokio::test]
 async fn leave_rows() {
     let rows = [
@@ -357,6 +363,7 @@ async fn leave_rows() {
     limit(check(&rows)).await;
 }
 
+/// R4: it compares owner and token, creates nothing, and only extends.
 #[tokio::test]
 async fn renew_rows() {
     let held = "lock c:1=1 !attempt=5 !token=7 !label=L";
@@ -403,6 +410,7 @@ async fn renew_rows() {
     .await;
 }
 
+/// R1: it sets the count and never subtracts, so a retry changes nothing. R3, R4 and R6 as for leave.
 #[tokio::test]
 async fn release_rows() {
     let rows = [
@@ -619,6 +627,7 @@ async fn grants_and_revocations_are_published_to_the_client() {
     .await;
 }
 
+/// P6: otherwise a frozen waiter could be granted the lock just before its deadline, and cost a whole grant_ttl more.
 #[tokio::test]
 async fn p6_a_grant_never_outlives_its_tickets_own_deadline() {
     limit(async {
@@ -878,6 +887,7 @@ async fn p2_the_next_token_is_above_the_clock_and_the_stored_one() {
 const EVERY_CALL: [&str; 7] =
     ["acquire", "poll tickets=c:1:5", "renew token=7", "release token=7", "leave", "force_unlock", "inspect"];
 
+/// The scripts have the flag allow-oom, so that a full server can still free locks.
 #[tokio::test]
 async fn a_full_server_runs_every_script() {
     limit(async {

@@ -89,6 +89,7 @@ async fn p2_tokens_grow_when_the_stored_one_is_deleted_or_ahead_of_the_clock() {
     .await;
 }
 
+/// R10: the stored token is lost, and the clock takes its place.
 #[tokio::test]
 async fn p2_tokens_grow_over_a_restart_without_data() {
     on_a_server(async |server| {

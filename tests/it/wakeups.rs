@@ -20,6 +20,7 @@ async fn p9_all_waiters_get_through_while_their_connections_are_killed() {
             let command = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub").clone();
             command.query_async::<u32>(redis).await.unwrap()
         };
+        // The connection with the subscription is closed, so the client cannot receive the grant.
         assert!(kill(&mut redis).await >= 1);
         holder.unlock().await.unwrap();
         let killer = tokio::spawn(async move {
