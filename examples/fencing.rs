@@ -1,4 +1,4 @@
-//! A holder that was paused past its lease writes late, and the resource refuses it by its token.
+//! A holder that was paused past its lease writes late, and the resource refuses the write by its token.
 //!
 //! `cargo run --example fencing`, against `REDIS_URL` or redis://127.0.0.1/.
 //!
@@ -14,7 +14,7 @@ use redis::aio::MultiplexedConnection;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Writes unless somebody with a greater token has written.
+/// Writes, unless a holder with a greater token has written.
 const WRITE: &str = "if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'token') or '0') then return 0 end
 redis.call('HSET', KEYS[1], 'token', ARGV[1], 'value', ARGV[2])
 redis.call('EXPIRE', KEYS[1], 60)
@@ -38,15 +38,15 @@ async fn main() -> Outcome<()> {
     let of_b = write(&mut redis, next.token(), "B was here").await?;
     println!("B writes: {}", verdict(of_b));
 
-    println!("A wakes up; is_valid() = {}; but suppose it looked a moment too early", paused.is_valid());
+    println!("A wakes up; is_valid() = {}; but suppose it had checked a moment earlier", paused.is_valid());
     let of_a = write(&mut redis, paused.token(), "A was here").await?;
     println!("A writes: {}", verdict(of_a));
 
     let value: String = redis::cmd("HGET").arg(RESOURCE).arg("value").query_async(&mut redis).await?;
-    println!("the resource says: {value}");
+    println!("the value is: {value}");
     next.unlock().await?;
     println!(
-        "A's unlock says: {}",
+        "A's unlock returns: {}",
         paused.unlock().await.map_or_else(|error| error.to_string(), |freed| format!("{freed:?}"))
     );
     redis::cmd("DEL").arg(RESOURCE).exec_async(&mut redis).await?;

@@ -19,7 +19,7 @@ const LEASE: Duration = Duration::from_secs(1);
 async fn main() -> Outcome<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
     let mut redis = redis::Client::open(url.as_str())?.get_multiplexed_async_connection().await?;
-    // So short a lease wants shorter times around it, too.
+    // A short lease needs a short operation_timeout and poll_interval.
     let brief = LEASE / 3;
     let client = LockClient::builder().lease(LEASE).operation_timeout(brief).poll_interval(brief).connect(&url).await?;
     let as_claimed = [
@@ -42,7 +42,7 @@ async fn setnx(redis: &mut MultiplexedConnection, who: &str) -> Outcome<bool> {
     Ok(redis::cmd("SETNX").arg(SETNX).arg(who).query_async(redis).await?)
 }
 
-/// The usual mend: one command with an expiry.
+/// The usual fix: one command that also sets the expiry.
 async fn set_nx_px(redis: &mut MultiplexedConnection, who: &str) -> Outcome<bool> {
     let set = redis::cmd("SET").arg(SETNX).arg(who).arg("NX").arg("PX").arg(LEASE.as_millis() as u64).to_owned();
     Ok(set.query_async::<Option<String>>(redis).await?.is_some())
@@ -62,17 +62,17 @@ async fn dead_holder(redis: &mut MultiplexedConnection, client: &LockClient) -> 
     let stuck = !setnx(redis, "B").await?;
     println!("   SETNX:    PTTL says {ttl}; after two leases B is still locked out: {stuck}");
 
-    // A client that nobody renews for any more is what a death looks like to the server.
+    // To the server a dead client is one that does not renew. A fixed lease is not renewed either.
     let dead = client.lock(NAME).with_lease(LEASE).lock().await?;
     let guard = client.lock(NAME).lock_timeout(4 * LEASE).await?;
-    println!("   fairlock: the lease came with the lock; B has it when it ends");
+    println!("   fairlock: the lock was taken with a lease; B gets it when the lease ends");
     let freed = guard.token() > dead.token();
     guard.unlock().await?;
     Ok(stuck && freed)
 }
 
 async fn wrong_delete(redis: &mut MultiplexedConnection, client: &LockClient) -> Outcome<bool> {
-    println!("2. a late DEL frees the lock of somebody else");
+    println!("2. a late DEL frees the lock of another holder");
     delete(redis).await?;
     set_nx_px(redis, "A").await?;
     tokio::time::sleep(LEASE + Duration::from_millis(50)).await;
@@ -86,7 +86,7 @@ async fn wrong_delete(redis: &mut MultiplexedConnection, client: &LockClient) ->
     let b = client.lock(NAME).lock().await?;
     let answer = late.unlock().await;
     let kept = b.is_valid() && client.lock(NAME).try_lock().await?.is_none();
-    println!("   fairlock: A's unlock says {answer:?}, B keeps it: {kept}");
+    println!("   fairlock: A's unlock returns {answer:?}, B keeps it: {kept}");
     b.unlock().await?;
     Ok(stolen && answer.is_err() && kept)
 }
@@ -95,7 +95,7 @@ async fn long_work(redis: &mut MultiplexedConnection, client: &LockClient) -> Ou
     println!("3. the work takes longer than the expiry");
     delete(redis).await?;
     set_nx_px(redis, "A").await?;
-    tokio::time::sleep(2 * LEASE).await; // A still works, and nobody tells it anything
+    tokio::time::sleep(2 * LEASE).await; // A still works, and does not know of the expiry
     let both = set_nx_px(redis, "B").await?;
     println!("   SETNX:    A and B are both inside: {both}");
 
@@ -108,7 +108,7 @@ async fn long_work(redis: &mut MultiplexedConnection, client: &LockClient) -> Ou
 }
 
 async fn overtaking(redis: &mut MultiplexedConnection, client: &LockClient) -> Outcome<bool> {
-    println!("4. who comes last is served first");
+    println!("4. the last to come is served first");
     delete(redis).await?;
     set_nx_px(redis, "A").await?;
     // B tries, is refused, and sleeps until its next try; C comes in that moment.
@@ -132,14 +132,14 @@ async fn overtaking(redis: &mut MultiplexedConnection, client: &LockClient) -> O
     Ok(overtaken && in_order)
 }
 
-/// A wait that has reached the queue, as its `place`th.
+/// A wait that has reached the queue, at this position.
 async fn spawn_wait(
     client: &LockClient,
-    place: usize,
+    position: usize,
 ) -> Outcome<tokio::task::JoinHandle<Result<LockGuard, fairlock::LockError>>> {
     let lock = client.lock(NAME);
     let wait = tokio::spawn(async move { lock.lock().await });
-    while client.lock(NAME).status().await?.queue.len() < place {
+    while client.lock(NAME).status().await?.queue.len() < position {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     Ok(wait)

@@ -4,9 +4,9 @@
 //! a server inside this process. With `REDIS_URL` set the same happens on that server, and each worker
 //! is a process of its own.
 //!
-//! The gate is held while the jobs arrive, one after the other and each at another worker. The next
-//! one starts when the server shows the one before in its queue: no sleeping decides the order. Then
-//! the gate opens, and each job says when it got in.
+//! The gate is held while the jobs arrive, one after the other, each at the next worker. A job starts when
+//! the server shows the one before it in the queue, so the order does not depend on sleeping. Then the gate
+//! opens, and each job reports when it got in.
 //!
 //! It ends with: `FIFO kept: 20 jobs over 4 clients`
 //! With `REDIS_URL` it ends with: `FIFO kept: 20 jobs over 4 processes`
@@ -45,15 +45,15 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Outcome<bool> {
-    let place = Place::from_env();
-    let client = place.connect().await?;
+    let backend = Backend::from_env();
+    let client = backend.connect().await?;
     let name = format!("example:job_gate:{}", client.id());
     let gate = client.lock(&name);
     let holder = gate.lock().await?;
-    let (say, mut served) = mpsc::channel(JOBS);
+    let (report, mut served) = mpsc::channel(JOBS);
     let mut workers = Vec::new();
     for _ in 0..WORKERS {
-        workers.push(Worker::start(&place, &name, say.clone()).await?);
+        workers.push(Worker::start(&backend, &name, report.clone()).await?);
     }
 
     for job in 0..JOBS {
@@ -69,17 +69,17 @@ async fn run() -> Outcome<bool> {
         let next = tokio::time::timeout(Duration::from_secs(30), served.recv()).await?;
         in_order.push(next.ok_or("the workers ended too soon")?);
     }
-    // By token: it tells the order in which the jobs held the gate, whatever order we heard it in.
+    // Sorted by token, which is the order in which the jobs held the gate. The reports may arrive in another order.
     in_order.sort_unstable();
     let service: Vec<usize> = in_order.into_iter().map(|(_, job)| job).collect();
     println!("order of service: {service:?}");
     client.close().await?;
     let kept = service == arrived;
-    println!("{}: {JOBS} jobs over {WORKERS} {}", if kept { "FIFO kept" } else { "FIFO broken" }, place.workers());
+    println!("{}: {JOBS} jobs over {WORKERS} {}", if kept { "FIFO kept" } else { "FIFO broken" }, backend.workers());
     Ok(kept)
 }
 
-/// Asks the server until that many wait.
+/// Polls the status until so many wait.
 async fn wait_for_queue(gate: &FairLock, length: usize) -> Outcome<()> {
     for _ in 0..10_000 {
         if gate.status().await?.queue.len() == length {
@@ -90,41 +90,41 @@ async fn wait_for_queue(gate: &FairLock, length: usize) -> Outcome<()> {
     Err("a job did not reach the queue".into())
 }
 
-/// Where the lock is kept.
-enum Place {
-    Here(EmbeddedServer),
-    Server(String),
+/// The server that keeps the lock.
+enum Backend {
+    Embedded(EmbeddedServer),
+    Redis(String),
 }
 
-impl Place {
+impl Backend {
     fn from_env() -> Self {
-        std::env::var("REDIS_URL").map_or_else(|_| Self::Here(EmbeddedServer::new()), Self::Server)
+        std::env::var("REDIS_URL").map_or_else(|_| Self::Embedded(EmbeddedServer::new()), Self::Redis)
     }
 
     async fn connect(&self) -> Outcome<LockClient> {
         Ok(match self {
-            Self::Here(server) => LockClient::builder().embedded(server)?,
-            Self::Server(url) => LockClient::connect(url).await?,
+            Self::Embedded(server) => LockClient::builder().embedded(server)?,
+            Self::Redis(url) => LockClient::connect(url).await?,
         })
     }
 
     fn workers(&self) -> &'static str {
         match self {
-            Self::Here(_) => "clients",
-            Self::Server(_) => "processes",
+            Self::Embedded(_) => "clients",
+            Self::Redis(_) => "processes",
         }
     }
 }
 
 enum Worker {
-    Client { gate: FairLock, say: mpsc::Sender<Served> },
+    Client { gate: FairLock, report: mpsc::Sender<Served> },
     Process { process: Child, stdin: ChildStdin },
 }
 
 impl Worker {
-    async fn start(place: &Place, gate: &str, say: mpsc::Sender<Served>) -> Outcome<Self> {
-        let Place::Server(url) = place else {
-            return Ok(Self::Client { gate: place.connect().await?.lock(gate), say });
+    async fn start(backend: &Backend, gate: &str, report: mpsc::Sender<Served>) -> Outcome<Self> {
+        let Backend::Redis(url) = backend else {
+            return Ok(Self::Client { gate: backend.connect().await?.lock(gate), report });
         };
         // This program, started again.
         let mut process = Command::new(std::env::current_exe()?)
@@ -135,18 +135,18 @@ impl Worker {
             .spawn()?;
         let stdin = process.stdin.take().ok_or("no stdin")?;
         let stdout = process.stdout.take().ok_or("no stdout")?;
-        std::thread::spawn(move || listen(stdout, &say));
+        std::thread::spawn(move || listen(stdout, &report));
         Ok(Self::Process { process, stdin })
     }
 
     async fn begin(&mut self, job: usize) -> Outcome<()> {
         match self {
-            Self::Client { gate, say } => {
-                let (gate, say) = (gate.clone(), say.clone());
+            Self::Client { gate, report } => {
+                let (gate, report) = (gate.clone(), report.clone());
                 tokio::spawn(async move {
-                    // Nobody listens only when the example has failed already.
+                    // Fails only if the example has failed already.
                     pass(&gate, job, async |token| {
-                        let _ = say.send((token, job)).await;
+                        let _ = report.send((token, job)).await;
                     })
                     .await;
                 });
@@ -167,11 +167,11 @@ impl Drop for Worker {
     }
 }
 
-/// One job: waits its turn, says so, does its work alone behind the gate.
-async fn pass(gate: &FairLock, job: usize, say: impl AsyncFnOnce(u64)) {
+/// One job: waits for the gate, reports its token, and works while it holds the gate.
+async fn pass(gate: &FairLock, job: usize, report: impl AsyncFnOnce(u64)) {
     match gate.lock().await {
         Ok(guard) => {
-            say(guard.token()).await;
+            report(guard.token()).await;
             tokio::time::sleep(Duration::from_millis(2)).await;
             if let Err(error) = guard.unlock().await {
                 eprintln!("job {job}: {error}");
@@ -182,17 +182,17 @@ async fn pass(gate: &FairLock, job: usize, say: impl AsyncFnOnce(u64)) {
 }
 
 /// Each line of a worker process is `<token> <job>`.
-fn listen(stdout: ChildStdout, say: &mpsc::Sender<Served>) {
+fn listen(stdout: ChildStdout, report: &mpsc::Sender<Served>) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-        let said = line.split_once(' ').and_then(|(token, job)| Some((token.parse().ok()?, job.parse().ok()?)));
-        match said {
-            Some(said) if say.blocking_send(said).is_ok() => {}
+        let served = line.split_once(' ').and_then(|(token, job)| Some((token.parse().ok()?, job.parse().ok()?)));
+        match served {
+            Some(served) if report.blocking_send(served).is_ok() => {}
             _ => return,
         }
     }
 }
 
-/// The worker process: every number on stdin is a job that wants through the gate.
+/// The worker process: each number on stdin is a job.
 async fn work(gate: &str) -> Outcome<()> {
     let client = LockClient::connect(std::env::var("REDIS_URL")?).await?;
     let mut jobs = tokio::io::BufReader::new(tokio::io::stdin()).lines();

@@ -1,4 +1,4 @@
-//! Work that stops when its lock is lost: unlocked by force, and at the end of a fixed lease.
+//! Work that stops when its lock is lost: by force_unlock, and at the end of a fixed lease.
 //!
 //! `cargo run --example lost`, against `REDIS_URL` or redis://127.0.0.1/.
 //!
@@ -26,13 +26,13 @@ async fn main() -> Outcome<()> {
     });
     let forced = work_until_lost(&guard).await;
     force.await??;
-    println!("  unlock says: {:?}", guard.unlock().await);
+    println!("  unlock returns: {:?}", guard.unlock().await);
 
     println!("a fixed lease ends:");
     let guard = lock.with_lease(brief).lock().await?;
     let expired = work_until_lost(&guard).await;
 
-    println!("and a token for code that takes one:");
+    println!("a cancellation token, for code that takes one:");
     let guard_of_another = lock.lock().await?;
     let cancelled = guard_of_another.lost_token();
     lock.force_unlock().await?;
@@ -42,13 +42,13 @@ async fn main() -> Outcome<()> {
     drop((guard, guard_of_another));
     client.close().await?;
     if (forced, expired) != (Loss::Forced, Loss::Expired) {
-        return Err("the work was told something else".into());
+        return Err(format!("not as claimed: {forced}, then {expired}").into());
     }
     println!("as claimed: forced, then expired");
     Ok(())
 }
 
-/// Never ends by itself: the loss stops it.
+/// Works without end, until the lock is lost.
 async fn work_until_lost(guard: &LockGuard) -> Loss {
     let mut steps = 0;
     let work = async {

@@ -1,4 +1,4 @@
-//! Nested locking through three functions that do not know of each other.
+//! Nested locking: three functions that each take the same lock.
 //!
 //! `cargo run --example nested`, against `REDIS_URL` or redis://127.0.0.1/.
 //!
@@ -18,12 +18,12 @@ async fn main() -> Outcome<()> {
     println!("one token through all three: {}", tokens.iter().all(|token| *token == tokens[0]));
     println!("free afterwards: {}", !account.is_locked().await?);
 
-    // Outside a scope the same task is a stranger to its own guard.
+    // Outside a scope each call is another owner, so the task cannot take its own lock again.
     let _guard = account.lock().await?;
-    let stranger = account.try_lock().await?.is_none();
-    println!("outside a scope a second call is excluded: {stranger}");
+    let excluded = account.try_lock().await?.is_none();
+    println!("outside a scope a second call is excluded: {excluded}");
 
-    let as_claimed = stranger && tokens == [tokens[0]; 3];
+    let as_claimed = excluded && tokens == [tokens[0]; 3];
     drop(_guard);
     client.close().await?;
     if !as_claimed {
@@ -33,13 +33,13 @@ async fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Takes the lock and calls what takes it again.
+/// Takes the lock and calls a function that takes it again.
 async fn close_account(account: &FairLock) -> Outcome<Vec<u64>> {
     let guard = account.lock().await?;
     println!("close_account: {} hold", guard.holds());
     let mut tokens = vec![guard.token()];
     tokens.extend(transfer(account).await?);
-    println!("close_account: unlock says {:?}", guard.unlock().await?);
+    println!("close_account: unlock returns {:?}", guard.unlock().await?);
     Ok(tokens)
 }
 
@@ -47,7 +47,7 @@ async fn transfer(account: &FairLock) -> Outcome<Vec<u64>> {
     let guard = account.lock().await?;
     println!("  transfer: {} holds", guard.holds());
     let tokens = vec![guard.token(), write_ledger(account).await?];
-    println!("  transfer: unlock says {:?}", guard.unlock().await?);
+    println!("  transfer: unlock returns {:?}", guard.unlock().await?);
     Ok(tokens)
 }
 
@@ -55,6 +55,6 @@ async fn write_ledger(account: &FairLock) -> Outcome<u64> {
     let guard = account.lock().await?;
     println!("    write_ledger: {} holds, hold_count() = {}", guard.holds(), account.hold_count());
     let token = guard.token();
-    println!("    write_ledger: unlock says {:?}", guard.unlock().await?);
+    println!("    write_ledger: unlock returns {:?}", guard.unlock().await?);
     Ok(token)
 }

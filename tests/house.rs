@@ -1,5 +1,5 @@
-//! The house in order: the layers of `src/`, the scripts and their Rust side, and what does not belong in
-//! the library.
+//! Checks on the sources themselves: the layers of `src/`, that each script and its Rust side agree, and
+//! what the library must not contain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,7 +23,7 @@ fn files(dir: &str, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The package `fairlock`, around this one.
+/// The root of the repository: the package `fairlock`.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -55,8 +55,8 @@ fn module_of(file: &str) -> Vec<&str> {
     words
 }
 
-/// The paths that a file imports, or names in passing, from this crate: `crate::…`, `super::…`, and in the file of
-/// a folder (or lib.rs) the names of its own modules. Braces are resolved.
+/// The paths into this crate that a file imports or names in its code: `crate::…`, `super::…`, and, in a `mod.rs` or
+/// in `lib.rs`, the names of its own modules. Braces are expanded.
 fn imported_paths(file: &str, code: &str, modules: &BTreeMap<Vec<&str>, &str>) -> Vec<Vec<String>> {
     let module = module_of(file);
     let absolute = |path: &str| -> Option<Vec<String>> {
@@ -96,7 +96,7 @@ fn imported_paths(file: &str, code: &str, modules: &BTreeMap<Vec<&str>, &str>) -
         }
         rest = &rest[start + 4..];
     }
-    // Paths in passing, outside of `use`.
+    // Full paths in the code, outside of `use`.
     for start in ["crate::", "super::"] {
         for (index, _) in code.match_indices(start) {
             let path: String =
@@ -160,8 +160,8 @@ fn imports() -> BTreeMap<String, BTreeSet<String>> {
     sources.iter().map(|(file, code)| (file.clone(), of(file, code))).collect()
 }
 
-/// The nodes in which a way along the edges leads back to the node itself.
-fn in_circles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<&String> {
+/// The nodes from which the edges lead back to the node itself.
+fn in_cycles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<&String> {
     let reaches_itself = |from: &String| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
         while let Some(node) = open.pop() {
@@ -180,32 +180,33 @@ fn in_circles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<&String> {
 }
 
 #[test]
-fn no_file_imports_itself_by_a_detour() {
+fn no_files_import_each_other_in_a_cycle() {
     let imports = imports();
     let edges: usize = imports.values().map(BTreeSet::len).sum();
-    assert!(edges > 2 * imports.len(), "the graph of imports is too small to be true: {imports:?}");
-    let circles = in_circles(&imports);
-    assert!(circles.is_empty(), "these files import each other in a circle: {circles:?}");
+    // If the parser above found too little, this test would pass without checking anything.
+    assert!(edges > 2 * imports.len(), "too few imports were found: {imports:?}");
+    let cycles = in_cycles(&imports);
+    assert!(cycles.is_empty(), "these files import each other in a cycle: {cycles:?}");
 }
 
-/// A layer is a folder of `src/` with everything below it; the files of `src/` itself are the public page, the top
-/// layer. Of two layers, the one that imports the other is above it.
+/// A layer is a folder of `src/` with everything below it. The files of `src/` itself are the public API, the top
+/// layer. Of two layers, the upper one imports the lower one.
 #[test]
 fn nothing_imports_from_a_layer_above() {
-    let layer = |file: &str| file.split_once('/').map_or("page", |(folder, _)| folder).to_owned();
+    let layer = |file: &str| file.split_once('/').map_or("api", |(folder, _)| folder).to_owned();
     let mut layers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (file, others) in imports() {
         for other in others.iter().filter(|other| layer(other) != layer(&file)) {
-            assert_ne!(layer(other), "page", "{file} imports {other} from the layer above");
+            assert_ne!(layer(other), "api", "{file} imports {other} from the layer above");
             layers.entry(layer(&file)).or_default().insert(layer(other));
         }
     }
-    assert_eq!(in_circles(&layers), Vec::<&String>::new(), "layers know each other in a circle: {layers:?}");
-    assert!(layers["page"].len() >= 2 && layers.len() >= 2, "layers were not found: {layers:?}");
+    assert_eq!(in_cycles(&layers), Vec::<&String>::new(), "layers import each other in a cycle: {layers:?}");
+    assert!(layers["api"].len() >= 2 && layers.len() >= 2, "layers were not found: {layers:?}");
 }
 
 #[test]
-fn the_graph_of_imports_is_read_right() {
+fn the_parser_of_imports_finds_known_imports() {
     let found = |tree: &str| {
         let mut paths = Vec::new();
         expand(tree, "", &mut paths);
@@ -229,13 +230,13 @@ fn the_graph_of_imports_is_read_right() {
     ] {
         assert!(imports[file].contains(other), "{file} imports {other}, and also {:?}", imports[file]);
     }
-    let circle =
+    let cycle =
         [("a", "b"), ("b", "c"), ("c", "b")].map(|(from, to)| (from.to_owned(), BTreeSet::from([to.to_owned()])));
-    assert_eq!(in_circles(&BTreeMap::from(circle)), ["b", "c"]);
+    assert_eq!(in_cycles(&BTreeMap::from(cycle)), ["b", "c"]);
 }
 
 #[test]
-fn arithmetic_and_identity_know_no_runtime_and_no_server() {
+fn lease_and_owner_need_neither_a_runtime_nor_a_server() {
     for name in ["src/engine/lease.rs", "src/engine/owner.rs"] {
         let code = code(&root().join(name));
         for word in ["tokio", "redis", "crate::", "super::"] {
@@ -244,9 +245,9 @@ fn arithmetic_and_identity_know_no_runtime_and_no_server() {
     }
 }
 
-/// Later there will be other ways to a server; what a reply of Redis looks like stays in these files.
+/// Only these files use the types of the redis crate, so another kind of store does not touch the rest.
 #[test]
-fn redis_is_spoken_to_by_the_node_only() {
+fn only_the_node_talks_to_redis() {
     for path in files("src", ".rs") {
         let is_node =
             ["node.rs", "connection.rs", "url.rs"].iter().any(|name| path.ends_with(Path::new("store").join(name)));
@@ -266,7 +267,7 @@ fn key_names_are_made_in_one_file() {
 }
 
 #[test]
-fn the_library_neither_panics_nor_shouts() {
+fn the_library_neither_panics_nor_prints() {
     for path in files("src", ".rs") {
         for word in
             [".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!(", "unsafe ", "println!("]
@@ -278,6 +279,7 @@ fn the_library_neither_panics_nor_shouts() {
 
 #[test]
 fn no_test_is_ignored() {
+    // In two parts, so that this line does not match itself.
     let ignore = ["#[ig", "nore"].concat();
     for path in files("tests", ".rs").iter().chain(&files("src", ".rs")) {
         assert!(!fs::read_to_string(path).unwrap().contains(&ignore), "{}", path.display());
@@ -323,12 +325,13 @@ fn lua_headers_name_exactly_the_keys_and_arguments_that_the_body_uses() {
     for script in scripts() {
         for what in ["KEYS", "ARGV"] {
             let (named, mut used) = (indices(&script.header, what), indices(&script.body, what));
+            // poll takes any number of tickets, in a loop from here on.
             if script.body.contains(&format!("for i = 7, #{what}")) {
                 used.insert(7);
             }
             assert_eq!(named, used, "{}: {what}", script.name);
-            let gapless: BTreeSet<u32> = (1..=u32::try_from(named.len()).unwrap()).collect();
-            assert_eq!(named, gapless, "{}: {what} has a gap", script.name);
+            let without_gaps: BTreeSet<u32> = (1..=u32::try_from(named.len()).unwrap()).collect();
+            assert_eq!(named, without_gaps, "{}: {what} has a gap", script.name);
         }
         for part in ["Returns", "second run"] {
             assert!(script.header.contains(part), "{}: the header does not say {part:?}", script.name);
@@ -341,14 +344,14 @@ fn verb(script: &str) -> String {
     code(&root().join("src/store/verbs").join(script).with_extension("rs"))
 }
 
-/// The names in `KEYS[n] name` or `ARGV[n] name` of a header, in their order.
+/// The names in `KEYS[n] name` or `ARGV[n] name` of a header, in order.
 fn header_names(header: &str, what: &str) -> Vec<String> {
     let start = format!("-- {what}[");
     let lines = header.lines().filter_map(|line| line.strip_prefix(&start));
     lines.map(|line| line.split_whitespace().nth(1).expect("a name").trim_end_matches("...").to_owned()).collect()
 }
 
-/// The names that Rust gives to what it sends, in their order: `key("name", …)`, `arg("name", …)`.
+/// The names that the Rust side gives to its keys or arguments, in order: `key("name", …)`, `arg("name", …)`.
 fn sent_names(code: &str, what: &str) -> Vec<String> {
     let start = format!("{what}(\"");
     let calls = code
@@ -364,14 +367,14 @@ fn rust_sends_keys_and_arguments_in_the_order_of_the_header() {
         let keys = sent_names(&verb, "key");
         assert_eq!(keys, header_names(&script.header, "KEYS"), "{}: KEYS", script.name);
         let mut args = sent_names(&verb, "arg");
-        // The runner sends the first one. Pairs of tickets and leases have one name.
+        // The runner adds the first argument. In poll, a ticket and its lease have one name.
         args.insert(0, "request".into());
         args.dedup();
         assert_eq!(args, header_names(&script.header, "ARGV"), "{}: ARGV", script.name);
     }
 }
 
-/// Every script has its own file on the Rust side, which includes it, and no file is without a script.
+/// Each script has one file on the Rust side that includes it, and each file has a script.
 #[test]
 fn there_is_a_verb_for_each_script() {
     let verbs: BTreeSet<_> = files("src/store/verbs", ".rs").iter().map(|path| stem(path).to_owned()).collect();
@@ -382,13 +385,14 @@ fn there_is_a_verb_for_each_script() {
     }
 }
 
-/// Every status that a body returns is in its header and known to the Rust side.
+/// Each status that a script can return is named in its header and decoded on the Rust side.
 #[test]
 fn lua_statuses_are_in_the_header_and_in_the_verb() {
     for script in scripts() {
         let reply = verb(&script.name);
         let (_, returns) = script.header.split_once("Returns").unwrap();
         let mut found = 0;
+        // What stands before a status in the scripts: at the start of a reply, or in an expression.
         for lead in ["return { '", "  '", "and '", "or '", "= i, '"] {
             for rest in script.body.split(lead).skip(1) {
                 let status = rest.split('\'').next().unwrap();
@@ -433,7 +437,7 @@ fn parts() -> Vec<(String, String)> {
     files("lua/lib", ".lua").into_iter().map(read).collect()
 }
 
-/// What `script.rs` makes of every script, and of every part by itself: a part includes what it needs.
+/// Each script with its includes filled in by `script.rs`, and each part by itself: a part includes what it needs.
 fn assembled() -> Vec<(String, String)> {
     let assemble = |path: PathBuf| {
         let is_part = path.parent().unwrap().ends_with("lib");
@@ -443,7 +447,7 @@ fn assembled() -> Vec<(String, String)> {
     whole.chain(parts().into_iter().map(|(name, text)| (format!("lib/{name}"), script::assemble(&text)))).collect()
 }
 
-/// The text of a part without its own includes, as it stands in a script.
+/// The text of a part without its own includes, as it appears in a script.
 fn own_lines(part: &str) -> Vec<&str> {
     part.lines().filter(|line| include(line).is_none()).collect()
 }
@@ -452,13 +456,13 @@ fn own_lines(part: &str) -> Vec<&str> {
 fn lua_includes_name_parts_that_exist() {
     for (name, text) in assembled() {
         let unknown: Vec<_> = text.lines().filter(|line| line.contains("#include")).collect();
-        assert!(unknown.is_empty(), "{name} includes what script.rs does not know: {unknown:?}");
+        assert!(unknown.is_empty(), "{name} includes parts that script.rs does not know: {unknown:?}");
     }
     assert_eq!(script::assemble("a\n  --#include nothing\nb\n"), "a\n  --#include nothing\nb\n");
 }
 
 #[test]
-fn lua_parts_are_included_once_and_each_by_some_script() {
+fn each_lua_part_is_included_by_a_script_and_at_most_once() {
     let parts = parts();
     for (part, text) in &parts {
         let definition = own_lines(text).join("\n");
@@ -475,34 +479,36 @@ fn lua_parts_are_included_once_and_each_by_some_script() {
         let all = functions.len();
         functions.sort_unstable();
         functions.dedup();
-        assert_eq!(functions.len(), all, "{name} makes a function twice: {functions:?}");
+        assert_eq!(functions.len(), all, "{name} defines a function twice: {functions:?}");
     }
     let twice = script::assemble("--#include serve\n--#include base\n--#include serve\n");
     assert_eq!(twice, script::assemble("--#include serve\n"));
 }
 
-/// A part includes what it needs, and a script uses nothing of a part before the line that includes it.
+/// A part includes what it needs, and a script calls no function of a part above the line that includes it.
 #[test]
-fn lua_functions_are_used_after_the_part_that_makes_them() {
+fn lua_functions_are_called_after_their_definition() {
     let parts = parts();
-    let made = parts.iter().flat_map(|(_, text)| text.lines()).filter_map(|line| line.strip_prefix("local function "));
-    let functions: Vec<_> = made.filter_map(|rest| rest.split('(').next()).collect();
+    let lines = parts.iter().flat_map(|(_, text)| text.lines());
+    let definitions = lines.filter_map(|line| line.strip_prefix("local function "));
+    let functions: Vec<_> = definitions.filter_map(|rest| rest.split('(').next()).collect();
     assert!(functions.contains(&"advance") && functions.contains(&"read_lock"), "{functions:?}");
     for (name, whole) in assembled() {
         for function in &functions {
-            let mut is_made = false;
+            let mut is_defined = false;
             for line in whole.lines() {
-                is_made |= line.starts_with(&format!("local function {function}("));
+                is_defined |= line.starts_with(&format!("local function {function}("));
                 let code = line.split("--").next().unwrap();
                 let calls = |before: &str| !before.ends_with(|c: char| c.is_ascii_alphanumeric() || "_.:".contains(c));
                 let used = code.match_indices(&format!("{function}(")).any(|(start, _)| calls(&code[..start]));
-                assert!(is_made || !used, "{name} uses {function} before it is made: {line}");
+                assert!(is_defined || !used, "{name} calls {function} before its definition: {line}");
             }
         }
     }
 }
 
-/// What is made inside a block is unknown after it, and no part is in a script twice.
+/// Functions that a part defines inside a block end with the block. `script.rs` does not fill in the same part again
+/// after it, so nothing after the block may need it.
 #[test]
 fn lua_parts_included_inside_a_block_are_not_needed_after_it() {
     fn needed(part: &str, all: &mut BTreeSet<String>) {
@@ -517,7 +523,7 @@ fn lua_parts_included_inside_a_block_are_not_needed_after_it() {
             let mut all = BTreeSet::new();
             needed(part, &mut all);
             let hidden: Vec<_> = all.intersection(&inside).collect();
-            assert!(hidden.is_empty(), "{}: {part} needs {hidden:?} of an earlier block", script.name);
+            assert!(hidden.is_empty(), "{}: {part} needs {hidden:?}, included inside an earlier block", script.name);
             if indent == 0 { outside.extend(all) } else { inside.extend(all.difference(&outside).cloned()) }
         }
     }

@@ -1,5 +1,5 @@
-//! The recipe "test your code that locks", as a crate outside of fairlock would follow it: an hour of
-//! leases in milliseconds, and failures at will.
+//! The recipe "test your code that locks", written as in a crate that uses fairlock: with paused time an
+//! hour of leases takes milliseconds, and the test decides when the server fails.
 #![cfg(feature = "embedded")]
 
 use std::time::Duration;
@@ -7,12 +7,12 @@ use std::time::Duration;
 use fairlock::{EmbeddedServer, FairLock, LockClient, LockError, Loss};
 use tokio::time::Instant;
 
-/// The code under test: pays out once, however many workers try, and stops when it loses the lock.
+/// The code under test. Pays out once, no matter how many workers try, and stops when it loses the lock.
 async fn pay_out(lock: &FairLock, ledger: &tokio::sync::Mutex<Vec<u64>>) -> Result<Outcome, LockError> {
     let guard = lock.lock_timeout(Duration::from_secs(120)).await?;
     let work = async {
         if ledger.lock().await.is_empty() {
-            // The bank takes its time.
+            // The bank is slow.
             tokio::time::sleep(Duration::from_secs(60)).await;
             ledger.lock().await.push(guard.token());
         }
@@ -69,17 +69,17 @@ async fn a_worker_that_waits_too_long_is_told_why() {
 
     server.shut_down();
     let outcome = pay_out(&lock, &tokio::sync::Mutex::default()).await;
-    assert!(matches!(outcome, Err(LockError::Unreachable(_))), "not: somebody else has it");
+    assert!(matches!(outcome, Err(LockError::Unreachable(_))), "the error is not that another worker has the lock");
     server.start_up();
 }
 
-/// After a flush, or a failover that lost the last writes, two may believe in the lock for a moment.
+/// After a flush, or a failover that lost the last writes, two workers may both hold the lock for a moment.
 #[tokio::test(start_paused = true)]
-async fn a_worker_whose_lock_was_forgotten_hears_of_it() {
+async fn a_worker_is_told_when_the_server_has_lost_its_data() {
     let server = EmbeddedServer::new();
     let guard = worker(&server).lock("payout").lock().await.unwrap();
     server.flush();
     let next = worker(&server).lock("payout").lock().await.unwrap();
-    assert!(next.token() > guard.token(), "so the ledger can tell them apart");
+    assert!(next.token() > guard.token(), "a fenced ledger can refuse the older one");
     assert_eq!(guard.lost().await, Loss::Gone);
 }

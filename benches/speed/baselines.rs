@@ -1,5 +1,5 @@
-//! What fairlock is measured beside: the floor (PING, publish), a hand-rolled SETNX lock, and a fair
-//! queue whose unlock wakes the first waiter, who then asks again.
+//! What fairlock is compared with: the floor (PING, PUBLISH), a hand-written SETNX lock, and a fair queue
+//! whose unlock wakes the first waiter, which then asks again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,39 +13,39 @@ use tokio::sync::Notify;
 use crate::Outcome;
 use crate::contender::Contender;
 
-/// As long as fairlock's.
+/// The same as fairlock's default.
 const LEASE_MS: u64 = 30_000;
 
 type OnMessage = Box<dyn Fn(&str) + Send + Sync>;
 
 /// What a connection does with a message on its channel.
-pub struct Hear(Option<OnMessage>);
+pub struct MessageHandler(Option<OnMessage>);
 
-impl Hear {
-    pub fn nothing() -> Self {
+impl MessageHandler {
+    pub fn none() -> Self {
         Self(None)
     }
 
-    fn messages(hear: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(Some(Box::new(hear)))
+    fn new(on_message: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(on_message)))
     }
 
     fn push(&self, push: &PushInfo) {
-        let Self(Some(hear)) = self else { return };
+        let Self(Some(on_message)) = self else { return };
         if let (PushKind::Message, Some(Value::BulkString(text))) = (&push.kind, push.data.get(1)) {
-            hear(&String::from_utf8_lossy(text));
+            on_message(&String::from_utf8_lossy(text));
         }
     }
 }
 
-/// One multiplexed connection with the settings that fairlock uses: RESP3, no delay, no time-out of its own.
-pub async fn connect(url: &str, hear: Hear) -> Outcome<MultiplexedConnection> {
+/// A multiplexed connection with the settings that fairlock uses: RESP3, no delay, no response timeout.
+pub async fn connect(url: &str, handler: MessageHandler) -> Outcome<MultiplexedConnection> {
     let info = url.into_connection_info()?;
     let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     let client = redis::Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings))?;
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(move |push: PushInfo| {
-        hear.push(&push);
+        handler.push(&push);
         Ok::<(), ()>(())
     });
     Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
@@ -55,42 +55,42 @@ pub async fn ping(redis: &mut MultiplexedConnection) -> Outcome<()> {
     Ok(redis::cmd("PING").exec_async(redis).await?)
 }
 
-/// The least that a hand-off can be: a script that publishes, to a task of the client that runs it.
+/// The floor of a hand-off: a script that publishes to a task of the client that runs it.
 pub struct Publish {
     redis: MultiplexedConnection,
     script: redis::Script,
-    seen: Arc<Seen>,
+    received: Arc<Received>,
     task: tokio::task::JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct Received {
     message: Notify,
-    /// When the task had it in hand.
+    /// When the task had the message.
     at: Mutex<Option<Instant>>,
     done: Notify,
 }
 
 impl Publish {
     pub async fn connect(url: &str) -> Outcome<Self> {
-        let seen = Arc::new(Seen::default());
-        let rings = seen.clone();
-        let mut redis = connect(url, Hear::messages(move |_| rings.message.notify_one())).await?;
+        let received = Arc::new(Received::default());
+        let notify = received.clone();
+        let mut redis = connect(url, MessageHandler::new(move |_| notify.message.notify_one())).await?;
         redis.subscribe("floor").await?;
-        let task = tokio::spawn(see(seen.clone()));
-        Ok(Self { redis, script: redis::Script::new("return redis.call('PUBLISH', ARGV[1], ARGV[2])"), seen, task })
+        let task = tokio::spawn(receive(received.clone()));
+        Ok(Self { redis, script: redis::Script::new("return redis.call('PUBLISH', ARGV[1], ARGV[2])"), received, task })
     }
 
-    /// From the call to the message in the other task's hand.
+    /// The time from the call until the other task has the message.
     pub async fn once(&mut self) -> Outcome<Duration> {
         ping(&mut self.redis).await?;
         let begun = Instant::now();
         let receivers: u32 = self.script.arg("floor").arg("your turn").invoke_async(&mut self.redis).await?;
         if receivers != 1 {
-            return Err(format!("{receivers} received the floor's message").into());
+            return Err(format!("{receivers} connections received the floor's message, not one").into());
         }
-        self.seen.done.notified().await;
-        let at = self.seen.at.lock().unwrap_or_else(PoisonError::into_inner).ok_or("no message was seen")?;
+        self.received.done.notified().await;
+        let at = self.received.at.lock().unwrap_or_else(PoisonError::into_inner).ok_or("no message was received")?;
         Ok(at.duration_since(begun))
     }
 }
@@ -101,15 +101,15 @@ impl Drop for Publish {
     }
 }
 
-async fn see(seen: Arc<Seen>) {
+async fn receive(received: Arc<Received>) {
     loop {
-        seen.message.notified().await;
-        *seen.at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        seen.done.notify_one();
+        received.message.notified().await;
+        *received.at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        received.done.notify_one();
     }
 }
 
-/// The usual hand-rolled lock: SET NX PX, and a script that deletes it if it is still ours.
+/// The usual hand-written lock: SET NX PX, and a script that deletes the key if it still has our value.
 #[derive(Clone)]
 pub struct Setnx {
     redis: MultiplexedConnection,
@@ -122,11 +122,11 @@ impl Setnx {
         let release = redis::Script::new(
             "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0",
         );
-        let redis = connect(url, Hear::nothing()).await?;
+        let redis = connect(url, MessageHandler::none()).await?;
         Ok(Self { redis, release: Arc::new(release), next: Arc::default() })
     }
 
-    /// The secret that frees it, or nothing when somebody else has it.
+    /// The secret that releases it; `None` if it is held.
     pub async fn try_lock(&self, name: &str) -> Outcome<Option<u64>> {
         let secret = self.next.fetch_add(1, Ordering::Relaxed);
         let set = redis::cmd("SET").arg(name).arg(secret).arg("NX").arg("PX").arg(LEASE_MS).to_owned();
@@ -140,7 +140,7 @@ impl Setnx {
     }
 }
 
-/// SETNX with a loop around it, as one who needs to wait writes it.
+/// SETNX in a loop, which is how such a lock waits.
 #[derive(Clone)]
 pub struct SetnxLoop(pub Setnx);
 
@@ -190,7 +190,7 @@ if redis.call('ZADD', KEYS[3], now + ARGV[3], ARGV[1]) == 1 then redis.call('RPU
 return 0
 ";
 
-/// KEYS lock, queue; ARGV holder, channel. Frees it and wakes whoever is first.
+/// KEYS lock, queue; ARGV holder, channel. Releases the lock and wakes the first waiter.
 const RETRY_RELEASE: &str = r"
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[1])
@@ -201,11 +201,11 @@ return 1
 
 const RETRY_CHANNEL: &str = "retry:wake";
 const RETRY_KEYS: [&str; 3] = ["retry:lock", "retry:queue", "retry:deadlines"];
-/// A lost message costs this long; the same as fairlock's poll interval.
-const RETRY_ANYWAY: Duration = Duration::from_secs(2);
+/// How long a waiter waits for a message before it asks again: the same as fairlock's poll interval.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 const RETRY_WAITER_MS: u64 = 6_000;
 
-/// Wake-and-retry: a queue on the server; unlock tells the first in line, who runs acquire again.
+/// Wake-and-retry: a queue on the server. Unlock wakes the first in line, which then runs acquire again.
 #[derive(Clone)]
 pub struct Retry {
     redis: MultiplexedConnection,
@@ -219,12 +219,12 @@ impl Retry {
     pub async fn connect(url: &str) -> Outcome<Self> {
         let waiting = Arc::new(Mutex::new(HashMap::<String, Arc<Notify>>::new()));
         let woken = waiting.clone();
-        let hear = Hear::messages(move |waiter| {
+        let handler = MessageHandler::new(move |waiter| {
             if let Some(notify) = woken.lock().unwrap_or_else(PoisonError::into_inner).get(waiter) {
                 notify.notify_one();
             }
         });
-        let mut redis = connect(url, hear).await?;
+        let mut redis = connect(url, handler).await?;
         redis.subscribe(RETRY_CHANNEL).await?;
         let scripts = [RETRY_ACQUIRE, RETRY_RELEASE].map(|source| Arc::new(redis::Script::new(source)));
         let [acquire, release] = scripts;
@@ -242,7 +242,7 @@ impl Retry {
 
     async fn wait(&self, waiter: &str, turn: &Notify) -> Outcome<()> {
         while !self.ask(waiter).await? {
-            let _ = tokio::time::timeout(RETRY_ANYWAY, turn.notified()).await;
+            let _ = tokio::time::timeout(RETRY_INTERVAL, turn.notified()).await;
         }
         Ok(())
     }

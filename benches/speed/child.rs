@@ -1,5 +1,5 @@
-//! Processes that are told what to do by a line and answer with one: clients of fairlock whose CPU
-//! time and memory count alone, which may be stopped and killed, and the peers.
+//! Child processes that read commands as lines and answer each with a line. They are clients of fairlock, whose CPU
+//! time and memory can be measured alone and which can be stopped and killed, and the peers.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use tokio::process::{ChildStdin, ChildStdout, Command};
 use crate::Outcome;
 use crate::measure::own_cpu;
 
-/// The first argument of this executable as such a process.
+/// The first argument of this executable when it is started as such a process.
 pub const ROLE: &str = "--child";
 
-/// Ends with the value, stopped or not.
+/// A child process. Killed when dropped, even if it is stopped.
 pub struct Child {
     process: tokio::process::Child,
     stdin: ChildStdin,
@@ -35,7 +35,7 @@ impl Child {
         Ok(Self { process, stdin, lines })
     }
 
-    /// This executable, connected by these settings.
+    /// Starts this executable as a client with these settings.
     pub async fn client(url: &str, settings: &Settings) -> Outcome<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(ROLE).arg(url).args(settings.words());
@@ -48,7 +48,7 @@ impl Child {
         self.stdin.write_all(format!("{line}\n").as_bytes()).await?;
         let answer = self.lines.next_line().await?.ok_or_else(|| format!("the child ended at: {line}"))?;
         match answer.strip_prefix("error ") {
-            Some(error) => Err(format!("the child said to {line}: {error}").into()),
+            Some(error) => Err(format!("the child answered to {line}: {error}").into()),
             None => Ok(answer),
         }
     }
@@ -57,7 +57,7 @@ impl Child {
         Ok(self.ask(line).await?.parse()?)
     }
 
-    /// It does nothing any more, and its connection stays open.
+    /// Stops the process. Its connection stays open.
     pub fn freeze(&self) -> Outcome<()> {
         let id = self.process.id().ok_or("the child has ended")?;
         Ok(kill(Pid::from_raw(i32::try_from(id)?), Signal::SIGSTOP)?)
@@ -70,7 +70,7 @@ impl Child {
     }
 }
 
-/// Those of a client of fairlock that rows change.
+/// The options of a fairlock client that some rows change.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub lease: Duration,
@@ -82,7 +82,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// The library's.
+    /// The defaults of the library.
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(30),
@@ -123,17 +123,17 @@ impl Settings {
     }
 }
 
-/// The life of such a process: `words` are its URL and its settings.
-pub async fn live(words: &[String]) -> Outcome<()> {
+/// The main function of such a process. `words` are the URL and the settings.
+pub async fn serve(words: &[String]) -> Outcome<()> {
     let url = words.first().ok_or("a URL is missing")?;
     let client = Settings::read(&words[1..])?.connect(url).await?;
     let mut work = Work { client, guards: Vec::new(), over: Arc::default(), rounds: Arc::default() };
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
-        let answer = work.obey(&line).await.unwrap_or_else(|error| format!("error {error}"));
+        let answer = work.run(&line).await.unwrap_or_else(|error| format!("error {error}"));
         println!("{answer}");
     }
-    // Whoever started it is gone.
+    // The parent process has ended.
     std::process::exit(0)
 }
 
@@ -141,12 +141,12 @@ struct Work {
     client: LockClient,
     guards: Vec<LockGuard>,
     over: Arc<AtomicBool>,
-    /// Holds that cyclers had.
+    /// How many holds the tasks of `cycle` had.
     rounds: Arc<AtomicU64>,
 }
 
 impl Work {
-    async fn obey(&mut self, line: &str) -> Outcome<String> {
+    async fn run(&mut self, line: &str) -> Outcome<String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             ["ping"] => {}
@@ -165,7 +165,8 @@ impl Work {
         Ok("ok".to_owned())
     }
 
-    /// A name for each; few at a time, so that requests do not count as memory.
+    /// Holds so many locks, each with its own name. Few requests at a time, so that their buffers do not count as
+    /// memory.
     async fn hold(&mut self, count: usize) -> Outcome<()> {
         self.guards.reserve_exact(count);
         let begin = self.guards.len();
@@ -176,7 +177,7 @@ impl Work {
         Ok(())
     }
 
-    /// Tasks that wait and, should they get it, keep it.
+    /// Starts tasks that wait for the lock, and keep it if they get it.
     async fn wait(&self, name: &str, count: usize) -> Outcome<()> {
         let lock = self.client.lock(name);
         for number in 1..=count {
@@ -185,23 +186,23 @@ impl Work {
                 let _guard = lock.lock().await;
                 std::future::pending::<()>().await;
             });
-            breathe(&self.client.lock(name), number).await?;
+            pause_sometimes(&self.client.lock(name), number).await?;
         }
         self.client.lock(name).is_locked().await?;
         Ok(())
     }
 
-    /// Tasks that take it again and again, and are in line as soon as this has answered.
+    /// Starts tasks that take the lock again and again. They are in the queue when this returns.
     async fn cycle(&self, lock: &FairLock, count: usize, hold: Duration) -> Outcome<()> {
         for number in 1..=count {
             tokio::spawn(cycle(lock.clone(), hold, self.over.clone(), self.rounds.clone()));
-            breathe(lock, number).await?;
+            pause_sometimes(lock, number).await?;
         }
         lock.is_locked().await?;
         Ok(())
     }
 
-    /// Names that come and go, some of them wanted by two at once; answers with the holds there were.
+    /// Locks names that change all the time, some of them from two tasks at once. Answers with the number of calls.
     async fn churn(&self, tasks: usize, time: Duration) -> Outcome<String> {
         let until = Instant::now() + time;
         let churning: Vec<_> =
@@ -218,8 +219,8 @@ fn held(number: usize) -> String {
     format!("held:{number:06}")
 }
 
-/// Requests go out in batches: a hundred thousand at once would time out on one connection.
-async fn breathe(lock: &FairLock, number: usize) -> Outcome<()> {
+/// Sends requests in batches of 500. A hundred thousand at once would time out on one connection.
+async fn pause_sometimes(lock: &FairLock, number: usize) -> Outcome<()> {
     if number.is_multiple_of(500) {
         tokio::task::yield_now().await;
         lock.is_locked().await?;
@@ -230,10 +231,10 @@ async fn breathe(lock: &FairLock, number: usize) -> Outcome<()> {
 async fn cycle(lock: FairLock, hold: Duration, over: Arc<AtomicBool>, rounds: Arc<AtomicU64>) {
     while !over.load(Ordering::Relaxed) {
         let Ok(guard) = lock.lock().await else { continue };
-        // Where they are held at all, some are held past their first renewal.
+        // If locks are held for a time, some of them are held past their first renewal.
         let past_renewal = rounds.fetch_add(1, Ordering::Relaxed).is_multiple_of(16) && !hold.is_zero();
         tokio::time::sleep(if past_renewal { Duration::from_millis(60) } else { hold }).await;
-        // Lost when an operator forced it: part of the row.
+        // May be lost: the row also calls force_unlock.
         let _ = guard.unlock().await;
     }
 }
@@ -243,7 +244,7 @@ async fn churn(client: LockClient, number: usize, until: Instant) -> Outcome<u64
     while Instant::now() < until {
         // Two tasks share each name, and the names change all the time.
         let lock = client.lock(format!("churn:{}:{}", number / 2, holds / 4));
-        // A wait that is given up now and then.
+        // Some of these waits time out.
         if let Ok(guard) = lock.lock_timeout(Duration::from_millis(1 + holds % 50)).await {
             guard.unlock().await?;
         }
@@ -252,7 +253,7 @@ async fn churn(client: LockClient, number: usize, until: Instant) -> Outcome<u64
     Ok(holds)
 }
 
-/// Bytes of this process in memory.
+/// The resident memory of this process in bytes.
 fn resident() -> Outcome<u64> {
     let text = std::fs::read_to_string("/proc/self/statm")?;
     let pages: u64 = text.split(' ').nth(1).ok_or("an unknown /proc/self/statm")?.parse()?;

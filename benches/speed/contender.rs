@@ -1,5 +1,5 @@
-//! One lock that many tasks want, whatever it is built on, and the two things they do with it: hand it
-//! on while others wait, and compete for it.
+//! A lock of any kind that many tasks use, and the two ways to measure it: handing it on in a relay, and competing
+//! for it.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ pub trait Contender: Clone + Send + Sync + 'static {
 
     fn lock(&self) -> impl Future<Output = Outcome<Self::Guard>> + Send;
     fn unlock(&self, guard: Self::Guard) -> impl Future<Output = Outcome<()>> + Send;
-    /// One round trip on the same connection: what was asked before it has been served after it.
+    /// One round trip on the same connection. When it returns, the server has served all earlier requests.
     fn pace(&self) -> impl Future<Output = Outcome<()>> + Send;
     fn waiters(&self) -> impl Future<Output = Outcome<u64>> + Send;
 }
@@ -48,7 +48,7 @@ impl Contender for Ours {
     }
 }
 
-/// Tasks of their own, until all are done; the first error ends them all.
+/// Spawns the futures and waits for all of them. The first error ends all.
 pub async fn together<T: Send + 'static>(
     tasks: impl Iterator<Item = impl Future<Output = Outcome<T>> + Send + 'static>,
 ) -> Outcome<Vec<T>> {
@@ -60,7 +60,7 @@ pub async fn together<T: Send + 'static>(
     Ok(done)
 }
 
-/// Until so many wait in line.
+/// Waits until so many are in the queue.
 pub async fn wait_for_queue(contender: &impl Contender, waiters: u64) -> Outcome<()> {
     let limit = Instant::now() + Duration::from_secs(60);
     loop {
@@ -75,83 +75,84 @@ pub async fn wait_for_queue(contender: &impl Contender, waiters: u64) -> Outcome
     }
 }
 
-/// How the lock goes round among those who wait.
+/// How the lock is handed from one waiter to the next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// Whoever has it waits a round trip first, so that the one before is in line again and nothing
-    /// else is under way: each hand-off alone. For latencies.
+    /// The holder waits for round trips first, so that the holder before it is queued again and nothing else is in
+    /// flight: each hand-off happens alone. For latencies.
     Alone,
-    /// As fast as it goes. For hand-offs a second.
+    /// As fast as possible. For hand-offs a second.
     Flat,
 }
 
-/// What came of a relay.
+/// The result of a relay.
 pub struct Relay {
-    /// From the release call to the guard in another task's hand, in nanoseconds.
+    /// From the call of unlock until another task has the guard, in nanoseconds.
     pub latency: Histogram<u64>,
     pub elapsed: Duration,
 }
 
-struct Course {
+struct Progress {
     pace: Pace,
-    /// Hand-offs to go; those who find none left leave.
+    /// Hand-offs that are left. A task that finds none returns.
     left: AtomicU64,
     released: Mutex<Option<Instant>>,
     latency: Mutex<Histogram<u64>>,
     finished: Mutex<Option<Instant>>,
 }
 
-/// `waiters` wait in line at every one of `count` hand-offs; one more has the lock.
+/// Makes `count` hand-offs. At each of them one task has the lock and `waiters` others are queued.
 pub async fn relay<C: Contender>(contender: &C, waiters: u64, count: u64, pace: Pace) -> Outcome<Relay> {
-    let course = Arc::new(Course {
+    let progress = Arc::new(Progress {
         pace,
         left: AtomicU64::new(count),
         released: Mutex::default(),
         latency: Mutex::new(histogram()?),
         finished: Mutex::default(),
     });
-    // Nobody runs before all are in line.
+    // Held until all tasks are queued.
     let first = contender.lock().await?;
-    let mut runners = JoinSet::new();
+    let mut tasks = JoinSet::new();
     for number in 1..=waiters {
-        runners.spawn(run(contender.clone(), course.clone()));
-        // A storm of first requests would time some of them out.
+        tasks.spawn(run(contender.clone(), progress.clone()));
+        // In batches, because too many requests at once would time out.
         if number % 500 == 0 {
             wait_for_queue(contender, number).await?;
         }
     }
     wait_for_queue(contender, waiters).await?;
-    runners.spawn(run(contender.clone(), course.clone()));
+    tasks.spawn(run(contender.clone(), progress.clone()));
     contender.pace().await?;
     let begun = Instant::now();
     contender.unlock(first).await?;
-    while let Some(outcome) = runners.join_next().await {
+    while let Some(outcome) = tasks.join_next().await {
         outcome??;
     }
-    let ended = course.finished.lock().unwrap_or_else(PoisonError::into_inner).ok_or("no hand-off was made")?;
-    let latency = course.latency.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let ended = progress.finished.lock().unwrap_or_else(PoisonError::into_inner).ok_or("no hand-off was made")?;
+    let latency = progress.latency.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok(Relay { latency, elapsed: ended - begun })
 }
 
-async fn run<C: Contender>(contender: C, course: Arc<Course>) -> Outcome<()> {
+async fn run<C: Contender>(contender: C, progress: Arc<Progress>) -> Outcome<()> {
     loop {
         let guard = contender.lock().await?;
         let got = Instant::now();
-        if !course.count(got)? {
+        if !progress.count(got)? {
             return contender.unlock(guard).await;
         }
-        if course.pace == Pace::Alone {
-            // The one before has to be in line again: its release's answer comes first, then its request.
+        if progress.pace == Pace::Alone {
+            // Two round trips, until the holder before this one is queued again: it first gets the reply to its
+            // release, and then sends its request.
             contender.pace().await?;
             contender.pace().await?;
         }
-        *course.released.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *progress.released.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         contender.unlock(guard).await?;
     }
 }
 
-impl Course {
-    /// Only its holder is here. Says whether there is more to do.
+impl Progress {
+    /// Counts a hand-off. Only the holder calls this. Returns whether there are more to do.
     fn count(&self, got: Instant) -> Outcome<bool> {
         let left = self.left.load(Ordering::Relaxed);
         if left == 0 {
@@ -170,13 +171,13 @@ impl Course {
     }
 }
 
-/// How a lock was shared among those who wanted it all the time.
+/// How a lock was shared among tasks that took it all the time.
 pub struct Shares {
     pub counts: Vec<u64>,
     pub longest_wait: Duration,
 }
 
-/// `tasks` take the lock as often as they can, each time for `hold`, until the time is up.
+/// `tasks` tasks take the lock as often as they can, each time for `hold`, until the time is up.
 pub async fn compete<C: Contender>(contender: &C, tasks: usize, hold: Duration, time: Duration) -> Outcome<Shares> {
     let over = Arc::new(AtomicBool::new(false));
     let competing = (0..tasks).map(|_| compete_alone(contender.clone(), hold, over.clone()));
@@ -196,7 +197,7 @@ async fn compete_alone<C: Contender>(contender: C, hold: Duration, over: Arc<Ato
     while !over.load(Ordering::Relaxed) {
         let asked = Instant::now();
         let guard = contender.lock().await?;
-        // What is over only after the end still tells how long somebody had to wait.
+        // A wait that ends after the time is up is not counted as a hold, but it is a wait.
         longest = longest.max(asked.elapsed());
         count += u64::from(!over.load(Ordering::Relaxed));
         tokio::time::sleep(hold).await;

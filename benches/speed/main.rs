@@ -1,8 +1,8 @@
-//! How fast fairlock is, beside floors, other ways to build a lock, and other crates: one run, on a
-//! server of its own, interleaved round by round. docs/performance.md says what each row means.
+//! Benchmarks of fairlock, compared with a floor, with other ways to build a lock, and with other crates: one run
+//! on a private server, with alternating rounds. docs/performance.md explains each row.
 //!
-//! `scripts/bench`, with `--short` (does everything run?), `--only NAME` (rows whose name contains it),
-//! `--long` (ten minutes of churn), `--threads N` (of the client; else 1).
+//! `scripts/bench`, with `--short` (only checks that everything runs), `--only NAME` (rows whose name contains
+//! it), `--long` (ten minutes of churn), `--threads N` (of the client; else 1).
 
 mod baselines;
 mod child;
@@ -13,7 +13,7 @@ mod plots;
 mod proxy;
 mod report;
 mod rows;
-// What the library sends, to tell its scripts apart in the server's log.
+// The scripts as the library sends them, so that they can be recognized in the server's log.
 #[path = "../../src/store/script.rs"]
 #[allow(dead_code)]
 mod script;
@@ -29,7 +29,7 @@ use stall::Stalls;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The repository: results are in its `target`, and the table and the plots in its `docs`.
+/// The repository. Results are written to its `target`, and the table and the plots to its `docs`.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -39,7 +39,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 enum Transport {
     Tcp,
     Unix,
-    /// Over the delaying proxy on this port.
+    /// Through the delaying proxy on this port.
     Proxied(u16),
 }
 
@@ -55,12 +55,12 @@ impl Transport {
 
 const OPTIONS: &str = "--short, --long, --only NAME and --threads N";
 
-/// What was asked for on the command line.
+/// The options of the command line.
 #[derive(Debug, Clone, Default)]
 struct Mode {
     short: bool,
     long: bool,
-    /// 0: all tasks in the main thread, which on two cores leaves one to Redis.
+    /// 0: all tasks run in the main thread. On two cores this leaves one to Redis.
     threads: usize,
     only: Option<String>,
 }
@@ -75,7 +75,7 @@ impl Mode {
                 "--long" => mode.long = true,
                 "--threads" => mode.threads = words.next().ok_or("--threads needs a number")?.parse()?,
                 "--only" => mode.only = Some(words.next().ok_or("--only needs a NAME")?.clone()),
-                // Cargo says so to every bench.
+                // Cargo passes this to each benchmark.
                 "--bench" => {}
                 other => return Err(format!("unknown: {other}; there are {OPTIONS}").into()),
             }
@@ -104,7 +104,7 @@ impl Mode {
     }
 }
 
-/// What the rows work with.
+/// What all rows use.
 struct Bench {
     mode: Mode,
     server: Server,
@@ -120,7 +120,7 @@ impl Bench {
         Ok(Self { mode, server, admin, peers: None, report: Report::default() })
     }
 
-    /// Started when the first row needs them, so that `--only` need not build them.
+    /// Started when the first row needs them, so that `--only` does not always build them.
     async fn peers(&mut self) -> Outcome<&mut Peers> {
         if self.peers.is_none() {
             self.peers = Some(Peers::start(&self.server.url(Transport::Tcp)).await?);
@@ -137,7 +137,7 @@ impl Bench {
     async fn run(&mut self, group: &rows::Group) -> Outcome<()> {
         self.admin.clear().await?;
         let time = self.mode.pick(Duration::from_secs(3600), Duration::from_secs(50));
-        // A run that hangs is one that did not run.
+        // A run that hangs counts as failed.
         let outcome = tokio::time::timeout(time, (group.run)(self)).await;
         outcome.map_err(|_| format!("not done after {time:?}"))??;
         let measured: Vec<&str> = self.report.rows.iter().map(|row| row.name.as_str()).collect();
@@ -150,21 +150,21 @@ impl Bench {
 fn main() -> Outcome<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.first().is_some_and(|word| word == child::ROLE) {
-        return runtime(0)?.block_on(child::live(&words[1..]));
+        return runtime(0)?.block_on(child::serve(&words[1..]));
     }
     let mode = Mode::read(&words)?;
     runtime(mode.threads)?.block_on(async {
         let mut bench = Bench::new(mode).await?;
         tokio::select! {
             outcome = all(&mut bench) => outcome,
-            // So that the server and the children end with it.
-            _ = asked_to_end() => Err("interrupted".into()),
+            // Returns instead of dying, so that the server and the children are ended too.
+            _ = interrupted() => Err("interrupted".into()),
         }
     })
 }
 
-/// By ctrl-C, or by `timeout` and the like.
-async fn asked_to_end() -> std::io::Result<()> {
+/// Returns on ctrl-C, or on SIGTERM as `timeout` sends it.
+async fn interrupted() -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         outcome = tokio::signal::ctrl_c() => outcome,
@@ -187,7 +187,7 @@ async fn all(bench: &mut Bench) -> Outcome<()> {
     let groups = rows::groups();
     let names = || groups.iter().flat_map(|group| &group.names);
     if names().any(|name| mode.wants(name) && peers::PEERS.iter().any(|peer| name.ends_with(peer))) {
-        // The build is not part of any row's time.
+        // Here, so that the build does not count as time of a row.
         bench.peers().await?;
     }
     let stalls = Stalls::watch();

@@ -1,4 +1,4 @@
-//! Values of rounds, and what is said of them: median, minimum, maximum, never an average.
+//! Values of rounds, with their median, minimum and maximum, but no average.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Series {
         self.0.push(value);
     }
 
-    /// The upper one of two in the middle: no value that was not measured.
+    /// The upper one if two are in the middle, so that it is a measured value.
     pub fn median(&self) -> Option<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -32,18 +32,18 @@ impl Series {
         self.0.iter().copied().max_by(f64::total_cmp)
     }
 
-    /// Round by round: what they were divided by each other.
+    /// The quotients of both series, round by round.
     pub fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(ours, theirs)| ours / theirs).collect())
     }
 }
 
-/// From a nanosecond to a minute, to three digits.
+/// A histogram from a nanosecond to a minute, with three digits.
 pub fn histogram() -> Outcome<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, 60_000_000_000, 3)?)
 }
 
-/// In microseconds, of a histogram in nanoseconds.
+/// The median in microseconds, of a histogram in nanoseconds.
 pub fn p50(histogram: &Histogram<u64>) -> f64 {
     histogram.value_at_quantile(0.5) as f64 / 1e3
 }
@@ -52,7 +52,7 @@ pub fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// CPU time of this process, all threads.
+/// The CPU time of this process, over all threads.
 pub fn own_cpu() -> Outcome<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let of = |time: nix::sys::time::TimeVal| -> Outcome<Duration> {
@@ -61,14 +61,14 @@ pub fn own_cpu() -> Outcome<Duration> {
     Ok(of(usage.user_time())? + of(usage.system_time())?)
 }
 
-/// What an operation costs in CPU time, in microseconds, round by round.
+/// The CPU time of one operation in microseconds, for each round.
 #[derive(Debug, Clone, Default)]
 pub struct Cost {
     pub client: Series,
     pub redis: Series,
 }
 
-/// Between here and `end`, of this process and of Redis.
+/// Measures the CPU time of this process and of Redis, from `begin` to `end`.
 pub struct Meter {
     client: Duration,
     redis: Duration,

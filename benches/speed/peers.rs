@@ -1,4 +1,4 @@
-//! The crates rslock and redis-lock, in a process of their own: benches/peers.
+//! The crates rslock and redis-lock, in the process of benches/peers.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub const PEERS: [&str; 2] = ["rslock", "redis-lock"];
 pub struct Peers(Child);
 
 impl Peers {
-    /// Builds it when it is not built yet, by itself: its dependencies have the features that it asks for.
+    /// Builds the process if needed. It is built alone, so that its dependencies have only the features it needs.
     pub async fn start(url: &str) -> Outcome<Self> {
         let root = Path::new(ROOT);
         let target = root.join("target");

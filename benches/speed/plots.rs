@@ -15,12 +15,12 @@ struct Plot<'a> {
     title: &'static str,
     x: &'static str,
     y: &'static str,
-    /// From ten to a hundred is as far as from one to ten, along x. Heights always begin at zero.
+    /// Whether x is logarithmic. The y axis always begins at zero.
     logarithmic: bool,
     curves: &'a [Curve],
 }
 
-/// Into docs/plots; a run that is no whole one does not touch those.
+/// Draws into docs/plots, or into target/bench/plots if the run was partial.
 pub fn draw(curves: &Curves, partial: bool) -> Outcome<()> {
     let root = Path::new(ROOT);
     let dir = root.join(if partial { "target/bench/plots" } else { "docs/plots" });

@@ -1,4 +1,4 @@
-//! A TCP link with a delay each way.
+//! A TCP proxy that delays requests and replies.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::Outcome;
 
-/// Runs in a thread of its own, so that the measured runtime does not pay for it; ends with the value.
+/// Runs in its own thread, so that it does not slow down the measured runtime. Ends when dropped.
 pub struct Proxy {
     pub port: u16,
     _end: oneshot::Sender<()>,
@@ -44,19 +44,18 @@ async fn accept(listener: std::net::TcpListener, to: SocketAddr, delay: Duration
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-        tokio::spawn(carry(from_client, to_server, delay));
-        tokio::spawn(carry(from_server, to_client, delay));
+        tokio::spawn(forward(from_client, to_server, delay));
+        tokio::spawn(forward(from_server, to_client, delay));
     }
 }
 
-/// Each chunk is due its delay after it came, in order; so the delays of chunks that follow each
-/// other do not add up.
-async fn carry(mut from: OwnedReadHalf, to: OwnedWriteHalf, delay: Duration) {
-    let (line, queue) = mpsc::unbounded_channel();
+/// Delivers each chunk, in order, one delay after it arrived. So the delays of consecutive chunks do not add up.
+async fn forward(mut from: OwnedReadHalf, to: OwnedWriteHalf, delay: Duration) {
+    let (chunks, queue) = mpsc::unbounded_channel();
     tokio::spawn(deliver(queue, to));
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        if line.send((Instant::now() + delay, buffer[..read].to_vec())).is_err() {
+        if chunks.send((Instant::now() + delay, buffer[..read].to_vec())).is_err() {
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! Rows, and how they are told: a table, JSON, Markdown.
+//! The rows of a run, as a table, JSON and Markdown.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::measure::{Cost, Series};
 use crate::{Outcome, ROOT, Transport};
 
-/// What is better, and how far it has to go.
+/// Which values reach the target.
 #[derive(Debug, Clone, Copy)]
 pub enum Target {
     AtLeast(f64),
@@ -39,7 +39,7 @@ impl Target {
     }
 }
 
-/// One line of the result. The target is for the ratio where there is one, for the value where not.
+/// One line of the result. The target applies to the ratio, or to the value if there is no ratio.
 #[derive(Debug, Clone)]
 pub struct Row {
     pub name: String,
@@ -52,7 +52,7 @@ pub struct Row {
     pub cost: Option<Cost>,
     pub baseline_cost: Option<Cost>,
     pub note: String,
-    /// The worst round counts, not the median.
+    /// The target applies to the worst round, not to the median.
     strict: bool,
 }
 
@@ -73,7 +73,7 @@ impl Row {
         }
     }
 
-    /// For "never": the largest value has to reach the target.
+    /// The largest value must reach the target, not only the median.
     pub fn strict(mut self) -> Self {
         self.strict = true;
         self
@@ -86,7 +86,7 @@ impl Row {
         self
     }
 
-    /// Theirs divided by ours, round by round: how many times faster a time is.
+    /// Theirs divided by ours, round by round: how many times faster we are.
     pub fn faster_than(mut self, name: &'static str, theirs: &Series) -> Self {
         self.ratios = Some(theirs.over(&self.values));
         self.baseline = Some((name, theirs.clone()));
@@ -121,7 +121,7 @@ impl Row {
         Some(self.target?.is_reached(judged?))
     }
 
-    /// What other programs read.
+    /// For other programs: summary.json.
     fn summary(&self) -> Value {
         json!({
             "name": self.name,
@@ -195,7 +195,7 @@ impl Row {
     }
 }
 
-/// Three digits, or all of a whole number.
+/// A number with three digits, or all digits of a whole number.
 pub fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 || value == value.trunc() => format!("{value:.0}"),
@@ -221,7 +221,7 @@ pub struct Curves {
     pub waiting: Vec<Curve>,
 }
 
-/// What was measured on.
+/// The machine and the kind of run.
 #[derive(Debug, Clone)]
 pub struct Machine {
     pub cores: usize,
@@ -252,7 +252,7 @@ impl Machine {
 
     pub fn text(&self) -> String {
         let Self { cores, cpu, kernel, redis, mode, rounds } = self;
-        // Others that work on the machine are part of what was measured.
+        // Other work on the machine affects the results, so the load is part of them.
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let load = load.split(' ').take(3).collect::<Vec<_>>().join(" ");
         format!("{cores} cores ({cpu}), Linux {kernel}, Redis {redis}, {mode} run of {rounds} rounds, load {load}")
@@ -294,7 +294,7 @@ impl Report {
         text
     }
 
-    /// summary.json, report.json and table.md; returns where they are.
+    /// Writes summary.json, report.json and table.md. Returns their directory.
     pub fn write(&self, machine: &str) -> Outcome<PathBuf> {
         let dir = Path::new(ROOT).canonicalize()?.join("target/bench");
         std::fs::create_dir_all(&dir)?;
@@ -307,12 +307,13 @@ impl Report {
         Ok(dir)
     }
 
-    /// Puts the table into docs/performance.md, between its marks.
+    /// Replaces the table between the two marks in docs/performance.md.
     pub fn document(&self, machine: &str) -> Outcome<()> {
         let path = Path::new(ROOT).join("docs/performance.md");
         let text = std::fs::read_to_string(&path)?;
-        let (before, rest) = text.split_once(TABLE).ok_or("docs/performance.md has no place for the table")?;
-        let (_, after) = rest.split_once(END_OF_TABLE).ok_or("docs/performance.md: where does the table end?")?;
+        let (before, rest) = text.split_once(TABLE).ok_or("docs/performance.md has no mark for the table")?;
+        let (_, after) =
+            rest.split_once(END_OF_TABLE).ok_or("docs/performance.md has no mark for the end of the table")?;
         let table = self.markdown(machine);
         Ok(std::fs::write(&path, format!("{before}{TABLE}\n{table}{END_OF_TABLE}{after}"))?)
     }

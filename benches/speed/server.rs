@@ -1,4 +1,4 @@
-//! A `redis-server` of the run's own, and what is asked of it past any lock.
+//! A private `redis-server`, and an admin connection to it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 
-use crate::baselines::{Hear, connect};
+use crate::baselines::{MessageHandler, connect};
 use crate::script::assemble;
 use crate::{Outcome, Transport};
 
-/// Listens on a free port and on a Unix socket, keeps nothing on disk, ends with the value.
+/// Listens on a free port and on a Unix socket, keeps nothing on disk. Killed when dropped.
 pub struct Server {
     dir: PathBuf,
     port: u16,
@@ -37,7 +37,7 @@ impl Server {
 
     async fn wait_until_it_answers(&self) -> Outcome<()> {
         let limit = Instant::now() + Duration::from_secs(10);
-        while let Err(error) = connect(&self.url(Transport::Tcp), Hear::nothing()).await {
+        while let Err(error) = connect(&self.url(Transport::Tcp), MessageHandler::none()).await {
             if Instant::now() > limit {
                 return Err(format!("redis-server does not answer: {error}").into());
             }
@@ -59,7 +59,7 @@ impl Server {
     }
 
     pub async fn admin(&self) -> Outcome<Admin> {
-        Ok(Admin { redis: connect(&self.url(Transport::Tcp), Hear::nothing()).await? })
+        Ok(Admin { redis: connect(&self.url(Transport::Tcp), MessageHandler::none()).await? })
     }
 }
 
@@ -71,7 +71,7 @@ impl Drop for Server {
     }
 }
 
-/// A connection for looking at the server.
+/// A connection that reads and sets things on the server itself.
 #[derive(Clone)]
 pub struct Admin {
     redis: MultiplexedConnection,
@@ -86,7 +86,7 @@ impl Admin {
         Ok(command.query_async(&mut self.redis).await?)
     }
 
-    /// One number of INFO, or the first one of a line like `calls=3,usec=…`.
+    /// One number of INFO. Of a line like `calls=3,usec=…` it is the first one.
     pub async fn info(&mut self, section: &str, field: &str) -> Outcome<f64> {
         let text: String = self.run(&["INFO", section]).await?;
         let found = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -111,21 +111,21 @@ impl Admin {
         Ok(version.ok_or("INFO without a version")?.trim().to_owned())
     }
 
-    /// Nothing of an earlier row is left for the next.
+    /// Deletes all that an earlier row left.
     pub async fn clear(&mut self) -> Outcome<()> {
         self.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]).await?;
         self.run::<()>(&["SLOWLOG", "RESET"]).await?;
         self.run::<()>(&["FLUSHALL", "SYNC"]).await
     }
 
-    /// From now on every command is kept with its time.
+    /// From now on the slow log keeps all commands with their times.
     pub async fn log_every_command(&mut self) -> Outcome<()> {
         self.run::<()>(&["CONFIG", "SET", "slowlog-max-len", "2000000"]).await?;
         self.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]).await?;
         self.run::<()>(&["SLOWLOG", "RESET"]).await
     }
 
-    /// The scripts of the log, and the log is stopped and emptied.
+    /// Stops the log, empties it, and returns the scripts in it.
     pub async fn logged_scripts(&mut self) -> Outcome<Vec<Logged>> {
         self.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]).await?;
         let entries: Vec<redis::Value> = self.run(&["SLOWLOG", "GET", "-1"]).await?;
@@ -135,7 +135,7 @@ impl Admin {
     }
 }
 
-/// One script call and the time that it took the server.
+/// One script call, and how long the server took for it.
 pub struct Logged {
     pub script: String,
     pub micros: u64,
@@ -157,7 +157,7 @@ impl Names {
         Ok(Self(names))
     }
 
-    /// id, time, duration, words, …
+    /// An entry of the slow log is: id, time, duration, words and so on.
     fn read(&self, entry: &redis::Value) -> Option<Logged> {
         let redis::Value::Array(fields) = entry else { return None };
         let micros = redis::from_redis_value_ref(fields.get(2)?).ok()?;

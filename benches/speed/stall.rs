@@ -1,12 +1,12 @@
-//! Whether the machine stood still: a thread that sleeps, and notices when it slept too long.
+//! Detects whether the machine stood still, with a thread that sleeps and measures how long it slept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-const NAP: Duration = Duration::from_millis(50);
+const SLEEP: Duration = Duration::from_millis(50);
 
-/// A library with time-outs of seconds is not to blame for a machine that stops for seconds.
+/// If the machine stops for seconds, timeouts of seconds fail without a fault of the library.
 pub struct Stalls {
     longest_ms: Arc<AtomicU64>,
 }
@@ -18,15 +18,15 @@ impl Stalls {
         std::thread::spawn(move || {
             while let Some(longest_ms) = seen.upgrade() {
                 let begun = Instant::now();
-                std::thread::sleep(NAP);
-                let over = begun.elapsed().saturating_sub(NAP).as_millis();
+                std::thread::sleep(SLEEP);
+                let over = begun.elapsed().saturating_sub(SLEEP).as_millis();
                 longest_ms.fetch_max(u64::try_from(over).unwrap_or(u64::MAX), Ordering::Relaxed);
             }
         });
         Self { longest_ms }
     }
 
-    /// Since it was asked before.
+    /// The longest stall since the last call.
     pub fn longest(&self) -> Duration {
         Duration::from_millis(self.longest_ms.swap(0, Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! The public page: what guards are, where they may be dropped, what is told without a round trip.
+//! The public API: the traits of its types, where guards may be dropped, `status` and labels.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ assert_impl_all!(Owner: Copy, Send, Sync);
 assert_impl_all!(LockStatus: Send, Sync);
 assert_impl_all!(LockError: std::error::Error, Send, Sync);
 assert_impl_all!(UnlockError: std::error::Error, Send, Sync);
-// Two guards for one hold would release it twice.
+// A cloned guard would release its hold twice.
 assert_not_impl_any!(LockGuard: Clone);
 
 fn is_send<T: Send>(value: T) -> T {
@@ -37,7 +37,7 @@ async fn futures_can_be_spawned() {
     .await;
 }
 
-/// `#[must_use]` is part of the contract: the attribute stands right before the type.
+/// `#[must_use]` is part of the API. A test cannot see a warning, so this one reads the source.
 #[test]
 fn a_guard_must_be_used() {
     let source = include_str!("../../src/guard.rs");
@@ -79,10 +79,10 @@ fn a_guard_dropped_after_its_runtime_is_gone_does_no_harm() {
     });
     drop(runtime);
     drop(guard);
-    // Not even asking does harm.
+    // Its background tasks ended with the runtime. The unlock must still return.
     assert!(other.block_on(async { tokio::time::timeout(timing.lease, nested.unlock()).await }).is_ok());
     drop(client);
-    // The lease is what ends it.
+    // Nothing releases the lock, so it is free when its lease ends.
     other.block_on(limit(async {
         let observer = timing.connect(&server.url()).await;
         observer.lock("x").lock().await.unwrap().unlock().await.unwrap();
@@ -150,7 +150,7 @@ async fn the_default_label_names_host_and_process() {
 }
 
 #[tokio::test]
-async fn clients_with_different_prefixes_do_not_meet() {
+async fn clients_with_different_prefixes_do_not_share_locks() {
     on_each_store(async |store| {
         let one = store.connect(Timing::default()).await;
         let two = store.open(Timing::default().builder().prefix("other")).await;
@@ -179,12 +179,12 @@ async fn unix_sockets_work() {
     .await;
 }
 
-/// A task that waits for its own unscoped hold is told, once.
+/// A task that waits for its own hold, taken outside a scope, gets one warning.
 #[tokio::test]
-async fn waiting_for_ones_own_hold_warns_once_and_names_scope() {
+async fn waiting_for_its_own_hold_warns_once_and_names_scope() {
     limit(async {
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let _collecting = collect_events(said.clone());
+        let logged = Arc::new(Mutex::new(Vec::new()));
+        let _collecting = collect_events(logged.clone());
         let server = Server::start().await;
         let timing = Timing::default();
         let client = timing.connect(&server.url()).await;
@@ -193,9 +193,9 @@ async fn waiting_for_ones_own_hold_warns_once_and_names_scope() {
             let timeout = 2 * timing.poll_interval + Duration::from_millis(100);
             assert!(matches!(client.lock("x").lock_timeout(timeout).await, Err(LockError::Timeout)));
         }
-        let said = said.lock().unwrap();
-        let warnings = said.iter().filter(|line| line.contains("owner::scope")).count();
-        assert_eq!(warnings, 1, "{said:?}");
+        let logged = logged.lock().unwrap();
+        let warnings = logged.iter().filter(|line| line.contains("owner::scope")).count();
+        assert_eq!(warnings, 1, "{logged:?}");
     })
     .await;
 }

@@ -1,7 +1,8 @@
-//! One store under the scripts: calls, states and replies as text.
+//! Runs single scripts on one store, with calls, replies and the state of the keys written as text.
 //!
-//! A word `*` fits any; a token that the server made is `T`, those that a test sets are small. Clients
-//! `d` and `e` are subscribed to their channels, `x` is not; `c` is the one that calls.
+//! In an expected text `*` matches any word. A token that the server made is shown as `T`; tokens that a test
+//! sets are small numbers. Clients `d` and `e` are subscribed to their channels, `x` is not (so it is
+//! unreachable), and `c` is the caller.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
@@ -26,7 +27,7 @@ mod embedded {
     pub mod keyspace;
 }
 
-/// By name: the scripts with their includes filled in, as the library sends them.
+/// The scripts by name, with their includes filled in, as the library sends them.
 static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
     let texts = [
         ("acquire", include_str!("../../lua/acquire.lua")),
@@ -50,18 +51,18 @@ pub struct Row {
     pub call: &'static str,
     pub reply: &'static str,
     pub after: &'static str,
-    /// What the same call answers when it is made again; the state stays as it is.
+    /// The reply to the same call once more. The state must stay the same (R1: retries change nothing).
     pub again: &'static str,
 }
 
-/// Both stores, one after the other.
+/// Checks the rows on both stores, one after the other.
 pub async fn check(rows: &[Row]) {
     for mut bench in Bench::each().await {
         bench.check(rows).await;
     }
 }
 
-/// What a store refused with.
+/// An error reply of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     pub code: String,
@@ -69,7 +70,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Without what Redis adds: where in the script it was.
+    /// Cuts off what Redis adds: the place in the script.
     fn new(code: &str, text: &str) -> Self {
         let text = text.split(" script: ").next().unwrap();
         Self { code: code.to_owned(), text: text.to_owned() }
@@ -146,8 +147,8 @@ impl Bench {
         }
     }
 
-    /// `held OWNER SEQ TOKEN`, `waits TICKET`, `dead TICKET`, `left OWNER SEQ`, `token N`, `foreign KIND`, or a
-    /// command in which the keys go by their kinds.
+    /// `held OWNER SEQ TOKEN`, `waits TICKET`, `dead TICKET`, `tombstone OWNER SEQ`, `token N`, `foreign KIND`, or a
+    /// Redis command with the kind of a key in place of the key.
     pub async fn prepare(&mut self, step: &str) {
         self.try_prepare(step).await.unwrap_or_else(|error| panic!("{step}: {error:?}"));
     }
@@ -170,9 +171,9 @@ impl Bench {
                     "PEXPIRE deadlines 12000".into(),
                 ]
             }
-            ["left", owner, seq] => vec![format!("SET tombstone:{owner} {seq} PX 5000")],
+            ["tombstone", owner, seq] => vec![format!("SET tombstone:{owner} {seq} PX 5000")],
             ["token", token] => vec![format!("SET tokens {token} PX 60000")],
-            // Of a type that this key never has.
+            // A value of a type that this key never has.
             ["foreign", "tokens"] => vec!["DEL tokens".into(), "RPUSH tokens foreign".into()],
             ["foreign", kind] => vec![format!("SET {kind} foreign PX 60000")],
             _ => vec![step.to_owned()],
@@ -204,7 +205,7 @@ impl Bench {
         }
     }
 
-    /// The machine's clock is that of both stores.
+    /// Both stores use the machine's clock.
     pub async fn now(&mut self) -> i64 {
         micros() / 1000
     }
@@ -215,7 +216,8 @@ impl Bench {
         (token != Value::Nil).then(|| flatten(token).concat())
     }
 
-    /// Runs `verb name=value …`; what is not named has a default. The reply without echo and time.
+    /// Runs `verb name=value …`, with defaults for the other arguments. Returns the reply without the request's
+    /// number and the time.
     pub async fn call(&mut self, call: &str) -> String {
         self.try_call(call).await.unwrap_or_else(|error| panic!("{call}: {error:?}"))
     }
@@ -225,7 +227,7 @@ impl Bench {
         Ok(words.iter().map(|word| normal(word)).collect::<Vec<_>>().join(" "))
     }
 
-    /// The reply's words, without echo and time.
+    /// The words of the reply, without the request's number and the time.
     pub async fn raw_call(&mut self, call: &str) -> Result<Vec<String>, Refused> {
         let (verb, given) = call.split_once(' ').unwrap_or((call, ""));
         let given: HashMap<&str, &str> = given.split(' ').filter_map(|word| word.split_once('=')).collect();
@@ -236,12 +238,13 @@ impl Bench {
         for name in given.keys() {
             assert!(
                 names.contains(name) || ["owner", "seq", "tickets"].contains(name),
-                "{call}: {name} is not of {verb}"
+                "{call}: {verb} has no argument {name}"
             );
         }
         let kind = |kind: &&str| if *kind == "tombstone" { key(&format!("tombstone:{owner}")) } else { key(kind) };
         let keys: Vec<String> = kinds.iter().map(kind).collect();
         let mut args = Vec::new();
+        // `+N` stands for N ms from now.
         for name in names {
             let value = given.get(name).map_or_else(|| default(name, &owner, &given), ToString::to_string);
             args.push(
@@ -252,10 +255,11 @@ impl Bench {
             args.extend([ticket.to_owned(), "10000".to_owned()]);
         }
         let mut words = flatten(self.eval(script, &keys, &args).await?);
-        assert_eq!(words[1], "77", "the echo of {call}");
-        let told: i64 = words[2].parse().unwrap();
-        let unlooked = told == 0 && verb == "release";
-        assert!(unlooked || (now - 1..now + 5000).contains(&told), "the time of {call}");
+        assert_eq!(words[1], "77", "the number of the request in the reply to {call}");
+        let time: i64 = words[2].parse().unwrap();
+        // A release that does not need the time does not read the clock, and answers 0.
+        let without_time = time == 0 && verb == "release";
+        assert!(without_time || (now - 1..now + 5000).contains(&time), "the time in the reply to {call}");
         words.drain(1..3);
         Ok(words)
     }
@@ -292,7 +296,7 @@ impl Bench {
         keys
     }
 
-    /// All that is there, but for times.
+    /// All that the keys hold, without times.
     pub async fn state(&mut self) -> String {
         let mut parts = Vec::new();
         let normal_pair = |pair: String| match pair.split_once('=') {
@@ -303,15 +307,15 @@ impl Bench {
         let queue = flatten(self.command("LRANGE queue 0 -1").await);
         let mut living = self.living().await;
         living.sort();
-        let mut left = Vec::new();
+        let mut tombstones = Vec::new();
         for key in self.keys().await {
             if let Some((_, owner)) = key.split_once(":tombstone:") {
                 let seq = flatten(self.command(&format!("GET tombstone:{owner}")).await).concat();
-                left.push(format!("{owner}={seq}"));
+                tombstones.push(format!("{owner}={seq}"));
             }
         }
         let lock = in_one_order(lock);
-        for (kind, words) in [("lock", lock), ("queue", queue), ("living", living), ("left", left)] {
+        for (kind, words) in [("lock", lock), ("queue", queue), ("living", living), ("tombstone", tombstones)] {
             if !words.is_empty() {
                 parts.push(format!("{kind} {}", words.iter().map(|word| normal(word)).collect::<Vec<_>>().join(" ")));
             }
@@ -319,7 +323,7 @@ impl Bench {
         parts.join(" | ")
     }
 
-    /// The tickets of the sorted set.
+    /// The tickets of the sorted set: those that have not left, dead ones included.
     pub async fn living(&mut self) -> Vec<String> {
         flatten(self.command("ZRANGEBYSCORE deadlines -inf +inf").await)
     }
@@ -331,11 +335,11 @@ impl Bench {
     async fn assert_everything_expires(&mut self, what: &str) {
         for key in self.keys().await {
             let ttl = self.try_command(vec!["PTTL".into(), key.clone()]).await;
-            assert!(ttl != Ok(Value::Int(-1)), "{what}: {key} lives for ever");
+            assert!(ttl != Ok(Value::Int(-1)), "{what}: {key} never expires");
         }
     }
 
-    /// Every key with its contents, whatever its type.
+    /// Each key with its contents, for any type.
     pub async fn dump(&mut self) -> Vec<(String, Vec<String>)> {
         let mut dump = Vec::new();
         for key in self.keys().await {
@@ -359,11 +363,11 @@ impl Bench {
             [verb, key].iter().chain(rest).map(ToString::to_string).collect::<Vec<String>>()
         };
         let mut contents = Vec::new();
-        // Only the read of its own type has an answer.
+        // Only the read for the key's own type succeeds.
         if let Ok(fields) = self.try_command(about("HGETALL", &[])).await {
             contents.extend(in_one_order(pairs(fields)));
         } else if let Ok(members) = self.try_command(about("ZRANGEBYSCORE", &["-inf", "+inf"])).await {
-            // By name: whose score is a millisecond more says when it was made, not what it is.
+            // Sorted by name: the scores are times, and the two stores may differ by a millisecond.
             let mut members = flatten(members);
             members.sort();
             let all: Vec<_> = members.iter().map(String::as_str).collect();
@@ -378,7 +382,7 @@ impl Bench {
     }
 }
 
-/// A command as text, in which a key may go by its kind.
+/// The words of a command, with the kind of a key replaced by the key.
 fn words(text: &str) -> Vec<String> {
     let words = text.split(' ').enumerate();
     words.map(|(index, word)| if index == 1 { key(word) } else { word.to_owned() }).collect()
@@ -401,7 +405,7 @@ fn micros() -> i64 {
     i64::try_from(now.as_micros()).unwrap()
 }
 
-/// The embedded store's reply in the words of the redis crate.
+/// The embedded store's reply as a value of the redis crate.
 #[cfg(feature = "embedded")]
 fn value(reply: embedded::keyspace::Reply) -> Result<Value, Refused> {
     use embedded::keyspace::Reply;
@@ -418,7 +422,7 @@ fn value(reply: embedded::keyspace::Reply) -> Result<Value, Refused> {
     })
 }
 
-/// The kinds of KEYS and the names of ARGV, in their order.
+/// The kinds of KEYS and the names of ARGV, in order.
 pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
     const ALL: &[&str] = &["lock", "queue", "deadlines", "tokens", "tombstone"];
     match verb {
@@ -507,7 +511,7 @@ pub fn flatten(value: Value) -> Vec<String> {
         Value::Okay => vec!["OK".into()],
         Value::Nil => vec!["(nil)".into()],
         Value::Double(score) => vec![score.to_string()],
-        other => panic!("nothing here answers {other:?}"),
+        other => panic!("no script or command here replies {other:?}"),
     }
 }
 
@@ -519,7 +523,7 @@ fn pairs(hash: Value) -> Vec<String> {
     flat.chunks(2).map(|pair| format!("{}={}", pair[0], pair[1])).collect()
 }
 
-/// A token made by the server is the time in microseconds, which no other number here comes near.
+/// Shows a token that the server made as `T`. It is the time in microseconds, far greater than all other numbers here.
 pub fn normal(word: &str) -> String {
     let made = word.len() >= 16 && word.bytes().all(|byte| byte.is_ascii_digit());
     if made { "T".into() } else { word.into() }

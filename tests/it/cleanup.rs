@@ -1,4 +1,4 @@
-//! P5: a wait that ends early leaves nothing behind. P10: nothing leaks, nothing hangs.
+//! P5: a wait that ends early leaves nothing behind. P10: no leaked keys or tasks, and nothing hangs.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,33 +12,34 @@ use crate::support::{Random, Store, Timing, eventually, on_each_store};
 
 const NAME: &str = "p5";
 
-/// What a client with nothing to do consists of.
-struct Quiet {
+/// The number of tasks at one moment. When all work is done it must not be larger.
+struct Baseline {
     tasks: usize,
 }
 
-impl Quiet {
+impl Baseline {
     fn of(handle: &Handle) -> Self {
         Self { tasks: handle.metrics().num_alive_tasks() }
     }
 
-    async fn is_back(&self, client: &LockClient) {
+    /// Waits until no ticket of `NAME` is left and the tasks that were added are gone.
+    async fn is_restored(&self, client: &LockClient) {
         let status = client.lock(NAME);
         eventually("no ticket is left", async || status.status().await.unwrap().waiters == 0).await;
         eventually("no task is left", async || Handle::current().metrics().num_alive_tasks() <= self.tasks).await;
     }
 }
 
-/// A hold on the lock and the means to begin waits for it.
-async fn busy(store: &Store) -> (LockClient, Quiet) {
+/// A client that has used the lock once, and the tasks it has while idle.
+async fn idle_client(store: &Store) -> (LockClient, Baseline) {
     let client = store.connect(Timing::default()).await;
-    // Once through everything, so that what stays for ever is there.
+    // The first use starts the tasks that stay as long as the client does.
     client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
-    let quiet = Quiet::of(&Handle::current());
-    (client, quiet)
+    let idle = Baseline::of(&Handle::current());
+    (client, idle)
 }
 
-/// Polls it so many times, with the runtime's work in between, then drops it.
+/// Polls the future so many times, lets other tasks run in between, then drops it.
 async fn drop_after_polls(future: impl Future, polls: usize) {
     let mut future = pin!(future);
     for _ in 0..polls {
@@ -50,32 +51,32 @@ async fn drop_after_polls(future: impl Future, polls: usize) {
 }
 
 #[tokio::test]
-async fn p5_dropped_after_each_of_its_first_200_polls() {
+async fn p5_a_lock_call_dropped_after_any_of_its_first_200_polls() {
     on_each_store(async |store| {
-        let (client, quiet) = busy(store).await;
+        let (client, idle) = idle_client(store).await;
         let holder = client.lock(NAME).lock().await.unwrap();
-        let held = Quiet::of(&Handle::current());
+        let held = Baseline::of(&Handle::current());
         for polls in 0..200 {
             drop_after_polls(client.lock(NAME).lock(), polls).await;
         }
-        held.is_back(&client).await;
+        held.is_restored(&client).await;
         assert_eq!(holder.unlock().await.unwrap(), Unlocked::Freed);
-        // The same on a free lock, where the dropped future may be about to own it.
+        // The same on a free lock. Here the server may grant the lock just as the future is dropped (R9).
         for polls in 0..200 {
             drop_after_polls(client.lock(NAME).lock(), polls).await;
         }
         client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
-        quiet.is_back(&client).await;
+        idle.is_restored(&client).await;
         client.close().await.unwrap();
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p5_dropped_at_random_times_against_a_busy_lock() {
+async fn p5_lock_calls_dropped_at_random_times_on_a_busy_lock() {
     on_each_store(async |store| {
-        let (client, quiet) = busy(store).await;
-        let churn = tokio::spawn(keep_busy(client.clone()));
+        let (client, idle) = idle_client(store).await;
+        let busy = tokio::spawn(keep_busy(client.clone()));
         let mut random = Random::new(5);
         for _ in 0..500 {
             let waits = (0..10).map(|_| {
@@ -84,16 +85,16 @@ async fn p5_dropped_at_random_times_against_a_busy_lock() {
             });
             futures::future::join_all(waits).await;
         }
-        churn.abort();
-        let _ = churn.await;
+        busy.abort();
+        let _ = busy.await;
         client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
-        quiet.is_back(&client).await;
+        idle.is_restored(&client).await;
         client.close().await.unwrap();
     })
     .await;
 }
 
-/// The lock changes hands all the time.
+/// Takes and releases the lock all the time.
 async fn keep_busy(client: LockClient) {
     loop {
         let guard = client.lock(NAME).lock().await.unwrap();
@@ -103,14 +104,15 @@ async fn keep_busy(client: LockClient) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p5_timed_out_at_the_moment_of_release() {
+async fn p5_a_timeout_at_the_moment_of_release() {
     on_each_store(async |store| {
-        let (client, quiet) = busy(store).await;
+        let (client, idle) = idle_client(store).await;
         let lock = client.lock(NAME);
         let (mut acquired, mut timed_out) = (0, 0);
         for round in 0..5000u64 {
             let holder = lock.lock().await.unwrap();
-            // Around the time that the release takes, a little more or less each round.
+            // Close to the time of the release, a little more or less each round, so that the timeout and
+            // the grant race in all orders (R9).
             let timeout = Duration::from_micros(100 + 7 * (round % 200));
             let (outcome, _) = tokio::join!(lock.lock_timeout(timeout), async {
                 tokio::time::sleep(timeout.saturating_sub(Duration::from_micros(round % 900))).await;
@@ -121,27 +123,30 @@ async fn p5_timed_out_at_the_moment_of_release() {
                     acquired += 1;
                     guard.unlock().await.unwrap();
                 }
-                // Out of time in the queue, or before the server's first answer.
+                // The timeout came while it was in the queue, or before the server's first answer.
                 Err(LockError::Timeout | LockError::Unreachable(_)) => timed_out += 1,
                 Err(error) => panic!("round {round}: {error}"),
             }
         }
-        assert!(acquired > 0 && timed_out > 0, "both happened: {acquired} and {timed_out}");
-        quiet.is_back(&client).await;
+        assert!(
+            acquired > 0 && timed_out > 0,
+            "one of the two never happened: {acquired} acquired, {timed_out} timed out"
+        );
+        idle.is_restored(&client).await;
         client.close().await.unwrap();
     })
     .await;
 }
 
 #[tokio::test]
-async fn p5_a_cancelled_try_lock_leaves_nothing() {
+async fn p5_a_dropped_try_lock_leaves_nothing() {
     on_each_store(async |store| {
-        let (client, quiet) = busy(store).await;
+        let (client, idle) = idle_client(store).await;
         for polls in 0..200 {
             drop_after_polls(client.lock(NAME).try_lock(), polls % 20).await;
         }
         eventually("it is free again", async || !client.lock(NAME).is_locked().await.unwrap()).await;
-        quiet.is_back(&client).await;
+        idle.is_restored(&client).await;
         client.close().await.unwrap();
     })
     .await;
@@ -150,7 +155,7 @@ async fn p5_a_cancelled_try_lock_leaves_nothing() {
 #[tokio::test]
 async fn p5_a_panic_while_waiting_leaves_nothing() {
     on_each_store(async |store| {
-        let (client, quiet) = busy(store).await;
+        let (client, idle) = idle_client(store).await;
         let holder = client.lock(NAME).lock().await.unwrap();
         let lock = client.lock(NAME);
         let task = tokio::spawn(async move {
@@ -163,16 +168,16 @@ async fn p5_a_panic_while_waiting_leaves_nothing() {
         let lock = client.lock(NAME);
         eventually("no ticket is left", async || lock.status().await.unwrap().waiters == 0).await;
         holder.unlock().await.unwrap();
-        quiet.is_back(&client).await;
+        idle.is_restored(&client).await;
         client.close().await.unwrap();
     })
     .await;
 }
 
 #[tokio::test]
-async fn p10_close_ends_everything_and_says_so() {
+async fn p10_close_ends_waits_and_holds_and_reports_closed() {
     on_each_store(async |store| {
-        let before = Quiet::of(&Handle::current());
+        let before = Baseline::of(&Handle::current());
         let (client, other) = (store.connect(Timing::default()).await, store.connect(Timing::default()).await);
         let guard = client.lock("a").lock().await.unwrap();
         let held_elsewhere = other.lock("b").lock().await.unwrap();
@@ -186,8 +191,8 @@ async fn p10_close_ends_everything_and_says_so() {
         assert!(!guard.is_valid());
         assert_eq!(guard.lost().await, fairlock::Loss::Closed);
         assert!(matches!(client.lock("a").lock().await, Err(LockError::Closed)));
-        assert!(!other.lock("a").is_locked().await.unwrap(), "what it held is free");
-        assert_eq!(other.lock("b").status().await.unwrap().waiters, 0, "where it waited it is gone");
+        assert!(!other.lock("a").is_locked().await.unwrap(), "its hold was released");
+        assert_eq!(other.lock("b").status().await.unwrap().waiters, 0, "its ticket was removed");
         client.close().await.unwrap();
         drop(guard);
         held_elsewhere.unlock().await.unwrap();
@@ -199,9 +204,9 @@ async fn p10_close_ends_everything_and_says_so() {
 }
 
 #[tokio::test]
-async fn p10_a_client_that_is_dropped_takes_its_connection_and_tasks_along() {
+async fn p10_a_dropped_client_ends_its_tasks_once_the_last_guard_is_gone() {
     on_each_store(async |store| {
-        let before = Quiet::of(&Handle::current());
+        let before = Baseline::of(&Handle::current());
         let client = store.connect(Timing::default()).await;
         let guard = client.lock("a").lock().await.unwrap();
         drop(client);

@@ -1,7 +1,7 @@
-//! The embedded store against a real server: the same random calls give the same replies and leave
+//! The embedded store against a real server: the same random calls must give the same replies and leave
 //! the same keys.
 //!
-//! `FAIRLOCK_SEED` replays a run, `FAIRLOCK_CALLS` makes it longer, `REDIS_SERVER` names another server
+//! `FAIRLOCK_SEED` repeats a run, `FAIRLOCK_CALLS` makes it longer, `REDIS_SERVER` names another server
 //! binary.
 
 use std::cell::RefCell;
@@ -12,18 +12,18 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use crate::bench::{Bench, Refused};
 use crate::support::{Server, limit_to};
 
-/// On average, and a little less than that: nine steps in ten are calls.
+/// A little below the average: a case has 300 steps on average, and nine in ten are calls.
 const CALLS_IN_A_CASE: u64 = 250;
 const STEPS_IN_A_CASE: std::ops::RangeInclusive<usize> = 1..=600;
 
-/// One thing done to both stores, in the words of bench.rs. `@` is the token of the lock as it is.
+/// One step on both stores, written as in bench.rs. `@` is replaced by the current token of the lock.
 #[derive(Debug, Clone)]
 enum Step {
     Call(String),
     Prepare(String),
 }
 
-/// From few values, so that calls meet each other.
+/// All values come from small sets, so that the calls affect each other.
 fn owner() -> impl Strategy<Value = &'static str> {
     prop::sample::select(&["c:1", "c:2", "d:1", "d:2", "e:1", "x:1"][..])
 }
@@ -32,7 +32,7 @@ fn ticket() -> impl Strategy<Value = String> {
     (owner(), 1..9u32).prop_map(|(owner, seq)| format!("{owner}:{seq}"))
 }
 
-/// Far enough from each other that a loaded machine mistakes none for another.
+/// Far apart, so that two of them stay different on a slow machine: `alike` allows for 4 s.
 fn millis() -> impl Strategy<Value = u32> {
     prop::sample::select(&[10_000u32, 20_000, 40_000, 90_000][..])
 }
@@ -46,10 +46,10 @@ fn token() -> impl Strategy<Value = &'static str> {
 }
 
 fn acquire() -> impl Strategy<Value = String> {
-    let who = (owner(), 1..9u32, 0..4u32, token(), 0..2u32);
-    let terms =
+    let caller = (owner(), 1..9u32, 0..4u32, token(), 0..2u32);
+    let options =
         (millis(), millis(), millis(), prop::sample::select(&["+9000", "+9000", "+9000", "+-9000"][..]), 1..6u32);
-    (who, terms).prop_map(|((owner, seq, holds, token, wait), (lease, waiter_ttl, grant_ttl, not_after, max_waiters))| {
+    (caller, options).prop_map(|((owner, seq, holds, token, wait), (lease, waiter_ttl, grant_ttl, not_after, max_waiters))| {
         format!(
             "acquire owner={owner} seq={seq} holds={} token={token} wait={wait} lease={lease} waiter_ttl={waiter_ttl} \
              grant_ttl={grant_ttl} not_after={not_after} max_waiters={max_waiters}",
@@ -79,8 +79,8 @@ fn call() -> impl Strategy<Value = String> {
     prop_oneof![9 => acquire(), 4 => poll, 4 => leave, 3 => renew, 6 => release, 1 => force, 1 => inspect]
 }
 
-/// What time and strangers do to the keys.
-fn mischief() -> impl Strategy<Value = String> {
+/// Changes that no script makes: keys that expire, foreign values, lost data.
+fn interference() -> impl Strategy<Value = String> {
     let kind = || prop::sample::select(&["lock", "queue", "deadlines", "tokens"][..]);
     prop_oneof![
         4 => Just("DEL lock".to_owned()),
@@ -92,18 +92,18 @@ fn mischief() -> impl Strategy<Value = String> {
         1 => ticket().prop_map(|ticket| format!("ZREM deadlines {ticket}")),
         1 => Just("token 9007199254740000".to_owned()),
         1 => Just("SET tokens nonsense".to_owned()),
-        // A second owner would be a choice by the order of the hash's fields, which nobody promises.
+        // Not a second owner: which one a script finds depends on the order of the hash's fields, which is not defined.
         1 => (1..9u32).prop_map(|seq| format!("HSET lock !attempt {seq}")),
         2 => Just("FLUSHALL".to_owned()),
     ]
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = prop_oneof![9 => call().prop_map(Step::Call), 1 => mischief().prop_map(Step::Prepare)];
+    let step = prop_oneof![9 => call().prop_map(Step::Call), 1 => interference().prop_map(Step::Prepare)];
     prop::collection::vec(step, STEPS_IN_A_CASE)
 }
 
-/// A store, and the tokens it has given: they are times, so each store has its own.
+/// A store, and the tokens it has given. A token is a time, so the two stores give different ones.
 struct Side {
     bench: Bench,
     tokens: Vec<String>,
@@ -114,7 +114,7 @@ impl Side {
         Self { bench, tokens: Vec::new() }
     }
 
-    /// The token that the lock has now.
+    /// Replaces `@` by the token that the lock has now.
     async fn fill_in(&mut self, text: &str) -> String {
         if !text.contains('@') {
             return text.to_owned();
@@ -138,21 +138,21 @@ impl Side {
         lines
     }
 
-    /// Tokens by the order in which they turned up.
+    /// Replaces a token by its number: T0 is the first that was seen. So the tokens of both stores compare equal.
     fn name(&mut self, word: String) -> String {
         let (field, number) = word.rsplit_once('=').map_or(("", word.as_str()), |(field, number)| (field, number));
         if number.len() < 16 || !number.bytes().all(|byte| byte.is_ascii_digit()) {
             return word;
         }
-        let place = self.tokens.iter().position(|known| known == number).unwrap_or_else(|| {
+        let index = self.tokens.iter().position(|seen| seen == number).unwrap_or_else(|| {
             self.tokens.push(number.to_owned());
             self.tokens.len() - 1
         });
-        format!("{field}=T{place}")
+        format!("{field}=T{index}")
     }
 }
 
-/// Equal but for what passed between the two calls.
+/// Equal, except for the time between the two calls.
 fn alike(one: &str, other: &str) -> bool {
     match (one.parse::<i64>(), other.parse::<i64>()) {
         (Ok(one), Ok(other)) if one > 1000 => (one - other).abs() < 4000,
@@ -164,13 +164,15 @@ fn all_alike(one: &[String], other: &[String]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| alike(one, other))
 }
 
-/// Where in a script something happened is told in other words.
-fn essence(refused: &Refused) -> (&str, &str) {
+/// The code and the text of an error. What stands before the text, the place in the script, is worded differently by
+/// the two stores.
+fn code_and_text(refused: &Refused) -> (&str, &str) {
     let text = refused.text.split_once(".lua:").or_else(|| refused.text.split_once("user_script:"));
-    (&refused.code, text.map_or(refused.text.as_str(), |(_, place_and_text)| place_and_text))
+    (&refused.code, text.map_or(refused.text.as_str(), |(_, line_and_text)| line_and_text))
 }
 
-async fn agree(real: &mut Side, embedded: &mut Side, steps: &[Step]) -> Result<usize, TestCaseError> {
+/// Runs the steps on both stores, and compares each reply and, now and then, all keys. Returns the number of calls.
+async fn compare(real: &mut Side, embedded: &mut Side, steps: &[Step]) -> Result<usize, TestCaseError> {
     let mut calls = 0;
     for side in [&mut *real, &mut *embedded] {
         side.bench.prepare("FLUSHALL").await;
@@ -186,7 +188,7 @@ async fn agree(real: &mut Side, embedded: &mut Side, steps: &[Step]) -> Result<u
                 let outcomes = (real.call(call).await, embedded.call(call).await);
                 let same = match &outcomes {
                     (Ok(one), Ok(other)) => all_alike(one, other),
-                    (Err(one), Err(other)) => essence(one) == essence(other),
+                    (Err(one), Err(other)) => code_and_text(one) == code_and_text(other),
                     _ => false,
                 };
                 prop_assert!(same, "step {number}: {call}\n{:?}\n{:?}", outcomes.0, outcomes.1);
@@ -221,7 +223,7 @@ fn two_hundred_thousand_calls_agree_on_both_stores() {
     let made = RefCell::new(0);
     let outcome = runner.run(&steps(), |steps| {
         let (real, embedded) = &mut *sides.borrow_mut();
-        *made.borrow_mut() += runtime.block_on(agree(real, embedded, &steps))?;
+        *made.borrow_mut() += runtime.block_on(compare(real, embedded, &steps))?;
         Ok(())
     });
     if let Err(error) = outcome {

@@ -1,4 +1,4 @@
-//! Bad input and bad servers: each its own clear error, and nothing changed.
+//! Bad input and bad servers: each gives an error of its own, and no key changes.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn without_a_runtime_connecting_says_so() {
 }
 
 #[tokio::test]
-async fn names_that_cannot_be() {
+async fn bad_names_are_refused_and_odd_names_work() {
     limit(async {
         let server = Server::start().await;
         let client = Timing::default().connect(&server.url()).await;
@@ -39,7 +39,7 @@ async fn names_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn leases_that_do_not_fit() {
+async fn leases_that_are_out_of_range_are_refused() {
     on_a_server(async |server| {
         let timing = Timing::default();
         let client = timing.connect(&server.url()).await;
@@ -57,6 +57,7 @@ async fn leases_that_do_not_fit() {
     .await;
 }
 
+/// Another program's data under one of our keys: the error names the key, and the data stays.
 #[tokio::test]
 async fn a_foreign_key_is_named_and_kept() {
     limit(async {
@@ -68,6 +69,7 @@ async fn a_foreign_key_is_named_and_kept() {
             let kind = if suffix == ":token" { "LPUSH" } else { "SET" };
             redis::cmd(kind).arg(&foreign).arg("mine").exec_async(&mut redis).await.unwrap();
             let before = server.keys().await;
+            // A lock call on a free name does not read the deadlines.
             if suffix != ":deadlines" {
                 let error = client.lock(&name).lock().await.unwrap_err();
                 assert!(matches!(error, LockError::Refused(_)), "{error}");
@@ -81,7 +83,7 @@ async fn a_foreign_key_is_named_and_kept() {
 }
 
 #[tokio::test]
-async fn a_key_that_turns_foreign_ends_the_wait_with_its_name() {
+async fn a_key_that_becomes_foreign_ends_the_wait_with_its_name() {
     limit(async {
         let server = Server::start().await;
         let client = Timing::default().connect(&server.url()).await;
@@ -99,7 +101,7 @@ async fn a_key_that_turns_foreign_ends_the_wait_with_its_name() {
 }
 
 #[tokio::test]
-async fn too_many_waiters() {
+async fn one_waiter_too_many_gets_queue_full() {
     on_each_store(async |store| {
         let client = store.open(Timing::default().builder().max_waiters(1)).await;
         let _holder = client.lock("x").lock().await.unwrap();
@@ -140,14 +142,14 @@ async fn connecting_says_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_is_told_in_bounded_time() {
+async fn connecting_to_a_server_that_never_answers_fails_in_bounded_time() {
     limit(async {
         let server = Server::start().await;
         let proxy = Proxy::start(&server).await;
         proxy.blackhole(true);
         let timing = Timing::default();
         let asked = Instant::now();
-        let error = timing.builder().connect(proxy.url()).await.expect_err("nobody answers");
+        let error = timing.builder().connect(proxy.url()).await.expect_err("nothing answers");
         assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
         assert!(asked.elapsed() < 4 * timing.operation_timeout, "bounded");
     })
@@ -155,29 +157,29 @@ async fn a_server_that_never_answers_is_told_in_bounded_time() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_too_old_is_told_by_its_version() {
+async fn a_server_that_is_too_old_is_refused_by_its_version() {
     on_a_server(async |server| {
         let proxy = Proxy::start(server).await;
-        // The server's own word, changed on its way: no older one is to be had everywhere.
+        // The proxy changes the version that the server reports: an old server is not installed everywhere.
         let version = server.version().await;
         let old = format!("6.{}", &version[2..]);
         proxy.rewrite(&format!("redis_version:{version}"), &format!("redis_version:{old}"));
         let error = Timing::default().builder().connect(proxy.url()).await.expect_err("it is too old");
         assert!(matches!(&error, ConnectError::TooOld { found } if *found == old), "{error}");
-        assert!(error.to_string().contains("7.0"), "it says what to do: {error}");
+        assert!(error.to_string().contains("7.0"), "it names the version that is needed: {error}");
         assert_eq!(server.keys().await, Vec::<String>::new());
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_replica_is_told_from_a_primary() {
+async fn a_replica_is_refused_and_a_demoted_primary_is_unreachable() {
     limit(async {
         let primary = Server::start().await;
         let replica = Server::with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]).await;
         let error = Timing::default().builder().connect(replica.url()).await.expect_err("it takes no writes");
         assert!(matches!(error, ConnectError::ReadOnly), "{error}");
-        // And one that becomes a replica later ends no wait with "not acquired".
+        // A primary that becomes a replica later must not answer "not acquired".
         let client = Timing::default().connect(&primary.url()).await;
         let mut redis = primary.connection().await;
         let other = Server::start().await;

@@ -1,4 +1,4 @@
-//! P3: first in, first out among live waiters, over processes; `try_lock` never overtakes.
+//! P3: first in, first out among live waiters, across processes. `try_lock` never overtakes.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use crate::support::{Server, Timing, Worker, eventually, limit, on_a_server};
 
 const NAME: &str = "fifo";
 
-/// A holder, and 64 waiters in 4 processes who entered in the order of their numbers, as the
-/// server says.
+/// A holder, and waiters in four processes that joined the queue in the order of their numbers.
 struct Line {
     server: Server,
     client: LockClient,
@@ -34,7 +33,7 @@ impl Line {
         line
     }
 
-    /// Waiter `n` belongs to process `n % 4`. It has entered when the server counts it.
+    /// Waiter `n` belongs to process `n % 4`. Returns when the server counts it, so the order is known.
     async fn join(&mut self, waiter: usize, command: &str) {
         let before = self.client.lock(NAME).status().await.unwrap().queue.len();
         self.workers[waiter % 4].tell(command).await;
@@ -47,7 +46,7 @@ impl Line {
             .await;
     }
 
-    /// Frees the lock and sees that it goes through these hands, in this order.
+    /// Releases the lock and checks that these waiters get it, in this order.
     async fn serve(self, expected: impl IntoIterator<Item = usize>) {
         let Self { server, client, holder, mut workers } = self;
         let mut token = holder.token();
@@ -72,7 +71,7 @@ async fn p3_sixty_four_waiters_over_four_processes_are_served_in_order() {
 }
 
 #[tokio::test]
-async fn p3_a_waiter_that_times_out_costs_the_others_nothing() {
+async fn p3_a_waiter_that_times_out_does_not_change_the_order() {
     limit(async {
         let mut line = Line::of(6).await;
         line.join(6, &format!("timeout {NAME} 6 300")).await;
@@ -87,7 +86,7 @@ async fn p3_a_waiter_that_times_out_costs_the_others_nothing() {
 }
 
 #[tokio::test]
-async fn p3_a_cancelled_waiter_costs_the_others_nothing() {
+async fn p3_a_cancelled_waiter_does_not_change_the_order() {
     limit(async {
         let mut line = Line::of(12).await;
         line.workers[1].tell("cancel 5").await;
@@ -103,19 +102,19 @@ async fn p3_the_waiters_of_a_killed_process_cost_the_others_nothing() {
     limit(async {
         let line = Line::of(16).await;
         line.workers[2].signal(Signal::SIGKILL);
-        // At once: its connection is gone, so nobody waits for its time-to-live to pass.
+        // Its connection is closed, so its waiters are skipped at once and not after their waiter_ttl.
         line.serve((0..16).filter(|waiter| waiter % 4 != 2)).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn p3_order_outlasts_every_internal_time() {
+async fn p3_the_order_is_kept_during_a_hold_longer_than_every_timeout() {
     limit(async {
         let line = Line::of(8).await;
         let timing = Timing::default();
         let longest = timing.lease.max(timing.waiter_ttl).max(timing.grant_ttl).max(timing.poll_interval);
-        // Held longer than any of them: polls and renewals keep everybody where they are.
+        // Held longer than any of them: only polls and renewals keep the waiters in the queue.
         tokio::time::sleep(longest + Duration::from_millis(500)).await;
         line.wait_for_queue(8).await;
         line.serve(0..8).await;
@@ -130,7 +129,7 @@ async fn p3_try_lock_never_overtakes() {
         assert!(line.client.lock(NAME).try_lock().await.unwrap().is_none(), "held");
         line.workers[3].tell(&format!("try {NAME} t")).await;
         line.workers[3].expect("tried t false").await;
-        // Free for an instant on the server's side, with two waiters: it is theirs.
+        // The lock is freed while two wait: the same script gives it to the first of them (R6).
         assert!(line.client.lock(NAME).force_unlock().await.unwrap());
         assert!(line.client.lock(NAME).try_lock().await.unwrap().is_none(), "the first waiter has it");
         line.workers[0].expect("held 0").await;
@@ -143,7 +142,7 @@ async fn p3_a_guard_dropped_and_locked_again_goes_to_the_end_of_the_queue() {
     on_a_server(async |server| {
         let client = Timing::default().connect(&server.url()).await;
         let lock = client.lock(NAME);
-        // In a scope the owner is the same, but a dropped guard is no hold to re-enter.
+        // In a scope the owner is the same, but after the drop there is no hold to re-enter.
         fairlock::owner::scope(async {
             let guard = lock.lock().await.unwrap();
             let mut worker = Worker::start(&server.url()).await;

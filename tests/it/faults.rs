@@ -1,4 +1,4 @@
-//! The server goes away, forgets, stalls, or is full.
+//! The server restarts, loses its data, stalls, or is full; replies and requests are lost or late.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::support::{Proxy, Server, Timing, eventually, limit, on_a_server};
 
 const NAME: &str = "fault";
 
-/// One holds and ten wait.
-async fn one_and_ten(client: &LockClient) -> (fairlock::LockGuard, Vec<tokio::task::JoinHandle<u64>>) {
+/// One holder, and ten waiters in a known order.
+async fn one_holder_ten_waiters(client: &LockClient) -> (fairlock::LockGuard, Vec<tokio::task::JoinHandle<u64>>) {
     let holder = client.lock(NAME).lock().await.unwrap();
     let mut waits = Vec::new();
     for waiting in 1..=10 {
@@ -17,7 +17,7 @@ async fn one_and_ten(client: &LockClient) -> (fairlock::LockGuard, Vec<tokio::ta
         waits.push(tokio::spawn(async move {
             let guard = lock.lock().await.unwrap();
             let token = guard.token();
-            // Lost or freed: after a restart both are right answers.
+            // Lost or freed: after a restart both are correct.
             let _ = guard.unlock().await;
             token
         }));
@@ -27,6 +27,7 @@ async fn one_and_ten(client: &LockClient) -> (fairlock::LockGuard, Vec<tokio::ta
     (holder, waits)
 }
 
+/// The tokens of the waiters, in the order in which they queued.
 async fn all_get_through(waits: Vec<tokio::task::JoinHandle<u64>>) -> Vec<u64> {
     let mut tokens = Vec::new();
     for wait in waits {
@@ -35,12 +36,13 @@ async fn all_get_through(waits: Vec<tokio::task::JoinHandle<u64>>) -> Vec<u64> {
     tokens
 }
 
+/// The queue is lost too. The waiters find out by a poll (R8) and queue again, in any order.
 #[tokio::test]
 async fn a_restart_without_data_loses_the_hold_and_no_waiter() {
     limit(async {
         let server = Server::start().await;
         let client = Timing::default().connect(&server.url()).await;
-        let (holder, waits) = one_and_ten(&client).await;
+        let (holder, waits) = one_holder_ten_waiters(&client).await;
         server.restart().await;
         let mut tokens = all_get_through(waits).await;
         assert_eq!(holder.lost().await, Loss::Gone);
@@ -59,7 +61,7 @@ async fn a_restart_with_data_keeps_hold_queue_and_order() {
     limit(async {
         let server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
         let client = Timing::default().connect(&server.url()).await;
-        let (holder, waits) = one_and_ten(&client).await;
+        let (holder, waits) = one_holder_ten_waiters(&client).await;
         server.restart_with_data().await;
         let lock = client.lock(NAME);
         eventually("it is back", async || lock.status().await.is_ok_and(|status| status.queue.len() == 10)).await;
@@ -73,12 +75,13 @@ async fn a_restart_with_data_keeps_hold_queue_and_order() {
     .await;
 }
 
+/// Scripts are called by their hash. If the server does not know it, the client must send the text.
 #[tokio::test]
-async fn a_script_flush_costs_nobody_anything() {
+async fn a_script_flush_changes_nothing() {
     limit(async {
         let server = Server::start().await;
         let client = Timing::default().connect(&server.url()).await;
-        let (holder, waits) = one_and_ten(&client).await;
+        let (holder, waits) = one_holder_ten_waiters(&client).await;
         let mut redis = server.connection().await;
         redis::cmd("SCRIPT").arg("FLUSH").exec_async(&mut redis).await.unwrap();
         assert_eq!(holder.unlock().await.unwrap(), Unlocked::Freed);
@@ -95,21 +98,21 @@ async fn a_pause_longer_than_the_operation_timeout_ends_no_hold() {
         let server = Server::start().await;
         let timing = Timing::default();
         let client = timing.connect(&server.url()).await;
-        let (holder, waits) = one_and_ten(&client).await;
+        let (holder, waits) = one_holder_ten_waiters(&client).await;
         let pause = timing.operation_timeout + Duration::from_millis(300);
         let mut redis = server.connection().await;
         let millis = u64::try_from(pause.as_millis()).unwrap();
         redis::cmd("CLIENT").arg("PAUSE").arg(millis).arg("ALL").exec_async(&mut redis).await.unwrap();
         assert!(
             matches!(client.lock("other").try_lock().await, Err(LockError::Unreachable(_))),
-            "no answer is no None"
+            "no answer is not the same as not acquired"
         );
         tokio::time::sleep(pause).await;
-        assert!(holder.is_valid(), "unknown is not lost");
+        assert!(holder.is_valid(), "R12: a renewal without an answer is not a loss");
         assert_eq!(holder.unlock().await.unwrap(), Unlocked::Freed);
         assert!(all_get_through(waits).await.is_sorted());
         let lock = client.lock("other");
-        eventually("what try_lock may have got is given back", async || !lock.is_locked().await.unwrap()).await;
+        eventually("a lock that try_lock may have got is released", async || !lock.is_locked().await.unwrap()).await;
         client.close().await.unwrap();
         server.assert_clean().await;
     })
@@ -122,7 +125,7 @@ async fn a_full_server_still_releases_renews_and_grants() {
         let server = Server::with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]).await;
         let timing = Timing::default();
         let client = timing.connect(&server.url()).await;
-        let (holder, waits) = one_and_ten(&client).await;
+        let (holder, waits) = one_holder_ten_waiters(&client).await;
         server.fill().await;
         tokio::time::sleep(timing.lease + timing.lease / 2).await;
         assert!(holder.is_valid(), "renewals run on a full server");
@@ -133,7 +136,7 @@ async fn a_full_server_still_releases_renews_and_grants() {
 }
 
 #[tokio::test]
-async fn an_unlock_without_an_answer_is_unknown_and_goes_on_by_itself() {
+async fn an_unlock_without_an_answer_is_unknown_and_retried_in_the_background() {
     on_a_server(async |server| {
         let proxy = Proxy::start(server).await;
         let client = Timing::default().connect(&proxy.url()).await;
@@ -149,15 +152,16 @@ async fn an_unlock_without_an_answer_is_unknown_and_goes_on_by_itself() {
     .await;
 }
 
+/// R1: the retry finds nothing to release. Before the local deadline this means that the first request freed the lock.
 #[tokio::test]
-async fn a_lost_reply_to_a_release_is_still_freed_and_not_lost() {
+async fn an_unlock_whose_first_reply_is_lost_answers_freed() {
     limit(async {
         let server = Server::start().await;
         let proxy = Proxy::start(&server).await;
         let client = Timing::default().connect(&proxy.url()).await;
         for _ in 0..20 {
             let guard = client.lock(NAME).lock().await.unwrap();
-            proxy.swallow_next_reply();
+            proxy.lose_next_reply();
             assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
         }
         client.close().await.unwrap();
@@ -166,15 +170,16 @@ async fn a_lost_reply_to_a_release_is_still_freed_and_not_lost() {
     .await;
 }
 
+/// R1: the retry has the same seq, so the server does not count it again.
 #[tokio::test]
-async fn a_lost_reply_to_an_acquire_is_asked_again_and_counts_once() {
+async fn an_acquire_whose_reply_is_lost_is_retried_and_counts_once() {
     limit(async {
         let server = Server::start().await;
         let proxy = Proxy::start(&server).await;
         let client = Timing::default().connect(&proxy.url()).await;
         let observer = Timing::default().connect(&server.url()).await;
         for _ in 0..20 {
-            proxy.swallow_next_reply();
+            proxy.lose_next_reply();
             let guard = client.lock(NAME).lock().await.unwrap();
             assert_eq!(observer.lock(NAME).status().await.unwrap().holder.unwrap().holds, 1);
             assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
@@ -195,7 +200,7 @@ async fn a_request_that_arrives_late_is_refused() {
         let client = timing.connect(&proxy.url()).await;
         let observer = timing.connect(&server.url()).await;
         client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
-        // Held back on its way until long after the caller gave up, then delivered.
+        // R2: the proxy delivers the acquire long after the caller gave up. It must not take the lock then.
         proxy.delay(timing.operation_timeout + Duration::from_millis(500));
         assert!(client.lock(NAME).try_lock().await.is_err());
         proxy.delay(Duration::ZERO);
@@ -227,7 +232,7 @@ async fn without_a_server_a_bounded_wait_says_unreachable_and_an_unbounded_one_w
 }
 
 #[tokio::test]
-async fn an_idle_client_notices_a_frozen_server_and_comes_back() {
+async fn an_idle_client_notices_a_frozen_server_and_reconnects() {
     limit(async {
         let server = Server::start().await;
         let timing = Timing::default();

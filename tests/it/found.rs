@@ -1,5 +1,6 @@
-//! Bugs that were found, each with the test that fails without its mending. The letters are those of
-//! the adversarial review of the first core (docs/design.md, "Found").
+//! Bugs that were found, each with the test that fails without its fix. A and B: by the adversarial
+//! review of the first version (docs/design.md, "Found"); S: by the simulator; M: by the author of the
+//! model; W: by reading the watchdog.
 
 use std::sync::Once;
 use std::time::Duration;
@@ -8,10 +9,11 @@ use fairlock::{LockClient, LockError, Loss, Owner, UnlockError};
 
 use crate::support::{Proxy, Timing, eventually, on_a_server, on_each_store};
 
-/// A1: `lose()` let everybody see the end before it drew the seq of its leave, so that leave could
-/// end the same owner's next hold. The time between the two is the log's: here it is slow.
+/// A1 (R11): `lose()` published the loss before it took the seq of its leave. A hold that the same owner began
+/// in between had a smaller seq, and the leave ended it (R4).
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a1_the_leave_of_a_lost_hold_spares_the_owners_next_one() {
+async fn a1_the_leave_of_a_lost_hold_does_not_end_the_owners_next_one() {
+    // What happens between the two steps is a log line, so a slow log makes the race certain.
     static SLOW: Once = Once::new();
     SLOW.call_once(|| tracing::subscriber::set_global_default(SlowLog).expect("the only one"));
     on_each_store(async |store| {
@@ -65,59 +67,60 @@ impl tracing::Subscriber for SlowLog {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// How many times the test lets the other task run before it looks away: one of them is the moment
-/// at which the request is out and the answer not read.
-const MOMENTS: std::ops::Range<usize> = 0..6;
+/// How often the test lets the other task run before it goes on. With one of these numbers the request
+/// has been sent and its reply not been read yet, which is the race that the tests are about.
+const YIELDS: std::ops::Range<usize> = 0..6;
 
-async fn let_run(moments: usize) {
-    for _ in 0..moments {
+async fn let_run(yields: usize) {
+    for _ in 0..yields {
         tokio::task::yield_now().await;
     }
 }
 
-/// A2: `close` returned before the leave of an acquire in flight was sent.
+/// A2 (R9): `close` returned before the leave of an acquire in flight was sent.
 #[tokio::test]
-async fn a2_close_takes_an_acquire_in_flight_along() {
+async fn a2_close_also_ends_an_acquire_in_flight() {
     on_each_store(async |store| {
         let observer = store.connect(Timing::default()).await;
-        for moments in MOMENTS {
+        for yields in YIELDS {
             let client = store.connect(Timing::default()).await;
             let lock = client.lock("a2");
             let acquiring = tokio::spawn(async move { lock.lock().await.map(drop) });
-            let_run(moments).await;
+            let_run(yields).await;
             client.close().await.unwrap();
             assert!(!matches!(acquiring.await.unwrap(), Err(LockError::Timeout)));
             drop(client);
-            // An orphan would stay for its whole lease.
+            // A hold without a leave would last for its whole lease.
             tokio::time::sleep(Duration::from_millis(200)).await;
-            assert!(!observer.lock("a2").is_locked().await.unwrap(), "after {moments} moments");
+            assert!(!observer.lock("a2").is_locked().await.unwrap(), "after {yields} yields");
         }
     })
     .await;
 }
 
-/// A4: a revocation that came before the hold had begun found nobody to tell.
+/// A4 (P8): a revocation that arrived before the client had registered the hold was dropped.
 #[tokio::test]
-async fn a4_a_revocation_before_the_hold_begins_is_heard() {
+async fn a4_a_revocation_before_the_hold_begins_is_not_missed() {
     on_a_server(async |server| {
-        for moments in MOMENTS {
+        for yields in YIELDS {
             let client = Timing::default().connect(&server.url()).await;
-            let name = format!("a4 {moments}");
+            let name = format!("a4 {yields}");
             let lock = client.lock(&name).with_lease(Duration::from_secs(20));
             let acquiring = tokio::spawn(async move { lock.lock().await.unwrap() });
-            let_run(moments).await;
+            let_run(yields).await;
             let forced = force_while_this_thread_is_busy(&server.url(), &name);
             let guard = acquiring.await.unwrap();
             if forced {
-                let told = tokio::time::timeout(Duration::from_secs(1), guard.lost()).await;
-                assert_eq!(told, Ok(Loss::Forced), "after {moments} moments");
+                let loss = tokio::time::timeout(Duration::from_secs(1), guard.lost()).await;
+                assert_eq!(loss, Ok(Loss::Forced), "after {yields} yields");
             }
         }
     })
     .await;
 }
 
-/// Whether there was a hold to force. Blocks this runtime meanwhile, on purpose.
+/// Whether there was a hold to end by force. Blocks this runtime, so that the reply to the acquire and the
+/// revocation are both waiting when it runs again.
 fn force_while_this_thread_is_busy(url: &str, name: &str) -> bool {
     std::thread::sleep(Duration::from_millis(20));
     let (url, name) = (url.to_owned(), name.to_owned());
@@ -131,9 +134,9 @@ fn force_while_this_thread_is_busy(url: &str, name: &str) -> bool {
     operator.join().unwrap()
 }
 
-/// A5: a server that does not answer was reported as somebody else's hold.
+/// A5: a server that does not answer was reported as if another owner had the lock.
 #[tokio::test]
-async fn a5_silence_is_never_reported_as_somebody_elses_hold() {
+async fn a5_a_silent_server_is_unreachable_and_not_a_timeout() {
     on_a_server(async |server| {
         let timing = Timing::default();
         let client = timing.connect(&server.url()).await;
@@ -155,34 +158,34 @@ async fn a5_silence_is_never_reported_as_somebody_elses_hold() {
     .await;
 }
 
-/// A6: a nested `lock` answered `Ok` when the hold was lost while its answer was on its way.
+/// A6: a nested `lock` returned `Ok` although the hold was lost before the reply was read.
 #[tokio::test]
-async fn a6_a_nested_lock_on_a_hold_lost_meanwhile_answers_lost() {
+async fn a6_a_nested_lock_on_a_hold_that_is_lost_meanwhile_answers_lost() {
     on_each_store(async |store| {
         let timing = Timing { lease: Timing::default().operation_timeout, ..Timing::default() };
         let client = store.connect(timing).await;
-        let mut overtaken = 0;
-        for moments in MOMENTS {
-            let (lock, me) = (client.lock(format!("a6 {moments}")), Owner::new());
+        let mut lost_in_flight = 0;
+        for yields in YIELDS {
+            let (lock, me) = (client.lock(format!("a6 {yields}")), Owner::new());
             let outer = me.scope(lock.lock()).await.unwrap();
             let nested = tokio::spawn(me.scope(async move { lock.lock().await }));
-            let_run(moments).await;
+            let_run(yields).await;
             if nested.is_finished() {
                 break; // answered while the hold was good
             }
-            overtaken += 1;
-            // The whole process stands still past the lease; the answer waits in the socket.
+            lost_in_flight += 1;
+            // The whole process sleeps past the lease, while the reply waits in the socket.
             std::thread::sleep(timing.lease + Duration::from_millis(100));
             assert!(!outer.is_valid());
             let outcome = nested.await.unwrap();
-            assert!(matches!(outcome, Err(LockError::Lost)), "after {moments} moments: {outcome:?}");
+            assert!(matches!(outcome, Err(LockError::Lost)), "after {yields} yields: {outcome:?}");
         }
-        assert!(overtaken > 1, "no answer was on its way");
+        assert!(lost_in_flight > 1, "no reply was in flight");
     })
     .await;
 }
 
-/// B1: a reconnect renewed every hold, those with a fixed lease too.
+/// B1: a reconnect renewed all holds, also those with a fixed lease.
 #[tokio::test]
 async fn b1_a_reconnect_does_not_extend_a_fixed_lease() {
     on_a_server(async |server| {
@@ -200,9 +203,9 @@ async fn b1_a_reconnect_does_not_extend_a_fixed_lease() {
     .await;
 }
 
-/// B2: an answer that nobody knows made the client reconnect without any pause.
+/// B2 (P10): a reply that the client could not decode made it reconnect without any pause.
 #[tokio::test]
-async fn b2_nonsense_from_the_server_is_no_reason_to_hammer_it() {
+async fn b2_a_client_that_gets_nonsense_reconnects_with_pauses() {
     on_a_server(async |server| {
         let proxy = Proxy::start(server).await;
         let direct = Timing::default().connect(&server.url()).await;
@@ -216,7 +219,7 @@ async fn b2_nonsense_from_the_server_is_no_reason_to_hammer_it() {
         let before = server.connections().await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         let made = server.connections().await - before;
-        // A pause of 25 ms and the hand-shake between any two: at most 110 on an idle machine.
+        // There is a pause of 25 ms and a handshake between any two: at most 110 on an idle machine.
         assert!((2..130).contains(&made), "{made} connections in 3 s");
         proxy.rewrite("polled", "polled");
         holder.unlock().await.unwrap();
@@ -225,9 +228,9 @@ async fn b2_nonsense_from_the_server_is_no_reason_to_hammer_it() {
     .await;
 }
 
-/// B5: a user who may not PING was reconnected for ever.
+/// B5: a client whose user may not PING reconnected again and again.
 #[tokio::test]
-async fn b5_a_refused_ping_is_an_answer() {
+async fn b5_a_refused_ping_counts_as_an_answer() {
     on_a_server(async |server| {
         let mut redis = server.connection().await;
         let user = ["SETUSER", "mute", "on", ">secret", "~*", "&*", "+@all", "-ping"];
@@ -237,14 +240,14 @@ async fn b5_a_refused_ping_is_an_answer() {
         let client = LockClient::builder().operation_timeout(brief).connect(url).await.unwrap();
         let before = server.connections().await;
         tokio::time::sleep(8 * brief).await;
-        // `connections` makes one itself each time.
+        // `connections` makes one itself on each call.
         assert_eq!(server.connections().await - before, 1);
         client.close().await.unwrap();
     })
     .await;
 }
 
-/// Nothing that the server pushes arrives.
+/// All pushes are lost, so only polls find a grant.
 #[cfg(feature = "embedded")]
 struct NoPushes;
 
@@ -255,8 +258,8 @@ impl fairlock::simulation::Faults for NoPushes {
     }
 }
 
-/// S2, by the simulator: a grant found by a poll was relied on for longer than the lease that was
-/// asked for, while a confirmation that sets that lease could still be under way.
+/// S2 (R5), by the simulator: a waiter relied on a grant that it found by a poll for longer than the lease it had
+/// asked for. A confirmation that sets the shorter lease could still be in flight.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn s2_a_grant_that_outlives_a_short_lease_is_not_relied_on() {
@@ -273,48 +276,48 @@ async fn s2_a_grant_that_outlives_a_short_lease_is_not_relied_on() {
     assert!(guard.valid_for() <= timing.operation_timeout, "{:?}", guard.valid_for());
     tokio::time::sleep(Duration::from_millis(60)).await;
     let left = one.lock("s2").status().await.unwrap().holder.unwrap().lease_left;
-    assert!(left <= timing.operation_timeout, "and the server is told soon: {left:?}");
+    assert!(left <= timing.operation_timeout, "the server has the shorter lease soon: {left:?}");
     assert_eq!(guard.lost().await, Loss::Expired);
 }
 
-/// S1, by the simulator: a pushed grant was trusted although its time was all but over, and the hold
-/// was lost before its first renewal could be answered.
+/// S1 (R7), by the simulator: a pushed grant was trusted although its time was nearly over, and the hold was lost
+/// before its first renewal could be answered.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn s1_a_grant_with_no_time_left_is_confirmed_first() {
     let timing = Timing { grant_ttl: Timing::default().poll_interval, ..Timing::default() };
-    let server = fairlock::simulation::server(Far);
+    let server = fairlock::simulation::server(SlowNetwork);
     let (one, other) = (timing.builder().embedded(&server).unwrap(), timing.builder().embedded(&server).unwrap());
     for early in 0..40 {
         let holder = one.lock("s1").lock().await.unwrap();
         let lock = other.lock("s1");
         let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
-        // Around the moment when a grant that lasts no longer than a poll interval can be trusted last.
+        // Close to the last moment at which a grant that lasts one poll interval can be trusted.
         tokio::time::sleep(timing.poll_interval - Duration::from_millis(early)).await;
         holder.unlock().await.unwrap();
         let guard = waiting.await.unwrap();
         tokio::time::sleep(timing.lease).await;
-        assert!(guard.is_valid(), "lost though the network was calm, {early} ms before the poll");
+        assert!(guard.is_valid(), "lost without any fault, {early} ms before the poll");
         guard.unlock().await.unwrap();
     }
 }
 
-/// A round trip of 10 ms.
+/// Requests and replies take 5 ms each.
 #[cfg(feature = "embedded")]
-struct Far;
+struct SlowNetwork;
 
 #[cfg(feature = "embedded")]
-impl fairlock::simulation::Faults for Far {
+impl fairlock::simulation::Faults for SlowNetwork {
     fn request(&self, _client: &str, _script: &str) -> Vec<fairlock::simulation::Delivery> {
-        let way = Duration::from_millis(5);
-        vec![fairlock::simulation::Delivery { request: way, reply: Some(way) }]
+        let delay = Duration::from_millis(5);
+        vec![fairlock::simulation::Delivery { request: delay, reply: Some(delay) }]
     }
 }
 
-/// M1, by the model's author: a view of a hold stayed valid when the last guard had gone, though the
-/// release was on its way and the next holder might be in.
+/// M1 (P1), by the model's author: a `Held` stayed valid after the last guard was dropped, although the release was
+/// in flight and the next owner could already hold the lock.
 #[tokio::test]
-async fn m1_a_view_is_not_valid_after_the_last_guard() {
+async fn m1_a_held_view_is_not_valid_after_the_last_guard() {
     on_each_store(async |store| {
         let client = store.connect(Timing::default()).await;
         let guard = client.lock("m1").lock().await.unwrap();
@@ -326,24 +329,24 @@ async fn m1_a_view_is_not_valid_after_the_last_guard() {
     .await;
 }
 
-/// M2, by the model's author: an unlock freed the lock, its answer was lost, and what the repeated
-/// request found and freed was a late copy of the acquire: the unlock said that the lock was lost.
+/// M2 (R1, R4), by the model's author: an unlock freed the lock and its reply was lost. A late copy of the acquire
+/// then took the lock again, the retried unlock freed that hold, and `unlock` answered `Lost` instead of `Freed`.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
-async fn m2_an_unlock_that_was_repeated_is_not_a_loss() {
+async fn m2_a_retried_unlock_is_not_a_loss() {
     let timing = Timing::default();
     let server = fairlock::simulation::server(LateCopy { releases: std::sync::atomic::AtomicU32::new(0) });
     let client = timing.builder().embedded(&server).unwrap();
     let guard = client.lock("m2").lock().await.unwrap();
     let unlock = tokio::spawn(guard.unlock());
     tokio::time::sleep(Duration::from_millis(100)).await;
-    // So it asks again while it still waits.
+    // The release is retried while `unlock` still waits for it.
     server.disconnect(client.id());
     assert_eq!(unlock.await.unwrap().unwrap(), fairlock::Unlocked::Freed);
     assert!(!client.lock("m2").is_locked().await.unwrap());
 }
 
-/// A second copy of each acquire comes when the first release has run, whose answer is lost.
+/// The reply to the first release is lost, and a second copy of each acquire arrives after it.
 #[cfg(feature = "embedded")]
 struct LateCopy {
     releases: std::sync::atomic::AtomicU32,
@@ -365,29 +368,29 @@ impl fairlock::simulation::Faults for LateCopy {
     }
 }
 
-/// W1, by reading the watchdog of all holds again: when max_hold was reached while a renewal was under way,
-/// nobody was left to tell of the loss.
+/// W1 (P8), by reading the watchdog: when max_hold was reached while a renewal was in flight, the loss was never
+/// reported.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
-async fn w1_max_hold_reached_during_a_renewal_is_told() {
+async fn w1_max_hold_reached_during_a_renewal_is_reported() {
     let timing = Timing::default();
     let server = fairlock::simulation::server(SlowRenewals);
     // The first renewal is sent at a third of the lease, before max_hold, and answered after it.
     let max_hold = timing.lease / 3 + Duration::from_millis(200);
     let client = timing.builder().max_hold(max_hold).embedded(&server).unwrap();
     let guard = client.lock("w1").lock().await.unwrap();
-    let told = tokio::time::timeout(3 * timing.lease, guard.lost()).await;
-    assert_eq!(told.expect("at its deadline"), Loss::Expired);
+    let loss = tokio::time::timeout(3 * timing.lease, guard.lost()).await;
+    assert_eq!(loss.expect("reported at its deadline"), Loss::Expired);
 }
 
-/// The answer to a renewal takes 600 ms.
+/// The reply to a renewal takes 600 ms.
 #[cfg(feature = "embedded")]
 struct SlowRenewals;
 
 #[cfg(feature = "embedded")]
 impl fairlock::simulation::Faults for SlowRenewals {
     fn request(&self, _client: &str, script: &str) -> Vec<fairlock::simulation::Delivery> {
-        let back = Duration::from_millis(if script == "renew" { 600 } else { 0 });
-        vec![fairlock::simulation::Delivery { reply: Some(back), ..fairlock::simulation::Delivery::AT_ONCE }]
+        let delay = Duration::from_millis(if script == "renew" { 600 } else { 0 });
+        vec![fairlock::simulation::Delivery { reply: Some(delay), ..fairlock::simulation::Delivery::AT_ONCE }]
     }
 }

@@ -1,4 +1,4 @@
-//! P7: a dead holder is replaced. P8: a holder is told when it lost the lock.
+//! P7: a dead holder is replaced. P8: a holder is told of its loss.
 
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,9 @@ async fn held(client: &LockClient) -> LockGuard {
     client.lock(NAME).lock().await.unwrap()
 }
 
-/// What the server says of the lease, which is when the holder is to be replaced.
+/// How long the lease still lasts on the server. P7 counts from its end.
 async fn lease_left(client: &LockClient) -> Duration {
-    client.lock(NAME).status().await.unwrap().holder.expect("somebody holds it").lease_left
+    client.lock(NAME).status().await.unwrap().holder.expect("there is a holder").lease_left
 }
 
 async fn p7_replaced_after(signal: Signal) {
@@ -32,16 +32,16 @@ async fn p7_replaced_after(signal: Signal) {
     let lock = client.lock(NAME);
     let waiting = tokio::spawn(async move { lock.lock().await });
     let lock = client.lock(NAME);
-    eventually("we wait", async || lock.status().await.unwrap().queue.len() == 1).await;
+    eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
 
     worker.signal(signal);
-    // A renewal that was on its way may still extend it; then there are no more.
+    // A renewal that is already in flight may still extend the lease. After it there are no more.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let asked = Instant::now();
     let allowed = lease_left(&client).await + Duration::from_millis(100);
     let guard = waiting.await.unwrap().unwrap();
     let took = asked.elapsed();
-    // 100 ms is the promise; what a loaded machine adds to it is bounded by the next poll.
+    // P7 promises lease + 100 ms. On a loaded machine that poll may come late; the next one bounds the delay.
     let load = Timing::default().poll_interval;
     assert!(took < allowed + load, "replaced after {took:?}; the lease had {allowed:?}");
     guard.unlock().await.unwrap();
@@ -57,8 +57,9 @@ async fn p7_a_stopped_holder_is_replaced_when_its_lease_ends() {
     limit(p7_replaced_after(Signal::SIGSTOP)).await;
 }
 
+/// R5: the local deadline counts from before the request was sent, so the holder needs no reply to know it.
 #[tokio::test]
-async fn p8_a_holder_that_was_stopped_past_its_lease_knows_it_without_any_network() {
+async fn p8_a_holder_that_was_stopped_past_its_lease_knows_it_without_the_network() {
     on_a_server(async |server| {
         let proxy = Proxy::start(server).await;
         let client = Timing::default().connect(&server.url()).await;
@@ -66,20 +67,20 @@ async fn p8_a_holder_that_was_stopped_past_its_lease_knows_it_without_any_networ
         worker.tell(&format!("lock {NAME} 1")).await;
         worker.expect("held 1").await;
         worker.signal(Signal::SIGSTOP);
-        // Nothing it sends or is sent from here on arrives.
+        // From here on nothing from or to the worker arrives.
         proxy.blackhole(true);
         held(&client).await.unlock().await.unwrap();
         worker.tell("valid 1").await;
         worker.signal(Signal::SIGCONT);
-        let mut said = [worker.hear().await, worker.hear().await];
-        said.sort();
-        assert_eq!(said, ["lost 1 Expired", "valid 1 false"]);
+        let mut lines = [worker.next_line().await, worker.next_line().await];
+        lines.sort();
+        assert_eq!(lines, ["lost 1 Expired", "valid 1 false"]);
     })
     .await;
 }
 
 #[tokio::test]
-async fn p8_the_local_deadline_tells_when_the_server_is_silent() {
+async fn p8_with_a_silent_server_the_loss_is_reported_at_the_local_deadline() {
     limit(async {
         let server = Server::start().await;
         let client = Timing::default().connect(&server.url()).await;
@@ -87,12 +88,12 @@ async fn p8_the_local_deadline_tells_when_the_server_is_silent() {
         let (token, until) = (guard.lost_token(), Instant::now() + guard.valid_for());
         server.pause();
         token.cancelled().await;
-        assert!(Instant::now() >= until, "not before its time");
+        assert!(Instant::now() >= until, "reported too early");
         assert!(!guard.is_valid() && guard.valid_for().is_zero());
         assert_eq!(guard.lost().await, Loss::Expired);
         server.resume();
         assert!(matches!(guard.unlock().await, Err(UnlockError::Lost(Loss::Expired))));
-        // R11: what it left behind is cleared, and the lock works.
+        // R11: the leave clears the lost hold on the server, and the lock can be taken.
         held(&client).await.unlock().await.unwrap();
         client.close().await.unwrap();
         server.assert_clean().await;
@@ -101,24 +102,24 @@ async fn p8_the_local_deadline_tells_when_the_server_is_silent() {
 }
 
 #[tokio::test]
-async fn p8_force_unlock_tells_the_holder_at_once() {
+async fn p8_force_unlock_is_reported_to_the_holder_at_once() {
     on_each_store(async |store| {
         let (client, other) = (store.connect(Timing::default()).await, store.connect(Timing::default()).await);
         let guard = held(&client).await;
         assert!(other.lock(NAME).force_unlock().await.unwrap());
-        let told = tokio::time::timeout(Duration::from_secs(1), guard.lost()).await.expect("within a second");
-        assert_eq!(told, Loss::Forced);
+        let loss = tokio::time::timeout(Duration::from_secs(1), guard.lost()).await.expect("within a second");
+        assert_eq!(loss, Loss::Forced);
         assert!(matches!(guard.unlock().await, Err(UnlockError::Lost(Loss::Forced))));
-        assert!(!other.lock(NAME).force_unlock().await.unwrap(), "nobody holds it");
+        assert!(!other.lock(NAME).force_unlock().await.unwrap(), "it is free");
     })
     .await;
 }
 
-/// The hold ends on the server behind the holder's back: the next renewal tells.
-async fn p8_gone(server: &Server, ruin: impl AsyncFnOnce(&mut redis::aio::MultiplexedConnection)) {
+/// `change` ends the hold on the server without telling the client. The next renewal finds out.
+async fn p8_gone(server: &Server, change: impl AsyncFnOnce(&mut redis::aio::MultiplexedConnection)) {
     let client = Timing::default().connect(&server.url()).await;
     let guard = held(&client).await;
-    ruin(&mut server.connection().await).await;
+    change(&mut server.connection().await).await;
     assert_eq!(guard.lost().await, Loss::Gone);
     assert!(matches!(guard.unlock().await, Err(UnlockError::Lost(Loss::Gone))));
 }
@@ -150,7 +151,7 @@ async fn p8_loss_to_another_owner_in_the_hash() {
         p8_gone(server, async |redis| {
             redis::pipe()
                 .del(&key)
-                .hset_multiple(&key, &[("stranger:1", "1"), ("!attempt", "1"), ("!token", "1")])
+                .hset_multiple(&key, &[("another:1", "1"), ("!attempt", "1"), ("!token", "1")])
                 .pexpire(&key, 10_000)
                 .exec_async(redis)
                 .await
@@ -191,7 +192,7 @@ async fn a_fixed_lease_ends_by_itself_and_is_not_renewed() {
 }
 
 #[tokio::test]
-async fn a_fixed_lease_is_in_force_after_a_hand_over_too() {
+async fn a_fixed_lease_also_applies_after_a_hand_over() {
     on_each_store(async |store| {
         let timing = Timing::default();
         let client = store.connect(timing).await;
@@ -203,15 +204,16 @@ async fn a_fixed_lease_is_in_force_after_a_hand_over_too() {
         eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
         holder.unlock().await.unwrap();
         let guard = waiting.await.unwrap();
-        eventually("the grant becomes the asked lease", async || lease_left(&client).await > long / 2).await;
-        eventually("the guard knows", async || guard.valid_for() > long / 2).await;
+        // The grant lasts for grant_ttl only. The first renewal sets the lease that was asked for.
+        eventually("the server has the lease that was asked for", async || lease_left(&client).await > long / 2).await;
+        eventually("the guard has it too", async || guard.valid_for() > long / 2).await;
         guard.unlock().await.unwrap();
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_watched_hold_outlives_its_lease() {
+async fn a_renewed_hold_lasts_longer_than_its_lease() {
     on_each_store(async |store| {
         let timing = Timing::default();
         let client = store.connect(timing).await;
@@ -230,7 +232,7 @@ async fn max_hold_ends_the_renewal_of_a_leaked_guard() {
         let client = store.open(timing.builder().max_hold(timing.lease)).await;
         let leaked = held(&client).await;
         assert_eq!(leaked.lost().await, Loss::Expired);
-        // Others get it while the leaked guard still exists.
+        // The lock can be taken while the leaked guard still exists.
         held(&client).await.unlock().await.unwrap();
         drop(leaked);
     })

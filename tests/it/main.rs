@@ -1,4 +1,4 @@
-//! The promises of the design, each by its name, against real servers that the tests start and end.
+//! The promises of docs/design.md (P1 to P10), against real servers that the tests start and stop.
 
 mod api;
 mod bench;

@@ -72,7 +72,7 @@ async fn every_caller_is_served_and_no_hold_is_lost() {
 async fn a_request_whose_caller_gave_up_is_never_sent() {
     limit_to(Duration::from_secs(90), async {
         let server = Server::start().await;
-        let client = Timing::patient().connect(&server.url()).await;
+        let client = Timing::relaxed().connect(&server.url()).await;
         server.pause();
         let calls: Vec<_> = (0..2000)
             .map(|name| {

@@ -1,11 +1,13 @@
-//! Each script by itself, on a real server and on the embedded one: state before, call, reply, state
-//! after; and each call once more. How rows are written: bench.rs.
+//! Each script by itself, on a real server and on the embedded one: state before, call, reply, state after, and
+//! the same call once more. bench.rs says how rows are written.
 
 use redis::Value;
 
 use crate::bench::{Bench, KINDS, Row, assert_fits, check, flatten, key, shape};
 use crate::support::{Server, limit};
 
+/// R1: a retry gets the same answer. R2: a late one is refused. R3: so is a copy after the leave (`left`). R6: a free
+/// lock goes to the waiters first.
 #[tokio::test]
 async fn acquire_rows() {
     let held = "lock c:1=1 !attempt=5 !token=T !label=L";
@@ -19,7 +21,7 @@ async fn acquire_rows() {
             again: "held T 1 * 0",
         },
         Row {
-            what: "free, and not willing to wait",
+            what: "free, without waiting",
             before: &[],
             call: "acquire wait=0",
             reply: "held T 1 10000 0",
@@ -59,7 +61,7 @@ async fn acquire_rows() {
             again: "busy 0",
         },
         Row {
-            what: "free, somebody waits: it is his",
+            what: "free, another waits: it is granted to the waiter",
             before: &["waits d:1:2"],
             call: "acquire wait=0",
             reply: "busy 0",
@@ -67,7 +69,7 @@ async fn acquire_rows() {
             again: "busy 0",
         },
         Row {
-            what: "free, somebody waits: queued behind",
+            what: "free, others wait: queued behind them",
             before: &["waits d:1:2", "waits e:1:3"],
             call: "acquire",
             reply: "queued T * 0",
@@ -75,7 +77,7 @@ async fn acquire_rows() {
             again: "queued T * 0",
         },
         Row {
-            what: "free, only the dead wait",
+            what: "free, only dead tickets wait",
             before: &["dead d:1:2", "dead e:1:3"],
             call: "acquire wait=0",
             reply: "held T 1 10000 0",
@@ -83,7 +85,7 @@ async fn acquire_rows() {
             again: "held T 1 * 0",
         },
         Row {
-            what: "free, who waits cannot be reached: passed over, still first",
+            what: "free, the first waiter is unreachable: passed over, still first",
             before: &["waits x:1:2"],
             call: "acquire wait=0",
             reply: "held T 1 10000 0",
@@ -91,7 +93,7 @@ async fn acquire_rows() {
             again: "held T 1 * 0",
         },
         Row {
-            what: "a retry of one that is queued and first",
+            what: "a retry by the first waiter",
             before: &["waits c:1:5", "waits d:1:2"],
             call: "acquire",
             reply: "held T 1 10000 0",
@@ -107,7 +109,7 @@ async fn acquire_rows() {
             again: "full 1",
         },
         Row {
-            what: "full of the dead",
+            what: "full of dead tickets",
             before: &["held d:1 2 7", "dead d:2:3"],
             call: "acquire max_waiters=1",
             reply: "queued 7 * 0",
@@ -116,23 +118,23 @@ async fn acquire_rows() {
         },
         Row { what: "late", before: &[], call: "acquire not_after=+-1", reply: "late", after: "", again: "late" },
         Row {
-            what: "after it has left",
-            before: &["left c:1 5"],
+            what: "a late copy after its own leave",
+            before: &["tombstone c:1 5"],
             call: "acquire",
             reply: "left",
-            after: "left c:1=5",
+            after: "tombstone c:1=5",
             again: "left",
         },
         Row {
-            what: "an earlier attempt has left",
-            before: &["left c:1 4"],
+            what: "after the leave of an earlier attempt",
+            before: &["tombstone c:1 4"],
             call: "acquire",
             reply: "held T 1 10000 0",
-            after: "lock c:1=1 !attempt=5 !token=T !label=L | left c:1=4",
+            after: "lock c:1=1 !attempt=5 !token=T !label=L | tombstone c:1=4",
             again: "held T 1 * 0",
         },
         Row {
-            what: "a late copy from before the present hold",
+            what: "a late copy from before the current hold",
             before: &["held c:1 6 7"],
             call: "acquire",
             reply: "stale",
@@ -140,7 +142,7 @@ async fn acquire_rows() {
             again: "stale",
         },
         Row {
-            what: "its own earlier hold is over by its own word",
+            what: "a first hold ends the owner's earlier one",
             before: &["held c:1 4 7"],
             call: "acquire",
             reply: "held T 1 10000 0",
@@ -148,7 +150,7 @@ async fn acquire_rows() {
             again: "held T 1 * 0",
         },
         Row {
-            what: "its own earlier hold goes to those who wait first",
+            what: "a first hold ends the owner's earlier one, and the waiters are served first",
             before: &["held c:1 4 7", "waits d:1:2"],
             call: "acquire",
             reply: "queued T * 0",
@@ -199,11 +201,13 @@ async fn acquire_rows() {
     limit(check(&rows)).await;
 }
 
+/// R8: a poll renews the caller's tickets first and then passes a free lock on. It answers only for tickets that are
+/// not simply queued.
 #[tokio::test]
 async fn poll_rows() {
     let rows = [
         Row {
-            what: "nothing to ask for",
+            what: "without tickets",
             before: &[],
             call: "poll",
             reply: "polled 0 T -2 ",
@@ -219,7 +223,7 @@ async fn poll_rows() {
             again: "polled 0 7 * c:1:5",
         },
         Row {
-            what: "granted before: now with its full lease",
+            what: "granted before: it gets its full lease",
             before: &["held c:1 5 7", "PEXPIRE lock 1000"],
             call: "poll tickets=c:1:5",
             reply: "polled 0 7 *  1 granted 7 10000",
@@ -227,7 +231,7 @@ async fn poll_rows() {
             again: "polled 0 7 *  1 granted 7 *",
         },
         Row {
-            what: "the lease ran out: passed on to the one who asks",
+            what: "the lease has ended: granted to the caller",
             before: &["waits c:1:5", "waits d:1:6"],
             call: "poll tickets=c:1:5",
             reply: "polled 0 T * d:1:6 1 granted T 10000",
@@ -235,7 +239,7 @@ async fn poll_rows() {
             again: "polled 0 T * d:1:6 1 granted T *",
         },
         Row {
-            what: "the lease ran out: passed on to one who is earlier",
+            what: "the lease has ended: granted to an earlier waiter",
             before: &["waits d:1:6", "waits c:1:5"],
             call: "poll tickets=c:1:5",
             reply: "polled 0 T * c:1:5",
@@ -243,7 +247,7 @@ async fn poll_rows() {
             again: "polled 0 T * c:1:5",
         },
         Row {
-            what: "who asks is alive, even past its deadline",
+            what: "the caller is alive, even past its deadline",
             before: &["dead c:1:5"],
             call: "poll tickets=c:1:5",
             reply: "polled 0 T *  1 granted T 10000",
@@ -251,7 +255,7 @@ async fn poll_rows() {
             again: "polled 0 T *  1 granted T *",
         },
         Row {
-            what: "several at once, each by itself",
+            what: "several tickets",
             before: &["held d:1 2 7", "waits c:1:5", "waits c:2:6"],
             call: "poll tickets=c:1:5,c:9:9,c:2:6",
             reply: "polled 0 7 * c:1:5 2 unknown  0",
@@ -259,7 +263,7 @@ async fn poll_rows() {
             again: "polled 0 7 * c:1:5 2 unknown  0",
         },
         Row {
-            what: "the list has lost it",
+            what: "a ticket without an entry in the list",
             before: &["ZADD deadlines 99999999999999 c:1:5", "PEXPIRE deadlines 9000"],
             call: "poll tickets=c:1:5",
             reply: "polled 0 T -2  1 unknown  0",
@@ -267,7 +271,7 @@ async fn poll_rows() {
             again: "polled 0 T -2  1 unknown  0",
         },
         Row {
-            what: "the dead go, the unreachable stay in their order",
+            what: "dead tickets are removed, unreachable ones keep their order",
             before: &["dead d:1:2", "waits x:1:3", "dead d:2:4", "waits x:2:5", "waits d:3:6", "waits d:4:7"],
             call: "poll",
             reply: "polled 0 T * x:1:3",
@@ -278,10 +282,19 @@ async fn poll_rows() {
     limit(check(&rows)).await;
 }
 
+/// R3: it removes the ticket and writes a tombstone. R4: it never ends a later attempt. R6: it passes on what it
+/// frees.
 #[tokio::test]
 async fn leave_rows() {
     let rows = [
-        Row { what: "not there", before: &[], call: "leave", reply: "gone  0", after: "", again: "gone  0" },
+        Row {
+            what: "neither queued nor holding",
+            before: &[],
+            call: "leave",
+            reply: "gone  0",
+            after: "",
+            again: "gone  0",
+        },
         Row {
             what: "queued",
             before: &["held d:1 2 7", "waits d:2:3", "waits c:1:5", "waits d:3:6"],
@@ -307,11 +320,11 @@ async fn leave_rows() {
             again: "gone  0",
         },
         Row {
-            what: "held from before, and a copy may be under way",
+            what: "held since an earlier attempt, and a copy may be in flight",
             before: &["held c:1 4 7"],
             call: "leave copies_until=+2000",
             reply: "freed 7 0",
-            after: "left c:1=5",
+            after: "tombstone c:1=5",
             again: "gone  0",
         },
         Row {
@@ -319,19 +332,19 @@ async fn leave_rows() {
             before: &["held c:1 6 7"],
             call: "leave copies_until=+2000",
             reply: "gone  0",
-            after: "lock c:1=1 !attempt=6 !token=7 !label=L | left c:1=5",
+            after: "lock c:1=1 !attempt=6 !token=7 !label=L | tombstone c:1=5",
             again: "gone  0",
         },
         Row {
             what: "a greater tombstone stays",
-            before: &["left c:1 9"],
+            before: &["tombstone c:1 9"],
             call: "leave copies_until=+2000",
             reply: "gone  0",
-            after: "left c:1=9",
+            after: "tombstone c:1=9",
             again: "gone  0",
         },
         Row {
-            what: "no copy can come any more: no tombstone",
+            what: "all copies are refused by now: no tombstone",
             before: &["waits c:1:5"],
             call: "leave copies_until=+-1",
             reply: "gone  0",
@@ -350,6 +363,7 @@ async fn leave_rows() {
     limit(check(&rows)).await;
 }
 
+/// R4: it compares owner and token, creates nothing, and only extends.
 #[tokio::test]
 async fn renew_rows() {
     let held = "lock c:1=1 !attempt=5 !token=7 !label=L";
@@ -386,16 +400,17 @@ async fn renew_rows() {
             bench.command("FLUSHALL").await;
             bench.prepare("held c:1 5 7").await;
             bench.call("renew token=7 lease=500").await;
-            assert!(bench.ttl("lock").await > 5000, "never shorter by itself");
+            assert!(bench.ttl("lock").await > 5000, "a renewal never shortens the lease");
             bench.call("renew token=7 lease=500 only=4").await;
-            assert!(bench.ttl("lock").await > 5000, "nor after a later request of the owner");
+            assert!(bench.ttl("lock").await > 5000, "also not with `only`, after a later request of the owner");
             assert_eq!(bench.call("renew token=7 lease=500 only=5").await, "renewed 500");
-            assert!(bench.ttl("lock").await <= 500, "but by the attempt itself");
+            assert!(bench.ttl("lock").await <= 500, "but it does for the attempt in `only`");
         }
     })
     .await;
 }
 
+/// R1: it sets the count and never subtracts, so a retry changes nothing. R3, R4 and R6 as for leave.
 #[tokio::test]
 async fn release_rows() {
     let rows = [
@@ -408,7 +423,7 @@ async fn release_rows() {
             again: "gone  0",
         },
         Row {
-            what: "the last hold, somebody waits",
+            what: "the last hold, others wait",
             before: &["held c:1 4 7", "waits d:2:3", "waits e:1:6"],
             call: "release token=7",
             reply: "freed 7 0",
@@ -424,7 +439,7 @@ async fn release_rows() {
             again: "gone  0",
         },
         Row {
-            what: "the last hold, the first in line cannot be told",
+            what: "the last hold, the first in line is unreachable",
             before: &["held c:1 4 7", "waits x:1:2", "waits d:2:3", "waits x:2:4"],
             call: "release token=7",
             reply: "freed 7 0",
@@ -432,7 +447,7 @@ async fn release_rows() {
             again: "gone  0",
         },
         Row {
-            what: "the last hold, only those wait who are dead or cannot be told",
+            what: "the last hold, all waiters are dead or unreachable",
             before: &["held c:1 4 7", "waits x:1:2", "dead d:2:3"],
             call: "release token=7",
             reply: "freed 7 0",
@@ -472,7 +487,7 @@ async fn release_rows() {
             again: "gone  0",
         },
         Row {
-            what: "what came back under another token goes too",
+            what: "a late copy of the acquire took the lock again, with another token: freed too",
             before: &["held c:1 4 8"],
             call: "release token=7",
             reply: "freed 8 0",
@@ -480,7 +495,7 @@ async fn release_rows() {
             again: "gone  0",
         },
         Row {
-            what: "a free lock is nobody's to unlock",
+            what: "the lock is free",
             before: &[],
             call: "release token=7",
             reply: "gone  0",
@@ -488,7 +503,7 @@ async fn release_rows() {
             again: "gone  0",
         },
         Row {
-            what: "somebody else's",
+            what: "another owner has the lock",
             before: &["held d:1 4 7"],
             call: "release token=7",
             reply: "gone  0",
@@ -496,15 +511,15 @@ async fn release_rows() {
             again: "gone  0",
         },
         Row {
-            what: "a ghost of the acquire is in the queue, and a copy may come",
+            what: "a late copy of the acquire is in the queue, and another may come",
             before: &["held d:1 9 7", "waits c:1:4"],
             call: "release token=7 entry=c:1:4/L copies_until=+2000",
             reply: "gone  0",
-            after: "lock d:1=1 !attempt=9 !token=7 !label=L | left c:1=5",
+            after: "lock d:1=1 !attempt=9 !token=7 !label=L | tombstone c:1=5",
             again: "gone  0",
         },
         Row {
-            what: "found free: passed on",
+            what: "the lock is found free: passed on",
             before: &["waits d:2:3"],
             call: "release token=7",
             reply: "gone  0",
@@ -539,7 +554,7 @@ async fn force_unlock_rows() {
     limit(async {
         for mut bench in Bench::each().await {
             bench.check(&rows).await;
-            // With a waiter the second run ends the waiter's hold: that is why nobody repeats it.
+            // With a waiter, a second run ends the waiter's hold. That is why the client never retries it.
             bench.command("FLUSHALL").await;
             bench.prepare("held c:1 2 7").await;
             bench.prepare("waits d:1:5").await;
@@ -596,12 +611,12 @@ async fn grants_and_revocations_are_published_to_the_client() {
     use futures::StreamExt;
     limit(async {
         let mut bench = Bench::on(Server::start().await).await;
-        let mut heard = redis::Client::open(bench.server().url()).unwrap().get_async_pubsub().await.unwrap();
-        heard.subscribe("fairlock:wake:d").await.unwrap();
+        let mut subscribed = redis::Client::open(bench.server().url()).unwrap().get_async_pubsub().await.unwrap();
+        subscribed.subscribe("fairlock:wake:d").await.unwrap();
         bench.prepare("held c:1 4 7").await;
         bench.prepare("waits d:1:5").await;
         bench.call("release token=7").await;
-        let mut messages = heard.on_message();
+        let mut messages = subscribed.on_message();
         let mut next = async || messages.next().await.unwrap().get_payload::<String>().unwrap();
         let grant = next().await;
         let words: Vec<_> = grant.split(' ').collect();
@@ -612,6 +627,7 @@ async fn grants_and_revocations_are_published_to_the_client() {
     .await;
 }
 
+/// P6: otherwise a frozen waiter could be granted the lock just before its deadline, and cost a whole grant_ttl more.
 #[tokio::test]
 async fn p6_a_grant_never_outlives_its_tickets_own_deadline() {
     limit(async {
@@ -632,11 +648,12 @@ async fn p6_a_grant_never_outlives_its_tickets_own_deadline() {
 }
 
 #[tokio::test]
-async fn p6_many_dead_take_several_bounded_calls() {
+async fn p6_many_dead_tickets_take_several_bounded_calls() {
     limit(async {
         for mut bench in Bench::each().await {
             many(&mut bench, "d", 3000, -1000).await;
             bench.prepare("waits e:1:9999").await;
+            // One call clears 64.
             for _ in 0..3000 / 64 {
                 assert_fits("more to do", "reply", &bench.call("poll").await, "polled 1 T -2 *");
             }
@@ -647,7 +664,8 @@ async fn p6_many_dead_take_several_bounded_calls() {
     .await;
 }
 
-/// Review A3: `acquire` took the lock past a live waiter beyond 1024 whom nobody could reach.
+/// Review A3: `acquire` took a free lock although a live waiter stood in the queue, behind 1024 unreachable ones.
+/// One call looks at no more than those.
 #[tokio::test]
 async fn p3_nobody_overtakes_beyond_the_bound_of_one_call() {
     limit(async {
@@ -656,14 +674,14 @@ async fn p3_nobody_overtakes_beyond_the_bound_of_one_call() {
             bench.prepare("waits e:1:9999").await;
             assert_eq!(bench.call("acquire wait=0").await, "busy 0");
             assert_fits("queued", "reply", &bench.call("acquire max_waiters=5000").await, "queued T -2 0");
-            // Who asks for itself beyond the bound keeps its place.
+            // A poll of a waiter beyond that bound keeps its ticket.
             assert_fits("kept", "reply", &bench.call("poll tickets=c:1:5").await, "polled 0 T -2 x:1:0");
         }
     })
     .await;
 }
 
-/// Review B3, B4: the list grew with those who had been there, not with the living.
+/// Review B3, B4: the list grew with the number of all tickets there had been, not with the living ones.
 #[tokio::test]
 async fn the_queue_stays_in_proportion_to_the_living() {
     limit(async {
@@ -678,7 +696,7 @@ async fn the_queue_stays_in_proportion_to_the_living() {
             let list = length(bench.command("LLEN queue").await);
             assert!(list <= 130, "{list} entries for one living");
 
-            // Generations of dead waiters under a long hold.
+            // Waiters come and die, fifty at a time, while the lock is held.
             bench.command("DEL queue").await;
             bench.command("DEL deadlines").await;
             for generation in 0..20 {
@@ -697,7 +715,7 @@ async fn the_queue_stays_in_proportion_to_the_living() {
     .await;
 }
 
-/// Tickets `client:1:0…`, all with one deadline, from now.
+/// Adds tickets `client:1:0` and so on, all with the same deadline, in ms from now.
 async fn many(bench: &mut Bench, client: &str, count: i64, deadline: i64) {
     let deadline = bench.now().await + deadline;
     for seq in 0..count {
@@ -715,7 +733,7 @@ async fn a_tombstone_lives_past_the_last_copy_and_never_gets_shorter() {
             bench.call("leave copies_until=+5000").await;
             let ttl = bench.ttl("tombstone:c:1").await;
             assert!((5000..=6000).contains(&ttl), "{ttl}");
-            // Review A7: a later leave with an earlier bound cut it.
+            // Review A7: a later leave with an earlier `copies_until` shortened it.
             bench.call("leave copies_until=+100").await;
             assert!(bench.ttl("tombstone:c:1").await > 4000);
         }
@@ -723,7 +741,8 @@ async fn a_tombstone_lives_past_the_last_copy_and_never_gets_shorter() {
     .await;
 }
 
-/// Review B6, and the bug that `p3_the_waiters_of_a_killed_process` found.
+/// P10: a list that is trimmed to nothing and filled again has no TTL. Review B6, and a bug that the test
+/// `p3_the_waiters_of_a_killed_process_cost_the_others_nothing` found.
 #[tokio::test]
 async fn a_queue_that_is_trimmed_keeps_its_time_to_live() {
     limit(async {
@@ -740,7 +759,7 @@ async fn a_queue_that_is_trimmed_keeps_its_time_to_live() {
         bench.call("leave owner=d:9 entry=d:9:9/L").await;
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         assert_fits(
-            "it is still there",
+            "the list without a TTL is still there",
             "queue",
             &flatten(bench.command("LRANGE queue 0 -1").await).join(" "),
             "x:1:3/L",
@@ -749,13 +768,13 @@ async fn a_queue_that_is_trimmed_keeps_its_time_to_live() {
     .await;
 }
 
-/// Found by the simulator, seed 1882455091970145: among clients with different settings the list
-/// expired before the sorted set, and whoever was in that alone waited without a place.
+/// Found by the simulator, seed 1882455091970145: with clients of different settings the list expired before the
+/// sorted set. A waiter whose ticket was only in the sorted set was told "queued" and never served.
 #[tokio::test]
 async fn the_keys_of_a_queue_expire_together() {
     limit(async {
         for mut bench in Bench::each().await {
-            // A client that keeps its queue for long, dead tickets of its own, and one that does not.
+            // One client with a long waiter_ttl and tickets that have left, and one with a short waiter_ttl.
             bench.prepare("held c:1 4 7").await;
             for call in [
                 "acquire owner=d:1 seq=5 waiter_ttl=60000",
@@ -774,7 +793,7 @@ async fn the_keys_of_a_queue_expire_together() {
             }
             let ttl = bench.ttl("queue").await;
             assert!(ttl > 60_000, "{ttl}");
-            // Only a dead ticket is left in the list, and a new one makes the sorted set anew.
+            // The sorted set is gone and the list still has entries: a new ticket creates the sorted set again.
             bench.command("DEL deadlines").await;
             bench.call("acquire owner=e:2 seq=8 waiter_ttl=5000").await;
             for kind in ["queue", "deadlines"] {
@@ -809,7 +828,7 @@ async fn a_wrong_type_names_its_key_and_changes_nothing() {
                     }
                     bench.command(&format!("DEL {kind}")).await;
                     bench.prepare(&format!("foreign {kind}")).await;
-                    // A try on a lock that somebody holds needs nothing else, and may say so.
+                    // Redis does not roll back, so a script must read every key before its first write.
                     let before = bench.dump().await;
                     let error = bench.try_call(call).await.expect_err(&format!("{call} with a foreign {kind}"));
                     assert_eq!(error.code, "WRONGTYPE", "{call} {kind}: {error:?}");
@@ -823,10 +842,10 @@ async fn a_wrong_type_names_its_key_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn nonsense_in_place_of_tokens_is_refused_and_changes_nothing() {
+async fn a_token_that_is_no_number_is_refused_and_changes_nothing() {
     limit(async {
         for mut bench in Bench::each().await {
-            for (spoil, calls) in [
+            for (damage, calls) in [
                 ("SET tokens nonsense", ["acquire", "poll tickets=c:1:5", "force_unlock"].as_slice()),
                 ("SET tokens 99999999999999999999", &["acquire", "poll", "force_unlock"]),
                 ("HSET lock c:9 1 !token nonsense", &["acquire", "poll"]),
@@ -834,11 +853,11 @@ async fn nonsense_in_place_of_tokens_is_refused_and_changes_nothing() {
                 for call in calls {
                     bench.command("FLUSHALL").await;
                     bench.prepare("waits d:2:3").await;
-                    bench.command(spoil).await;
+                    bench.command(damage).await;
                     let before = bench.dump().await;
                     let error = bench.try_call(call).await.expect_err(call);
-                    assert!(error.text.contains("fairlock: the key"), "{spoil}, {call}: {error:?}");
-                    assert!(bench.dump().await == before, "{spoil}, {call} changed something");
+                    assert!(error.text.contains("fairlock: the key"), "{damage}, {call}: {error:?}");
+                    assert!(bench.dump().await == before, "{damage}, {call} changed something");
                 }
             }
         }
@@ -868,6 +887,7 @@ async fn p2_the_next_token_is_above_the_clock_and_the_stored_one() {
 const EVERY_CALL: [&str; 7] =
     ["acquire", "poll tickets=c:1:5", "renew token=7", "release token=7", "leave", "force_unlock", "inspect"];
 
+/// The scripts have the flag allow-oom, so that a full server can still free locks.
 #[tokio::test]
 async fn a_full_server_runs_every_script() {
     limit(async {

@@ -1,4 +1,4 @@
-//! `rediss://`, against a server with a certificate of its own.
+//! `rediss://`, against a server with a self-signed certificate.
 
 use fairlock::ConnectError;
 
@@ -36,7 +36,7 @@ async fn rediss_works_with_a_root_certificate_and_not_without() {
         guard.unlock().await.unwrap();
         client.close().await.unwrap();
 
-        let error = Timing::default().builder().connect(&url).await.expect_err("nobody vouches for it");
+        let error = Timing::default().builder().connect(&url).await.expect_err("its certificate is not trusted");
         assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
     })
     .await;

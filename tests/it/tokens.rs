@@ -1,4 +1,4 @@
-//! P2: tokens strictly grow for each lock name, whatever happens in between.
+//! P2: tokens strictly grow for each lock name, also over expiry, force, lost data and restarts.
 
 use fairlock::{FairLock, owner};
 use tokio::sync::mpsc;
@@ -18,21 +18,22 @@ async fn next(lock: &FairLock) -> u64 {
 async fn p2_tokens_grow_over_ten_thousand_acquisitions() {
     on_each_store(async |store| {
         let client = store.connect(Timing::default()).await;
-        // Half by hand-over, half by taking it free. Told while held, so the order is that of holding.
-        let (tell, mut told) = mpsc::unbounded_channel();
+        // With four tasks some acquisitions are hand-overs, some find the lock free. Each token is sent while
+        // the lock is held, so they arrive in the order of the holds.
+        let (sender, mut tokens) = mpsc::unbounded_channel();
         for _ in 0..4 {
-            let (lock, tell) = (client.lock(NAME), tell.clone());
+            let (lock, sender) = (client.lock(NAME), sender.clone());
             tokio::spawn(async move {
                 for _ in 0..2500 {
                     let guard = lock.lock().await.unwrap();
-                    tell.send(guard.token()).unwrap();
+                    sender.send(guard.token()).unwrap();
                     guard.unlock().await.unwrap();
                 }
             });
         }
-        drop(tell);
+        drop(sender);
         let (mut last, mut count) = (0, 0);
-        while let Some(token) = told.recv().await {
+        while let Some(token) = tokens.recv().await {
             assert!(token > last, "{token} after {last}");
             (last, count) = (token, count + 1);
         }
@@ -43,7 +44,7 @@ async fn p2_tokens_grow_over_ten_thousand_acquisitions() {
 }
 
 #[tokio::test]
-async fn p2_tokens_grow_over_everything_that_ends_a_hold() {
+async fn p2_tokens_grow_after_each_way_to_end_a_hold() {
     on_each_store(async |store| {
         let timing = Timing::default();
         let client = store.connect(timing).await;
@@ -71,7 +72,7 @@ async fn p2_tokens_grow_over_everything_that_ends_a_hold() {
 }
 
 #[tokio::test]
-async fn p2_tokens_grow_over_what_strangers_do_to_the_stored_one() {
+async fn p2_tokens_grow_when_the_stored_one_is_deleted_or_ahead_of_the_clock() {
     on_a_server(async |server| {
         let lock = Timing::default().connect(&server.url()).await.lock(NAME);
         let mut redis = server.connection().await;
@@ -80,7 +81,7 @@ async fn p2_tokens_grow_over_what_strangers_do_to_the_stored_one() {
         redis::cmd("DEL").arg(&key).exec_async(&mut redis).await.unwrap();
         assert!(next(&lock).await > before);
 
-        // As after a jump of the server's clock to the past: the stored token is ahead of it.
+        // R10: after the server's clock was set back, the stored token is ahead of it.
         let ahead = u64::MAX >> 12;
         redis::cmd("SET").arg(&key).arg(ahead).arg("PX").arg(60_000).exec_async(&mut redis).await.unwrap();
         assert_eq!((next(&lock).await, next(&lock).await), (ahead + 1, ahead + 2));
@@ -88,6 +89,7 @@ async fn p2_tokens_grow_over_what_strangers_do_to_the_stored_one() {
     .await;
 }
 
+/// R10: the stored token is lost, and the clock takes its place.
 #[tokio::test]
 async fn p2_tokens_grow_over_a_restart_without_data() {
     on_a_server(async |server| {

@@ -1,4 +1,4 @@
-//! The crates rslock and redis-lock, measured on command: the harness writes a line, this answers with one.
+//! Measures the crates rslock and redis-lock. The benchmark writes a command as a line, this answers with a line:
 //!
 //! `pairs LOCK COUNT` -> the median time of a lock and its unlock, in nanoseconds
 //! `compete LOCK TASKS HOLD_US RUN_MS` -> the longest wait in nanoseconds, then the acquisitions of each task
@@ -10,17 +10,17 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Far longer than any hold here, so that no lock expires in a run.
 const LEASE: Duration = Duration::from_secs(30);
-/// Both crates look again after a pause; with their own defaults (200 ms, 1 s) they would mostly sleep.
+/// Both crates retry after a pause. With their defaults (200 ms, 1 s) they would mostly sleep.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// One thread, as the harness has.
+/// One thread, as in the benchmark itself.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcome<()> {
     let url = std::env::args().nth(1).ok_or("usage: fairlock-peers URL")?;
     let peers = Peers::connect(&url).await?;
     for line in std::io::stdin().lines() {
         let line = line?;
-        let answer = peers.obey(&line).await.unwrap_or_else(|error| format!("error {error}"));
+        let answer = peers.run(&line).await.unwrap_or_else(|error| format!("error {error}"));
         println!("{answer}");
         std::io::stdout().flush()?;
     }
@@ -49,14 +49,14 @@ impl Peers {
         let nodelay = redis_for_rslock::io::tcp::TcpSettings::default().set_nodelay(true);
         let info = format!("{url}?protocol=resp3").into_connection_info()?.set_tcp_settings(nodelay);
         let mut manager = rslock::LockManager::from_clients(vec![redis_for_rslock::Client::open(info)?]);
-        // It draws a whole number of milliseconds below this: 0 or 1.
+        // It pauses for a random whole number of milliseconds below this: 0 or 1.
         manager.set_retry(3, 2 * PAUSE);
         let client = redis_for_redis_lock::Client::open(format!("{url}?protocol=resp3"))?;
         redis_lock::setup(&client).await.map_err(|error| error.to_string())?;
         Ok(Self { rslock: Peer::Rslock(manager), redis_lock: Peer::RedisLock(client) })
     }
 
-    async fn obey(&self, line: &str) -> Outcome<String> {
+    async fn run(&self, line: &str) -> Outcome<String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             ["pairs", peer, count] => pairs(self.named(peer)?, count.parse()?).await,
@@ -116,7 +116,7 @@ async fn pairs(peer: Peer, count: usize) -> Outcome<String> {
     Ok(times.get(count / 2).ok_or("no pairs")?.to_string())
 }
 
-/// Every task takes the lock as often as it can until the time is up.
+/// All tasks take the lock as often as they can until the time is up.
 async fn compete(peer: Peer, tasks: usize, hold: Duration, run: Duration) -> Outcome<String> {
     let until = Instant::now() + run;
     let running: Vec<_> = (0..tasks).map(|_| tokio::spawn(compete_alone(peer.clone(), hold, until))).collect();
@@ -134,7 +134,7 @@ async fn compete_alone(peer: Peer, hold: Duration, until: Instant) -> Outcome<(u
     while Instant::now() < until {
         let asked = Instant::now();
         let guard = peer.lock("compete").await?;
-        // What is over only after the end still tells how long somebody had to wait.
+        // A wait that ends after the time is up is not counted as a hold, but it is a wait.
         longest = longest.max(asked.elapsed());
         count += u64::from(Instant::now() < until);
         tokio::time::sleep(hold).await;

@@ -1,4 +1,4 @@
-//! Very many waiters that stop where they are, their connection open, before one that lives.
+//! Many waiters that are stopped with their connections open, ahead of a live one.
 
 use std::time::{Duration, Instant};
 
@@ -32,25 +32,25 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// How long the living one waited, and the longest call.
+/// How long the live waiter waited, and the longest call.
 async fn round(bench: &mut Bench, settings: &Settings, waiters: u64) -> Outcome<(Duration, u64)> {
     let url = bench.server.url(Transport::Tcp);
     bench.admin.clear().await?;
-    let (holder, living) = (settings.connect(&url).await?, settings.connect(&url).await?);
+    let (holder, live) = (settings.connect(&url).await?, settings.connect(&url).await?);
     let ours = Ours(holder.lock("dead"));
     let guard = ours.lock().await?;
     let mut child = Child::client(&url, settings).await?;
     child.ask(&format!("wait dead {waiters}")).await?;
     wait_for_queue(&ours, waiters).await?;
-    let lock = living.lock("dead");
-    let living = tokio::spawn(async move { lock.lock().await.map(|guard| (Instant::now(), guard)) });
+    let lock = live.lock("dead");
+    let live = tokio::spawn(async move { lock.lock().await.map(|guard| (Instant::now(), guard)) });
     wait_for_queue(&ours, waiters + 1).await?;
     bench.admin.log_every_command().await?;
     child.freeze()?;
     let died = Instant::now();
     ours.unlock(guard).await?;
-    let got = tokio::time::timeout(Duration::from_secs(60), living).await;
-    let (got, guard) = got.map_err(|_| "the living waiter never got it")???;
+    let got = tokio::time::timeout(Duration::from_secs(60), live).await;
+    let (got, guard) = got.map_err(|_| "the live waiter never got the lock")???;
     let longest = bench.admin.logged_scripts().await?.iter().map(|call| call.micros).max();
     ours.unlock(guard).await?;
     child.end().await?;

@@ -1,4 +1,4 @@
-//! Who gets how much of a lock that sixteen tasks want all the time.
+//! How a lock is shared among sixteen tasks that take it all the time.
 
 use std::time::Duration;
 
@@ -49,14 +49,14 @@ fn row(name: &str, rounds: &[Shares], time: Duration) -> Outcome<Row> {
     Ok(Row::new(name, Transport::Tcp, "Jain", jain).note(note))
 }
 
-/// 1 when all have the same, 1/n when one has everything; 0 when nobody has anything.
+/// Jain's fairness index: 1 if all counts are equal, 1/n if one task has everything, 0 if all counts are 0.
 fn jain(counts: &[u64]) -> f64 {
     let sum: f64 = counts.iter().map(|count| *count as f64).sum();
     let squares: f64 = counts.iter().map(|count| (*count as f64).powi(2)).sum();
     if squares == 0.0 { 0.0 } else { sum * sum / (counts.len() as f64 * squares) }
 }
 
-/// Of the last round, most first: over many rounds luck would even out.
+/// The counts of the last round, largest first. A sum over the rounds would hide the differences.
 fn curve(name: &str, rounds: &[Shares]) -> Curve {
     let mut counts = rounds.last().map(|shares| shares.counts.clone()).unwrap_or_default();
     counts.sort_unstable_by(|one, other| other.cmp(one));

@@ -1,4 +1,4 @@
-//! A lock that goes from hand to hand: how long each takes, and how many there are in a second.
+//! Hand-offs of a lock: the time of each, and how many there are in a second.
 
 use fairlock::LockClient;
 
@@ -26,12 +26,12 @@ pub async fn latency(bench: &mut Bench) -> Outcome<()> {
     let mut curves = ["fairlock", "wake-and-retry", "floor: publish"].map(|name| (name, Vec::new()));
     for transport in [Transport::Tcp, Transport::Unix] {
         let url = bench.server.url(transport);
-        let mut hands = Hands::connect(&url).await?;
+        let mut contenders = Contenders::connect(&url).await?;
         for waiters in WAITERS {
             if !bench.mode.wants(&of_floor(waiters)) && !bench.mode.wants(&of_retry(waiters)) {
                 continue;
             }
-            let medians = hands.rounds(bench, transport, waiters).await?;
+            let medians = contenders.rounds(bench, transport, waiters).await?;
             if transport == Transport::Tcp {
                 for ((_, points), median) in curves.iter_mut().zip(medians) {
                     points.extend(median.map(|median| (waiters as f64, median)));
@@ -43,15 +43,15 @@ pub async fn latency(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// Those that are measured side by side.
-struct Hands {
+/// The locks that are compared.
+struct Contenders {
     ours: Ours,
     retry: Retry,
     floor: Publish,
     _client: LockClient,
 }
 
-impl Hands {
+impl Contenders {
     async fn connect(url: &str) -> Outcome<Self> {
         let client = LockClient::connect(url).await?;
         let (retry, floor) = (Retry::connect(url).await?, Publish::connect(url).await?);
@@ -67,7 +67,7 @@ impl Hands {
             floor.push(floor_p50(&mut self.floor, count).await?);
             ours.push(p50(&relay(&self.ours, waiters, count, Pace::Alone).await?.latency));
             retry.push(p50(&relay(&self.retry, waiters, count, Pace::Alone).await?.latency));
-            // What it costs is counted where nothing but hand-offs is done.
+            // The cost is measured in runs of their own, with hand-offs only.
             cost(bench, &self.ours, waiters, count, &mut our_cost).await?;
             cost(bench, &self.retry, waiters, count, &mut retry_cost).await?;
         }
@@ -87,15 +87,15 @@ async fn floor_p50(floor: &mut Publish, count: u64) -> Outcome<f64> {
     Ok(p50(&times))
 }
 
-/// Requests of those who queue again are part of it: each hand-off needs a lock call.
+/// The CPU cost of a hand-off. It includes the lock call of a task that queues again, because each hand-off needs one.
 async fn cost(bench: &mut Bench, lock: &impl Contender, waiters: u64, count: u64, cost: &mut Cost) -> Outcome<()> {
     let meter = Meter::begin(&mut bench.admin).await?;
     relay(lock, waiters, count, Pace::Flat).await?;
-    // The first and the last ones in line are handed on to beyond the count.
+    // The waiters that are left at the end get the lock too, beyond the count.
     meter.end(&mut bench.admin, count + waiters, cost).await
 }
 
-/// As fast as it goes, with many waiters and with two.
+/// Hand-offs a second, with many waiters and with two.
 pub async fn throughput(bench: &mut Bench) -> Outcome<()> {
     let (many, count) = bench.mode.pick((5000, 20_000), (500, 1000));
     let url = bench.server.url(Transport::Tcp);

@@ -1,4 +1,4 @@
-//! Very many locks that one client holds: whether it keeps them, and at what cost.
+//! Many locks held by one client: whether it keeps them, and at what cost.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub const NAMES: [&str; 4] = ["held-10000-lost", "held-10000-client", "held-1000
 
 pub async fn run(bench: &mut Bench) -> Outcome<()> {
     let count = 10_000;
-    // A whole round of renewals in each window: a third of the lease.
+    // In each window all locks are renewed once: it is a third of the lease.
     let (lease, windows) = bench.mode.pick((30, 6), (3, 5));
     let (lease, window) = (Duration::from_secs(lease), Duration::from_secs(lease / 3));
     let before = bench.admin.info("clients", "connected_clients").await?;
@@ -24,7 +24,7 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
     let lost = child.number("lost").await?;
     let on_server = bench.admin.run::<u64>(&["DBSIZE"]).await?;
     child.end().await?;
-    // A hash and a token for each; what the client believes is not enough.
+    // Each lock has two keys on the server, a hash and a token. This also counts losses that the client has missed.
     let lost = lost.max((2.0 * f64::from(count) - on_server as f64).max(0.0));
     let over = format!("{count} locks over {} s", use_of_cpu.time.as_secs());
     let [lost_name, client_name, redis_name, connections_name] = NAMES;

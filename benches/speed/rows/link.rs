@@ -1,10 +1,10 @@
-//! A hand-off over a link of 10 ms, in round trips of that link.
+//! A hand-off over a link with a round trip of 10 ms, compared with a PING over the same link.
 
 use std::time::{Duration, Instant};
 
 use fairlock::LockClient;
 
-use crate::baselines::{Hear, Retry, connect, ping};
+use crate::baselines::{MessageHandler, Retry, connect, ping};
 use crate::contender::{Ours, Pace, relay};
 use crate::measure::{Series, histogram, p50};
 use crate::proxy::Proxy;
@@ -21,7 +21,7 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
     let url = bench.server.url(transport);
     let client = LockClient::connect(&url).await?;
     let (ours, retry) = (Ours(client.lock("link")), Retry::connect(&url).await?);
-    let mut redis = connect(&url, Hear::nothing()).await?;
+    let mut redis = connect(&url, MessageHandler::none()).await?;
     let [mut pings, mut our_times, mut retry_times] = [const { Series(Vec::new()) }; 3];
     for _ in 0..bench.mode.rounds() {
         pings.push(ping_ms(&mut redis, count).await?);

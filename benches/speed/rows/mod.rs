@@ -1,4 +1,4 @@
-//! What is measured, group by group; the rows of a group share their rounds.
+//! What is measured. The rows of a group share their rounds.
 
 mod dead;
 mod fairness;
@@ -18,14 +18,14 @@ use crate::{Bench, Outcome};
 
 pub struct Group {
     pub what: &'static str,
-    /// Of the rows that it measures.
+    /// The names of its rows.
     pub names: Vec<String>,
     pub run: for<'a> fn(&'a mut Bench) -> LocalBoxFuture<'a, Outcome<()>>,
 }
 
 macro_rules! group {
-    ($what:literal, $room:ident :: $run:ident, $names:expr) => {
-        Group { what: $what, names: $names.into_iter().map(Into::into).collect(), run: |b| Box::pin($room::$run(b)) }
+    ($what:literal, $module:ident :: $run:ident, $names:expr) => {
+        Group { what: $what, names: $names.into_iter().map(Into::into).collect(), run: |b| Box::pin($module::$run(b)) }
     };
 }
 

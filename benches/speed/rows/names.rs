@@ -1,4 +1,4 @@
-//! Names that are used once: what Redis keeps of them.
+//! What Redis keeps of names that are used once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
     let note = format!("{count} names of 12 bytes");
     let row = Row::new("names-1000000", Transport::Tcp, "bytes a name", Series(vec![bytes]));
     bench.add(row.target(Target::AtMost(200.0)).note(note));
-    // A key for each name that was used, and no other.
+    // There must be one key for each name, and no other.
     let wrong = wrong + left.abs_diff(count);
     let row = Row::new("names-1000000-left", Transport::Tcp, "wrong keys", Series(vec![wrong as f64]));
     let note = format!("other than tokens with a TTL: {left} keys counted, {seen} looked at");
@@ -47,12 +47,12 @@ async fn use_once(client: &LockClient, count: u64) -> Outcome<()> {
         }
     });
     together(tasks).await?;
-    // The server's buffers shrink by and by.
+    // The server's buffers shrink after a while.
     tokio::time::sleep(Duration::from_secs(2)).await;
     Ok(())
 }
 
-/// How many keys were looked at, and how many of them are no token or have no TTL.
+/// How many keys were checked, and how many of them are not a token or have no TTL.
 async fn sample(bench: &mut Bench) -> Outcome<(u64, u64)> {
     let (mut cursor, mut seen, mut wrong) = ("0".to_owned(), 0, 0);
     for _ in 0..5 {

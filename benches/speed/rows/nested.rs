@@ -1,4 +1,4 @@
-//! Locks within a lock of the same owner: how many scripts each call is, and its time.
+//! Nested locks of one owner: how many scripts each call runs, and how long it takes.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// For a nested lock, and for its unlock.
+/// Scripts for a nested lock, and for its unlock.
 async fn count_scripts(bench: &mut Bench, lock: &FairLock, count: u64) -> Outcome<(f64, f64)> {
     let outer = lock.lock().await?;
     let begun = bench.admin.scripts_run().await?;

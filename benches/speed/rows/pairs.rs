@@ -1,10 +1,10 @@
-//! A lock that nobody else wants: one task, and many tasks on as many names.
+//! Locks without contention: one task, and many tasks with a name each.
 
 use std::time::Instant;
 
 use fairlock::{FairLock, LockClient};
 
-use crate::baselines::{Hear, Setnx, connect, ping};
+use crate::baselines::{MessageHandler, Setnx, connect, ping};
 use crate::contender::together;
 use crate::measure::{Cost, Meter, Series, histogram, micros, p50};
 use crate::peers::PEERS;
@@ -26,7 +26,7 @@ pub async fn alone(bench: &mut Bench) -> Outcome<()> {
 async fn one_task(bench: &mut Bench, transport: Transport, count: u64) -> Outcome<()> {
     let url = bench.server.url(transport);
     let (client, setnx) = (LockClient::connect(&url).await?, Setnx::connect(&url).await?);
-    let mut redis = connect(&url, Hear::nothing()).await?;
+    let mut redis = connect(&url, MessageHandler::none()).await?;
     let [mut ours, mut theirs, mut floor] = [const { Series(Vec::new()) }; 3];
     let [mut our_cost, mut their_cost] = [Cost::default(), Cost::default()];
     for _ in 0..bench.mode.rounds() {
@@ -60,7 +60,7 @@ async fn setnx_pairs(setnx: &Setnx, count: u64) -> Outcome<f64> {
     let mut times = histogram()?;
     for _ in 0..count {
         let begun = Instant::now();
-        let secret = setnx.try_lock("setnx").await?.ok_or("somebody has the SETNX lock")?;
+        let secret = setnx.try_lock("setnx").await?.ok_or("the SETNX lock is held")?;
         setnx.unlock("setnx", secret).await?;
         times.record(u64::try_from(begun.elapsed().as_nanos())?)?;
     }
@@ -78,7 +78,7 @@ async fn ping_pairs(redis: &mut redis::aio::MultiplexedConnection, count: u64) -
     Ok(p50(&times))
 }
 
-/// Ours beside each crate, in rounds of their own.
+/// Our lock and one other crate, in alternating rounds.
 async fn peer_rounds(bench: &mut Bench, peer: &'static str, count: u64) -> Outcome<()> {
     let client = LockClient::connect(bench.server.url(Transport::Tcp)).await?;
     let [mut ours, mut theirs] = [Series::default(), Series::default()];
@@ -120,7 +120,7 @@ fn curve(name: &str) -> Curve {
     Curve { name: name.to_owned(), points: Vec::new() }
 }
 
-/// Pairs a second and their cost, ours and theirs.
+/// Pairs a second and their CPU cost, for our lock and for SETNX.
 async fn rounds_of(bench: &mut Bench, client: &LockClient, setnx: &Setnx, tasks: u64) -> Outcome<[(Series, Cost); 2]> {
     let each = bench.mode.pick(40_000, 2000) / tasks.max(10);
     let mut both = [const { (Series(Vec::new()), Cost { client: Series(Vec::new()), redis: Series(Vec::new()) }) }; 2];
@@ -150,10 +150,10 @@ async fn our_tasks(client: &LockClient, tasks: u64, each: u64) -> Outcome<()> {
     let running = locks.map(|lock| async move {
         for number in 0..each {
             let begun = Instant::now();
-            // It happened on a busy machine: say when.
-            let said =
+            // Errors did happen on a busy machine, so the message says when.
+            let when =
                 |error| format!("{error}, {:?} after pair {number} of one in {tasks} tasks began", begun.elapsed());
-            pair(&lock).await.map_err(said)?;
+            pair(&lock).await.map_err(when)?;
         }
         Ok(())
     });
@@ -166,7 +166,7 @@ async fn setnx_tasks(setnx: &Setnx, tasks: u64, each: u64) -> Outcome<()> {
         let (setnx, name) = (setnx.clone(), format!("setnx:{number}"));
         async move {
             for _ in 0..each {
-                let secret = setnx.try_lock(&name).await?.ok_or("somebody has the SETNX lock")?;
+                let secret = setnx.try_lock(&name).await?.ok_or("the SETNX lock is held")?;
                 setnx.unlock(&name, secret).await?;
             }
             Ok(())

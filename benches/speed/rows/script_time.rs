@@ -1,4 +1,4 @@
-//! What each script takes the server while very many wait for one name: by the server's own log.
+//! How long the server takes for each script while many wait for one name, from the server's slow log.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,12 +26,12 @@ fn name(script: &str) -> String {
 pub async fn run(bench: &mut Bench) -> Outcome<()> {
     let (waiters, clients) = bench.mode.pick((100_000, 20), (2000, 2));
     let window = bench.mode.pick(Duration::from_secs(5), Duration::from_millis(1500));
-    // Long enough that everybody is in line before the first would be late, polls included.
+    // Long enough that all are queued before the first ticket expires, and that all polls get through.
     let poll_interval = bench.mode.pick(Duration::from_secs(2), Duration::from_secs(1));
     let settings = Settings {
         waiter_ttl: Duration::from_secs(60),
         poll_interval,
-        // Clients of so many have more to do than to answer at once; the row is about the server.
+        // With so many waiters the clients are slow. This row is about the server.
         operation_timeout: Duration::from_secs(20),
         max_waiters: 200_000,
         ..Settings::default()
@@ -58,20 +58,21 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
     for child in children {
         child.end().await?;
     }
-    // The holder, and those that are on their way back into the queue, do not wait.
+    // The holder does not wait, nor do the tasks that are about to queue again.
     if still < waiters * 99 / 100 {
         return Err(format!("only {still} waited at the end").into());
     }
     tally.rows(bench, still)
 }
 
-/// The waiters hand the lock on meanwhile, which is acquire, release, renew and poll.
+/// Calls what runs the other scripts. Meanwhile the waiters hand the lock on, which runs acquire, release, renew and
+/// poll.
 async fn use_every_script(lock: &FairLock, window: Duration) -> Outcome<()> {
     const STEPS: u32 = 20;
     for _ in 0..STEPS {
-        // In line, and out of it before their turn.
-        let impatient = (0..25).map(|_| lock.lock_timeout(Duration::from_millis(20)));
-        futures::future::join_all(impatient).await;
+        // They queue, and time out before they get the lock.
+        let short_waits = (0..25).map(|_| lock.lock_timeout(Duration::from_millis(20)));
+        futures::future::join_all(short_waits).await;
         lock.status().await?;
         lock.is_locked().await?;
         lock.force_unlock().await?;
@@ -82,7 +83,7 @@ async fn use_every_script(lock: &FairLock, window: Duration) -> Outcome<()> {
 
 #[derive(Default)]
 struct Tally {
-    /// Of each script: the p99 of each round, in microseconds.
+    /// For each script, the p99 of each round in microseconds.
     p99: BTreeMap<String, Series>,
     all: BTreeMap<String, Histogram<u64>>,
 }
@@ -95,7 +96,7 @@ impl Tally {
                 if !times.contains_key(&call.script) {
                     times.insert(call.script.clone(), histogram()?);
                 }
-                // Kept in nanoseconds, like all histograms here.
+                // In nanoseconds, like all histograms here.
                 times.entry(call.script.clone()).and_modify(|times| times.saturating_record(call.micros * 1000));
             }
         }

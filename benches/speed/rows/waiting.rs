@@ -1,4 +1,4 @@
-//! What it costs to wait: CPU time of the client and of Redis while nothing else happens.
+//! The cost of waiting: CPU time of the client and of Redis while nothing else happens.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
 }
 
 async fn measure(bench: &mut Bench, waiters: u64) -> Outcome<UseOfCpu> {
-    // The killed waiters of the measurement before would count as well.
+    // The killed waiters of the last measurement would count too.
     bench.admin.clear().await?;
     let url = bench.server.url(Transport::Tcp);
     let settings = Settings::default();
@@ -38,7 +38,7 @@ async fn measure(bench: &mut Bench, waiters: u64) -> Outcome<UseOfCpu> {
     let mut child = Child::client(&url, &settings).await?;
     child.ask(&format!("wait waiting {waiters}")).await?;
     wait_for_queue(&ours, waiters).await?;
-    // A whole number of polls in each window.
+    // Each window has a whole number of polls.
     let window = bench.mode.pick(Duration::from_secs(4), Duration::from_millis(1500));
     tokio::time::sleep(window / 2).await;
     let windows = if waiters == 10_000 { bench.mode.rounds() } else { bench.mode.pick(3, 1) };
@@ -52,7 +52,7 @@ async fn measure(bench: &mut Bench, waiters: u64) -> Outcome<UseOfCpu> {
     Ok(use_of_cpu)
 }
 
-/// In percent of a core, one value for each window.
+/// CPU use in percent of a core, one value for each window.
 #[derive(Default)]
 pub struct UseOfCpu {
     pub client: Series,

@@ -1,5 +1,5 @@
-//! Runs the files of `lua/` over a [`Keyspace`], in the Lua 5.1 that Redis has, with Redis's
-//! conversions between its types and Lua's.
+//! Runs the files of `lua/` on a [`Keyspace`], in Lua 5.1 as in Redis, and converts between Lua's types and
+//! replies as Redis does.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,10 @@ use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 
 use super::keyspace::{Keyspace, Reply, number};
 
-/// One Lua with its keys. A run is atomic: it has the engine for itself.
+/// One Lua state and its keys. A script runs atomically, because it borrows the engine mutably.
 pub struct Engine {
     lua: Lua,
-    /// Of the prelude: runs a script and catches what it raises.
+    /// From the prelude: runs a script and catches its errors.
     run: Function,
     compiled: HashMap<&'static str, Function>,
 }
@@ -27,7 +27,7 @@ impl Engine {
         self.lua.app_data_mut::<Keyspace>().map(|mut keyspace| look(&mut keyspace))
     }
 
-    /// EVAL: an error of Lua is an error reply, as it is with Redis.
+    /// EVAL. As in Redis, a Lua error becomes an error reply.
     pub fn eval(&mut self, name: &'static str, source: &str, keys: &[&[u8]], args: &[&[u8]]) -> Reply {
         self.try_eval(name, source, keys, args).unwrap_or_else(|error| Reply::Error(format!("ERR {error}")))
     }
@@ -52,7 +52,7 @@ impl Engine {
         if let Some(script) = self.compiled.get(name) {
             return Ok(script.clone());
         }
-        // The line `#!lua flags=…` is Redis's own; without its end the numbers of lines stay right.
+        // Lua does not know the line `#!lua flags=…`. Its line end stays, so that line numbers stay right.
         let body = if source.starts_with("#!") { source.find('\n').map_or("", |end| &source[end..]) } else { source };
         let script = self.lua.load(body).set_name(format!("={name}.lua")).into_function()?;
         self.compiled.insert(name, script.clone());
@@ -73,7 +73,7 @@ fn command(lua: &Lua, args: MultiValue) -> mlua::Result<Value> {
     to_lua(lua, reply)
 }
 
-/// A number goes to a command with all its digits, unlike with `..` and `tostring`.
+/// An argument of a command. A number keeps all its digits here; `..` and `tostring` round it to 14.
 fn word(value: Value) -> Option<Vec<u8>> {
     match value {
         Value::String(text) => Some(text.as_bytes().to_vec()),
@@ -97,8 +97,8 @@ fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
         Reply::Error(text) => single("err", &text),
         Reply::List(replies) => {
             let table = lua.create_table_with_capacity(replies.len(), 0)?;
-            for (place, reply) in replies.into_iter().enumerate() {
-                table.raw_set(place + 1, to_lua(lua, reply)?)?;
+            for (index, reply) in replies.into_iter().enumerate() {
+                table.raw_set(index + 1, to_lua(lua, reply)?)?;
             }
             Ok(Value::Table(table))
         }
@@ -120,8 +120,8 @@ fn to_reply(value: Value) -> mlua::Result<Reply> {
                 return Ok(Reply::Ok);
             }
             let mut list = Vec::new();
-            for place in 1.. {
-                match table.raw_get(place)? {
+            for index in 1.. {
+                match table.raw_get(index)? {
                     Value::Nil => break,
                     element => list.push(to_reply(element)?),
                 }
@@ -151,9 +151,9 @@ mod tests {
         }
     }
 
-    /// Each of these was compared with redis-server 7.0.15; tests/it/differential.rs does it anew.
+    /// All of these were compared with redis-server 7.0.15. tests/it/differential.rs compares with the one installed.
     #[test]
-    fn values_cross_between_redis_and_lua_as_redis_converts_them() {
+    fn values_are_converted_between_redis_and_lua_as_redis_does() {
         assert_eq!(eval("return {1, nil, 3}"), Reply::List(vec![Reply::Int(1)]));
         assert_eq!(eval("return {3.99, 'x', true, {2}}"), {
             Reply::List(vec![Reply::Int(3), bulk("x"), Reply::Int(1), Reply::List(vec![Reply::Int(2)])])

@@ -1,4 +1,4 @@
-//! What can go wrong around an embedded server; for simulators.
+//! Faults around an embedded server, for simulators.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -30,23 +30,23 @@ pub struct Published {
     pub channel: String,
     /// `grant …` or `revoked …`, see `lua/`.
     pub message: String,
-    /// Whether the client was connected.
-    pub heard: bool,
+    /// Whether the client was connected and subscribed.
+    pub received: bool,
 }
 
-/// A script that has run, with everything that went over the line.
+/// A script that has run: the request, the reply, and what it published.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Ran<'a> {
-    /// The id of the client that asked.
+    /// The id of the client that sent the request.
     pub client: &'a str,
     /// The name of a file in `lua/`.
     pub script: &'static str,
-    /// KEYS
+    /// Its KEYS.
     pub keys: &'a [String],
-    /// ARGV
+    /// Its ARGV.
     pub args: &'a [String],
-    /// The answer, or the server's refusal.
+    /// The reply, or the server's error.
     pub reply: Result<Vec<String>, String>,
     /// What it published.
     pub published: &'a [Published],
@@ -60,19 +60,18 @@ pub struct Ran<'a> {
 /// By default nothing goes wrong.
 ///
 /// The methods are called in the order of events. On a single-threaded runtime with paused time, an
-/// implementation that decides by a seed has the same run for the same seed.
+/// implementation that decides by a seed repeats the same run for the same seed.
 ///
 /// ```
-/// use fairlock::embedded::{Faults, Trip};
-/// use fairlock::{EmbeddedServer, LockClient, LockError};
+/// use fairlock::simulation::{Delivery, Faults, server};
+/// use fairlock::{LockClient, LockError};
 /// use std::time::Duration;
 ///
-/// /// Every answer is lost.
-/// struct Deaf;
+/// struct EveryReplyIsLost;
 ///
-/// impl Faults for Deaf {
+/// impl Faults for EveryReplyIsLost {
 ///     fn request(&self, _client: &str, _script: &str) -> Vec<Delivery> {
-///         vec![Trip { back: None, ..Delivery::AT_ONCE }]
+///         vec![Delivery { reply: None, ..Delivery::AT_ONCE }]
 ///     }
 /// }
 ///
@@ -84,37 +83,37 @@ pub struct Ran<'a> {
 /// # Ok(()) }
 /// ```
 pub trait Faults: Send + Sync + 'static {
-    /// The copies of a request that are sent. None: the request is lost.
+    /// The copies of a request that are sent. An empty list: the request is lost.
     fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
         let _ = (client, script);
         vec![Delivery::AT_ONCE]
     }
 
-    /// The delays of the copies of a pushed message. None: the message is lost.
+    /// The delays of the copies of a pushed message. An empty list: the message is lost.
     fn push(&self, client: &str) -> Vec<Duration> {
         let _ = client;
         vec![Duration::ZERO]
     }
 
-    /// The server's refusal of a request that has arrived, such as `LOADING Redis is loading`. Then
-    /// nothing runs.
+    /// An error such as `LOADING Redis is loading` with which the server refuses a request. Then the script does
+    /// not run.
     fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
         let _ = (client, script);
         None
     }
 
-    /// How long a client that lost its connection needs for another one.
+    /// How long a client that lost its connection takes to reconnect.
     fn reconnect(&self, client: &str) -> Duration {
         let _ = client;
         Duration::ZERO
     }
 
-    /// What the server's clock shows after that much time.
+    /// The time on the server's clock since its start, when this much time has passed.
     fn server_time(&self, elapsed: Duration) -> Duration {
         elapsed
     }
 
-    /// Wraps a background task of a client, to delay it or end it.
+    /// Wraps a background task of a client, to pause it or end it.
     fn spawn(&self, client: &str, task: Task) -> Task {
         let _ = client;
         task

@@ -1,14 +1,14 @@
-//! Strings, hashes, lists and sorted sets with expiry: as much of Redis as the scripts use, with its
-//! types, its conversions and its words for what goes wrong.
+//! Strings, hashes, lists and sorted sets with expiry: as much of Redis as the scripts use, with the same types,
+//! conversions and error texts.
 //!
-//! It knows neither Lua nor tokio; the time is told to it.
+//! It depends on neither Lua nor tokio. The caller sets the time with [`Keyspace::at`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 type Bytes = Vec<u8>;
 type Words<'a> = &'a [Bytes];
 
-/// What a command answers.
+/// The reply to a command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     Int(i64),
@@ -16,7 +16,7 @@ pub enum Reply {
     Nil,
     Ok,
     List(Vec<Reply>),
-    /// The code and what is wrong, as in `ERR syntax error`.
+    /// A code and a text, as in `ERR syntax error`.
     Error(String),
 }
 
@@ -42,7 +42,7 @@ fn bulk_or_nil(bytes: Option<&Bytes>) -> Reply {
     bytes.map_or(Reply::Nil, |bytes| Reply::Bulk(bytes.clone()))
 }
 
-/// A value of a type: `from` sees none in a value of another type.
+/// One of the types of values. `from` returns `None` for a value of another type.
 trait Kind: Default {
     fn from(value: &Value) -> Option<&Self>;
     fn from_mut(value: &mut Value) -> Option<&mut Self>;
@@ -107,7 +107,7 @@ macro_rules! kind {
     };
 }
 
-// A string may be empty and stay; the others are gone with their last element.
+// An empty string is kept. The other types are removed with their last element.
 kind!(Text, |_: &Text| false);
 kind!(Hash, |hash: &Hash| hash.0.is_empty());
 kind!(List, |list: &List| list.0.is_empty());
@@ -121,7 +121,7 @@ impl Zset {
 
     fn insert(&mut self, member: &Bytes, score: f64) {
         self.remove(member);
-        // Redis knows one zero, `total_cmp` two.
+        // Redis has one zero, `total_cmp` tells 0.0 and -0.0 apart.
         let score = if score == 0.0 { 0.0 } else { score };
         self.scores.insert(member.clone(), score);
         self.order.insert((Score(score), member.clone()));
@@ -138,17 +138,17 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Keyspace {
     entries: HashMap<Bytes, Entry>,
-    /// The same expiry times in order, so that what is over goes, looked at or not.
+    /// The same expiry times in order, so that expired keys are removed without being read.
     expiries: BTreeSet<(i64, Bytes)>,
-    /// Microseconds since 1970. It stands still while a script runs.
+    /// Microseconds since 1970. It does not change while a script runs.
     now: i64,
-    /// Channels that somebody listens to.
+    /// The channels that have a subscriber.
     pub channels: BTreeSet<Bytes>,
-    /// What was published and not yet carried away: channel, message, and whether anybody listened.
+    /// What was published since it was last taken: channel, message, and whether the channel had a subscriber.
     pub published: Vec<(Bytes, Bytes, bool)>,
 }
 
-/// Name, words (negative: at least so many, the name included), and what it does.
+/// Name, number of words including the name (negative: at least so many), and implementation.
 type Command = (&'static str, i32, fn(&mut Keyspace, Words<'_>) -> Outcome);
 
 const COMMANDS: &[Command] = &[
@@ -185,7 +185,7 @@ const COMMANDS: &[Command] = &[
 ];
 
 impl Keyspace {
-    /// Moves the clock, never back, and drops what has expired.
+    /// Sets the clock, but never back, and removes expired keys.
     pub fn at(&mut self, micros: i64) {
         self.now = self.now.max(micros);
         let now = self.millis();
@@ -225,7 +225,7 @@ impl Keyspace {
         self.entries.get(key).map(|entry| K::from(&entry.value).ok_or_else(wrong_type)).transpose()
     }
 
-    /// Changes a value, which is made if there is none, and goes if it ends up empty.
+    /// Changes a value. It is created if there is none, and removed if it is empty afterwards.
     fn change<K: Kind, T>(&mut self, key: &Bytes, change: impl FnOnce(&mut K) -> T) -> Result<T, Reply> {
         if !self.entries.contains_key(key) {
             self.entries.insert(key.clone(), Entry { value: K::default().wrap(), expires_at: None });
@@ -260,9 +260,9 @@ impl Keyspace {
     }
 
     fn publish(&mut self, words: Words<'_>) -> Outcome {
-        let heard = self.channels.contains(&words[0]);
-        self.published.push((words[0].clone(), words[1].clone(), heard));
-        count(heard.into())
+        let received = self.channels.contains(&words[0]);
+        self.published.push((words[0].clone(), words[1].clone(), received));
+        count(received.into())
     }
 
     fn flushall(&mut self, _: Words<'_>) -> Outcome {
@@ -374,14 +374,14 @@ impl Keyspace {
     fn lrange(&mut self, words: Words<'_>) -> Outcome {
         let (from, to) = (integer(&words[1])?, integer(&words[2])?);
         let Some(list) = self.read::<List>(&words[0])? else { return Ok(Reply::List(Vec::new())) };
-        let range = places(from, to, list.0.len());
+        let range = index_range(from, to, list.0.len());
         Ok(Reply::List(list.0.range(range).cloned().map(Reply::Bulk).collect()))
     }
 
     fn ltrim(&mut self, words: Words<'_>) -> Outcome {
         let (from, to) = (integer(&words[1])?, integer(&words[2])?);
         self.change(&words[0], |list: &mut List| {
-            let range = places(from, to, list.0.len());
+            let range = index_range(from, to, list.0.len());
             list.0.truncate(range.end);
             list.0.drain(..range.start.min(range.end));
         })?;
@@ -417,14 +417,15 @@ impl Keyspace {
         let (limit, element) = (integer(&words[1])?, &words[2]);
         let most = if limit == 0 { usize::MAX } else { usize::try_from(limit.unsigned_abs()).unwrap_or(usize::MAX) };
         let remove = |list: &mut List| {
-            let equal = |(place, found): (usize, &Bytes)| (found == element).then_some(place);
-            let mut places: Vec<_> = match limit < 0 {
+            let equal = |(index, found): (usize, &Bytes)| (found == element).then_some(index);
+            let mut indices: Vec<_> = match limit < 0 {
                 true => list.0.iter().enumerate().rev().filter_map(equal).take(most).collect(),
                 false => list.0.iter().enumerate().filter_map(equal).take(most).collect(),
             };
-            places.sort_unstable();
-            places.iter().rev().for_each(|place| drop(list.0.remove(*place)));
-            places.len()
+            indices.sort_unstable();
+            // From the end, so that the other indices stay right.
+            indices.iter().rev().for_each(|index| drop(list.0.remove(*index)));
+            indices.len()
         };
         count(self.change(&words[0], remove)?)
     }
@@ -444,7 +445,7 @@ impl Keyspace {
     }
 
     fn zadd(&mut self, words: Words<'_>) -> Outcome {
-        let (only_known, pairs) = match words[1].eq_ignore_ascii_case(b"XX") {
+        let (only_existing, pairs) = match words[1].eq_ignore_ascii_case(b"XX") {
             true => (true, &words[2..]),
             false => (false, &words[1..]),
         };
@@ -455,7 +456,7 @@ impl Keyspace {
         let add = |zset: &mut Zset| {
             let before = zset.scores.len();
             for (score, member) in scored {
-                if !only_known || zset.scores.contains_key(member) {
+                if !only_existing || zset.scores.contains_key(member) {
                     zset.insert(member, score);
                 }
             }
@@ -480,7 +481,7 @@ impl Keyspace {
         };
         let Some(zset) = self.read::<Zset>(&words[0])? else { return Ok(Reply::List(Vec::new())) };
         let within = zset.order.range((Score(min), Bytes::new())..).take_while(|(score, _)| score.0 <= max);
-        // A negative offset finds nothing, a negative count everything.
+        // As in Redis: a negative offset finds nothing, a negative count means all.
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         Ok(Reply::List(within.skip(skip).take(most).map(|(_, member)| Reply::Bulk(member.clone())).collect()))
@@ -491,7 +492,7 @@ fn score_of(zset: &Zset, member: &Bytes) -> Reply {
     zset.scores.get(member).map_or(Reply::Nil, |score| Reply::Bulk(number(*score).into_bytes()))
 }
 
-/// A number as Redis writes it: whole ones without a point, others short and exact.
+/// A number as Redis writes it: whole ones without a point, others with the fewest digits that are exact.
 pub fn number(number: f64) -> String {
     match number {
         whole if whole.fract() == 0.0 && whole.abs() < 1e17 => format!("{whole:.0}"),
@@ -500,7 +501,7 @@ pub fn number(number: f64) -> String {
     }
 }
 
-/// Strictly: `+1`, `01` and ` 1` are no integers to Redis.
+/// Parses an integer as strictly as Redis, which refuses `+1`, `01` and ` 1`.
 fn integer(word: &Bytes) -> Result<i64, Reply> {
     let parsed = std::str::from_utf8(word).ok().and_then(|text| Some((text, text.parse::<i64>().ok()?)));
     match parsed {
@@ -514,12 +515,13 @@ fn float(word: &Bytes) -> Result<f64, Reply> {
     parsed.filter(|number| !number.is_nan()).ok_or_else(|| error("ERR value is not a valid float"))
 }
 
-/// From and to, both included and negative ones from the end, as a range of a list of that length.
-fn places(from: i64, to: i64, length: usize) -> std::ops::Range<usize> {
+/// The range of LRANGE and LTRIM in a list of this length: both ends are included, and negative ones count from the
+/// end.
+fn index_range(from: i64, to: i64, length: usize) -> std::ops::Range<usize> {
     let length = length as i64;
-    let place = |index: i64| if index < 0 { index.saturating_add(length) } else { index };
-    let end = place(to).saturating_add(1).clamp(0, length);
-    let start = place(from).clamp(0, end);
+    let from_start = |index: i64| if index < 0 { index.saturating_add(length) } else { index };
+    let end = from_start(to).saturating_add(1).clamp(0, length);
+    let start = from_start(from).clamp(0, end);
     start as usize..end as usize
 }
 
@@ -532,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_end_at_their_time_looked_at_or_not() {
+    fn keys_expire_in_time_without_being_read() {
         let mut keyspace = Keyspace::default();
         keyspace.at(1_000_000);
         run(&mut keyspace, "SET a 1 PX 50");
@@ -548,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collection_is_gone_with_its_last_element_and_its_expiry_too() {
+    fn a_collection_is_removed_with_its_last_element_and_its_expiry_too() {
         let mut keyspace = Keyspace::default();
         for (make, unmake) in [("RPUSH k x", "RPOP k"), ("HSET k f v", "HDEL k f"), ("ZADD k 1 m", "ZREM k m")] {
             run(&mut keyspace, make);

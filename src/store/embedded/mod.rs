@@ -1,4 +1,4 @@
-//! The store inside this process: a server that runs the same scripts over keys in memory.
+//! The store inside this process: a server that runs the same scripts on keys in memory.
 
 mod engine;
 pub mod faults;

@@ -1,5 +1,5 @@
--- What a script finds in Redis: redis.call and redis.pcall, and globals that cannot be made by
--- mistake. Returns how a script is run: what it returns, or {err = …} for whatever it raised.
+-- The environment that Redis gives to a script: redis.call, redis.pcall, and no new globals. Returns a function
+-- that runs a script, and returns its result or {err = …} for an error that it raised.
 local run_command = ...
 
 redis = { pcall = run_command }

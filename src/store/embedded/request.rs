@@ -1,4 +1,4 @@
-//! A call that outlives the future which made it.
+//! A request with its own copies of keys and arguments: it is still delivered when the caller's future is dropped.
 
 use std::iter::once;
 use std::time::Instant;

@@ -39,28 +39,29 @@ pub struct EmbeddedServer {
 }
 
 struct Shared {
-    /// Or why there is no Lua: then every call fails with that.
+    /// Or the error with which Lua did not start. Then all calls fail with it.
     engine: Result<Mutex<Engine>, String>,
-    /// The server's clock when it started, in whole seconds, and ours.
+    /// The time when it started, by the server's clock in whole seconds since 1970, and by tokio's.
     epoch: Duration,
     began: Instant,
     faults: Box<dyn Faults>,
     /// By channel: a client has one connection at a time.
-    connections: Mutex<BTreeMap<String, Line>>,
+    connections: Mutex<BTreeMap<String, Subscriber>>,
     up: AtomicBool,
-    /// Notified at each start.
+    /// Notified by each start_up.
     started: Notify,
     /// How often it was shut down.
-    era: AtomicU64,
-    /// Numbers for clients and connections.
-    given: AtomicU64,
+    shutdowns: AtomicU64,
+    /// The next number for a client or a connection.
+    next_number: AtomicU64,
 }
 
 /// A client's connection, as the client sees it.
 #[derive(Clone)]
 pub struct Connection {
     number: u64,
-    era: u64,
+    /// How often the server had been shut down when the connection began.
+    shutdowns: u64,
     channel: String,
     pub dead: CancellationToken,
 }
@@ -74,7 +75,7 @@ impl link::Connection for Connection {
 /// Unbounded: a connection gets one message for each of its own tickets, and max_waiters bounds those.
 pub type Pushes = mpsc::UnboundedReceiver<Vec<u8>>;
 
-struct Line {
+struct Subscriber {
     connection: Connection,
     pushes: mpsc::UnboundedSender<Vec<u8>>,
 }
@@ -106,7 +107,7 @@ impl EmbeddedServer {
         Self::with_faults(NoFaults)
     }
 
-    /// A server around which things go wrong.
+    /// A server with faults.
     pub(crate) fn with_faults(faults: impl Faults) -> Self {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self {
@@ -119,14 +120,13 @@ impl EmbeddedServer {
                 connections: Mutex::default(),
                 up: AtomicBool::new(true),
                 started: Notify::new(),
-                era: AtomicU64::new(0),
-                given: AtomicU64::new(1),
+                shutdowns: AtomicU64::new(0),
+                next_number: AtomicU64::new(1),
             }),
         }
     }
 
-    /// The keys that exist, sorted. A free name without waiters has at most one: that of its last
-    /// token.
+    /// The keys that exist, sorted. A free name without waiters has at most one key, the one with its last token.
     ///
     /// ```
     /// assert!(fairlock::EmbeddedServer::new().keys().is_empty());
@@ -137,7 +137,7 @@ impl EmbeddedServer {
         keys.unwrap_or_default().iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
-    /// Forgets all keys, as FLUSHALL does. Holders hear of it with their next renewal.
+    /// Deletes all keys, as FLUSHALL does. Holders find out with their next renewal.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -154,7 +154,7 @@ impl EmbeddedServer {
         let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&[b"FLUSHALL".to_vec()])));
     }
 
-    /// Ends all connections and takes no new ones. The keys stay, and expire.
+    /// Closes all connections and accepts no new ones. The keys stay, and expire in time.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -169,12 +169,11 @@ impl EmbeddedServer {
     /// ```
     pub fn shut_down(&self) {
         self.shared.up.store(false, Ordering::Relaxed);
-        self.shared.era.fetch_add(1, Ordering::Relaxed);
-        let lines: Vec<_> = lock(&self.shared.connections).values().map(|line| line.connection.clone()).collect();
-        lines.iter().for_each(|connection| self.detach(connection));
+        self.shared.shutdowns.fetch_add(1, Ordering::Relaxed);
+        self.connections().iter().for_each(|connection| self.detach(connection));
     }
 
-    /// Takes connections again. Clients come back by themselves.
+    /// Accepts connections again. Clients reconnect by themselves.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -193,8 +192,8 @@ impl EmbeddedServer {
         self.shared.started.notify_waiters();
     }
 
-    /// Ends the connection of the client with this [`id`](crate::LockClient::id). The client comes
-    /// back by itself.
+    /// Closes the connection of the client with this [`id`](crate::LockClient::id). The client reconnects by
+    /// itself.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -209,8 +208,14 @@ impl EmbeddedServer {
     /// # Ok(()) }
     /// ```
     pub fn disconnect(&self, client: &str) {
-        let lines: Vec<_> = lock(&self.shared.connections).values().map(|line| line.connection.clone()).collect();
-        lines.iter().filter(|line| line.channel.ends_with(client)).for_each(|connection| self.detach(connection));
+        let connections = self.connections();
+        let of_client = connections.iter().filter(|connection| connection.channel.ends_with(client));
+        of_client.for_each(|connection| self.detach(connection));
+    }
+
+    /// A copy, because `detach` needs the map.
+    fn connections(&self) -> Vec<Connection> {
+        lock(&self.shared.connections).values().map(|subscriber| subscriber.connection.clone()).collect()
     }
 
     /// Ids count up, so that a simulated run can be repeated exactly.
@@ -219,7 +224,7 @@ impl EmbeddedServer {
     }
 
     fn next_number(&self) -> u64 {
-        self.shared.given.fetch_add(1, Ordering::Relaxed)
+        self.shared.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Connects and subscribes, unless it is shut down.
@@ -230,17 +235,17 @@ impl EmbeddedServer {
         let (pushes, pushed) = mpsc::unbounded_channel();
         let connection = Connection {
             number: self.next_number(),
-            era: self.era(),
+            shutdowns: self.shutdowns(),
             channel: channel.to_owned(),
             dead: CancellationToken::new(),
         };
-        let line = Line { connection: connection.clone(), pushes };
-        lock(&self.shared.connections).insert(channel.to_owned(), line);
+        let subscriber = Subscriber { connection: connection.clone(), pushes };
+        lock(&self.shared.connections).insert(channel.to_owned(), subscriber);
         self.subscribe(channel, true);
         Some((connection, pushed))
     }
 
-    /// Tries until it succeeds.
+    /// Retries `attach` until it succeeds.
     pub(crate) async fn reattach(&self, client: &str, channel: &str) -> (Connection, Pushes) {
         loop {
             sleep(self.shared.faults.reconnect(client)).await;
@@ -252,11 +257,13 @@ impl EmbeddedServer {
         }
     }
 
-    /// Ends a connection, on both sides.
+    /// Closes a connection on both sides.
     pub(crate) fn detach(&self, connection: &Connection) {
         connection.dead.cancel();
         let mut connections = lock(&self.shared.connections);
-        if connections.get(&connection.channel).is_some_and(|line| line.connection.number == connection.number) {
+        // The client may have reconnected already. Its new connection stays.
+        let is_current = |current: &Subscriber| current.connection.number == connection.number;
+        if connections.get(&connection.channel).is_some_and(is_current) {
             connections.remove(&connection.channel);
             drop(connections);
             self.subscribe(&connection.channel, false);
@@ -278,12 +285,12 @@ impl EmbeddedServer {
         self.shared.up.load(Ordering::Relaxed)
     }
 
-    fn era(&self) -> u64 {
-        self.shared.era.load(Ordering::Relaxed)
+    fn shutdowns(&self) -> u64 {
+        self.shared.shutdowns.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn still_has_the_era_of(&self, connection: &Connection) -> bool {
-        connection.era == self.era()
+    pub(crate) fn was_shut_down_since(&self, connection: &Connection) -> bool {
+        connection.shutdowns != self.shutdowns()
     }
 
     pub(crate) fn deliveries(&self, request: &Request) -> Vec<Delivery> {
@@ -294,12 +301,12 @@ impl EmbeddedServer {
         self.shared.faults.spawn(client, task)
     }
 
-    /// Brings the keys to the present, then looks at them.
-    fn with_engine<T>(&self, look: impl FnOnce(&mut Engine) -> T) -> Result<T, String> {
+    /// Sets the clock of the keys, then calls `use_it`.
+    fn with_engine<T>(&self, use_it: impl FnOnce(&mut Engine) -> T) -> Result<T, String> {
         let mut engine = lock(self.shared.engine.as_ref().map_err(Clone::clone)?);
         let now = self.micros();
         engine.keyspace(|keyspace| keyspace.at(now));
-        Ok(look(&mut engine))
+        Ok(use_it(&mut engine))
     }
 
     fn micros(&self) -> i64 {
@@ -308,7 +315,7 @@ impl EmbeddedServer {
         i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
     }
 
-    /// Runs the script and sends what it published on its way. `None`: it is shut down.
+    /// Runs the script and pushes what it published. `None`: the server is shut down.
     pub(crate) fn serve(&self, request: &Request) -> Option<Answer> {
         if !self.is_up() {
             return None;
@@ -326,10 +333,10 @@ impl EmbeddedServer {
         });
         let (reply, published) = ran.unwrap_or_else(|why| (Reply::Error(format!("ERR {why}")), Vec::new()));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let published = published.iter().map(|(channel, message, heard)| Published {
+        let published = published.iter().map(|(channel, message, received)| Published {
             channel: text(channel),
             message: text(message),
-            heard: *heard,
+            received: *received,
         });
         let published: Vec<_> = published.collect();
         let answer = answer(reply);
@@ -348,10 +355,11 @@ impl EmbeddedServer {
     }
 
     fn push(&self, channel: &str, message: String) {
-        let Some(pushes) = lock(&self.shared.connections).get(channel).map(|line| line.pushes.clone()) else { return };
+        let subscriber = lock(&self.shared.connections).get(channel).map(|subscriber| subscriber.pushes.clone());
+        let Some(pushes) = subscriber else { return };
         for delay in self.shared.faults.push(client_of(channel)) {
             let (pushes, message) = (pushes.clone(), message.clone().into_bytes());
-            // Errors mean that the connection is gone, and the message with it.
+            // An error means that the connection is closed. The message is lost with it.
             if delay.is_zero() {
                 let _ = pushes.send(message);
             } else {
@@ -369,7 +377,7 @@ fn client_of(channel: &str) -> &str {
     channel.rsplit(':').next().unwrap_or_default()
 }
 
-/// `CODE and what is wrong`
+/// Splits an error reply: a code, then a text.
 fn refused(text: &str) -> Refusal {
     let (code, message) = text.split_once(' ').unwrap_or(("ERR", text));
     Refusal::new(code, message)

@@ -60,7 +60,7 @@ impl EmbeddedStore {
         Ok(Self { shared })
     }
 
-    /// For the background tasks of this client.
+    /// Wraps the background tasks of this client, so that a simulator can pause and end them.
     pub fn spawn_hook(&self) -> SpawnHook {
         let (server, client) = (self.shared.server.clone(), self.shared.client.clone());
         Arc::new(move |task| server.wrap_task(&client, task))
@@ -73,7 +73,7 @@ impl Drop for EmbeddedStore {
     }
 }
 
-/// An embedded server is asked about every lock.
+/// There is one server for all locks, so `lock_key` is not used.
 impl Store for EmbeddedStore {
     fn is_ready(&self, _lock_key: &str, priority: Priority) -> bool {
         self.shared.link.connection(priority).is_some()
@@ -133,12 +133,13 @@ impl Shared {
         let unanswered = || RequestError::Unanswered(Arc::new(Disconnected));
         if deliveries == [Delivery::AT_ONCE] {
             let served = self.server.serve(&request);
-            // As a real connection would: a caller that never waits would let no other task run.
+            // Yields, as a request over a real connection does. Otherwise a loop of calls would keep other tasks from
+            // running.
             tokio::task::yield_now().await;
             return served.ok_or_else(unanswered)?.map_err(RequestError::Refused);
         }
         let (answer, mut answers) = mpsc::channel(deliveries.len().max(1));
-        // Tasks of their own: what was sent arrives, even if the caller has stopped waiting.
+        // In tasks of their own, because what was sent arrives even if the caller is dropped (R9).
         let request = Arc::new(request);
         for delivery in deliveries {
             let (server, connection) = (self.server.clone(), connection.clone());
@@ -147,7 +148,7 @@ impl Shared {
         tokio::select! {
             biased;
             () = connection.dead.cancelled() => Err(unanswered()),
-            // `answer` lives until here, so that this waits for the time-out if all copies are lost.
+            // `answer` is still alive here, so if all copies are lost this waits until the caller times out.
             served = answers.recv() => served.ok_or_else(unanswered)?.map_err(RequestError::Refused),
         }
     }
@@ -162,15 +163,15 @@ async fn deliver(
     answer: mpsc::Sender<Answer>,
 ) {
     sleep(delivery.request).await;
-    // A server that was shut down has dropped its connections with everything in them. One whose
-    // client has disconnected still receives what was sent before.
-    if !server.still_has_the_era_of(&connection) {
+    // A shutdown drops the connections and all requests in them. After a mere disconnect by the client, the server
+    // still receives what was sent before.
+    if server.was_shut_down_since(&connection) {
         return;
     }
     let served = server.serve(&request);
     if let (Some(served), Some(delay)) = (served, delivery.reply) {
         sleep(delay).await;
-        // Fails if the caller has stopped waiting, or another copy was faster.
+        // Fails if the caller no longer waits, or if another copy was answered first.
         let _ = answer.try_send(served);
     }
 }
@@ -184,14 +185,14 @@ async fn supervise(shared: Arc<Shared>, first: Connection, pushes: Pushes) {
             shared.link.enter(State::Down(Arc::new(Disconnected)));
             let (connection, pushes) = shared.server.reattach(&shared.client, &shared.channel).await;
             let resume = shared.link.resume(&connection, ServedKeys::All, shared.operation_timeout);
-            // At the same time: grants may arrive while the waits from before the break ask for them.
+            // Both at once: while `resume` polls for the waiters, pushed grants may arrive.
             join(resume, receive(&shared, &connection, pushes)).await;
         }
     })
     .await;
 }
 
-/// Passes pushes on until the connection is dead.
+/// Hands pushes to the listener until the connection is closed.
 async fn receive(shared: &Shared, connection: &Connection, mut pushes: Pushes) {
     let messages = async {
         while let Some(message) = pushes.recv().await {

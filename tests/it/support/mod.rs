@@ -1,4 +1,4 @@
-//! What the tests stand on: servers, a proxy with faults, worker processes, and bounded waiting.
+//! Shared by the tests: servers, a proxy with faults, worker processes, and waiting with a limit.
 
 mod events;
 mod proxy;
@@ -19,10 +19,10 @@ pub use server::free_port;
 pub use store::Store;
 pub use worker::{Worker, count};
 
-/// How long anything may take that the tests wait for. A hang is a failed test.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest that a test waits for one thing. A hang is a failed test.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Short enough for a test to sit through, long enough for a loaded machine.
+/// The times of a test client: short enough to wait for them, long enough for a loaded machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
     pub lease: Duration,
@@ -45,8 +45,8 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// For tests in which the faults are to be the only reason for a delay.
-    pub fn patient() -> Self {
+    /// With long timeouts, for tests in which a slow machine must not look like a fault.
+    pub fn relaxed() -> Self {
         Self { lease: Duration::from_secs(30), operation_timeout: Duration::from_secs(10), ..Self::default() }
     }
 
@@ -64,7 +64,7 @@ impl Timing {
     }
 }
 
-/// A whole test: one that hangs has failed.
+/// Runs a whole test. One that hangs fails.
 pub async fn limit<F: Future>(test: F) -> F::Output {
     limit_to(Duration::from_secs(90), test).await
 }
@@ -73,8 +73,8 @@ pub async fn limit_to<F: Future>(longest: Duration, test: F) -> F::Output {
     tokio::time::timeout(longest, test).await.expect("the test hangs")
 }
 
-/// A whole test with a server of its own; P10 afterwards: no key, no subscription and no task is
-/// left, whatever the test did with its clients.
+/// Runs a whole test on a server of its own. Checks P10 afterwards: no key, no subscription and no task is
+/// left, even if the test did not close its clients.
 pub async fn on_a_server(test: impl AsyncFnOnce(&Server)) {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     limit(async {
@@ -87,7 +87,7 @@ pub async fn on_a_server(test: impl AsyncFnOnce(&Server)) {
     .await;
 }
 
-/// The same on each store, one after the other.
+/// The same on each kind of store, one after the other.
 pub async fn on_each_store(test: impl AsyncFn(&Store)) {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     for (store, name) in Store::each().await.iter().zip(["a real server", "the embedded one"]) {
@@ -103,16 +103,16 @@ pub async fn on_each_store(test: impl AsyncFn(&Store)) {
     }
 }
 
-/// Asks again and again until it is so.
+/// Polls until the condition is true.
 pub async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
     let begun = Instant::now();
     while !is_so().await {
-        assert!(begun.elapsed() < PATIENCE, "it never came true: {what}");
+        assert!(begun.elapsed() < LONGEST_WAIT, "it never came true: {what}");
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
 }
 
-/// Numbers that look random and are the same for the same seed (splitmix64, by Sebastiano Vigna).
+/// Random numbers, the same for the same seed (splitmix64, by Sebastiano Vigna).
 pub struct Random(u64);
 
 impl Random {

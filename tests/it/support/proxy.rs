@@ -1,4 +1,4 @@
-//! A TCP proxy that knows where commands and replies begin and end, and mistreats them.
+//! A TCP proxy that knows where commands and replies begin and end, and can delay, drop or change them.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -22,15 +22,15 @@ pub struct Proxy {
 
 struct Shared {
     faults: Mutex<Faults>,
-    /// A network that delivers nothing for now, and everything later, as TCP does.
+    /// While true, nothing is delivered. Later all of it is, as TCP does after an outage.
     stalled: watch::Sender<bool>,
-    /// Grows when all connections of before are to be reset.
+    /// Counts up to reset all connections that exist.
     generation: watch::Sender<u64>,
     /// How many connections there have been.
     accepted: Mutex<u64>,
     /// Connections up to this number deliver nothing.
     half_open: watch::Sender<u64>,
-    /// The server's names for the connections that go through here.
+    /// The local ports of the connections from this proxy to the server, which lists them by port.
     ports: Mutex<HashSet<u16>>,
 }
 
@@ -38,8 +38,8 @@ struct Faults {
     delay: Duration,
     drop_pushes: bool,
     refuse: bool,
-    swallow: f64,
-    swallow_next: bool,
+    lose_reply: f64,
+    lose_next_reply: bool,
     random: Random,
     rewrite: Option<(Vec<u8>, Vec<u8>)>,
 }
@@ -53,8 +53,8 @@ impl Proxy {
                 delay: Duration::ZERO,
                 drop_pushes: false,
                 refuse: false,
-                swallow: 0.0,
-                swallow_next: false,
+                lose_reply: 0.0,
+                lose_next_reply: false,
                 random: Random::new(0),
                 rewrite: None,
             }),
@@ -76,12 +76,12 @@ impl Proxy {
         change(&mut self.shared.faults.lock().unwrap());
     }
 
-    /// Each way.
+    /// Delays requests and replies, by this much each.
     pub fn delay(&self, delay: Duration) {
         self.set(|faults| faults.delay = delay);
     }
 
-    /// Nothing arrives, either way, until it is switched off: then all of it does.
+    /// While on, nothing is delivered in either direction. When it is switched off, all of it is.
     pub fn blackhole(&self, on: bool) {
         self.shared.stalled.send_replace(on);
     }
@@ -100,33 +100,33 @@ impl Proxy {
         self.set(|faults| faults.refuse = on);
     }
 
-    /// With this probability the reply to a script is lost, and the connection with it: without
-    /// request ids in the protocol there is no other way to lose a reply.
-    pub fn swallow_replies(&self, probability: f64, seed: u64) {
-        self.set(|faults| (faults.swallow, faults.random) = (probability, Random::new(seed)));
+    /// With this probability the reply to a script is lost, and the connection with it. RESP has no request ids,
+    /// so on a connection that stays open no single reply can be missing.
+    pub fn lose_replies(&self, probability: f64, seed: u64) {
+        self.set(|faults| (faults.lose_reply, faults.random) = (probability, Random::new(seed)));
     }
 
-    /// The same for the next script.
-    pub fn swallow_next_reply(&self) {
-        self.set(|faults| faults.swallow_next = true);
+    /// The same for the next reply to a script.
+    pub fn lose_next_reply(&self) {
+        self.set(|faults| faults.lose_next_reply = true);
     }
 
     pub fn reset_all(&self) {
         self.shared.generation.send_modify(|generation| *generation += 1);
     }
 
-    /// In replies; of equal length.
+    /// Replaces a text in replies by another of the same length.
     pub fn rewrite(&self, from: &str, to: &str) {
         assert_eq!(from.len(), to.len());
         self.set(|faults| faults.rewrite = Some((from.into(), to.into())));
     }
 
-    /// The server has noticed that nobody is connected through here.
+    /// Waits until the server has closed all connections from this proxy.
     pub async fn assert_no_connections(&self) {
         let mut redis = self.server.get_multiplexed_async_connection().await.unwrap();
         let list = redis::cmd("CLIENT").arg("LIST").clone();
         let redis = tokio::sync::Mutex::new(&mut redis);
-        eventually("the server has noticed", async || {
+        eventually("the server has closed them", async || {
             let clients: String = list.query_async(*redis.lock().await).await.unwrap();
             let ports = self.shared.ports.lock().unwrap();
             !ports.iter().any(|port| clients.contains(&format!(" addr=127.0.0.1:{port} ")))
@@ -151,12 +151,12 @@ async fn accept(listener: TcpListener, to: u16, shared: Arc<Shared>) {
         shared.ports.lock().unwrap().insert(server.local_addr().unwrap().port());
         client.set_nodelay(true).unwrap();
         server.set_nodelay(true).unwrap();
-        tokio::spawn(carry(client, server, shared.clone()));
+        tokio::spawn(forward(client, server, shared.clone()));
     }
 }
 
-/// One connection, until either side closes it or a fault does.
-async fn carry(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
+/// Forwards one connection, until either side closes it or a fault does.
+async fn forward(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
     let mut generation = shared.generation.subscribe();
     let number = {
         let mut accepted = shared.accepted.lock().unwrap();
@@ -165,27 +165,31 @@ async fn carry(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
     };
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let asked = Arc::new(Mutex::new(VecDeque::new()));
-    let back = tokio::spawn(replies(from_server, deliver(to_client, number, &shared), shared.clone(), asked.clone()));
-    let stop = back.abort_handle();
-    let there = tokio::spawn(commands(from_client, deliver(to_server, number, &shared), shared.clone(), asked));
-    let stop_asking = there.abort_handle();
+    // For each command whose reply is outstanding, in order: whether it runs a script.
+    let unanswered = Arc::new(Mutex::new(VecDeque::new()));
+    let replies =
+        tokio::spawn(replies(from_server, deliver(to_client, number, &shared), shared.clone(), unanswered.clone()));
+    let stop_replies = replies.abort_handle();
+    let commands = tokio::spawn(commands(from_client, deliver(to_server, number, &shared), shared.clone(), unanswered));
+    let stop_commands = commands.abort_handle();
     tokio::select! {
-        _ = back => stop_asking.abort(),
-        // The client is gone; what it has sent goes on to the server, as on a real network.
-        _ = there => stop.abort(),
+        _ = replies => stop_commands.abort(),
+        // The client is gone. What it has sent is still delivered, as on a real network.
+        _ = commands => stop_replies.abort(),
         _ = generation.changed() => {
-            stop.abort();
-            stop_asking.abort();
+            stop_replies.abort();
+            stop_commands.abort();
         }
     }
 }
 
-type Line = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
+/// Frames to deliver, with the time at which each is due.
+type Frames = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
 
-/// Writes what is due, in order. Ends, and closes its side, when the line is dropped and empty.
-fn deliver(mut to: OwnedWriteHalf, number: u64, shared: &Arc<Shared>) -> Line {
-    let (line, mut queue) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+/// Writes each frame when it is due, in order. Ends, and closes its side, when the sender is dropped and all is
+/// written.
+fn deliver(mut to: OwnedWriteHalf, number: u64, shared: &Arc<Shared>) -> Frames {
+    let (frames, mut queue) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let (mut stalled, mut half_open) = (shared.stalled.subscribe(), shared.half_open.subscribe());
     tokio::spawn(async move {
         while let Some((due, frame)) = queue.recv().await {
@@ -196,14 +200,14 @@ fn deliver(mut to: OwnedWriteHalf, number: u64, shared: &Arc<Shared>) -> Line {
             }
         }
     });
-    line
+    frames
 }
 
-async fn commands(mut from: OwnedReadHalf, to: Line, shared: Arc<Shared>, asked: Arc<Mutex<VecDeque<bool>>>) {
+async fn commands(mut from: OwnedReadHalf, to: Frames, shared: Arc<Shared>, unanswered: Arc<Mutex<VecDeque<bool>>>) {
     let mut buffer = Vec::new();
     while let Some(frame) = next_frame(&mut from, &mut buffer).await {
         let head = String::from_utf8_lossy(&frame[..frame.len().min(40)]).to_uppercase();
-        asked.lock().unwrap().push_back(head.contains("\r\nEVAL"));
+        unanswered.lock().unwrap().push_back(head.contains("\r\nEVAL"));
         let due = Instant::now() + shared.faults.lock().unwrap().delay;
         if to.send((due, frame)).is_err() {
             return;
@@ -211,17 +215,18 @@ async fn commands(mut from: OwnedReadHalf, to: Line, shared: Arc<Shared>, asked:
     }
 }
 
-async fn replies(mut from: OwnedReadHalf, to: Line, shared: Arc<Shared>, asked: Arc<Mutex<VecDeque<bool>>>) {
+async fn replies(mut from: OwnedReadHalf, to: Frames, shared: Arc<Shared>, unanswered: Arc<Mutex<VecDeque<bool>>>) {
     let mut buffer = Vec::new();
     while let Some(mut frame) = next_frame(&mut from, &mut buffer).await {
+        // A push, unless it is the answer to SUBSCRIBE, which also comes as a push.
         let is_message = frame.starts_with(b">") && !frame.windows(9).take(24).any(|word| word == b"subscribe");
-        let is_script = !is_message && asked.lock().unwrap().pop_front().unwrap_or(false);
+        let is_script = !is_message && unanswered.lock().unwrap().pop_front().unwrap_or(false);
         let mut faults = shared.faults.lock().unwrap();
         if is_message && faults.drop_pushes {
             continue;
         }
-        let probability = faults.swallow;
-        if is_script && (std::mem::take(&mut faults.swallow_next) || faults.random.chance(probability)) {
+        let probability = faults.lose_reply;
+        if is_script && (std::mem::take(&mut faults.lose_next_reply) || faults.random.chance(probability)) {
             return;
         }
         if let Some((from, to)) = &faults.rewrite {

@@ -1,4 +1,4 @@
-//! A `redis-server` of the test's own.
+//! A `redis-server` for one test.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::eventually;
 
-/// Listens on a free port and on a Unix socket; ends with the test.
+/// Listens on a free port and on a Unix socket. Killed when dropped.
 pub struct Server {
     dir: TempDir,
     port: u16,
@@ -91,7 +91,7 @@ impl Server {
         .await;
     }
 
-    /// For looking at the server past the library.
+    /// A plain connection, to look at the server without the library.
     pub async fn connection(&self) -> MultiplexedConnection {
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
         let client = redis::Client::open(self.url()).unwrap();
@@ -118,7 +118,7 @@ impl Server {
 
     fn end(&self) {
         if let Some(mut child) = self.process.lock().unwrap().take() {
-            // A stopped process dies of SIGKILL all the same.
+            // SIGKILL also ends a process that is stopped.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -130,9 +130,9 @@ impl Server {
         self.launch().await;
     }
 
-    /// The same for a server with `--appendonly yes`: what it had is there again.
+    /// The same for a server with `--appendonly yes`, which keeps its data.
     pub async fn restart_with_data(&self) {
-        assert!(self.args.iter().any(|arg| arg == "--appendonly"), "it keeps nothing");
+        assert!(self.args.iter().any(|arg| arg == "--appendonly"), "this server keeps no data");
         self.restart().await;
     }
 
@@ -150,7 +150,7 @@ impl Server {
         calls.unwrap_or(0)
     }
 
-    /// How many it has accepted so far, this one included.
+    /// How many connections it has accepted so far, including the one of this call.
     pub async fn connections(&self) -> u64 {
         let mut redis = self.connection().await;
         let info: String = redis::cmd("INFO").arg("stats").query_async(&mut redis).await.unwrap();
@@ -158,7 +158,7 @@ impl Server {
         received.unwrap().trim().parse().unwrap()
     }
 
-    /// Until it takes no more.
+    /// Writes keys until the memory is full.
     pub async fn fill(&self) {
         let mut redis = self.connection().await;
         for size in [100_000, 10_000, 1_000, 100, 1] {
@@ -180,8 +180,8 @@ impl Server {
         keys
     }
 
-    /// P10: with no holder and no waiter a name leaves its token at most, and that has a TTL;
-    /// tombstones go by themselves within seconds. Nobody is subscribed any more.
+    /// P10: without a holder and waiters a name has at most the key of its token, and that has a TTL. Tombstones
+    /// expire within seconds, so this waits for them. No subscription is left.
     pub async fn assert_clean(&self) {
         let mut redis = self.connection().await;
         let offending = async |redis: &mut MultiplexedConnection| {

@@ -1,4 +1,4 @@
-//! Either store, for the tests that hold on both.
+//! A store of either kind, for the tests that run on both.
 
 use fairlock::{LockClient, LockClientBuilder};
 
@@ -31,7 +31,7 @@ impl Store {
         }
     }
 
-    /// Forgets everything.
+    /// Deletes all keys.
     pub async fn flush(&self) {
         match self {
             Self::Redis(server) => {
@@ -42,7 +42,7 @@ impl Store {
         }
     }
 
-    /// P10, as far as each can tell: see [`Server::assert_clean`].
+    /// P10, see [`Server::assert_clean`]. The embedded server does not list its subscriptions.
     pub async fn assert_clean(&self) {
         match self {
             Self::Redis(server) => server.assert_clean().await,

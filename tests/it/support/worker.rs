@@ -1,7 +1,7 @@
-//! A process of its own that locks and unlocks at the test's word.
+//! A worker process: it locks and unlocks when the test says so.
 //!
-//! It is this very test binary, started again to run `worker_process` alone. Commands come as
-//! lines on its stdin; what it says back are lines with `@` before them.
+//! It is this test binary, started again to run only `worker_process`. It reads commands as lines from
+//! stdin, and answers with lines that begin with `@`.
 
 use std::collections::HashMap;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::{PATIENCE, Timing};
+use super::{LONGEST_WAIT, Timing};
 
 const URL: &str = "FAIRLOCK_WORKER_URL";
 const LEASE: &str = "FAIRLOCK_WORKER_LEASE_MS";
@@ -24,7 +24,7 @@ const LEASE: &str = "FAIRLOCK_WORKER_LEASE_MS";
 pub struct Worker {
     child: Child,
     stdin: ChildStdin,
-    said: Lines<BufReader<ChildStdout>>,
+    answers: Lines<BufReader<ChildStdout>>,
 }
 
 impl Worker {
@@ -43,8 +43,8 @@ impl Worker {
             .spawn()
             .expect("the test binary starts again");
         let stdin = child.stdin.take().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut worker = Self { child, stdin, said };
+        let answers = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut worker = Self { child, stdin, answers };
         worker.expect("ready").await;
         worker
     }
@@ -53,23 +53,23 @@ impl Worker {
         self.stdin.write_all(format!("{command}\n").as_bytes()).await.unwrap();
     }
 
-    /// The next thing it says.
-    pub async fn hear(&mut self) -> String {
-        let line = async {
+    /// Its next answer. Lines without `@` are libtest's.
+    pub async fn next_line(&mut self) -> String {
+        let answer = async {
             loop {
-                let line = self.said.next_line().await.unwrap().expect("the worker speaks");
-                if let Some((_, said)) = line.split_once('@') {
-                    return said.to_owned();
+                let line = self.answers.next_line().await.unwrap().expect("the worker runs");
+                if let Some((_, answer)) = line.split_once('@') {
+                    return answer.to_owned();
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, line).await.expect("the worker speaks in time")
+        tokio::time::timeout(LONGEST_WAIT, answer).await.expect("the worker answers in time")
     }
 
-    /// What it says next must begin with `start`; returns the rest.
+    /// Its next answer, which must begin with `start`. Returns the rest.
     pub async fn expect(&mut self, start: &str) -> String {
-        let said = self.hear().await;
-        let rest = said.strip_prefix(start).unwrap_or_else(|| panic!("{said:?} in place of {start:?}"));
+        let answer = self.next_line().await;
+        let rest = answer.strip_prefix(start).unwrap_or_else(|| panic!("{answer:?} instead of {start:?}"));
         rest.trim().to_owned()
     }
 
@@ -79,8 +79,8 @@ impl Worker {
     }
 }
 
-/// The other end. Started as a test of its own it looks at itself: a worker starts, answers, and
-/// ends with its stdin.
+/// The worker's side. When libtest runs it as a test, it checks itself: a worker starts, answers, and ends when
+/// its stdin is closed.
 #[tokio::test]
 async fn worker_process() {
     if let Ok(url) = std::env::var(URL) {
@@ -99,34 +99,34 @@ struct Serving {
     client: LockClient,
     guards: HashMap<String, LockGuard>,
     waits: HashMap<String, JoinHandle<()>>,
-    acquired: mpsc::Sender<(String, Result<LockGuard, LockError>)>,
+    outcomes: mpsc::Sender<(String, Result<LockGuard, LockError>)>,
 }
 
 async fn serve(url: &str) {
     let lease = std::env::var(LEASE).unwrap().parse().unwrap();
     let timing = Timing { lease: Duration::from_millis(lease), ..Timing::default() };
     let client = timing.builder().label("worker").connect(url).await.unwrap();
-    let (acquired, mut arrivals) = mpsc::channel(1024);
-    let mut serving = Serving { client, guards: HashMap::new(), waits: HashMap::new(), acquired };
+    let (outcomes, mut finished) = mpsc::channel(1024);
+    let mut serving = Serving { client, guards: HashMap::new(), waits: HashMap::new(), outcomes };
     let mut commands: Lines<BufReader<Stdin>> = BufReader::new(tokio::io::stdin()).lines();
     say("ready");
     loop {
         tokio::select! {
             command = commands.next_line() => match command.unwrap() {
-                Some(command) => serving.obey(&command).await,
+                Some(command) => serving.run(&command).await,
                 None => break,
             },
-            Some((id, outcome)) = arrivals.recv() => serving.arrive(id, outcome),
+            Some((id, outcome)) = finished.recv() => serving.report(id, outcome),
         }
     }
     serving.client.close().await.unwrap();
 }
 
 impl Serving {
-    async fn obey(&mut self, command: &str) {
+    async fn run(&mut self, command: &str) {
         let words: Vec<&str> = command.split(' ').collect();
         match words[..] {
-            // lock NAME ID: waits; says `held ID TOKEN MICROS` or `error ID …`
+            // lock NAME ID: waits, then answers `held ID TOKEN` or `error ID …`.
             ["lock", name, id] => self.wait(name, id, None),
             ["timeout", name, id, millis] => self.wait(name, id, Some(Duration::from_millis(millis.parse().unwrap()))),
             ["cancel", id] => {
@@ -152,23 +152,23 @@ impl Serving {
     }
 
     fn wait(&mut self, name: &str, id: &str, timeout: Option<Duration>) {
-        let (lock, to, key) = (self.client.lock(name), self.acquired.clone(), id.to_owned());
+        let (lock, outcomes, key) = (self.client.lock(name), self.outcomes.clone(), id.to_owned());
         let wait = tokio::spawn(async move {
             let outcome = match timeout {
                 Some(timeout) => lock.lock_timeout(timeout).await,
                 None => lock.lock().await,
             };
-            to.send((key, outcome)).await.unwrap();
+            outcomes.send((key, outcome)).await.unwrap();
         });
         self.waits.insert(id.to_owned(), wait);
     }
 
-    fn arrive(&mut self, id: String, outcome: Result<LockGuard, LockError>) {
+    fn report(&mut self, id: String, outcome: Result<LockGuard, LockError>) {
         match outcome {
             Ok(guard) => {
                 say(&format!("held {id} {}", guard.token()));
-                let (held, told) = (guard.held(), id.clone());
-                tokio::spawn(async move { say(&format!("lost {told} {:?}", held.lost().await)) });
+                let (held, key) = (guard.held(), id.clone());
+                tokio::spawn(async move { say(&format!("lost {key} {:?}", held.lost().await)) });
                 self.guards.insert(id, guard);
             }
             Err(error) => say(&format!("error {id} {error:?}")),
@@ -176,7 +176,7 @@ impl Serving {
     }
 }
 
-/// Sections that lose updates unless they exclude each other: read, let others run, write.
+/// Reads a number, lets other tasks run, and writes it back plus one. Without mutual exclusion updates get lost.
 pub async fn count(client: &LockClient, name: &str, path: &str, times: u32) {
     for _ in 0..times {
         let guard = client.lock(name).lock().await.unwrap();
@@ -188,6 +188,6 @@ pub async fn count(client: &LockClient, name: &str, path: &str, times: u32) {
 }
 
 fn say(what: &str) {
-    // libtest has begun a line of its own.
+    // libtest may have begun a line.
     println!("\n@{what}");
 }

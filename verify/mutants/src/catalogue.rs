@@ -1,16 +1,16 @@
-//! The mutants as they are written down in `mutants.txt`, which says how.
+//! Reads `mutants.txt`, which describes its own format.
 
 use std::fmt;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mutant {
     pub name: String,
-    /// Which rule it drops.
+    /// The rule that it drops.
     pub sentence: String,
     pub edits: Vec<Edit>,
 }
 
-/// Takes out `find` and puts in `replace`.
+/// Replaces the text `find` by `replace`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Edit {
     pub find: String,
@@ -32,7 +32,7 @@ impl fmt::Display for Malformed {
 impl Mutant {
     pub fn all(text: &str) -> Result<Vec<Self>, Malformed> {
         let mut mutants: Vec<Self> = Vec::new();
-        // Of the line before.
+        // Of the previous line: `-`, `+`, or a space for the sentence.
         let mut sign = ' ';
         for (index, line) in text.lines().enumerate() {
             let malformed = |why| Err(Malformed { line: index + 1, why });
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_told() {
+    fn an_incomplete_mutant_is_an_error() {
         for text in
             ["a\n  b\n  - c\n", "a\n  b\n  - c\n  d\n", "a\n  b\n  + c\n", "a\n  - c\n  + d\n", "a\n  b\n", "  b\n"]
         {

@@ -1,8 +1,8 @@
-//! Bugs on purpose: each mutant of `mutants.txt` takes one rule out of a copy of the code, and the
-//! simulator has to catch it.
+//! Deliberate bugs: each mutant of `mutants.txt` removes one rule from a copy of the code, and the simulator
+//! must find it.
 //!
-//! `scripts/mutants`: all of them; with names, those. `scripts/mutants --check`: only whether each of
-//! their edits applies exactly once. Exit code 1: one was missed or does not apply.
+//! `scripts/mutants` tries all of them, or those that are named. `scripts/mutants --check` only checks that
+//! each edit applies exactly once. Exit code 1: a mutant was missed or does not apply.
 
 mod catalogue;
 mod sources;
@@ -41,7 +41,7 @@ fn run(mut words: Vec<String>) -> Outcome<bool> {
     }
     mutants.retain(|mutant| words.is_empty() || words.contains(&mutant.name));
 
-    // All of them before the first is built: a build takes its time.
+    // All edits are checked before the first build, because builds are slow.
     let sources = Sources::read(Path::new(ROOT))?;
     let (mut applied, mut wrong) = (Vec::new(), 0);
     for mutant in mutants {

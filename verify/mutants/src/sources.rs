@@ -1,4 +1,4 @@
-//! The sources of the library, and the edits on them.
+//! The sources of the library, and how edits are applied to them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,10 +8,10 @@ use std::{fs, io};
 use crate::catalogue::{Edit, Mutant};
 use crate::tokens::{Language, find, nearest, tokens, without_tests};
 
-/// The nearest places that are shown for what was not found.
+/// How many similar places are shown for an edit that was not found.
 const SHOWN: usize = 3;
 
-/// Texts by their paths, which are relative to the repository.
+/// Texts by path, relative to the repository.
 pub struct Sources(BTreeMap<PathBuf, String>);
 
 impl Sources {
@@ -29,7 +29,7 @@ impl Sources {
         Ok(Self(texts))
     }
 
-    /// The files that the mutant changes, or what is wrong with its edits.
+    /// The changed files, or what is wrong with the mutant's edits.
     pub fn with(&self, mutant: &Mutant) -> Result<BTreeMap<PathBuf, String>, String> {
         let mut wrong = String::new();
         let mut splices: BTreeMap<&Path, Vec<_>> = BTreeMap::new();
@@ -57,7 +57,7 @@ impl Sources {
         Ok(changed)
     }
 
-    /// Where the edit applies.
+    /// All places where the edit could apply.
     fn places(&self, edit: &Edit) -> Vec<(&Path, std::ops::Range<usize>)> {
         let mut places = Vec::new();
         for (path, text) in &self.0 {
@@ -73,21 +73,22 @@ impl Sources {
             let _ = writeln!(text, "    - {line}");
         }
         if places.is_empty() {
-            text += "  Nothing in src/**/*.rs and lua/**/*.lua reads so. The nearest places:\n";
+            text += "  It does not occur in src/**/*.rs and lua/**/*.lua. The most similar places:\n";
             for (path, at, share) in self.nearest(edit) {
                 let _ = writeln!(text, "  {:3.0} % {}", share * 100.0, self.line(path, at));
             }
-            text += "  If the code was only renamed or rewritten, change the `-` lines of this mutant to what is there now.\n";
+            text +=
+                "  If the code was only renamed or rewritten, change the `-` lines of this mutant to the new code.\n";
         } else {
             for (path, place) in places {
                 let _ = writeln!(text, "    {}", self.line(path, place.start));
             }
-            text += "  Add some of what stands before or after the one that is meant, in `-` and in `+`.\n";
+            text += "  Add some of the code before or after the right one, in `-` and in `+`.\n";
         }
         text
     }
 
-    /// The best place of each file, the most alike first.
+    /// The most similar place of each file, best first.
     fn nearest(&self, edit: &Edit) -> Vec<(&Path, usize, f64)> {
         let mut best: Vec<_> = self
             .0
@@ -121,7 +122,7 @@ fn code<'a>(path: &Path, text: &'a str) -> Vec<crate::tokens::Token<'a>> {
     }
 }
 
-/// All files below a directory, at any depth.
+/// All files in a directory and its subdirectories.
 pub fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn edits_apply_wherever_their_text_stands() {
+    fn an_edit_applies_in_any_file_and_layout() {
         let sources = sources(&[("lua/a.lua", "if a   then -- so\n  b() end\nc()"), ("src/b.rs", "fn d() {}")]);
         let changed = sources.with(&mutant(&[("if a then b()", "b() if a then"), ("d()", "e()")])).expect("both apply");
         assert_eq!(changed[Path::new("lua/a.lua")], "b() if a then end\nc()");
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_that_does_not_apply_once_says_where_it_could() {
+    fn an_edit_that_does_not_apply_once_names_the_possible_places() {
         let sources = sources(&[("lua/a.lua", "x()\nif a then b() end"), ("src/b.rs", "d();\nd();")]);
         let wrong = sources.with(&mutant(&[("if a then c()", ""), ("d()", "")])).expect_err("neither applies");
         for part in [

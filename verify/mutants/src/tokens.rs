@@ -1,4 +1,4 @@
-//! Source text as tokens, so that a mutant is found wherever it stands and however it is laid out.
+//! Source text as tokens, so that an edit is found in any layout.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ pub enum Language {
     Lua,
 }
 
-/// A token and where it stands in the text.
+/// A token and its position in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token<'a> {
     pub text: &'a str,
@@ -21,8 +21,8 @@ impl Token<'_> {
     }
 }
 
-/// Without spaces, comments and the commas that rustfmt adds when it breaks a list over lines. A
-/// string is one token; so is a word or a number. Everything else is a token for each character.
+/// The tokens of a text: strings, words and numbers, and each other character by itself. White space, comments and
+/// the comma that rustfmt adds after the last element of a broken list are left out.
 pub fn tokens(text: &str, language: Language) -> Vec<Token<'_>> {
     let mut tokens: Vec<Token> = Vec::new();
     let mut at = 0;
@@ -47,7 +47,7 @@ enum Kind {
     Skipped,
 }
 
-/// What `rest` begins with, and its length.
+/// The kind and the length of the token that `rest` begins with.
 fn next(rest: &str, first: char, language: Language) -> (Kind, usize) {
     let comment = if language == Language::Rust { "//" } else { "--" };
     if first.is_whitespace() {
@@ -92,7 +92,7 @@ fn quoted(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-/// A character of Rust; `None` for the start of a lifetime.
+/// The length of a Rust character literal; `None` for the start of a lifetime.
 fn character(rest: &str) -> Option<usize> {
     let mut after = rest.char_indices().skip(1);
     let (_, first) = after.next()?;
@@ -103,7 +103,7 @@ fn character(rest: &str) -> Option<usize> {
     (second == '\'').then_some(at + 1)
 }
 
-/// What follows the `r` of a raw string; 0 if it is none.
+/// The length of what follows the `r` of a raw string; 0 if it is not one.
 fn raw(rest: &str) -> usize {
     let hashes = rest.bytes().take_while(|byte| *byte == b'#').count();
     if !rest[hashes..].starts_with('"') {
@@ -114,7 +114,7 @@ fn raw(rest: &str) -> usize {
     rest[from..].find(&closing).map_or(rest.len(), |end| from + end + closing.len())
 }
 
-/// The tokens of a Rust file without what stands under `#[cfg(test)]`.
+/// The tokens of a Rust file without the items under `#[cfg(test)]`.
 pub fn without_tests(mut tokens: Vec<Token<'_>>) -> Vec<Token<'_>> {
     const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     while let Some(start) = tokens.windows(MARK.len()).position(|window| texts(window).eq(MARK)) {
@@ -137,7 +137,7 @@ fn texts<'a>(tokens: &'a [Token<'a>]) -> impl Iterator<Item = &'a str> {
     tokens.iter().map(|token| token.text)
 }
 
-/// Where in the text the tokens `wanted` stand next to each other.
+/// The ranges of the text in which the tokens `wanted` follow each other.
 pub fn find(within: &[Token], wanted: &[Token]) -> Vec<Range<usize>> {
     if wanted.is_empty() {
         return Vec::new();
@@ -146,11 +146,11 @@ pub fn find(within: &[Token], wanted: &[Token]) -> Vec<Range<usize>> {
     windows.map(|window| window[0].at..window[wanted.len() - 1].end()).collect()
 }
 
-/// The place that has most of `wanted` in their order: where it begins, and the share it has.
+/// The place with the most tokens of `wanted` in the same order: where it begins, and the share of tokens it has.
 pub fn nearest(within: &[Token], wanted: &[Token]) -> Option<(usize, f64)> {
     let mut best: Option<(usize, usize)> = None;
     for window in within.windows(wanted.len().min(within.len()).max(1)) {
-        // Cheap first: what is no better than the best so far in any order is not better in this one.
+        // A cheap check first. Tokens in any order are an upper bound for tokens in the same order.
         let shared = window.iter().filter(|token| wanted.iter().any(|other| other.text == token.text)).count();
         if best.is_none_or(|(_, most)| shared > most) {
             let common = common(window, wanted);
@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn unit_tests_are_left_out() {
+    fn unit_tests_are_skipped() {
         let text = "a; #[cfg(test)] mod tests { fn b() { c; } } d; #[cfg(test)] mod e; f;";
         let left = without_tests(tokens(text, Language::Rust));
         assert_eq!(texts(&left).collect::<String>(), "a;d;f;");
     }
 
     #[test]
-    fn the_nearest_place_is_the_most_alike() {
+    fn the_nearest_place_is_the_most_similar() {
         let text = "x = 1; deadline(self.asked, wanted); y = 2;";
         let (place, share) =
             nearest(&tokens(text, Language::Rust), &tokens("deadline(self.asked, lease)", Language::Rust))

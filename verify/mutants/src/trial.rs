@@ -1,4 +1,4 @@
-//! One mutant after the other: built in a copy of the repository, and left to the simulator.
+//! Tries one mutant after the other: builds it in a copy of the repository, and runs the simulator.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use crate::Outcome;
 use crate::catalogue::Mutant;
 use crate::sources::files;
 
-/// Each is to be caught within so many seeds, and minutes.
+/// Each mutant must be caught within so many seeds and minutes.
 const SEEDS: &str = "1000";
 const MINUTES: &str = "3";
 const LONGEST_VIOLATION: usize = 110;
 
 type Changed = BTreeMap<PathBuf, String>;
 
-/// How many were caught.
+/// Returns how many were caught.
 pub fn all(root: &Path, mutants: &[(Mutant, Changed)]) -> Outcome<usize> {
     let mut copy = Copy::of(root)?;
     let mut caught = 0;
@@ -25,11 +25,11 @@ pub fn all(root: &Path, mutants: &[(Mutant, Changed)]) -> Outcome<usize> {
         let simulator = copy.build()?;
         let name = &mutant.name;
         match simulator.map(|simulator| simulate(&simulator)).transpose()? {
-            Some(Said { seeds, violation: Some(violation) }) => {
+            Some(Run { seeds, violation: Some(violation) }) => {
                 caught += 1;
                 println!("caught  {name:<36} after {seeds:>4} seeds: {violation}");
             }
-            Some(Said { seeds, violation: None }) => println!("MISSED  {name:<36} in {seeds} seeds"),
+            Some(Run { seeds, violation: None }) => println!("MISSED  {name:<36} in {seeds} seeds"),
             None => println!("BROKEN  {name:<36} does not compile"),
         }
     }
@@ -72,7 +72,7 @@ impl Copy {
         Ok(copy)
     }
 
-    /// Takes the last mutant out and puts this one in.
+    /// Undoes the last mutant and applies this one.
     fn change(&mut self, changed: &Changed) -> io::Result<()> {
         for path in std::mem::take(&mut self.changed) {
             if !changed.contains_key(&path) {
@@ -86,7 +86,7 @@ impl Copy {
         Ok(())
     }
 
-    /// The simulator; `None` if it does not compile.
+    /// The path of the simulator; `None` if it does not compile.
     fn build(&self) -> io::Result<Option<PathBuf>> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let mut command = Command::new(cargo);
@@ -97,7 +97,7 @@ impl Copy {
     }
 }
 
-/// Only what differs: what has a new time is built anew.
+/// Writes only files that differ, because cargo builds everything with a new time again.
 fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     if fs::read(path).is_ok_and(|there| there == text) {
         return Ok(());
@@ -106,17 +106,17 @@ fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     fs::write(path, text)
 }
 
-struct Said {
+struct Run {
     seeds: String,
     violation: Option<String>,
 }
 
-fn simulate(simulator: &Path) -> io::Result<Said> {
+fn simulate(simulator: &Path) -> io::Result<Run> {
     let output = Command::new(simulator).args(["--seed", "1", "--seeds", SEEDS, "--minutes", MINUTES]).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let violation = text.lines().find_map(|line| line.strip_prefix("VIOLATED "));
     let seeds = text.split("\"seeds\":").nth(1).unwrap_or_default();
-    Ok(Said {
+    Ok(Run {
         seeds: seeds.chars().take_while(char::is_ascii_digit).collect(),
         violation: violation
             .filter(|_| output.status.code() == Some(1))

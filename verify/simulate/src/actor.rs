@@ -1,4 +1,4 @@
-//! Callers: they lock, nest, cancel, time out, drop and unlock, each in its own way and time.
+//! Actors: callers that lock, nest, cancel, time out, drop and unlock at random.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use crate::checker::Claim;
 use crate::world::World;
 
-/// One caller, in one process, for as long as that lives.
+/// One caller in one process. It lives as long as the process.
 pub struct Actor {
     pub world: Arc<World>,
     pub client: LockClient,
@@ -24,17 +24,17 @@ const DEEPEST: usize = 4;
 impl Actor {
     pub async fn live(self) {
         while !self.world.state().ending {
-            // While it calms down nothing is searched for.
+            // Before the calm phase has settled there is nothing new to find, so they are slower.
             let settling = self.world.state().calm && self.world.is_settling();
             let rest = if settling { 300 } else { 40 };
             self.world.sleep_up_to(Duration::from_millis(rest)).await;
             let name = format!("lock{}", self.world.below(self.names as u64));
             let lock = self.client.lock(&name);
             owner::scope(async {
-                self.turn(&lock).await;
-                // The same owner again: late copies of its earlier requests meet its later ones.
+                self.try_once(&lock).await;
+                // The same owner again: late copies of its earlier requests may arrive after its later ones (R1).
                 while self.world.chance(0.3) {
-                    self.turn(&lock).await;
+                    self.try_once(&lock).await;
                 }
             })
             .await;
@@ -45,12 +45,12 @@ impl Actor {
         self.world.note(what, self.number, || format!("actor {} {}", self.number, more()));
     }
 
-    /// One wish for a lock, and what comes of it.
-    async fn turn(&self, lock: &FairLock) {
+    /// One call for the lock, of a random kind, and the section that follows if it gets the lock.
+    async fn try_once(&self, lock: &FairLock) {
         let calm = self.world.state().calm;
         let kind = self.world.below(100);
-        // More than a round trip in a calm world.
-        let patience = Duration::from_millis(50 + self.world.below(2500));
+        // At least a round trip of the calm phase.
+        let limit = Duration::from_millis(50 + self.world.below(2500));
         match kind {
             0..3 if calm => return,
             0..3 => return self.force(lock).await,
@@ -62,41 +62,41 @@ impl Actor {
         self.note("wants", || lock.name().to_owned());
         let outcome = match kind % 5 {
             // Cancelled by its caller.
-            0 => timeout(patience, lock.lock()).await.unwrap_or_else(|_| {
+            0 => timeout(limit, lock.lock()).await.unwrap_or_else(|_| {
                 self.world.fault("cancellations");
                 Err(LockError::Timeout)
             }),
-            1 => lock.lock_timeout(patience).await,
+            1 => lock.lock_timeout(limit).await,
             2 => lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)),
             _ => lock.lock().await,
         };
         match outcome {
             Ok(guard) => {
-                // Nothing may end such a hold but its guards.
+                // A hold that is renewed, without faults: only its guards may end it.
                 let safe = kind >= 16 && !self.world.is_settling();
                 Section { actor: self, lock: &lock, guards: vec![guard], dropped: false, safe }.run().await;
             }
-            Err(error) => self.refused(&error),
+            Err(error) => self.check_error(&error),
         }
     }
 
-    fn refused(&self, error: &LockError) {
+    fn check_error(&self, error: &LockError) {
         self.note("gets nothing", || error.to_string());
-        let fine = match error {
-            // A loss that may not be is told by the unlock.
+        let expected = match error {
+            // Whether a loss was allowed is checked at the unlock.
             LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } => true,
-            // What was sent before the calm may still be late; what is sent in a calm world is not.
+            // Only with faults: requests from before the calm phase may still be late.
             LockError::Unreachable(_) | LockError::Refused(_) => self.world.is_settling(),
             _ => false,
         };
-        if !fine {
-            self.world.state().checker.said("errors", format!("actor {}: {error}", self.number));
+        if !expected {
+            self.world.state().checker.report("errors", format!("actor {}: {error}", self.number));
         }
     }
 
     async fn force(&self, lock: &FairLock) {
         self.world.fault("forced_unlocks");
-        // An answer is not needed: what it did is seen on the server.
+        // The reply may be lost. The checker sees on the server what it did.
         let _ = lock.force_unlock().await;
     }
 
@@ -111,15 +111,15 @@ impl Actor {
             }
             self.end(lock, token);
         };
-        // Nothing is cancelled inside, so a claim that began has ended.
+        // Nothing inside is cancelled, so each claim that begins also ends.
         let _ = lock.with(section).await;
     }
 
     fn begin(&self, lock: &FairLock, held: fairlock::Held) {
         self.note("holds", || format!("{} under {}", lock.name(), held.token()));
         let claim = Claim { lock: key(lock), actor: self.number, process: self.client.id().to_owned(), held };
-        let (server_ms, rate) = (self.world.server_ms(), self.world.state().climate.rate);
-        self.world.state().checker.claim(claim, server_ms, rate);
+        let (server_ms, clock_rate) = (self.world.server_ms(), self.world.state().rates.clock_rate);
+        self.world.state().checker.claim(claim, server_ms, clock_rate);
     }
 
     fn end(&self, lock: &FairLock, token: u64) {
@@ -127,27 +127,27 @@ impl Actor {
         drop(claims);
     }
 
-    fn beliefs_are_backed(&self) {
-        let (server_ms, rate) = (self.world.server_ms(), self.world.state().climate.rate);
-        self.world.state().checker.beliefs_are_backed(server_ms, rate);
+    fn check_deadlines(&self) {
+        let (server_ms, clock_rate) = (self.world.server_ms(), self.world.state().rates.clock_rate);
+        self.world.state().checker.check_deadlines(server_ms, clock_rate);
     }
 
-    /// Reads, takes its time, and writes: whether it is still the holder, the resource decides.
+    /// Reads, waits, and writes. The resource refuses the write of an older token (P2), so no update gets lost.
     async fn work(&self, lock: &FairLock, token: u64) {
         let read = self.world.state().checker.read(&key(lock), token, self.number);
         self.pass_time().await;
-        self.beliefs_are_backed();
+        self.check_deadlines();
         if let Some(value) = read {
             let written = self.world.state().checker.write(&key(lock), token, value + 1);
             self.note(if written { "writes" } else { "is fenced" }, || format!("{} under {token}", lock.name()));
         }
     }
 
-    /// Mostly short; now and then longer than any lease.
+    /// Mostly short, sometimes longer than any lease.
     async fn pass_time(&self) {
         let most = match self.world.below(100) {
             0..70 => 10,
-            // Long enough for polls; nobody is to lose anything.
+            // Long enough for others to poll, too short to lose a hold.
             _ if self.world.state().calm => 200,
             70..95 => 60,
             95..99 => 600,
@@ -157,19 +157,20 @@ impl Actor {
     }
 }
 
-/// As World and Checker name a lock.
+/// The lock's key, by which World and Checker know it.
 fn key(lock: &FairLock) -> String {
     format!("fairlock:{{n:{}}}", lock.name())
 }
 
-/// What an actor does with a lock while it has it.
+/// A lock that an actor holds, and what it does with it.
 struct Section<'a> {
     actor: &'a Actor,
     lock: &'a FairLock,
     guards: Vec<LockGuard>,
-    /// A guard was dropped rather than unlocked: the server hears of it later.
+    /// The count on the server may differ for a moment: a guard was dropped, or a nested lock had no answer. The
+    /// background sets it right later.
     dropped: bool,
-    /// Renewed, and in a calm world.
+    /// The hold is renewed and there are no faults, so it must not be lost.
     safe: bool,
 }
 
@@ -184,15 +185,15 @@ impl Section<'_> {
             }
             match actor.world.below(10) {
                 0..3 => self.nest().await,
-                3 => self.step_out(token).await,
-                4 => self.count_is_exact(token).await,
+                3 => self.end_a_guard(token).await,
+                4 => self.check_count(token).await,
                 5 => self.two_branches().await,
                 _ => actor.work(self.lock, token).await,
             }
         }
         self.wait_for_loss_or_go_on(token).await;
         while !self.guards.is_empty() {
-            self.step_out(token).await;
+            self.end_a_guard(token).await;
         }
     }
 
@@ -200,13 +201,13 @@ impl Section<'_> {
         if self.guards.len() >= DEEPEST {
             return;
         }
-        let patience = Duration::from_millis(self.actor.world.below(1500));
-        match timeout(patience, self.lock.lock()).await {
+        let limit = Duration::from_millis(self.actor.world.below(1500));
+        match timeout(limit, self.lock.lock()).await {
             Ok(Ok(guard)) => self.nested(guard),
-            // Without an answer, or given up half-way, the background sets the count right, some time.
+            // Without an answer, or dropped in flight: the background takes the request back.
             Ok(Err(error)) => {
                 self.dropped = true;
-                self.actor.refused(&error);
+                self.actor.check_error(&error);
             }
             Err(_) => self.dropped = true,
         }
@@ -217,12 +218,12 @@ impl Section<'_> {
         self.actor.note("nests", || format!("{} under {token}", self.guards.len() + 1));
         if token != outer {
             let what = format!("a nested lock got {token} inside {outer}");
-            self.actor.world.state().checker.said("P2", what);
+            self.actor.world.state().checker.report("P2", what);
         }
         self.guards.push(guard);
     }
 
-    /// Both want it at once, and share the owner.
+    /// Two branches of one task ask at once, as the same owner. Their requests take turns.
     async fn two_branches(&mut self) {
         if self.guards.len() + 2 > DEEPEST {
             return;
@@ -232,20 +233,20 @@ impl Section<'_> {
             self.dropped = true;
             return;
         };
-        // Without an answer it is taken back in the background.
+        // The background takes back a request without an answer.
         self.dropped |= one.is_err() || other.is_err();
         one.into_iter().for_each(|guard| self.nested(guard));
         other.into_iter().flatten().for_each(|guard| self.nested(guard));
     }
 
-    /// One guard less, any of them.
-    async fn step_out(&mut self, token: u64) {
-        let Some(place) = (!self.guards.is_empty()).then(|| self.actor.world.below(self.guards.len() as u64)) else {
+    /// Unlocks or drops one of the guards, any of them.
+    async fn end_a_guard(&mut self, token: u64) {
+        let Some(index) = (!self.guards.is_empty()).then(|| self.actor.world.below(self.guards.len() as u64)) else {
             return;
         };
-        let guard = self.guards.swap_remove(place as usize);
+        let guard = self.guards.swap_remove(index as usize);
         if self.guards.is_empty() {
-            // From here on it may be somebody else's at any moment.
+            // From here on another owner may get the lock at any moment.
             self.actor.end(self.lock, token);
         }
         if self.actor.world.chance(0.3) {
@@ -254,38 +255,40 @@ impl Section<'_> {
             return drop(guard);
         }
         let outcome = guard.unlock().await;
-        let said = outcome.as_ref().map_or_else(ToString::to_string, |unlocked| format!("{unlocked:?}"));
-        self.actor.note("unlocks", || format!("{token}, {} left: {said}", self.guards.len()));
-        self.unlocked(token, &outcome);
+        let answer = outcome.as_ref().map_or_else(ToString::to_string, |unlocked| format!("{unlocked:?}"));
+        self.actor.note("unlocks", || format!("{token}, {} left: {answer}", self.guards.len()));
+        self.check_unlock(token, &outcome);
     }
 
-    fn unlocked(&mut self, token: u64, outcome: &Result<Unlocked, UnlockError>) {
+    fn check_unlock(&mut self, token: u64, outcome: &Result<Unlocked, UnlockError>) {
         let world = &self.actor.world;
         let server_ms = world.server_ms();
         if let (true, Err(error)) = (self.safe, outcome) {
-            world.state().checker.said("P4", format!("in a calm world {token} ended with {error}"));
+            world.state().checker.report("P4", format!("without faults {token} ended with {error}"));
         }
         if matches!(outcome, Err(UnlockError::Lost(_))) {
-            world.state().checker.said_lost(&key(self.lock), token);
+            world.state().checker.unlock_answered_lost(&key(self.lock), token);
         }
         match *outcome {
             Ok(Unlocked::Freed) if self.guards.is_empty() => {
                 let now = tokio::time::Instant::now().into_std();
-                world.state().checker.said_freed(&key(self.lock), token, now, server_ms);
+                world.state().checker.unlock_answered_freed(&key(self.lock), token, now, server_ms);
             }
             Ok(Unlocked::StillHeld(left)) if left as usize == self.guards.len() => {}
             Ok(other) => {
                 let what = format!("{other:?} with {} guards left under {token}", self.guards.len());
-                world.state().checker.said("P4", what);
+                world.state().checker.report("P4", what);
             }
-            Err(UnlockError::Lost(Loss::Gone)) => world.state().checker.said_gone(&key(self.lock), token, server_ms),
+            Err(UnlockError::Lost(Loss::Gone)) => {
+                world.state().checker.unlock_answered_gone(&key(self.lock), token, server_ms)
+            }
             Err(UnlockError::Unknown { .. }) => self.dropped = true,
             Err(_) => {}
         }
     }
 
-    /// P4: at rest the server counts as many holds as there are guards.
-    async fn count_is_exact(&self, token: u64) {
+    /// P4: without requests in flight the server counts as many holds as there are guards.
+    async fn check_count(&self, token: u64) {
         if self.dropped || self.guards.is_empty() {
             return;
         }
@@ -295,11 +298,11 @@ impl Section<'_> {
         };
         if holder.holds as usize != self.guards.len() {
             let what = format!("{} holds on the server for {} guards under {token}", holder.holds, self.guards.len());
-            self.actor.world.state().checker.said("P4", what);
+            self.actor.world.state().checker.report("P4", what);
         }
     }
 
-    /// Works on, or waits until it is lost, which is told at the local deadline at the latest.
+    /// Works on, or waits until the hold is lost. P8: the loss is reported at the local deadline at the latest.
     async fn wait_for_loss_or_go_on(&self, token: u64) {
         let Some(guard) = self.guards.first() else { return };
         let world = &self.actor.world;
@@ -310,7 +313,7 @@ impl Section<'_> {
         if let Ok(loss) = lost {
             self.actor.note("hears", || format!("of the loss of {token}: {loss}"));
             if guard.is_valid() {
-                world.state().checker.said("P8", format!("{token} was said to be lost, and is valid"));
+                world.state().checker.report("P8", format!("the guard reported the loss of {token}, but is valid"));
             }
             sleep(Duration::from_millis(1)).await;
         }

@@ -1,9 +1,8 @@
-//! Reads everything that happens and compares it with the promises.
+//! Compares every event with the promises P1 to P10 and the rules R1 to R12 of docs/design.md.
 //!
-//! It sees two sides. What the server did: each script that ran, in order, with its answer; from
-//! that it keeps its own idea of holder and queue. What the clients believe: who holds a guard, and
-//! until when. Both are checked against each other at each event, so a violation is found when it
-//! happens and not when it does harm.
+//! It sees two sides. The server: each script that ran, in order, with its reply. From these it derives the
+//! holder and the queue itself. The clients: who has a guard, and until when it is valid. Both are compared at
+//! each event, so a violation is found at once and not only when it has consequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,17 +10,17 @@ use std::time::Duration;
 use fairlock::Held;
 use fairlock::simulation::Ran;
 
-/// What the server has for one lock, as far as its answers tell.
+/// The state of one lock on the server, derived from its replies.
 #[derive(Default)]
 struct Lock {
     /// The greatest token ever given (P2).
     newest: u64,
     holder: Option<Holder>,
-    queue: Vec<Waiting>,
-    /// All tickets that ever were in it.
+    queue: Vec<Waiter>,
+    /// All tickets that were ever in the queue.
     known: BTreeSet<String>,
-    /// By owner: the seq up to which it has left for good (R2, R3).
-    left: BTreeMap<String, u64>,
+    /// By owner: the seq up to which it has left. Requests up to there must not be served (R2, R3).
+    tombstones: BTreeMap<String, u64>,
     resource: Resource,
 }
 
@@ -32,16 +31,16 @@ struct Holder {
     until: i64,
 }
 
-struct Waiting {
+struct Waiter {
     ticket: String,
     /// Server time, ms.
     until: i64,
-    /// It was in the queue before, died or had its grant expire, and asked again: the list may still
-    /// have its old place (docs/design.md, decision 15).
-    floating: bool,
+    /// Its position is unknown. It was in the queue before, died or let its grant expire, and asked again: its old
+    /// entry may still be in the list and give it its old position (docs/design.md, decision 15).
+    requeued: bool,
 }
 
-/// Something that refuses tokens smaller than one it has seen, and counts.
+/// What the lock protects: a counter that refuses tokens smaller than one it has seen.
 #[derive(Default)]
 struct Resource {
     newest: u64,
@@ -53,7 +52,7 @@ struct Resource {
 /// Lock and token: other locks may have the same tokens.
 type Hold = (String, u64);
 
-/// A guard that somebody has.
+/// A hold that an actor relies on.
 pub struct Claim {
     pub lock: String,
     pub actor: usize,
@@ -65,25 +64,26 @@ pub struct Claim {
 pub struct Checker {
     locks: BTreeMap<String, Lock>,
     claims: Vec<Claim>,
-    /// Ended by force or with the server's data: their holders hear of it later.
+    /// Ended by force_unlock or lost with the server's data. Their holders learn of it later, so P1 and R5 do not
+    /// apply to them.
     void: BTreeSet<Hold>,
-    /// Said to be freed, and when.
+    /// Holds whose unlock answered `Freed`, and when.
     freed: BTreeMap<Hold, std::time::Instant>,
     connected: BTreeSet<String>,
-    /// The requests for a lock that have run, by client and number.
+    /// The acquire requests that have run, by client and number.
     requests: BTreeSet<(String, String)>,
-    /// Who had each hold.
+    /// The owner of each hold.
     owners: BTreeMap<Hold, String>,
-    /// Owners that lost a hold while their process lived, and owners that left because of a loss.
+    /// R11: owners that were told of a loss, and owners that sent a leave because of a loss.
     lost: BTreeSet<String>,
     left_after_loss: BTreeSet<String>,
-    /// Nothing has gone wrong for so long that nothing of it can be left.
+    /// The calm phase has lasted long enough that no effect of a fault is left.
     pub settled: bool,
     pub violations: Vec<String>,
     pub grants: u64,
     pub handed_over: u64,
     pub expiries: u64,
-    /// Sections that were entered.
+    /// How often an actor got the lock.
     pub sections: u64,
 }
 
@@ -91,13 +91,13 @@ fn client_of(ticket_or_owner: &str) -> &str {
     ticket_or_owner.split(':').next().unwrap_or_default()
 }
 
-/// A place in the queue is the ticket and a label.
-fn ticket_of(place: &str) -> &str {
-    place.split_once('/').map_or(place, |(ticket, _)| ticket)
+/// An entry of the queue is `<ticket>/<label>`.
+fn ticket_of(entry: &str) -> &str {
+    entry.split_once('/').map_or(entry, |(ticket, _)| ticket)
 }
 
-fn number<T: std::str::FromStr + Default>(words: &[String], place: usize) -> T {
-    words.get(place).and_then(|word| word.parse().ok()).unwrap_or_default()
+fn number<T: std::str::FromStr + Default>(words: &[String], index: usize) -> T {
+    words.get(index).and_then(|word| word.parse().ok()).unwrap_or_default()
 }
 
 impl Claim {
@@ -119,18 +119,17 @@ impl Checker {
         }
     }
 
-    /// The server forgot everything.
+    /// The server lost all its data.
     pub fn flushed(&mut self) {
         for (key, lock) in &mut self.locks {
             lock.queue.clear();
-            // The tombstones are gone too.
-            lock.left.clear();
+            lock.tombstones.clear();
             self.void.extend(lock.holder.take().map(|holder| (key.clone(), holder.token)));
         }
     }
 
-    /// The process is no more: nobody acts on its guards. They are handed out, since dropping the
-    /// last one closes a client, which is an event of its own.
+    /// A process died, and with it its claims. The caller drops them after it has let go of the checker: dropping the
+    /// last claim closes a client, and that event needs the checker again.
     #[must_use]
     pub fn died(&mut self, process: &str) -> Vec<Claim> {
         self.claims.extract_if(.., |claim| claim.process == process).collect()
@@ -148,19 +147,20 @@ impl Checker {
             }
             "poll" => self.polled(key, ran, reply),
             "leave" => {
-                self.left(key, ran);
+                self.note_tombstone(key, ran);
                 self.ended(key, ticket_of(&ran.args[4]), status == "freed");
                 self.grants_published(key, ran);
-                self.is_passed_on(key, ran, status);
+                self.check_passed_on(key, ran, status);
             }
             "release" => {
+                // Only a release with `copies_until` takes the ticket of a late copy out of the queue (R3).
                 let purged = if ran.args[1] == "0" { "" } else { ticket_of(&ran.args[9]) };
                 if ran.args[4] == "0" {
-                    self.left(key, ran);
+                    self.note_tombstone(key, ran);
                 }
                 self.ended(key, purged, status == "freed");
                 self.grants_published(key, ran);
-                self.is_passed_on(key, ran, status);
+                self.check_passed_on(key, ran, status);
             }
             "force_unlock" => {
                 if status == "freed" {
@@ -168,7 +168,7 @@ impl Checker {
                     self.ended(key, "", true);
                 }
                 self.grants_published(key, ran);
-                self.is_passed_on(key, ran, status);
+                self.check_passed_on(key, ran, status);
             }
             "renew" => self.renewed(key, ran, reply),
             _ => {}
@@ -179,16 +179,16 @@ impl Checker {
         self.locks.entry(key.to_owned()).or_default()
     }
 
-    /// A leave or a final release, with which a copy of the acquire may still be under way: from now on
-    /// nothing of that attempt is served.
-    fn left(&mut self, key: &str, ran: &Ran<'_>) {
+    /// R3: a leave or a final release writes a tombstone if a copy of the acquire may still be in flight. From now on
+    /// no copy of that attempt may be served.
+    fn note_tombstone(&mut self, key: &str, ran: &Ran<'_>) {
         let (owner, seq) = (&ran.args[2], number::<u64>(ran.args, 3));
         if ran.args[1] != "0" {
-            let left = self.lock(key).left.entry(owner.clone()).or_default();
-            *left = seq.max(*left);
+            let tombstone = self.lock(key).tombstones.entry(owner.clone()).or_default();
+            *tombstone = seq.max(*tombstone);
         }
-        // R11: with a seq of its own, after the attempt's.
-        let attempt = ran.args.get(4).and_then(|place| ticket_of(place).rsplit(':').next());
+        // R11: the leave after a loss has a seq of its own. Other leaves have that of the attempt.
+        let attempt = ran.args.get(4).and_then(|entry| ticket_of(entry).rsplit(':').next());
         if ran.script == "leave" && attempt != Some(&ran.args[3]) {
             self.left_after_loss.insert(owner.clone());
         }
@@ -196,7 +196,7 @@ impl Checker {
 
     fn ended(&mut self, key: &str, ticket: &str, freed: bool) {
         let lock = self.lock(key);
-        lock.queue.retain(|waiting| waiting.ticket != ticket);
+        lock.queue.retain(|waiter| waiter.ticket != ticket);
         if freed {
             lock.holder = None;
         }
@@ -206,17 +206,17 @@ impl Checker {
         for published in ran.published {
             let words: Vec<&str> = published.message.split(' ').collect();
             if let ["grant", token, lasts, ticket, ..] = words[..] {
-                // Passed over, unless it is of the client that asks just now.
-                if !published.heard && client_of(ticket) != ran.client {
+                // The script passes over a client that did not receive the grant, except the caller itself.
+                if !published.received && client_of(ticket) != ran.client {
                     continue;
                 }
                 let (token, lasts): (u64, i64) = (token.parse().unwrap_or(0), lasts.parse().unwrap_or(0));
-                let place = self.lock(key).queue.iter().position(|waiting| waiting.ticket == ticket);
-                let floating = place.is_none_or(|place| self.lock(key).queue[place].floating);
-                if !floating {
-                    self.nobody_is_overtaken(key, ran, place.unwrap_or(0), ticket);
+                let position = self.lock(key).queue.iter().position(|waiter| waiter.ticket == ticket);
+                let requeued = position.is_none_or(|position| self.lock(key).queue[position].requeued);
+                if !requeued {
+                    self.check_no_overtaking(key, ran, position.unwrap_or(0), ticket);
                 }
-                self.lock(key).queue.retain(|waiting| waiting.ticket != ticket);
+                self.lock(key).queue.retain(|waiter| waiter.ticket != ticket);
                 let owner = ticket.rsplit_once(':').map_or(ticket, |(owner, _)| owner).to_owned();
                 self.handed_over += 1;
                 self.begins(key, ran, Holder { owner, token, until: ran.at / 1000 + lasts });
@@ -224,35 +224,37 @@ impl Checker {
         }
     }
 
-    /// The first of so many waiters without an excuse: it is alive, and its connection is there or it
-    /// asks just now.
+    /// The first of the `ahead` foremost waiters that the server must not pass over: it is alive, and its client is
+    /// connected or the caller.
     fn first_in_line(&self, key: &str, ran: &Ran<'_>, ahead: usize) -> Option<String> {
-        let (now, asks) = (ran.at / 1000, ran.client);
-        let reachable = |waiting: &&Waiting| {
-            let client = client_of(&waiting.ticket);
-            waiting.until > now && (self.connected.contains(client) || client == asks)
+        let (now, caller) = (ran.at / 1000, ran.client);
+        let must_be_served = |waiter: &&Waiter| {
+            let client = client_of(&waiter.ticket);
+            waiter.until > now && (self.connected.contains(client) || client == caller)
         };
         let queue = &self.locks.get(key)?.queue;
-        queue[..ahead.min(queue.len())].iter().find(reachable).map(|waiting| waiting.ticket.clone())
+        queue[..ahead.min(queue.len())].iter().find(must_be_served).map(|waiter| waiter.ticket.clone())
     }
 
-    fn nobody_is_overtaken(&mut self, key: &str, ran: &Ran<'_>, ahead: usize, winner: &str) {
+    /// P3: the winner has no live and reachable waiter ahead of it.
+    fn check_no_overtaking(&mut self, key: &str, ran: &Ran<'_>, ahead: usize, winner: &str) {
         if let Some(overtaken) = self.first_in_line(key, ran, ahead) {
             self.violated("P3", format!("{winner} overtook {overtaken} on {key}"));
         }
     }
 
-    /// R6: whoever frees the lock makes the first in line its owner, in the same script.
-    fn is_passed_on(&mut self, key: &str, ran: &Ran<'_>, status: &str) {
+    /// R6: the script that frees the lock grants it to the first in line.
+    fn check_passed_on(&mut self, key: &str, ran: &Ran<'_>, status: &str) {
         if status != "freed" || self.lock(key).holder.is_some() {
             return;
         }
-        if let Some(waiting) = self.first_in_line(key, ran, usize::MAX) {
-            self.violated("R6", format!("{key} was freed and not passed on to {waiting}"));
+        if let Some(first) = self.first_in_line(key, ran, usize::MAX) {
+            self.violated("R6", format!("{key} was freed and not passed on to {first}"));
         }
     }
 
-    /// Free -> held.
+    /// The lock gets a new holder. Checks P2 (tokens grow), P5 (nothing expires without faults) and P1 (the hold
+    /// before is over).
     fn begins(&mut self, key: &str, ran: &Ran<'_>, holder: Holder) {
         let now = ran.at / 1000;
         self.grants += 1;
@@ -263,7 +265,7 @@ impl Checker {
         let token = holder.token;
         self.owners.insert((key.to_owned(), token), holder.owner.clone());
         let lock = self.lock(key);
-        // By asking anew an owner ends what it had (docs/design.md, decision 3).
+        // An owner that asks for a first hold ends an earlier one of its own (docs/design.md, decision 3).
         let given_up = |before: &Holder| ran.script == "acquire" && ran.args[2] == before.owner;
         lock.holder = Some(holder);
         if token <= newest {
@@ -273,37 +275,38 @@ impl Checker {
             let expired = before.until <= now;
             self.expiries += u64::from(expired);
             if expired && self.settled {
-                // Nobody dies in a calm world, and nobody overruns a fixed lease there.
+                // Without faults all holds are released: no process dies, and no actor works longer than a fixed lease.
                 self.violated("P5", format!("a hold of {} on {key} was left to expire", before.owner));
             }
             if before.until > now && !given_up(&before) {
                 self.violated("P1", format!("{key} was taken from {} before its lease ended", before.owner));
             }
         }
-        self.nobody_else_is_valid(key, token);
+        self.check_no_other_is_valid(key, token);
     }
 
     fn acquired(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let (owner, seq) = (&ran.args[2], &ran.args[3]);
         let now = ran.at / 1000;
-        let left = self.lock(key).left.get(owner).copied();
-        // A second copy of one that has run may come after its answer: TCP makes none, so the happy path
-        // of the protocol writes no tombstone for it (R3).
+        let tombstone = self.lock(key).tombstones.get(owner).copied();
+        // Only the first copy counts. The client knows of no second copy once the first was answered, so it writes
+        // no tombstone for it (R3): TCP makes no copies, only the simulator does.
         let first = self.requests.insert((ran.client.to_owned(), ran.args[0].clone()));
         let served = first && matches!(reply[0].as_str(), "held" | "queued");
-        if served && left >= Some(number(ran.args, 3)) {
-            self.violated("P5", format!("{owner} had left up to {left:?}, and its request {seq} was served on {key}"));
+        if served && tombstone >= Some(number(ran.args, 3)) {
+            let what = format!("{owner} had left up to {tombstone:?}, and its request {seq} was served on {key}");
+            self.violated("P5", what);
         }
         match reply[0].as_str() {
             "held" => {
                 let token: u64 = number(reply, 3);
                 let until = now + number::<i64>(reply, 5);
-                let known = self.lock(key).holder.as_ref().is_some_and(|holder| holder.token == token);
-                if known {
+                let is_holder = self.lock(key).holder.as_ref().is_some_and(|holder| holder.token == token);
+                if is_holder {
                     self.extended(key, token, until);
                 } else {
                     let all = self.lock(key).queue.len();
-                    self.nobody_is_overtaken(key, ran, all, owner);
+                    self.check_no_overtaking(key, ran, all, owner);
                     self.begins(key, ran, Holder { owner: owner.clone(), token, until });
                 }
             }
@@ -318,12 +321,13 @@ impl Checker {
 
     fn queued(&mut self, key: &str, ticket: String, now: i64, until: i64) {
         let Lock { queue, known, .. } = self.lock(key);
-        match queue.iter_mut().find(|waiting| waiting.ticket == ticket) {
-            Some(waiting) if waiting.until > now => waiting.until = until,
+        match queue.iter_mut().find(|waiter| waiter.ticket == ticket) {
+            Some(waiter) if waiter.until > now => waiter.until = until,
+            // New, or dead since a while: to P3 it is behind all others.
             _ => {
-                queue.retain(|waiting| waiting.ticket != ticket);
-                let floating = !known.insert(ticket.clone());
-                queue.push(Waiting { ticket, until, floating });
+                queue.retain(|waiter| waiter.ticket != ticket);
+                let requeued = !known.insert(ticket.clone());
+                queue.push(Waiter { ticket, until, requeued });
             }
         }
     }
@@ -334,24 +338,25 @@ impl Checker {
         }
     }
 
-    /// A poll renews first and passes on then; a ticket that it does not know had no place before.
+    /// A poll first renews the caller's tickets and then passes the lock on (docs/design.md, decision 5).
     fn polled(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let now = ran.at / 1000;
         let until = now + number::<i64>(ran.args, 1);
         let tickets: Vec<_> = ran.args[6..].iter().step_by(2).collect();
-        // Number, status, token, time left: of those that are not just queued.
-        let places: BTreeMap<usize, &[String]> = reply[7..].chunks(4).map(|place| (number(place, 0), place)).collect();
+        // Index, status, token and time left, for the tickets that are not simply queued.
+        let statuses: BTreeMap<usize, &[String]> =
+            reply[7..].chunks(4).map(|words| (number(words, 0), words)).collect();
         for (index, ticket) in tickets.into_iter().enumerate() {
             let queue = &mut self.lock(key).queue;
-            if places.get(&(index + 1)).is_some_and(|place| place[1] == "unknown") {
-                queue.retain(|waiting| waiting.ticket != *ticket);
-            } else if let Some(waiting) = queue.iter_mut().find(|waiting| waiting.ticket == *ticket) {
-                waiting.until = until;
+            if statuses.get(&(index + 1)).is_some_and(|words| words[1] == "unknown") {
+                queue.retain(|waiter| waiter.ticket != *ticket);
+            } else if let Some(waiter) = queue.iter_mut().find(|waiter| waiter.ticket == *ticket) {
+                waiter.until = until;
             }
         }
         self.grants_published(key, ran);
-        for place in places.values().filter(|place| place[1] == "granted") {
-            self.extended(key, number(place, 2), now + number::<i64>(place, 3));
+        for words in statuses.values().filter(|words| words[1] == "granted") {
+            self.extended(key, number(words, 2), now + number::<i64>(words, 3));
         }
     }
 
@@ -360,14 +365,14 @@ impl Checker {
         if reply[0] == "renewed" {
             self.extended(key, token, ran.at / 1000 + number::<i64>(reply, 3));
         }
-        // The final unlock cancels the watchdog.
+        // P10: the last unlock stops the renewals.
         if self.freed.get(&(key.to_owned(), token)).is_some_and(|freed| ran.sent > *freed) {
             self.violated("P10", format!("{} renews {token}, which it has freed", ran.client));
         }
     }
 
-    /// P1 among beliefs.
-    fn nobody_else_is_valid(&mut self, key: &str, token: u64) {
+    /// P1: no other client has a valid hold of this lock.
+    fn check_no_other_is_valid(&mut self, key: &str, token: u64) {
         let valid = |claim: &&Claim| {
             let other = claim.lock == key && claim.held.token() != token;
             other && claim.held.is_valid() && !self.void.contains(&claim.hold())
@@ -383,29 +388,29 @@ impl Checker {
         }
     }
 
-    /// Somebody got a guard.
-    pub fn claim(&mut self, claim: Claim, server_ms: i64, rate: f64) {
+    /// An actor got the lock.
+    pub fn claim(&mut self, claim: Claim, server_ms: i64, clock_rate: f64) {
         self.sections += 1;
         let (lock, token) = (claim.lock.clone(), claim.held.token());
         if claim.held.is_valid() && !self.void.contains(&claim.hold()) {
-            self.nobody_else_is_valid(&lock, token);
+            self.check_no_other_is_valid(&lock, token);
         }
         if let Some(other) = self.claims.iter().find(|other| other.held.token() == token && other.lock == lock) {
             self.violated("P2", format!("actors {} and {} share token {token}", claim.actor, other.actor));
         }
         self.claims.push(claim);
-        self.beliefs_are_backed(server_ms, rate);
+        self.check_deadlines(server_ms, clock_rate);
     }
 
-    /// The last guard of a claim is about to go.
+    /// The last guard of a claim is about to be unlocked or dropped.
     #[must_use]
     pub fn release(&mut self, lock: &str, token: u64) -> Vec<Claim> {
         self.claims.extract_if(.., |claim| claim.held.token() == token && claim.lock == lock).collect()
     }
 
-    /// Who believes to hold is the server's holder, for at least as long.
-    pub fn beliefs_are_backed(&mut self, server_ms: i64, rate: f64) {
-        let mut unbacked = Vec::new();
+    /// R5: no hold is valid for longer than the server keeps the lock for it.
+    pub fn check_deadlines(&mut self, server_ms: i64, clock_rate: f64) {
+        let mut too_long = Vec::new();
         for claim in &self.claims {
             let (token, valid_for) = (claim.held.token(), claim.held.valid_for());
             if valid_for.is_zero() || self.void.contains(&claim.hold()) {
@@ -413,21 +418,21 @@ impl Checker {
             }
             let holder = self.locks.get(&claim.lock).and_then(|lock| lock.holder.as_ref());
             let left = holder.filter(|holder| holder.token == token).map_or(0, |holder| holder.until - server_ms);
-            // A server whose clock runs fast ends the lease sooner.
-            let left = Duration::from_secs_f64(left.max(0) as f64 / 1000.0 / rate);
+            // If the server's clock runs faster, the lease ends sooner by the client's clock.
+            let left = Duration::from_secs_f64(left.max(0) as f64 / 1000.0 / clock_rate);
             if left < valid_for {
-                unbacked.push(format!(
-                    "actor {} believes in {token} on {} for {valid_for:?}, the server gives it {left:?}",
+                too_long.push(format!(
+                    "actor {} relies on {token} on {} for {valid_for:?}, the server keeps it for {left:?}",
                     claim.actor, claim.lock
                 ));
             }
         }
-        for what in unbacked {
+        for what in too_long {
             self.violated("R5", what);
         }
     }
 
-    /// A look at the fenced resource: what is there, or that a later token was here.
+    /// Reads the fenced resource. `None` if a later token was seen there.
     pub fn read(&mut self, lock: &str, token: u64, actor: usize) -> Option<u64> {
         let resource = &mut self.lock(lock).resource;
         if token < resource.newest {
@@ -452,41 +457,43 @@ impl Checker {
         true
     }
 
-    /// An unlock said that the lock is free, or somebody else's.
-    pub fn said_freed(&mut self, lock: &str, token: u64, now: std::time::Instant, server_ms: i64) {
+    /// P4: an unlock answered `Freed`, so the server must not keep the lock for this hold.
+    pub fn unlock_answered_freed(&mut self, lock: &str, token: u64, now: std::time::Instant, server_ms: i64) {
         self.freed.insert((lock.to_owned(), token), now);
         let holder = self.locks.get(lock).and_then(|lock| lock.holder.as_ref());
         if holder.is_some_and(|holder| holder.token == token && holder.until > server_ms) {
-            self.violated("P4", format!("{token} on {lock} was said to be freed, and is held"));
+            self.violated("P4", format!("unlock answered that {token} on {lock} was freed, but it is held"));
         }
     }
 
-    /// A guard was said to be gone from the server.
-    pub fn said_gone(&mut self, lock: &str, token: u64, server_ms: i64) {
+    /// P8: an unlock answered that the hold is gone from the server, so it must be.
+    pub fn unlock_answered_gone(&mut self, lock: &str, token: u64, server_ms: i64) {
         let holder = self.locks.get(lock).and_then(|lock| lock.holder.as_ref());
         if holder.is_some_and(|holder| holder.token == token && holder.until > server_ms) {
-            self.violated("P8", format!("{token} on {lock} was said to be lost, and is held"));
+            self.violated("P8", format!("unlock answered that {token} on {lock} was lost, but it is held"));
         }
     }
 
-    /// A holder heard that it had lost.
-    pub fn said_lost(&mut self, lock: &str, token: u64) {
+    /// An unlock answered that the hold was lost.
+    pub fn unlock_answered_lost(&mut self, lock: &str, token: u64) {
         self.lost.extend(self.owners.get(&(lock.to_owned(), token)).cloned());
     }
 
-    /// At the end. A single leave may come to nothing: its server was away for as long as it mattered.
-    pub fn losses_were_followed_by_leaves(&mut self) {
+    /// R11, checked at the end: losses are followed by leaves. A single leave may be missing, if the server was down
+    /// for as long as it was retried, so this only fails if there is none at all.
+    pub fn check_leaves_after_losses(&mut self) {
         if self.lost.len() >= 5 && self.lost.is_disjoint(&self.left_after_loss) {
             self.violated("R11", format!("{} holds were lost, and none of their owners left", self.lost.len()));
         }
     }
 
-    pub fn said(&mut self, promise: &str, what: String) {
+    /// A violation that was found outside of the checker.
+    pub fn report(&mut self, promise: &str, what: String) {
         self.violated(promise, what);
     }
 
-    /// At the end: every update of each resource is there.
-    pub fn updates_are_exact(&mut self) {
+    /// At the end: no update of a resource was lost.
+    pub fn check_updates(&mut self) {
         let lost = self.locks.iter().filter(|(_, lock)| lock.resource.value != lock.resource.written);
         let lost: Vec<_> = lost
             .map(|(key, lock)| {

@@ -1,17 +1,17 @@
-//! Hunts for bugs: whole clients on an embedded server, on one thread and in virtual time, with
-//! everything that can go wrong going wrong. One seed decides all of it.
+//! Searches for bugs: whole clients on an embedded server, on one thread and in virtual time, under every fault
+//! that the server's hooks allow. One seed decides the whole run.
 //!
 //! ```text
 //! scripts/simulate --minutes 1
 //! scripts/simulate --seed 7
 //! ```
 //!
-//! - `--minutes M`: that long, seed after seed from a random one, on two threads
-//! - `--seed N`: that seed alone, with its story; with `--minutes`, from there on
-//! - `--seeds N`: so many seeds at most
+//! - `--minutes M`: run for that long, seed after seed from a random one, on two threads
+//! - `--seed N`: run only this seed and print its events; with `--minutes`, start at this seed
+//! - `--seeds N`: run at most so many seeds
 //!
-//! The last line is one JSON object. Exit code 1: a promise was broken, or the run was too quiet to
-//! prove anything.
+//! The last line is one JSON object. Exit code 1: a promise was broken, or the run had too few events or
+//! faults to prove anything.
 
 mod actor;
 mod checker;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use run::{Outcome, run};
 
-/// What can go wrong; a soak in which one of them never did was too quiet.
+/// The kinds of faults. A soak in which one of them never happened proves too little.
 const FAULTS: [&str; 19] = [
     "cancellations",
     "deaths",
@@ -49,7 +49,7 @@ const FAULTS: [&str; 19] = [
     "half_open_deaths",
 ];
 const THREADS: usize = 2;
-/// Lines of the story that are shown of a failure.
+/// How many of the last events are shown after a failure.
 const SHOWN: usize = 120;
 
 #[derive(Default)]
@@ -141,7 +141,7 @@ fn random_seed() -> u64 {
     since.as_secs() << 20
 }
 
-/// One seed, with its whole story, twice: the second run has to be the first again.
+/// Runs one seed twice and prints its events. Both runs must have the same fingerprint.
 fn replay(seed: u64) -> ExitCode {
     let begun = Instant::now();
     let outcome = run(seed, true);
@@ -185,23 +185,23 @@ fn soak(first: u64, seeds: u64, minutes: f64) -> ExitCode {
         }
     });
     let totals = totals.into_inner().expect("no thread panics");
-    let quiet: Vec<_> = FAULTS.iter().filter(|kind| !totals.faults.contains_key(*kind)).collect();
-    // A few seeds need not have met everything.
-    let quiet = if totals.seeds >= 50 { quiet } else { Vec::new() };
+    let missing: Vec<_> = FAULTS.iter().filter(|kind| !totals.faults.contains_key(*kind)).collect();
+    // A few seeds need not have all faults.
+    let missing = if totals.seeds >= 50 { missing } else { Vec::new() };
     totals.failed.iter().for_each(|(seed, violations)| show(*seed, violations));
-    if !quiet.is_empty() {
-        println!("TOO QUIET: these never happened: {quiet:?}");
+    if !missing.is_empty() {
+        println!("TOO QUIET: these never happened: {missing:?}");
     }
     println!("{}", totals.json(begun.elapsed()));
-    if totals.failed.is_empty() && quiet.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if totals.failed.is_empty() && missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A failure's last lines, from a second run: the first had no time to write them down.
+/// The last events of a failure. They come from a second run, because a soak does not record events.
 fn show(seed: u64, violations: &[String]) {
     let timeline = run(seed, true).timeline;
     let skipped = timeline.len().saturating_sub(SHOWN);
     println!("seed {seed}: the last {} of {} lines", timeline.len() - skipped, timeline.len());
     timeline.iter().skip(skipped).for_each(|line| println!("{line}"));
     violations.iter().for_each(|violation| println!("VIOLATED {violation}"));
-    println!("the whole story: scripts/simulate --seed {seed}");
+    println!("all events: scripts/simulate --seed {seed}");
 }

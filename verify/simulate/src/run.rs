@@ -1,5 +1,5 @@
-//! One run: processes with their actors, a time of trouble, then calm, in which everything has to
-//! come to its end.
+//! One run: processes with their actors, a phase with faults, then a calm phase without, in which all work must
+//! finish.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,13 @@ use tokio::time::{sleep, timeout};
 use crate::actor::Actor;
 use crate::world::{SETTLING, World};
 
-const TROUBLE: Duration = Duration::from_secs(60);
-/// In calm nobody waits longer than this, however many there are.
+/// How long the phase with faults lasts; up to three times that if too little happened.
+const FAULTY: Duration = Duration::from_secs(60);
+/// In the calm phase no actor waits longer than this (P9).
 const LONGEST_WAIT: Duration = Duration::from_secs(180);
-/// Of work in a calm world.
+/// How long the actors go on in the calm phase, once no late message is left.
 const CALM: Duration = Duration::from_secs(6);
-/// A run with less of it proves nothing.
+/// A run with less than this proves nothing.
 const LEAST_SECTIONS: u64 = 60;
 const LEAST_FAULTS: u64 = 100;
 const LEAST_EXPIRIES: u64 = 2;
@@ -40,20 +41,20 @@ pub fn run(seed: u64, verbose: bool) -> Outcome {
     let runtime = runtime.expect("a runtime of one thread");
     runtime.block_on(async {
         let world = World::new(seed, verbose);
-        let mut stage = Stage::new(&world);
-        stage.play().await;
-        stage.outcome()
+        let mut run = Run::new(&world);
+        run.play().await;
+        run.outcome()
     })
 }
 
-/// Whoever is alive has a place: the sorted set is never without its list.
-async fn look_on(world: Arc<World>, server: EmbeddedServer) {
+/// P3: a live ticket has an entry in the list, so the sorted set never exists without the list.
+async fn watch_queues(world: Arc<World>, server: EmbeddedServer) {
     loop {
         sleep(Duration::from_millis(20)).await;
         let keys = server.keys();
         for name in keys.iter().filter_map(|key| key.strip_suffix(":deadlines")) {
             if !keys.contains(&format!("{name}:queue")) {
-                world.state().checker.said("P3", format!("{name} has living waiters and no queue"));
+                world.state().checker.report("P3", format!("{name} has living waiters and no queue"));
             }
         }
     }
@@ -65,7 +66,7 @@ struct Process {
     actors: Vec<JoinHandle<()>>,
 }
 
-struct Stage {
+struct Run {
     world: Arc<World>,
     server: EmbeddedServer,
     processes: Vec<Process>,
@@ -73,7 +74,7 @@ struct Stage {
     actors: usize,
 }
 
-impl Stage {
+impl Run {
     fn new(world: &Arc<World>) -> Self {
         let server = fairlock::simulation::server(world.clone());
         let names = 1 + world.below(3) as usize;
@@ -85,34 +86,34 @@ impl Stage {
         for _ in 0..processes {
             self.start_process();
         }
-        let looking_on = tokio::spawn(look_on(self.world.clone(), self.server.clone()));
+        let watching = tokio::spawn(watch_queues(self.world.clone(), self.server.clone()));
         while self.world.state().checker.violations.is_empty() && !self.has_seen_enough() {
-            self.trouble().await;
+            self.cause_fault().await;
         }
-        looking_on.abort();
+        watching.abort();
         if self.world.state().checker.violations.is_empty() {
             self.come_to_rest().await;
         }
     }
 
-    /// A run that has met too little goes on for a while.
+    /// A run with too few events goes on for a while.
     fn has_seen_enough(&self) -> bool {
         let elapsed = self.world.elapsed();
-        elapsed > 3 * TROUBLE || elapsed > TROUBLE && self.is_quiet().is_none()
+        elapsed > 3 * FAULTY || elapsed > FAULTY && self.too_little_happened().is_none()
     }
 
-    /// What a run with too little in it has: it proves nothing.
-    fn is_quiet(&self) -> Option<String> {
+    /// What is wrong with a run in which too little happened to prove anything.
+    fn too_little_happened(&self) -> Option<String> {
         let state = self.world.state();
         let (sections, expiries, faults) =
             (state.checker.sections, state.checker.expiries, state.faults.values().sum::<u64>());
-        let quiet = sections < LEAST_SECTIONS || faults < LEAST_FAULTS || expiries < LEAST_EXPIRIES;
-        quiet.then(|| format!("{sections} sections, {faults} faults and {expiries} expiries prove nothing"))
+        let too_little = sections < LEAST_SECTIONS || faults < LEAST_FAULTS || expiries < LEAST_EXPIRIES;
+        too_little.then(|| format!("{sections} sections, {faults} faults and {expiries} expiries prove nothing"))
     }
 
     fn start_process(&mut self) {
         let (builder, shortest_lease) = self.settings();
-        // Down: then this process comes another time.
+        // The server is down: another process may start later.
         let Ok(client) = builder.embedded(&self.server) else { return };
         let actors = 1 + self.world.below(4) as usize;
         let mut handles = Vec::new();
@@ -130,16 +131,17 @@ impl Stage {
         self.processes.push(Process { client, actors: handles });
     }
 
-    /// Clients with different settings meet at one lock.
+    /// Random ones, so that clients with different settings use the same lock.
     fn settings(&self) -> (LockClientBuilder, Duration) {
         let ms = |from: u64, to: u64| Duration::from_millis(from + self.world.below(to - from));
         let (timeout, poll) = (ms(200, 1000), ms(200, 700));
         let shortest_lease = timeout.max(poll);
-        // As short as may be, too: then a push comes about when its grant can be trusted last.
+        // Sometimes as short as allowed. Then a push arrives close to the last moment at which its grant can be
+        // trusted (R7).
         let grant = poll + if self.world.chance(0.3) { Duration::ZERO } else { ms(0, 800) };
         let builder = LockClient::builder()
             .label("simulated")
-            // Where a queue may be full, dead tickets are cleared early.
+            // With a queue that can be full, acquire clears dead tickets early, which is code of its own.
             .max_waiters(if self.world.chance(0.3) { 2 + self.world.below(8) as u32 } else { 65_536 })
             .operation_timeout(timeout)
             .poll_interval(poll)
@@ -149,13 +151,13 @@ impl Stage {
         (builder, shortest_lease)
     }
 
-    /// A while, then something bad.
-    async fn trouble(&mut self) {
+    /// Waits a little, then causes one fault.
+    async fn cause_fault(&mut self) {
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
         let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
         match self.world.below(13) {
             0..3 => self.pause(self.processes.get(victim)),
-            // The host of all their machines.
+            // All processes at once.
             12 => self.pause(&self.processes),
             3..6 => self.kill(victim),
             6..9 => self.disconnect(victim),
@@ -172,7 +174,7 @@ impl Stage {
     fn pause<'a>(&self, victims: impl IntoIterator<Item = &'a Process>) {
         let world = self.world.clone();
         let victims: Vec<_> = victims.into_iter().map(|victim| victim.client.id().to_owned()).collect();
-        // Half of them long enough to lose everything.
+        // Half of the pauses may be long enough to lose every hold.
         let most = if world.chance(0.5) { 7000 } else { 300 };
         let length = Duration::from_millis(world.below(most));
         tokio::spawn(async move {
@@ -192,7 +194,7 @@ impl Stage {
         if self.world.chance(0.6) {
             return self.server.disconnect(&id);
         }
-        // The machine is gone, and the server does not know it yet.
+        // The machine is gone, but to the server its connection is still open (P6).
         self.world.fault("half_open_deaths");
         let (world, server) = (self.world.clone(), self.server.clone());
         tokio::spawn(async move {
@@ -208,33 +210,33 @@ impl Stage {
         }
     }
 
-    async fn restart_server(&self, forgets: bool) {
-        self.world.fault(if forgets { "server_restarts_without_data" } else { "server_restarts" });
+    async fn restart_server(&self, loses_data: bool) {
+        self.world.fault(if loses_data { "server_restarts_without_data" } else { "server_restarts" });
         self.server.shut_down();
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
-        if forgets {
-            self.forget();
+        if loses_data {
+            self.lose_data();
         }
         self.server.start_up();
     }
 
     fn flush(&self) {
         self.world.fault("flushes");
-        self.forget();
+        self.lose_data();
     }
 
-    fn forget(&self) {
+    fn lose_data(&self) {
         self.server.flush();
         self.world.state().checker.flushed();
     }
 
-    /// Nothing goes wrong any more, so everybody gets on, and nothing is left.
+    /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
     async fn come_to_rest(&mut self) {
         self.world.be_calm();
         for process in &self.processes {
             self.world.go_on(process.client.id());
         }
-        // What goes on has to work as if nothing had happened.
+        // Once the last late messages have arrived, everything must work again.
         sleep(SETTLING + CALM).await;
         self.world.state().ending = true;
         let processes = std::mem::take(&mut self.processes);
@@ -243,7 +245,7 @@ impl Stage {
                 match timeout(LONGEST_WAIT, actor).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => return self.violated("P10", format!("an actor ended with {error}")),
-                    Err(_) => return self.violated("P9", format!("an actor of {} waits for ever", client.id())),
+                    Err(_) => return self.violated("P9", format!("an actor of {} waits without end", client.id())),
                 }
             }
             if let Err(error) = client.close().await {
@@ -263,16 +265,16 @@ impl Stage {
         if tasks > 0 {
             self.violated("P10", format!("{tasks} tasks are left"));
         }
-        if let Some(what) = self.is_quiet() {
+        if let Some(what) = self.too_little_happened() {
             self.violated("quiet", what);
         }
         let checker = &mut self.world.state().checker;
-        checker.updates_are_exact();
-        checker.losses_were_followed_by_leaves();
+        checker.check_updates();
+        checker.check_leaves_after_losses();
     }
 
     fn violated(&self, promise: &str, what: String) {
-        self.world.state().checker.said(promise, what);
+        self.world.state().checker.report(promise, what);
     }
 
     fn outcome(self) -> Outcome {

@@ -1,4 +1,4 @@
-//! What happens to messages, clocks and processes: all of it by one seed.
+//! Decides by one seed what happens to messages, clocks and processes.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use crate::checker::Checker;
 
-/// How bad it gets in one run.
+/// How likely each fault is in one run.
 #[derive(Debug, Clone, Copy)]
-pub struct Climate {
+pub struct FaultRates {
     lost_before: f64,
     lost_after: f64,
     duplicated: f64,
@@ -25,25 +25,26 @@ pub struct Climate {
     push_late: f64,
     push_duplicated: f64,
     refused: f64,
-    /// How long a message takes when nothing goes wrong, in ms.
-    calm_way: u64,
-    /// How many of its seconds the server counts in one of ours.
-    pub rate: f64,
+    /// How long a message takes in the calm phase, in ms.
+    calm_delay: u64,
+    /// How many seconds pass on the server's clock in one second of the clients.
+    pub clock_rate: f64,
 }
 
-/// A message may be this late, longer than any lease.
+/// The longest delay of a message, longer than any lease.
 const LATEST: Duration = Duration::from_secs(6);
-/// Steps of tasks in one instant of virtual time. Time passes only when nobody has anything to do, so
-/// a busy loop never ends by itself.
+/// The most steps of tasks in one instant of virtual time (P10: no busy loop). Virtual time passes only when no
+/// task can run, so a busy loop would never end.
 const MOST_STEPS: u64 = 300_000;
-/// When nothing of before the calm is under way any more: there and back, and a lease.
+/// How long the calm phase takes until no message from before it is in flight: a request, its reply, and a
+/// lease.
 pub const SETTLING: Duration = Duration::from_secs(2 * LATEST.as_secs() + 5);
 
-impl Climate {
+impl FaultRates {
     fn of(rng: &mut fastrand::Rng) -> Self {
         let mut up_to = |most: f64| rng.f64() * rng.f64() * most;
-        // Not both: a request whose one copy is refused and whose other copy runs is answered and runs
-        // all the same, which no connection can do.
+        // Not both in one run. One copy of a request could be refused and the other run: the client would be told
+        // that nothing ran. A real connection cannot do that, because it makes no copies.
         let duplicated = up_to(0.3);
         let refused = up_to(0.06);
         let (duplicated, refused) = if up_to(1.0) < 0.15 { (duplicated, 0.0) } else { (0.0, refused) };
@@ -57,9 +58,9 @@ impl Climate {
             push_late: up_to(0.5),
             push_duplicated: up_to(0.3),
             refused,
-            calm_way: up_to(12.0) as u64,
-            // The drift that leases allow for is 1 %.
-            rate: 0.995 + 0.01 * rng.f64(),
+            calm_delay: up_to(12.0) as u64,
+            // R5 allows for a drift of 1 %.
+            clock_rate: 0.995 + 0.01 * rng.f64(),
         }
     }
 }
@@ -67,29 +68,29 @@ impl Climate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Runs,
-    /// As a process that is stopped, or a machine that swaps: time goes on without it.
+    /// As after SIGSTOP, or on a machine that swaps: time passes, but its tasks do not run.
     Paused,
     Dead,
 }
 
 struct Process {
     life: Life,
-    /// Of its tasks, by their numbers.
+    /// The wakers of its tasks, by the tasks' numbers.
     wakers: BTreeMap<u64, Waker>,
 }
 
 pub struct State {
     pub rng: fastrand::Rng,
-    pub climate: Climate,
-    /// Nothing goes wrong any more: the run is to come to its end.
+    pub rates: FaultRates,
+    /// The calm phase: no faults.
     pub calm: bool,
     calm_since: Duration,
-    /// No new sections.
+    /// The actors finish and start nothing new.
     pub ending: bool,
     pub checker: Checker,
     pub faults: BTreeMap<&'static str, u64>,
     processes: BTreeMap<String, Process>,
-    /// Since when the clock stands still, and how many steps were taken since.
+    /// The current instant of virtual time, and the steps that were taken in it.
     instant: (Duration, u64),
     tasks: u64,
     trace: DefaultHasher,
@@ -108,12 +109,12 @@ pub struct World {
 impl World {
     pub fn new(seed: u64, verbose: bool) -> Arc<Self> {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let climate = Climate::of(&mut rng);
+        let rates = FaultRates::of(&mut rng);
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             state: Mutex::new(State {
                 rng,
-                climate,
+                rates,
                 calm: false,
                 calm_since: Duration::ZERO,
                 ending: false,
@@ -132,14 +133,14 @@ impl World {
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic goes unseen in a simulation")
+        self.state.lock().expect("a panic ends the simulation")
     }
 
     pub fn elapsed(&self) -> Duration {
         Instant::now().saturating_duration_since(self.began)
     }
 
-    /// From 0 up to `bound`, without it.
+    /// A random number from 0 up to `bound`, excluded.
     pub fn below(&self, bound: u64) -> u64 {
         self.state().rng.u64(..bound)
     }
@@ -153,13 +154,13 @@ impl World {
         tokio::time::sleep(Duration::from_micros(micros)).await;
     }
 
-    /// What the server's clock says, in ms, once a script has told where it began.
+    /// The server's clock, in ms. Known from the first script on.
     pub fn server_ms(&self) -> i64 {
         let origin = self.state().origin.unwrap_or(0);
         (origin + self.server_time(self.elapsed()).as_micros() as i64) / 1000
     }
 
-    /// One line of the story, and a part of the run's fingerprint.
+    /// Records an event: a line of the output, and a part of the run's fingerprint.
     pub fn note(&self, what: &'static str, who: usize, more: impl FnOnce() -> String) {
         let at = self.elapsed();
         self.state().note(at, what, who, more);
@@ -180,12 +181,12 @@ impl World {
         self.state().timeline.take().unwrap_or_default()
     }
 
-    /// A task of a process: it runs when the process does.
+    /// Wraps a task of a process: it is paused and killed with the process.
     pub fn in_process(&self, process: &str, task: Task) -> Task {
         let mut state = self.state();
         state.tasks += 1;
         let number = state.tasks;
-        Box::pin(Gate { world: self.me.clone(), process: process.to_owned(), number, task: Some(task) })
+        Box::pin(ProcessTask { world: self.me.clone(), process: process.to_owned(), number, task: Some(task) })
     }
 
     pub fn be_calm(&self) {
@@ -195,7 +196,7 @@ impl World {
         state.note(now, "calm", 0, String::new);
     }
 
-    /// Not calm, or not yet for as long as a message may be late.
+    /// Whether there are faults, or messages from that phase may still be in flight.
     pub fn is_settling(&self) -> bool {
         let now = self.elapsed();
         self.state().is_settling(now)
@@ -247,8 +248,8 @@ impl State {
         }
         self.instant.1 += 1;
         if self.instant.1 == MOST_STEPS {
-            self.checker.said("P10", "a busy loop".to_owned());
-            // Ends the loop, wherever it is.
+            self.checker.report("P10", "a busy loop".to_owned());
+            // Ends the loop, no matter which process has it.
             self.processes.values_mut().for_each(|process| process.life = Life::Dead);
         }
     }
@@ -269,7 +270,7 @@ impl State {
         }
     }
 
-    /// Clients as P1, P2 …, tokens by their distance from the start.
+    /// Shortens ids and tokens: clients become P1, P2 and so on, and tokens count from the start of the run.
     fn readable(&mut self, text: &str) -> String {
         let mut words = Vec::new();
         for word in text.split(' ') {
@@ -300,10 +301,10 @@ impl State {
         happens
     }
 
-    /// Mostly short; sometimes longer than a request may take, or than a lease.
-    fn way(&mut self, slow: f64, late: f64, kind: &'static str) -> Duration {
+    /// The delay of one message: mostly short, sometimes longer than operation_timeout or a lease.
+    fn delay(&mut self, slow: f64, late: f64, kind: &'static str) -> Duration {
         if self.calm {
-            return Duration::from_millis(self.climate.calm_way);
+            return Duration::from_millis(self.rates.calm_delay);
         }
         let most = if self.happens(late, kind) {
             LATEST.as_millis() as u64
@@ -316,18 +317,18 @@ impl State {
     }
 
     fn delivery(&mut self) -> Delivery {
-        let Climate { slow, late, lost_after, .. } = self.climate;
-        let there = self.way(slow, late, "requests_delayed");
-        let back = self.way(slow, late, "replies_delayed");
+        let FaultRates { slow, late, lost_after, .. } = self.rates;
+        let request = self.delay(slow, late, "requests_delayed");
+        let reply = self.delay(slow, late, "replies_delayed");
         let lost = self.happens(lost_after, "replies_lost");
-        Delivery { request: there, reply: (!lost).then_some(back) }
+        Delivery { request, reply: (!lost).then_some(reply) }
     }
 }
 
 impl Faults for World {
     fn request(&self, _client: &str, _script: &str) -> Vec<Delivery> {
         let mut state = self.state();
-        let Climate { lost_before, duplicated, .. } = state.climate;
+        let FaultRates { lost_before, duplicated, .. } = state.rates;
         if state.happens(lost_before, "requests_lost") {
             return Vec::new();
         }
@@ -337,17 +338,17 @@ impl Faults for World {
 
     fn push(&self, _client: &str) -> Vec<Duration> {
         let mut state = self.state();
-        let Climate { push_lost, push_late, push_duplicated, .. } = state.climate;
+        let FaultRates { push_lost, push_late, push_duplicated, .. } = state.rates;
         if state.happens(push_lost, "pushes_lost") {
             return Vec::new();
         }
         let copies = 1 + usize::from(state.happens(push_duplicated, "pushes_duplicated"));
-        (0..copies).map(|_| state.way(push_late, push_late / 2.0, "pushes_delayed")).collect()
+        (0..copies).map(|_| state.delay(push_late, push_late / 2.0, "pushes_delayed")).collect()
     }
 
     fn refuse(&self, _client: &str, _script: &str) -> Option<&'static str> {
         let mut state = self.state();
-        let refused = state.climate.refused;
+        let refused = state.rates.refused;
         if !state.happens(refused, "requests_refused") {
             return None;
         }
@@ -364,7 +365,7 @@ impl Faults for World {
     }
 
     fn server_time(&self, elapsed: Duration) -> Duration {
-        elapsed.mul_f64(self.state().climate.rate)
+        elapsed.mul_f64(self.state().rates.clock_rate)
     }
 
     fn spawn(&self, client: &str, task: Task) -> Task {
@@ -382,9 +383,9 @@ impl Faults for World {
         let mut state = self.state();
         state.origin.get_or_insert(origin);
         let status = ran.reply.as_ref().map_or(0, |reply| reply[0].len() + reply.len());
-        state.note(at, ran.script, status, || tell(ran));
+        state.note(at, ran.script, status, || describe(ran));
         for published in ran.published {
-            let what = if published.heard { "  publishes" } else { "  in vain" };
+            let what = if published.received { "  publishes" } else { "  in vain" };
             state.note(at, what, 0, || published.message.clone());
         }
         state.checker.settled = !state.is_settling(at);
@@ -392,9 +393,9 @@ impl Faults for World {
     }
 }
 
-/// What was asked and answered, without the settings.
-fn tell(ran: &Ran<'_>) -> String {
-    let asked = match ran.script {
+/// The request and its reply in one line, without the client's settings.
+fn describe(ran: &Ran<'_>) -> String {
+    let request = match ran.script {
         "acquire" => [&ran.args[..2], &ran.args[2..7], &ran.args[7..8]].concat(),
         "poll" => ran.args[6..].iter().step_by(2).cloned().collect(),
         "leave" => ran.args[1..5].to_vec(),
@@ -402,43 +403,43 @@ fn tell(ran: &Ran<'_>) -> String {
         "renew" => ran.args[1..].to_vec(),
         _ => Vec::new(),
     };
-    let answer = match &ran.reply {
+    let reply = match &ran.reply {
         Ok(reply) => [&reply[..1], &reply[3..]].concat().join(" "),
         Err(refusal) => refusal.clone(),
     };
-    format!("{} from {} on {} -> {answer}", asked.join(" "), ran.client, ran.keys[0])
+    format!("{} from {} on {} -> {reply}", request.join(" "), ran.client, ran.keys[0])
 }
 
-/// Holds a task up while its process is paused, and drops it when the process is dead.
-struct Gate {
+/// A task of a process. It does not run while the process is paused, and is dropped when the process dies.
+struct ProcessTask {
     world: Weak<World>,
     process: String,
     number: u64,
     task: Option<Task>,
 }
 
-impl Future for Gate {
+impl Future for ProcessTask {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let gate = self.get_mut();
-        let Some(world) = gate.world.upgrade() else { return Poll::Ready(()) };
+        let this = self.get_mut();
+        let Some(world) = this.world.upgrade() else { return Poll::Ready(()) };
         let life = {
             let now = world.elapsed();
             let mut state = world.state();
             state.step(now);
-            let process = state.process(&gate.process);
-            process.wakers.insert(gate.number, context.waker().clone());
+            let process = state.process(&this.process);
+            process.wakers.insert(this.number, context.waker().clone());
             process.life
         };
         let outcome = match life {
-            Life::Runs => gate.task.as_mut().map_or(Poll::Ready(()), |task| task.as_mut().poll(context)),
+            Life::Runs => this.task.as_mut().map_or(Poll::Ready(()), |task| task.as_mut().poll(context)),
             Life::Paused => Poll::Pending,
             Life::Dead => Poll::Ready(()),
         };
         if outcome.is_ready() {
-            gate.task = None;
-            world.state().process(&gate.process).wakers.remove(&gate.number);
+            this.task = None;
+            world.state().process(&this.process).wakers.remove(&this.number);
         }
         outcome
     }
