@@ -102,6 +102,13 @@ pub trait Faults: Send + Sync + 'static {
         None
     }
 
+    /// After how many commands the server refuses one inside the script that is about to run. What the
+    /// script did before stays done.
+    fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {
+        let _ = (client, script);
+        None
+    }
+
     /// How long a client that lost its connection takes to reconnect.
     fn reconnect(&self, client: &str) -> Duration {
         let _ = client;
@@ -142,6 +149,10 @@ impl<F: Faults> Faults for Arc<F> {
 
     fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
         (**self).refuse(client, script)
+    }
+
+    fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {
+        (**self).refuse_inside(client, script)
     }
 
     fn reconnect(&self, client: &str) -> Duration {

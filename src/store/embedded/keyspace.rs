@@ -146,6 +146,9 @@ pub struct Keyspace {
     pub channels: BTreeSet<Bytes>,
     /// What was published since it was last taken: channel, message, and whether the channel had a subscriber.
     pub published: Vec<(Bytes, Bytes, bool)>,
+    /// Refuses the command after so many, once: an ACL rule that changes while a script runs. Not after
+    /// a PUBLISH: that message could not be taken back.
+    pub refuse_after: Option<u32>,
 }
 
 /// Name, number of words including the name (negative: at least so many), and implementation.
@@ -218,7 +221,23 @@ impl Keyspace {
         if length != *arity && (*arity > 0 || length < -arity) {
             return error("ERR Wrong number of args calling Redis command from script");
         }
+        if self.refuses_now() {
+            return error("NOPERM this user has no permissions to run this command");
+        }
         command(self, &words[1..]).unwrap_or_else(|error| error)
+    }
+
+    fn refuses_now(&mut self) -> bool {
+        match &mut self.refuse_after {
+            _ if !self.published.is_empty() => self.refuse_after = None,
+            Some(0) => {
+                self.refuse_after = None;
+                return true;
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        false
     }
 
     fn read<K: Kind>(&self, key: &Bytes) -> Result<Option<&K>, Reply> {

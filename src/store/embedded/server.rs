@@ -326,8 +326,11 @@ impl EmbeddedServer {
         let keys: Vec<_> = request.keys.iter().map(String::as_bytes).collect();
         let args: Vec<_> = request.args.iter().map(String::as_bytes).collect();
         let script = request.script;
+        let refuse_after = self.shared.faults.refuse_inside(&request.client, request.script.name);
         let ran = self.with_engine(|engine| {
+            engine.keyspace(|keyspace| keyspace.refuse_after = refuse_after);
             let reply = engine.eval(script.name, &script.source, &keys, &args);
+            engine.keyspace(|keyspace| keyspace.refuse_after = None);
             let published = engine.keyspace(|keyspace| std::mem::take(&mut keyspace.published));
             (reply, published.unwrap_or_default())
         });

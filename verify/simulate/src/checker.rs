@@ -38,6 +38,8 @@ struct Waiter {
     /// Its position is unknown. It was in the queue before, died or let its grant expire, and asked again: its old
     /// entry may still be in the list and give it its old position (docs/design.md, decision 15).
     requeued: bool,
+    /// A script that was refused half-way may have taken its entry.
+    perhaps_lost: bool,
 }
 
 /// What the lock protects: a counter that refuses tokens smaller than one it has seen.
@@ -67,6 +69,8 @@ pub struct Checker {
     /// Ended by force_unlock or lost with the server's data. Their holders learn of it later, so P1 and R5 do not
     /// apply to them.
     void: BTreeSet<Hold>,
+    /// Holds, by lock key and token, that a script which was refused half-way may have ended.
+    perhaps_ended: BTreeSet<(String, u64)>,
     /// Holds whose unlock answered `Freed`, and when.
     freed: BTreeMap<Hold, std::time::Instant>,
     connected: BTreeSet<String>,
@@ -136,7 +140,10 @@ impl Checker {
     }
 
     pub fn ran(&mut self, ran: &Ran<'_>) {
-        let Ok(reply) = &ran.reply else { return };
+        let reply = match &ran.reply {
+            Ok(reply) => reply,
+            Err(refusal) => return self.refused(ran, refusal),
+        };
         let key = &ran.keys[0];
         let status = reply[0].as_str();
         self.locks.entry(key.clone()).or_default();
@@ -172,6 +179,25 @@ impl Checker {
             }
             "renew" => self.renewed(key, ran, reply),
             _ => {}
+        }
+    }
+
+    /// A script that was refused half-way has done an unknown part of its work: it may have taken tickets out, or
+    /// ended the hold of its owner. What follows is not held against it until the server says more.
+    fn refused(&mut self, ran: &Ran<'_>, refusal: &str) {
+        let Some(key) = ran.keys.first().filter(|_| refusal.contains("part of the request has run")) else { return };
+        self.grants_published(key, ran);
+        let owner = match ran.script {
+            "acquire" | "release" | "leave" => ran.args.get(2),
+            _ => None,
+        };
+        let lock = self.lock(key);
+        for waiter in &mut lock.queue {
+            (waiter.requeued, waiter.perhaps_lost) = (true, true);
+        }
+        let ended = |holder: &&Holder| owner == Some(&holder.owner) || ran.script == "force_unlock";
+        if let Some(token) = lock.holder.as_ref().filter(ended).map(|holder| holder.token) {
+            self.perhaps_ended.insert((key.clone(), token));
         }
     }
 
@@ -230,7 +256,7 @@ impl Checker {
         let (now, caller) = (ran.at / 1000, ran.client);
         let must_be_served = |waiter: &&Waiter| {
             let client = client_of(&waiter.ticket);
-            waiter.until > now && (self.connected.contains(client) || client == caller)
+            !waiter.perhaps_lost && waiter.until > now && (self.connected.contains(client) || client == caller)
         };
         let queue = &self.locks.get(key)?.queue;
         queue[..ahead.min(queue.len())].iter().find(must_be_served).map(|waiter| waiter.ticket.clone())
@@ -278,7 +304,8 @@ impl Checker {
                 // Without faults all holds are released: no process dies, and no actor works longer than a fixed lease.
                 self.violated("P5", format!("a hold of {} on {key} was left to expire", before.owner));
             }
-            if before.until > now && !given_up(&before) {
+            let perhaps_ended = self.perhaps_ended.contains(&(key.to_owned(), before.token));
+            if before.until > now && !given_up(&before) && !perhaps_ended {
                 self.violated("P1", format!("{key} was taken from {} before its lease ended", before.owner));
             }
         }
@@ -327,7 +354,7 @@ impl Checker {
             _ => {
                 queue.retain(|waiter| waiter.ticket != ticket);
                 let requeued = !known.insert(ticket.clone());
-                queue.push(Waiter { ticket, until, requeued });
+                queue.push(Waiter { ticket, until, requeued, perhaps_lost: false });
             }
         }
     }

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 use run::{Outcome, run};
 
 /// The kinds of faults. A soak in which one of them never happened proves too little.
-const FAULTS: [&str; 19] = [
+const FAULTS: [&str; 20] = [
     "cancellations",
     "deaths",
     "disconnects",
@@ -41,6 +41,7 @@ const FAULTS: [&str; 19] = [
     "requests_delayed",
     "requests_duplicated",
     "requests_lost",
+    "refused_inside_scripts",
     "requests_refused",
     "restarts",
     "server_restarts",

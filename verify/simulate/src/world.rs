@@ -358,6 +358,12 @@ impl Faults for World {
         Some(all[which])
     }
 
+    fn refuse_inside(&self, _client: &str, _script: &str) -> Option<u32> {
+        let mut state = self.state();
+        let refused = state.rates.refused / 3.0;
+        state.happens(refused, "refused_inside_scripts").then(|| state.rng.u32(..12))
+    }
+
     fn reconnect(&self, _client: &str) -> Duration {
         let mut state = self.state();
         let most = if state.calm { 1 } else { 400 };
