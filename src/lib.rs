@@ -115,7 +115,8 @@
 //!
 //! # Features
 //!
-//! - `tls`: `rediss://` by rustls.
+//! - `tls`: `rediss://` by rustls. It installs no crypto provider for the process: it uses the one that the
+//!   application installed, or ring.
 //! - `embedded`: a server inside this process, for a first look and for tests of code that locks; see
 //!   the module of that name.
 //!
@@ -148,12 +149,13 @@ pub use client::LockClient;
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub use embedded::EmbeddedServer;
 pub use error::{
-    Cause, CloseError, ConnectError, LockError, Loss, NameError, OptionsError, Refusal, RequestError, UnlockError,
-    WithError,
+    Cause, CloseError, ConnectError, LockError, Loss, NameError, OptionsError, PeerProtocol, Refusal, RequestError,
+    UnlockError, WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
 pub use lock::FairLock;
 pub use owner::Owner;
+pub use store::connect_options::{ConnectOptions, Credentials};
 pub use status::{Holder, LockStatus, Waiter};
 
 /// The code blocks of the README are tests; one of them needs the feature.
