@@ -155,8 +155,8 @@ pub use error::{
 pub use guard::{Held, LockGuard, Unlocked};
 pub use lock::FairLock;
 pub use owner::Owner;
-pub use store::connect_options::{ConnectOptions, Credentials};
 pub use status::{Holder, LockStatus, Waiter};
+pub use store::connect_options::{ConnectOptions, Credentials};
 
 /// The code blocks of the README are tests; one of them needs the feature.
 #[cfg(all(doctest, feature = "embedded"))]

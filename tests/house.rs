@@ -248,8 +248,9 @@ fn arithmetic_and_identity_know_no_runtime_and_no_server() {
 #[test]
 fn redis_is_spoken_to_by_the_node_only() {
     for path in files("src", ".rs") {
-        let is_node =
-            ["node.rs", "connection.rs", "dial.rs", "url.rs"].iter().any(|name| path.ends_with(Path::new("store").join(name)));
+        let is_node = ["node.rs", "connection.rs", "dial.rs", "url.rs"]
+            .iter()
+            .any(|name| path.ends_with(Path::new("store").join(name)));
         let speaks = ["redis::aio", "redis::cmd", "redis::Cmd", "MultiplexedConnection"];
         let code = code(&path);
         assert!(is_node || !speaks.iter().any(|word| code.contains(word)), "{}", path.display());

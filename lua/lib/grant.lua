@@ -1,13 +1,11 @@
 --#include clock
 -- From free to held. Uses: lock, tokens, token_ttl.
 
-local function refuse_foreign(key)
-  error({ err = 'ERR fairlock: the key \'' .. key .. '\' does not hold a lock of fairlock; delete it' })
-end
-
 -- Refuses a hash whose token is not a number: no client could read the reply.
 local function check_token(token)
-  if token and not tonumber(token) then refuse_foreign(lock) end
+  if token and not tonumber(token) then
+    error({ err = 'ERR fairlock: the key \'' .. lock .. '\' does not hold a lock of fairlock; delete it' })
+  end
 end
 
 local stored -- what last_token has read

@@ -69,7 +69,8 @@ impl Target {
             // The record types of TLS: an alert or a handshake, of version 3.x.
             [0x15 | 0x16, 3, ..] => PeerProtocol::Tls,
             // What replies and pushes of Redis begin with.
-            [] | [b'+' | b'-' | b':' | b'$' | b'*' | b'_' | b'#' | b',' | b'(' | b'!' | b'=' | b'%' | b'~' | b'>', ..] => {
+            []
+            | [b'+' | b'-' | b':' | b'$' | b'*' | b'_' | b'#' | b',' | b'(' | b'!' | b'=' | b'%' | b'~' | b'>', ..] => {
                 return otherwise();
             }
             _ => PeerProtocol::Unknown,

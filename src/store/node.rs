@@ -182,11 +182,7 @@ impl Shared {
         Ok(connection)
     }
 
-    async fn sign_in(
-        self: &Arc<Self>,
-        stream: Stream,
-        credentials: &Credentials,
-    ) -> Result<Connection, ConnectError> {
+    async fn sign_in(self: &Arc<Self>, stream: Stream, credentials: &Credentials) -> Result<Connection, ConnectError> {
         let first = stream.first_bytes();
         let shared = Arc::downgrade(self);
         let message = move |payload: &[u8]| {

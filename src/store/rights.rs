@@ -134,7 +134,9 @@ mod tests {
 
     #[test]
     fn a_call_is_read_with_its_keys() {
-        let found = calls("x = call('DEL', queue, deadlines)\nread('GET', tokens) call('TIME') call('PUBLISH', channel .. client, 'a')");
+        let found = calls(
+            "x = call('DEL', queue, deadlines)\nread('GET', tokens) call('TIME') call('PUBLISH', channel .. client, 'a')",
+        );
         let expected = [
             ("DEL", vec!["queue", "deadlines"]),
             ("GET", vec!["tokens"]),
@@ -147,7 +149,8 @@ mod tests {
     #[test]
     fn all_keys_and_channels_are_asked_for() {
         let asked = question("p", "p:wake:me", &verbs::ALL);
-        for word in ["hset", "~p:*", "p:{n:}:tombstone:0:0", "publish", "p:wake:0", "subscribe", "p:wake:me", "evalsha"] {
+        for word in ["hset", "~p:*", "p:{n:}:tombstone:0:0", "publish", "p:wake:0", "subscribe", "p:wake:me", "evalsha"]
+        {
             assert!(asked.iter().any(|other| other == word), "{word}: {asked:?}");
         }
     }

@@ -27,7 +27,8 @@ impl Tls {
         let config = match &options.client {
             None => config.with_no_client_auth(),
             Some(client) => {
-                let key = PrivateKeyDer::from_pem_slice(client.key.pem()).map_err(|error| invalid("client key", error))?;
+                let key =
+                    PrivateKeyDer::from_pem_slice(client.key.pem()).map_err(|error| invalid("client key", error))?;
                 let chain = certificates("client certificate", &client.certificate)?;
                 config.with_client_auth_cert(chain, key).map_err(|error| invalid("client certificate", error))?
             }

@@ -1,8 +1,8 @@
 //! What connecting says: the cause in the first line, the server that cannot serve by its name, and the rights
 //! that a user lacks.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fairlock::{ConnectError, ConnectOptions, Credentials, LockClient, PeerProtocol};
@@ -143,9 +143,37 @@ async fn an_eviction_policy_is_warned_of_once() {
 
 /// The README's line.
 const RIGHTS: [&str; 31] = [
-    "on", ">secret", "resetchannels", "&fairlock:wake:*", "~fairlock:*", "-@all", "+hello", "+info", "+ping",
-    "+subscribe", "+evalsha", "+eval", "+time", "+exists", "+get", "+set", "+del", "+pttl", "+pexpire", "+hset",
-    "+hmget", "+hgetall", "+hexists", "+llen", "+lindex", "+lrange", "+lpush", "+rpush", "+lpop", "+rpop", "+ltrim",
+    "on",
+    ">secret",
+    "resetchannels",
+    "&fairlock:wake:*",
+    "~fairlock:*",
+    "-@all",
+    "+hello",
+    "+info",
+    "+ping",
+    "+subscribe",
+    "+evalsha",
+    "+eval",
+    "+time",
+    "+exists",
+    "+get",
+    "+set",
+    "+del",
+    "+pttl",
+    "+pexpire",
+    "+hset",
+    "+hmget",
+    "+hgetall",
+    "+hexists",
+    "+llen",
+    "+lindex",
+    "+lrange",
+    "+lpush",
+    "+rpush",
+    "+lpop",
+    "+rpop",
+    "+ltrim",
 ];
 const MORE_RIGHTS: [&str; 9] =
     ["+lrem", "+zadd", "+zrem", "+zcard", "+zscore", "+zmscore", "+zrangebyscore", "+publish", "+client|setname"];
@@ -212,7 +240,8 @@ async fn a_user_without_a_password_is_that_user() {
         set_user(&server, ["on", "nopass", "~*", "&*", "+@all"]).await;
         let client = Timing::default().connect(&url).await;
         let mut redis = server.connection().await;
-        let list: String = redis::cmd("CLIENT").arg("LIST").arg("TYPE").arg("pubsub").query_async(&mut redis).await.unwrap();
+        let list: String =
+            redis::cmd("CLIENT").arg("LIST").arg("TYPE").arg("pubsub").query_async(&mut redis).await.unwrap();
         assert!(list.contains("user=worker"), "{list}");
         client.close().await.unwrap();
 
@@ -238,7 +267,8 @@ async fn a_user_without_a_password_on_a_unix_socket_is_that_user() {
 
 #[tokio::test]
 async fn options_that_do_not_fit_are_told_with_their_own_values() {
-    let builder = LockClient::builder().waiter_ttl(Duration::from_millis(400)).poll_interval(Duration::from_millis(500));
+    let builder =
+        LockClient::builder().waiter_ttl(Duration::from_millis(400)).poll_interval(Duration::from_millis(500));
     let error = builder.connect("redis://127.0.0.1/").await.unwrap_err().to_string();
     assert!(error.contains("waiter_ttl (400ms) must be at least twice poll_interval (500ms)"), "{error}");
 }
@@ -267,6 +297,8 @@ async fn a_foreign_hash_is_named_and_kept() {
             Ok(_) => "it took the lock".into(),
             Err(error) => error.to_string(),
         };
+        assert!(error.contains("fairlock:{n:x}"), "{error}");
+        let error = client.lock("x").force_unlock().await.unwrap_err().to_string();
         assert!(error.contains("fairlock:{n:x}"), "{error}");
         let kept: Vec<String> = redis::cmd("HGETALL").arg("fairlock:{n:x}").query_async(&mut redis).await.unwrap();
         assert_eq!(kept, ["colour", "blue"]);
