@@ -9,11 +9,11 @@ use uuid::Uuid;
 
 use crate::client::LockClient;
 use crate::error::ConnectError;
+use crate::store::connect_options::ConnectOptions;
 #[cfg(feature = "embedded")]
 use crate::store::embedded::{EmbeddedServer, EmbeddedStore};
 use crate::store::node::Node;
 use crate::store::options::Options;
-use crate::store::url::Target;
 
 impl LockClient {
     /// Connects with the default options; see [`LockClientBuilder`]. Takes at most twice the
@@ -210,7 +210,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// The certificate authority for `rediss://`, as PEM. Defaults to those of the machine.
+    /// The certificate authority for `rediss://`, as PEM. Defaults to those of the machine. For
+    /// [`connect_with`](Self::connect_with) it is
+    /// [`ConnectOptions::root_certificate`].
     ///
     /// ```no_run
     /// # fn example() -> std::io::Result<()> {
@@ -242,11 +244,39 @@ impl LockClientBuilder {
     /// # Cancel safety
     /// Dropping the future closes the connection.
     pub async fn connect(self, url: impl AsRef<str>) -> Result<LockClient, ConnectError> {
+        // First: without a runtime nothing else matters.
         let (options, runtime) = checked(self.options)?;
-        let target = Target { url: url.as_ref().to_owned(), root_certificate: self.root_certificate };
-        let id = Uuid::new_v4().simple().to_string();
-        let node = Node::connect(target, &options, &id).await?;
-        Ok(LockClient::start(Box::new(node), options, id, runtime, None))
+        let mut server = ConnectOptions::from_url(url)?;
+        if let (Some(tls), Some(pem)) = (&mut server.tls, self.root_certificate) {
+            tls.root_certificate = Some(pem);
+        }
+        connect(server, options, runtime).await
+    }
+
+    /// Checks the options and connects with more than a URL says: a provider of credentials, a client
+    /// certificate.
+    ///
+    /// Takes at most twice the operation time-out. From then on the client keeps the connection by
+    /// itself, and uses the same options for each reconnect.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), fairlock::ConnectError> {
+    /// use fairlock::{ConnectOptions, LockClient};
+    ///
+    /// let options = ConnectOptions::unix("/run/redis/redis.sock").username("worker").password("secret");
+    /// let client = LockClient::builder().label("worker 7").connect_with(options).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConnectError`] says which option, address, credential or server is wrong. Nothing was
+    /// changed on the server.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection.
+    pub async fn connect_with(self, server: ConnectOptions) -> Result<LockClient, ConnectError> {
+        let (options, runtime) = checked(self.options)?;
+        connect(server, options, runtime).await
     }
 
     /// Checks the options and connects to a server inside this process.
@@ -277,6 +307,12 @@ impl LockClientBuilder {
         let spawn_hook = store.spawn_hook();
         Ok(LockClient::start(Box::new(store), options, id, runtime, Some(spawn_hook)))
     }
+}
+
+async fn connect(server: ConnectOptions, options: Arc<Options>, runtime: Handle) -> Result<LockClient, ConnectError> {
+    let id = Uuid::new_v4().simple().to_string();
+    let node = Node::connect(server, &options, &id).await?;
+    Ok(LockClient::start(Box::new(node), options, id, runtime, None))
 }
 
 fn checked(options: Options) -> Result<(Arc<Options>, Handle), ConnectError> {

@@ -5,7 +5,7 @@
 //! acquired".
 
 pub use crate::engine::error::{LockError, Loss, UnlockError};
-pub use crate::store::error::{Cause, ConnectError, NameError, Refusal, RequestError};
+pub use crate::store::error::{Cause, ConnectError, NameError, PeerProtocol, Refusal, RequestError};
 pub use crate::store::options::OptionsError;
 
 /// Why [`with`](crate::FairLock::with) did not end well.
@@ -57,6 +57,7 @@ mod tests {
             Box::new(ConnectError::Options(option.clone())),
             Box::new(ConnectError::Unreachable { address: "127.0.0.1:1".into(), cause: cause.clone() }),
             Box::new(ConnectError::Credentials(refusal.clone())),
+            Box::new(ConnectError::CredentialsProvider(cause.clone())),
             Box::new(ConnectError::Refused(refusal.clone())),
             Box::new(RequestError::Name(NameError::Empty)),
             Box::new(RequestError::NotSent(cause.clone())),

@@ -93,7 +93,8 @@
 //!
 //! # Features
 //!
-//! - `tls`: `rediss://` by rustls.
+//! - `tls`: `rediss://` by rustls. It installs no crypto provider for the process: it uses the one that the
+//!   application installed, or ring.
 //! - `embedded`: a server inside this process, for a first look and for tests of code that locks; see
 //!   the module of that name.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -124,13 +125,14 @@ pub use client::LockClient;
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub use embedded::EmbeddedServer;
 pub use error::{
-    Cause, CloseError, ConnectError, LockError, Loss, NameError, OptionsError, Refusal, RequestError, UnlockError,
-    WithError,
+    Cause, CloseError, ConnectError, LockError, Loss, NameError, OptionsError, PeerProtocol, Refusal, RequestError,
+    UnlockError, WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
 pub use lock::FairLock;
 pub use owner::Owner;
 pub use status::{Holder, LockStatus, Waiter};
+pub use store::connect_options::{ConnectOptions, Credentials};
 
 // The pages of the repository, as modules of the documentation. A page names its links at its end; of two
 // definitions of a link the first one counts, so those here replace a path by a module.

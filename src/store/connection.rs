@@ -3,10 +3,15 @@
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value};
+use redis::{
+    AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
+};
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Arg, Call};
+use super::connect_options::Credentials;
+use super::dial::Stream;
 use super::error::{Disconnected, Refusal, RequestError};
 use super::link;
 use super::reply::{Field, Malformed};
@@ -16,6 +21,17 @@ use super::script::Script;
 pub struct Connection {
     pub io: MultiplexedConnection,
     pub dead: CancellationToken,
+    _driver: Arc<Driver>,
+}
+
+/// The task that reads and writes for a connection. It waits for what is in flight, and on a dead line
+/// that is for ever, so it ends with the last user of the connection.
+struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl link::Connection for Connection {
@@ -25,6 +41,28 @@ impl link::Connection for Connection {
 }
 
 impl Connection {
+    /// Signs in over a fresh stream. No database is chosen yet: a cluster and a Sentinel refuse that before
+    /// they could be told by name.
+    pub async fn open(
+        stream: Stream,
+        credentials: &Credentials,
+        handle: impl Fn(Unasked<'_>) + Send + Sync + 'static,
+    ) -> Result<Self, RedisError> {
+        let mut info = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
+        if let Some(username) = credentials.username() {
+            info = info.set_username(username);
+        }
+        if let Some(password) = credentials.password() {
+            info = info.set_password(password);
+        }
+        let dead = CancellationToken::new();
+        let config =
+            AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(on_push(dead.clone(), handle));
+        let (io, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
+        let driver = Arc::new(Driver(tokio::spawn(driver).abort_handle()));
+        Ok(Self { io, dead, _driver: driver })
+    }
+
     /// EVALSHA; a server that does not know the script is sent its text once.
     pub async fn evaluate(&mut self, hash: &str, call: Call<'_>, request: u64) -> Result<Vec<Field>, RequestError> {
         let value = match self.send(&command("EVALSHA", hash, call, request)).await {
@@ -103,7 +141,7 @@ pub enum Unasked<'a> {
 }
 
 /// Handles pushes. It runs inside the connection's driver, so it must not block.
-pub fn on_push(
+fn on_push(
     dead: CancellationToken,
     handle: impl Fn(Unasked<'_>) + Send + Sync,
 ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync {

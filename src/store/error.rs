@@ -87,11 +87,20 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} ({})", self.code, self.message, self.advice())
+        write!(f, "{} {} ({})", self.code, without_script(&self.message), self.advice())
     }
 }
 
 impl std::error::Error for Refusal {}
+
+/// Redis adds ` script: <sha>, on @user_script:56.` to what a script says: a place in code that the
+/// reader has not written.
+fn without_script(message: &str) -> &str {
+    match message.rsplit_once(" script: ") {
+        Some((text, place)) if place.contains("on @user_script") => text.trim_end(),
+        _ => message,
+    }
+}
 
 /// A name that no lock can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -146,7 +155,8 @@ pub enum ConnectError {
     /// `rediss://` without the feature `tls`.
     #[error("rediss:// needs fairlock's feature `tls`: enable it in Cargo.toml")]
     TlsNotBuilt,
-    /// There is no connection to that address, or no answer from it.
+    /// There is no connection to that address, or no answer from it: the name is not known, nothing
+    /// listens there, or the server is silent. This may pass.
     #[error("cannot reach the server at {address}: {cause}")]
     Unreachable {
         /// Host and port, or the path of the socket.
@@ -154,9 +164,40 @@ pub enum ConnectError {
         /// What went wrong.
         cause: Cause,
     },
+    /// The TLS certificate of the server, or of this client, is not accepted.
+    #[error("no TLS connection to the server at {address}: the certificate is not accepted: {reason}")]
+    Certificate {
+        /// Host and port.
+        address: String,
+        /// Which rule it breaks, and what to do.
+        reason: String,
+    },
+    /// Something answers at that address, but it is not Redis, or TLS is on at one end only.
+    #[error("the server at {address} does not speak Redis' protocol here: {found}")]
+    WrongProtocol {
+        /// Host and port, or the path of the socket.
+        address: String,
+        /// What it speaks instead.
+        found: PeerProtocol,
+    },
     /// User or password are wrong or missing.
-    #[error("the server does not accept the user or password of the URL: {0}")]
+    #[error("the server does not accept the user or password: {0}")]
     Credentials(Refusal),
+    /// The [provider](crate::ConnectOptions::credentials_provider) of user and password failed.
+    #[error("the credentials provider failed: {0}")]
+    CredentialsProvider(Cause),
+    /// The user may not run what the scripts need. Nothing was run.
+    #[error("the user lacks rights that locks need: ACL SETUSER <user> {}", missing.join(" "))]
+    Rights {
+        /// Each missing right as `ACL SETUSER` takes it: `+command`, `~keys`, `&channels`.
+        missing: Vec<String>,
+    },
+    /// The server is a node of a Redis Cluster.
+    #[error("the server is a node of a Redis Cluster, which is not supported: connect to a single server")]
+    Cluster,
+    /// The server is a Sentinel.
+    #[error("the server is a Sentinel, which keeps no data: connect to the primary that it watches")]
+    Sentinel,
     /// The server is too old.
     #[error("the server is Redis {found}: upgrade it to Redis 7.0 or Valkey 7.2, or later")]
     TooOld {
@@ -171,6 +212,31 @@ pub enum ConnectError {
     Refused(Refusal),
 }
 
+/// What speaks at the address of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerProtocol {
+    /// A web server.
+    Http,
+    /// TLS, where the URL says `redis://`.
+    Tls,
+    /// Not TLS, where the URL says `rediss://`.
+    NotTls,
+    /// Something else.
+    Unknown,
+}
+
+impl fmt::Display for PeerProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Http => "an HTTP server answers at that port",
+            Self::Tls => "it wants TLS: use rediss://",
+            Self::NotTls => "it does not use TLS at that port: use redis://, or the port with TLS",
+            Self::Unknown => "what answers at that port is not Redis",
+        })
+    }
+}
+
 impl From<OptionsError> for ConnectError {
     fn from(error: OptionsError) -> Self {
         // Not `#[from]`: thiserror would make it the source as well, and a printed error chain
@@ -179,12 +245,36 @@ impl From<OptionsError> for ConnectError {
     }
 }
 
+/// What is in the way to a server. The text says what to look at.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Obstacle {
+    #[error("no answer within {0:?}")]
+    NoCredentials(Duration),
+    #[error("the host name cannot be resolved: {0}")]
+    Name(Arc<std::io::Error>),
+    #[error("the connection was refused: no server listens there")]
+    Refused,
+    #[error("there is no such socket: the server does not run, or its `unixsocket` is another path")]
+    NoSocket,
+    #[error("no connection within {0:?}: the host is down, or a firewall is in the way")]
+    NoConnection(Duration),
+    #[error("it accepted the connection, but did not answer the TLS handshake within {0:?}: does it use TLS there?")]
+    NoHandshake(Duration),
+    #[error("it accepted the connection, but did not answer within {0:?}")]
+    Silent(Duration),
+    #[error(
+        "it accepted the connection and closed it without an answer: does Redis listen there, does it want TLS, \
+         and is maxclients reached?"
+    )]
+    Closed,
+}
+
 /// The connection was closed while requests were waiting for it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the connection was closed")]
 pub struct Disconnected;
 
-/// The server accepted the connection but did not answer.
+/// A request had no answer within its time.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("no answer within {0:?}")]
 pub struct NoAnswer(pub Duration);

@@ -7,7 +7,9 @@ pub mod admission;
 pub mod backoff;
 pub mod call;
 pub mod clock;
+pub mod connect_options;
 mod connection;
+mod dial;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 pub mod error;
@@ -17,9 +19,12 @@ pub mod node;
 pub mod options;
 pub mod push;
 pub mod reply;
+mod rights;
 pub mod runner;
 pub mod script;
-pub mod url;
+#[cfg(feature = "tls")]
+mod tls;
+mod url;
 pub mod verbs;
 
 use std::sync::{Arc, Weak};

@@ -13,22 +13,23 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError};
+use redis::{ErrorKind, RedisError, Value};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
 use super::backoff::Backoff;
 use super::call::{Call, arg, key};
 use super::clock::{ServerClock, now};
-use super::connection::{Connection, Unasked, hash, on_push, refusal};
-use super::error::{Cause, ConnectError, Disconnected, NoAnswer, Refusal, RequestError};
+use super::connect_options::{ConnectOptions, Credentials};
+use super::connection::{Connection, Unasked, hash, refusal};
+use super::dial::{FirstBytes, Limit, Stream, Target};
+use super::error::{Cause, ConnectError, Disconnected, Refusal, RequestError};
 use super::keys::{self, Keys};
 use super::link::{Link, State};
 use super::options::Options;
 use super::reply::{Field, Fields};
-use super::url::Target;
+use super::rights;
 use super::verbs::{self, renew};
 use super::{Listener, Priority, ServedKeys, Store};
 
@@ -41,12 +42,14 @@ pub struct Node {
 }
 
 struct Shared {
-    server: redis::Client,
+    target: Target,
     address: String,
     operation_timeout: Duration,
     channel: String,
     /// A lock that no client can hold, for the probe.
     probe: Keys,
+    /// The arguments of the question for the user's rights.
+    rights: Vec<String>,
     /// What EVALSHA calls each script.
     hashes: HashMap<&'static str, String>,
     link: Link<Connection>,
@@ -67,13 +70,15 @@ impl fmt::Debug for Node {
 impl Node {
     /// Connects once, in bounded time, so that a wrong URL or password is reported at once. From then
     /// on a task keeps the connection.
-    pub async fn connect(target: Target, options: &Options, client: &str) -> Result<Self, ConnectError> {
-        let (server, address) = target.open()?;
+    pub async fn connect(server: ConnectOptions, options: &Options, client: &str) -> Result<Self, ConnectError> {
+        let target = Target::new(server)?;
+        let channel = format!("{}{client}", keys::channel_prefix(&options.prefix));
         let shared = Arc::new(Shared {
-            server,
-            address,
+            address: target.address(),
+            target,
             operation_timeout: options.operation_timeout,
-            channel: format!("{}{client}", keys::channel_prefix(&options.prefix)),
+            rights: rights::question(&options.prefix, &channel, &verbs::ALL),
+            channel,
             probe: Keys::new(&options.prefix, ""),
             hashes: verbs::ALL.iter().map(|script| (script.name, hash(script))).collect(),
             link: Link::new(),
@@ -83,6 +88,7 @@ impl Node {
             clock: ServerClock::new(),
         });
         let first = shared.establish().await?;
+        shared.warn_of_eviction(&first).await;
         shared.link.enter(State::Ready(first.clone()));
         tokio::spawn(supervise(shared.clone(), first));
         Ok(Self { shared })
@@ -180,7 +186,20 @@ impl Shared {
 
     /// Connects, checks that this server can serve, learns its time, and subscribes.
     async fn establish(self: &Arc<Self>) -> Result<Connection, ConnectError> {
-        let dead = CancellationToken::new();
+        let limit = self.limit();
+        let credentials = self.target.credentials(limit).await?;
+        let stream = self.target.dial(limit).await?;
+        let first = stream.first_bytes();
+        let silent = || self.target.silent(&first, limit);
+        let connection = limit.run(self.sign_in(stream, &credentials)).await.ok_or_else(silent)??;
+        let limit = self.limit();
+        let silent = || self.target.silent(&first, limit);
+        limit.run(self.greet(&connection)).await.ok_or_else(silent)??;
+        Ok(connection)
+    }
+
+    async fn sign_in(self: &Arc<Self>, stream: Stream, credentials: &Credentials) -> Result<Connection, ConnectError> {
+        let first = stream.first_bytes();
         let shared = Arc::downgrade(self);
         let handle = move |unasked: Unasked<'_>| {
             let listener = shared.upgrade().and_then(|shared| shared.link.listener());
@@ -190,29 +209,22 @@ impl Shared {
                 (_, None) => {}
             }
         };
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.operation_timeout))
-            .set_response_timeout(None)
-            .set_push_sender(on_push(dead.clone(), handle));
-        let io = self.server.get_multiplexed_async_connection_with_config(&config);
-        let io = self.within(io).await?.map_err(|error| self.connect_error(error))?;
-        let connection = Connection { io, dead };
-        self.within(self.greet(&connection)).await??;
-        Ok(connection)
+        let opened = Connection::open(stream, credentials, handle).await;
+        opened.map_err(|error| self.sign_in_error(error, &first))
     }
 
-    async fn within<F: Future>(&self, future: F) -> Result<F::Output, ConnectError> {
-        let limit = self.operation_timeout;
-        timeout(limit, future).await.map_err(|_| self.unreachable(Arc::new(NoAnswer(limit))))
+    fn limit(&self) -> Limit {
+        Limit { limit: self.operation_timeout, until: now() + self.operation_timeout }
     }
 
     async fn greet(&self, connection: &Connection) -> Result<(), ConnectError> {
+        // Sent together, to save a round trip. What the server is comes first: a Sentinel knows no scripts.
+        let (server, rights) = futures::join!(self.check_server(connection), self.check_rights(connection));
+        server.and(rights)?;
         let mut io = connection.io.clone();
-        match redis::cmd("INFO").arg("server").query_async::<String>(&mut io).await {
-            Ok(info) => check_version(&info)?,
-            // Not allowed to ask. A server that is too old is then found by its script error.
-            Err(error) if error.code() == Some("NOPERM") => {}
-            Err(error) => return Err(self.connect_error(error)),
+        if self.target.options.database != 0 {
+            let select = redis::cmd("SELECT").arg(self.target.options.database).exec_async(&mut io).await;
+            select.map_err(|error| self.connect_error(error))?;
         }
         self.probe(connection).await?;
         self.ask_for_flushes(&mut io).await;
@@ -226,6 +238,61 @@ impl Shared {
         if let Err(error) = tracking {
             // A right that is nice to have: without it the next renewal finds the loss.
             tracing::debug!(address = %self.address, %error, "no CLIENT TRACKING: a flush is found by the next renewal");
+        }
+    }
+
+    async fn check_server(&self, connection: &Connection) -> Result<(), ConnectError> {
+        let mut io = connection.io.clone();
+        match redis::cmd("INFO").arg("server").query_async::<String>(&mut io).await {
+            Ok(info) => check_server(field(&info, "redis_mode"), field(&info, "redis_version")),
+            // Not allowed to ask. HELLO needs no right, and tells less.
+            Err(error) if error.code() == Some("NOPERM") => {
+                let hello = redis::cmd("HELLO").query_async::<HashMap<String, Value>>(&mut io).await;
+                let hello = hello.map_err(|error| self.connect_error(error))?;
+                let text = |name: &str| match hello.get(name) {
+                    Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).ok(),
+                    _ => None,
+                };
+                check_server(text("mode"), text("version"))
+            }
+            Err(error) => Err(self.connect_error(error)),
+        }
+    }
+
+    /// Names every right that the user lacks.
+    async fn check_rights(&self, connection: &Connection) -> Result<(), ConnectError> {
+        let mut question = redis::cmd("EVAL");
+        question.arg(rights::SCRIPT).arg(0).arg(&self.rights);
+        let missing = match question.query_async::<Vec<String>>(&mut connection.io.clone()).await {
+            Ok(missing) => missing,
+            Err(error) if error.code() == Some("NOPERM") => vec!["+eval".to_owned()],
+            // A server that cannot tell is asked by the probe instead, and by use.
+            Err(error) => {
+                tracing::debug!(address = %self.address, %error, "the server does not tell the rights of its user");
+                return Ok(());
+            }
+        };
+        let mut named = Vec::new();
+        for right in missing {
+            if !named.contains(&right) {
+                named.push(right);
+            }
+        }
+        if named.is_empty() { Ok(()) } else { Err(ConnectError::Rights { missing: named }) }
+    }
+
+    /// Once in the life of a client: a server that evicts keys forgets locks that are held.
+    async fn warn_of_eviction(&self, connection: &Connection) {
+        let mut info = redis::cmd("INFO");
+        info.arg("memory");
+        let asked = self.limit().run(info.query_async::<String>(&mut connection.io.clone())).await;
+        // A user may have no right to ask, and a lost connection is the supervisor's matter.
+        let Some(Ok(info)) = asked else { return };
+        if let Some(policy) = field(&info, "maxmemory_policy").filter(|policy| *policy != "noeviction") {
+            tracing::warn!(
+                address = %self.address,
+                "maxmemory-policy is {policy}: the server may evict a lock that is held, and two then hold it; use noeviction"
+            );
         }
     }
 
@@ -248,15 +315,20 @@ impl Shared {
     }
 
     fn unreachable(&self, cause: Cause) -> ConnectError {
-        ConnectError::Unreachable { address: self.address.clone(), cause }
+        self.target.unreachable(cause)
+    }
+
+    /// An error of the first exchange: here it shows that something else than Redis answers.
+    fn sign_in_error(&self, error: RedisError, first: &FirstBytes) -> ConnectError {
+        if refusal(&error).is_some() || error.kind() == ErrorKind::RESP3NotSupported {
+            return self.connect_error(error);
+        }
+        self.target.broken_off(first, Arc::new(error))
     }
 
     fn connect_error(&self, error: RedisError) -> ConnectError {
         if error.kind() == ErrorKind::RESP3NotSupported {
             return ConnectError::TooOld { found: "older than 6.0".into() };
-        }
-        if error.is_timeout() {
-            return self.unreachable(Arc::new(NoAnswer(self.operation_timeout)));
         }
         match refusal(&error) {
             Some(refusal) => refused(refusal),
@@ -285,14 +357,22 @@ fn refused(refusal: Refusal) -> ConnectError {
     }
 }
 
+/// The value of a line of INFO.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
 /// Valkey reports a redis_version too: 7.2.4 for all of its own versions.
-fn check_version(info: &str) -> Result<(), ConnectError> {
-    let Some(found) = info.lines().find_map(|line| line.strip_prefix("redis_version:")) else {
-        return Ok(());
-    };
-    let mut parts = found.trim().split('.').map(|part| part.parse().unwrap_or(0));
+fn check_server(mode: Option<&str>, version: Option<&str>) -> Result<(), ConnectError> {
+    match mode {
+        Some("cluster") => return Err(ConnectError::Cluster),
+        Some("sentinel") => return Err(ConnectError::Sentinel),
+        _ => {}
+    }
+    let Some(found) = version else { return Ok(()) };
+    let mut parts = found.split('.').map(|part| part.parse().unwrap_or(0));
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-    if version >= OLDEST { Ok(()) } else { Err(ConnectError::TooOld { found: found.trim().to_owned() }) }
+    if version >= OLDEST { Ok(()) } else { Err(ConnectError::TooOld { found: found.to_owned() }) }
 }
 
 /// Owns the connection until the node is closed.
@@ -369,10 +449,11 @@ mod tests {
     #[test]
     fn versions_are_compared_as_numbers() {
         for good in ["redis_version:7.0.15", "redis_version:10.1.0\r\nrest", "x:1\r\nredis_version:7.2.4\r\n", ""] {
-            assert!(check_version(good).is_ok(), "{good:?}");
+            assert!(check_server(None, field(good, "redis_version")).is_ok(), "{good:?}");
         }
         for old in ["redis_version:6.2.14", "redis_version:2.8", "redis_version:6.9"] {
-            assert!(matches!(check_version(old), Err(ConnectError::TooOld { .. })), "{old:?}");
+            let checked = check_server(None, field(old, "redis_version"));
+            assert!(matches!(checked, Err(ConnectError::TooOld { .. })), "{old:?}");
         }
     }
 }

@@ -46,7 +46,7 @@ pub enum OptionsError {
         larger_value: Duration,
         /// What it is compared with.
         smaller: &'static str,
-        /// That value.
+        /// The value of that option.
         smaller_value: Duration,
         /// What breaks otherwise.
         reason: &'static str,
@@ -54,6 +54,23 @@ pub enum OptionsError {
     /// `max_waiters` is 0.
     #[error("max_waiters is 0, so that no call could wait; call try_lock if you do not want to wait")]
     NoWaiters,
+    /// Host, port or path of the server cannot be.
+    #[error("not the address of a server: {0}")]
+    Address(&'static str),
+    /// TLS is for a host and a port.
+    #[error("a Unix socket has no TLS: leave tls, root_certificate and client_certificate out")]
+    TlsOnUnixSocket,
+    /// Both a fixed user or password and a provider of them.
+    #[error("username or password and also a credentials_provider are set: use one of them")]
+    TwoCredentials,
+    /// A certificate or key cannot be used.
+    #[error("the {what} cannot be used: {reason}")]
+    Certificate {
+        /// Which one.
+        what: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
 const LONGEST_LABEL: usize = 256;
@@ -101,11 +118,16 @@ impl Options {
         }
         self.check_ranges()?;
         self.check_lease("lease", self.lease)?;
-        at_least(
-            ("waiter_ttl", self.waiter_ttl),
-            ("twice poll_interval", 2 * self.poll_interval),
-            "one lost poll would cost a live waiter its place",
-        )?;
+        if self.waiter_ttl < 2 * self.poll_interval {
+            // The option's own value, not the doubled one: that is what the reader has set.
+            return Err(OptionsError::TooShort {
+                larger: "waiter_ttl",
+                larger_value: self.waiter_ttl,
+                smaller: "twice poll_interval",
+                smaller_value: self.poll_interval,
+                reason: "one lost poll would cost a live waiter its place",
+            });
+        }
         at_least(
             ("waiter_ttl", self.waiter_ttl),
             ("grant_ttl", self.grant_ttl),

@@ -1,74 +1,117 @@
-//! From a URL to a client of the redis crate.
+//! From a URL to options.
 
-use std::time::Duration;
+use std::str::FromStr;
 
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use redis::{ConnectionAddr, IntoConnectionInfo};
 
+use super::connect_options::ConnectOptions;
 use super::error::ConnectError;
 
-const KEEPALIVE: Duration = Duration::from_secs(15);
-
-/// Where a server is, and how to know it.
-#[derive(Debug, Clone)]
-pub struct Target {
-    pub url: String,
-    /// PEM, for `rediss://`.
-    pub root_certificate: Option<Vec<u8>>,
-}
-
-impl Target {
-    /// A client that has not connected yet, and the server's address for messages.
-    pub fn open(self) -> Result<(redis::Client, String), ConnectError> {
-        let info = connection_info(&self.url)?;
-        let address = info.addr().to_string();
-        Ok((open(info, self.root_certificate)?, address))
+impl ConnectOptions {
+    /// Reads a URL: `redis://user:password@host:port/database`, `rediss://` for TLS (feature `tls`), or
+    /// `unix:///path?user=…&pass=…&db=…`. What is reserved in a URL is percent-encoded there.
+    ///
+    /// ```
+    /// let options = fairlock::ConnectOptions::from_url("redis://worker:secret@redis.internal:6379/1")?;
+    /// # Ok::<_, fairlock::ConnectError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConnectError::Url`] if it is none, and [`ConnectError::TlsNotBuilt`] for `rediss://` without
+    /// the feature.
+    pub fn from_url(url: impl AsRef<str>) -> Result<Self, ConnectError> {
+        let url = url.as_ref();
+        let (plain, is_tls) = without_tls(url)?;
+        let invalid = |error: redis::RedisError| ConnectError::Url(error.to_string());
+        let info = plain.as_str().into_connection_info().map_err(invalid)?;
+        let mut options = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => Self::tcp(host, *port),
+            ConnectionAddr::Unix(path) => Self::unix(path),
+            other => return Err(ConnectError::Url(format!("{other} is no place of a server"))),
+        };
+        let settings = info.redis_settings();
+        if let Some(username) = settings.username() {
+            options = options.username(username);
+        }
+        if let Some(password) = settings.password() {
+            options = options.password(password);
+        }
+        let negative = |_| ConnectError::Url(format!("there is no database {}", settings.db()));
+        options = options.database(u32::try_from(settings.db()).map_err(negative)?);
+        if is_tls {
+            options.tls.get_or_insert_default();
+        }
+        Ok(options)
     }
 }
 
-fn connection_info(url: &str) -> Result<ConnectionInfo, ConnectError> {
-    // The redis crate would call it a bad URL and not say what to do.
-    #[cfg(not(feature = "tls"))]
-    if url.starts_with("rediss://") || url.starts_with("valkeys://") {
+impl FromStr for ConnectOptions {
+    type Err = ConnectError;
+
+    fn from_str(url: &str) -> Result<Self, ConnectError> {
+        Self::from_url(url)
+    }
+}
+
+/// The same URL for a connection without TLS, which is what the redis crate reads here, and whether it
+/// asks for TLS.
+fn without_tls(url: &str) -> Result<(String, bool), ConnectError> {
+    let schemes = [("rediss://", "redis://"), ("valkeys://", "valkey://")];
+    let secure = schemes.iter().find_map(|(tls, plain)| Some((plain, url.strip_prefix(tls)?)));
+    let Some((plain, rest)) = secure else { return Ok((url.to_owned(), false)) };
+    if !cfg!(feature = "tls") {
         return Err(ConnectError::TlsNotBuilt);
     }
-    let info = url.into_connection_info().map_err(|error| ConnectError::Url(error.to_string()))?;
-    // Nagle's algorithm is on by default, and costs a hand-off over a 10 ms link 12 ms.
-    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE));
-    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    Ok(info.set_tcp_settings(tcp).set_redis_settings(settings))
-}
-
-#[cfg(feature = "tls")]
-fn open(info: ConnectionInfo, root_certificate: Option<Vec<u8>>) -> Result<redis::Client, ConnectError> {
-    if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
-        return redis::Client::open(info).map_err(|error| ConnectError::Url(error.to_string()));
+    // `#insecure` of the redis crate: silently ignored, it would look like a certificate that is wrong.
+    if rest.contains('#') {
+        return Err(ConnectError::Url(
+            "#insecure is not supported: set root_certificate to the authority that signed the server's certificate"
+                .into(),
+        ));
     }
-    // Without a provider the redis crate panics at connect. An application that chose one keeps it.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let certificates = redis::TlsCertificates { client_tls: None, root_cert: root_certificate };
-    redis::Client::build_with_tls(info, certificates).map_err(|error| ConnectError::Url(error.to_string()))
-}
-
-#[cfg(not(feature = "tls"))]
-fn open(info: ConnectionInfo, _root_certificate: Option<Vec<u8>>) -> Result<redis::Client, ConnectError> {
-    redis::Client::open(info).map_err(|error| ConnectError::Url(error.to_string()))
+    Ok((format!("{plain}{rest}"), true))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::connect_options::Address;
 
     #[cfg(not(feature = "tls"))]
     #[test]
     fn without_the_feature_tls_is_refused_by_name() {
-        assert!(matches!(connection_info("rediss://127.0.0.1:1/"), Err(ConnectError::TlsNotBuilt)));
+        assert!(matches!(ConnectOptions::from_url("rediss://127.0.0.1:1/"), Err(ConnectError::TlsNotBuilt)));
     }
 
+    #[cfg(feature = "tls")]
     #[test]
-    fn every_connection_sends_at_once_and_speaks_resp3() {
-        let info = connection_info("redis://127.0.0.1:1/?protocol=resp2").unwrap();
-        assert!(info.tcp_settings().nodelay());
-        assert_eq!(info.redis_settings().protocol(), ProtocolVersion::RESP3);
+    fn tls_is_told_by_the_scheme() {
+        for url in ["rediss://h:1/", "valkeys://h:1/"] {
+            assert!(ConnectOptions::from_url(url).unwrap().tls.is_some(), "{url}");
+        }
+        assert!(matches!(ConnectOptions::from_url("rediss://h:1/#insecure"), Err(ConnectError::Url(_))));
+    }
+
+    #[tokio::test]
+    async fn each_part_is_read() {
+        let options = ConnectOptions::from_url("redis://worker:p%40ss@host:7/3?protocol=resp2").unwrap();
+        assert_eq!(options.address, Address::Tcp { host: "host".into(), port: 7 });
+        assert_eq!((options.database, options.tls.is_none()), (3, true));
+        let credentials = options.credentials().await.unwrap();
+        assert_eq!((credentials.username(), credentials.password()), (Some("worker"), Some("p@ss")));
+        let options: ConnectOptions = "redis://[::1]/".parse().unwrap();
+        assert_eq!(options.address, Address::Tcp { host: "::1".into(), port: 6379 });
+        let options = ConnectOptions::from_url("unix:///a/b.sock?db=2&user=u&pass=p").unwrap();
+        assert_eq!((options.address, options.database), (Address::Unix("/a/b.sock".into()), 2));
+        assert!(matches!(ConnectOptions::from_url("redis://h/-1"), Err(ConnectError::Url(_))));
+    }
+
+    #[tokio::test]
+    async fn a_user_without_a_password_is_sent_with_an_empty_one() {
+        let sent = async |url| ConnectOptions::from_url(url).unwrap().credentials().await.unwrap();
+        assert_eq!(sent("redis://worker@h/").await.password(), Some(""));
+        assert_eq!(sent("redis://h/").await.password(), None);
+        let of_default = sent("redis://:secret@h/").await;
+        assert_eq!((of_default.username(), of_default.password()), (None, Some("secret")));
     }
 }

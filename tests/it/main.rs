@@ -3,6 +3,7 @@
 mod api;
 mod bench;
 mod cleanup;
+mod connecting;
 mod dead_waiters;
 #[cfg(feature = "embedded")]
 mod differential;

@@ -1,11 +1,10 @@
 //! A server that answers, and says no.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fairlock::{LockError, UnlockError};
 
-use crate::support::{Server, Timing, collect_events, eventually, limit};
+use crate::support::{Collect, Server, Timing, eventually, limit};
 
 /// Calls of scripts that the server has refused so far.
 async fn refused_calls(server: &Server) -> u64 {
@@ -27,8 +26,8 @@ async fn configure(server: &Server, option: &str, value: &str) {
 #[tokio::test]
 async fn many_calls_of_a_refusing_server_cost_it_little_and_all_of_them_go_on_after_it() {
     limit(async {
-        let events: Arc<Mutex<Vec<String>>> = Arc::default();
-        let _collecting = collect_events(events.clone());
+        let logged = Collect::default();
+        let _collecting = logged.clone().here();
         let server = Server::start().await;
         let client = Timing { lease: Duration::from_secs(60), ..Timing::default() }.connect(&server.url()).await;
         let mut held = Vec::new();
@@ -57,7 +56,7 @@ async fn many_calls_of_a_refusing_server_cost_it_little_and_all_of_them_go_on_af
             wait.await.unwrap().unwrap();
         }
         eventually("all is released", async || server.keys().await.iter().all(|key| key.ends_with(":token"))).await;
-        let events = std::mem::take(&mut *events.lock().unwrap());
+        let events = logged.lines();
         let said = |text: &str| events.iter().filter(|event| event.contains(text)).count();
         assert_eq!(
             (said("the server refuses requests"), said("the server accepts requests again")),

@@ -1,43 +1,155 @@
-//! `rediss://`, against a server with a self-signed certificate.
+//! `rediss://`, against servers with certificates of their own.
 
-use fairlock::ConnectError;
+use fairlock::{ConnectError, ConnectOptions, PeerProtocol};
+use tempfile::TempDir;
 
-use crate::support::{Server, Timing, limit};
+use crate::support::{Server, Timing, free_port, limit};
+
+/// A certificate for `localhost` that has signed itself, and its key.
+struct Identity {
+    certificate: String,
+    key: String,
+}
+
+impl Identity {
+    fn new() -> Self {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        Self { certificate: made.cert.pem(), key: made.signing_key.serialize_pem() }
+    }
+}
+
+struct TlsServer {
+    plain: Server,
+    port: u16,
+    _files: TempDir,
+}
+
+impl TlsServer {
+    /// `client`: the only client certificate that it accepts, if it asks for one.
+    async fn start(identity: &Identity, client: Option<&Identity>) -> Self {
+        let files = TempDir::new().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = files.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let port = free_port();
+        let plain = Server::with(&[
+            "--tls-port",
+            &port.to_string(),
+            "--tls-cert-file",
+            &write("cert.pem", &identity.certificate),
+            "--tls-key-file",
+            &write("key.pem", &identity.key),
+            "--tls-ca-cert-file",
+            &write("ca.pem", &client.unwrap_or(identity).certificate),
+            "--tls-auth-clients",
+            if client.is_some() { "yes" } else { "no" },
+        ])
+        .await;
+        Self { plain, port, _files: files }
+    }
+
+    fn url(&self) -> String {
+        format!("rediss://localhost:{}/", self.port)
+    }
+
+    fn at(&self) -> ConnectOptions {
+        ConnectOptions::tcp("localhost", self.port)
+    }
+}
 
 #[tokio::test]
 async fn rediss_works_with_a_root_certificate_and_not_without() {
     limit(async {
-        let dir = tempfile::TempDir::new().unwrap();
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let (certificate, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
-        std::fs::write(&certificate, made.cert.pem()).unwrap();
-        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-        let port = crate::support::free_port();
-        let (cert, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
-        let _server = Server::with(&[
-            "--tls-port",
-            &port.to_string(),
-            "--tls-cert-file",
-            cert,
-            "--tls-key-file",
-            key,
-            "--tls-ca-cert-file",
-            cert,
-            "--tls-auth-clients",
-            "no",
-        ])
-        .await;
-        let url = format!("rediss://localhost:{port}/");
-
-        let builder = Timing::default().builder().root_certificate(made.cert.pem());
-        let client = builder.connect(&url).await.unwrap();
+        let identity = Identity::new();
+        let server = TlsServer::start(&identity, None).await;
+        let builder = Timing::default().builder().root_certificate(identity.certificate.as_str());
+        let client = builder.connect(server.url()).await.unwrap();
         let guard = client.lock("x").lock().await.unwrap();
         assert!(client.lock("x").try_lock().await.unwrap().is_none());
         guard.unlock().await.unwrap();
         client.close().await.unwrap();
 
-        let error = Timing::default().builder().connect(&url).await.expect_err("its certificate is not trusted");
-        assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+        let error = Timing::default().builder().connect(server.url()).await.expect_err("nobody vouches for it");
+        assert!(matches!(error, ConnectError::Certificate { .. }), "{error:?}");
+        assert!(error.to_string().contains("set root_certificate"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_is_told() {
+    limit(async {
+        let identity = Identity::new();
+        let server = TlsServer::start(&identity, None).await;
+        let options = ConnectOptions::tcp("127.0.0.1", server.port).root_certificate(identity.certificate.as_str());
+        let error = Timing::default().builder().connect_with(options).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Certificate { .. }), "{error:?}");
+        assert!(error.to_string().contains("not for the host name 127.0.0.1"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tls_at_one_end_only_is_told() {
+    limit(async {
+        let identity = Identity::new();
+        let server = TlsServer::start(&identity, None).await;
+        let plain = server.url().replace("rediss://", "redis://");
+        let error = Timing::default().builder().connect(plain).await.unwrap_err();
+        assert!(error.to_string().contains("TLS"), "{error}");
+        let secure = server.plain.url().replace("redis://", "rediss://");
+        let error = Timing::default().builder().connect(secure).await.unwrap_err();
+        assert!(error.to_string().contains("TLS"), "{error}");
+        let http = crate::connecting::answering(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        let error = Timing::default().builder().connect(format!("rediss://127.0.0.1:{http}/")).await.unwrap_err();
+        assert!(matches!(error, ConnectError::WrongProtocol { found: PeerProtocol::NotTls, .. }), "{error:?}");
+        let closing = crate::connecting::answering(b"").await;
+        let error = Timing::default().builder().connect(format!("rediss://127.0.0.1:{closing}/")).await.unwrap_err();
+        assert!(error.to_string().contains("closed it without an answer"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_to_a_server_that_asks() {
+    limit(async {
+        let (identity, own) = (Identity::new(), Identity::new());
+        let server = TlsServer::start(&identity, Some(&own)).await;
+        let options = server.at().root_certificate(identity.certificate.as_str());
+        let error = Timing::default().builder().connect_with(options.clone()).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Certificate { .. }), "{error:?}");
+        assert!(error.to_string().contains("client certificate"), "{error}");
+        let options = options.client_certificate(own.certificate.as_str(), own.key.as_str());
+        assert!(!format!("{options:?}").contains("PRIVATE"), "{options:?}");
+        let client = Timing::default().builder().connect_with(options).await.unwrap();
+        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn certificates_that_are_none_are_named() {
+    for (options, what) in [
+        (ConnectOptions::tcp("localhost", 1).root_certificate("nonsense"), "root certificate"),
+        (ConnectOptions::tcp("localhost", 1).client_certificate("nonsense", Identity::new().key), "client certificate"),
+        (ConnectOptions::tcp("localhost", 1).client_certificate(Identity::new().certificate, "nonsense"), "client key"),
+    ] {
+        let error = Timing::default().builder().connect_with(options).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Options(_)), "{error:?}");
+        assert!(error.to_string().contains(what), "{what}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn tls_installs_no_crypto_provider_for_the_process() {
+    limit(async {
+        let identity = Identity::new();
+        let server = TlsServer::start(&identity, None).await;
+        let builder = Timing::default().builder().root_certificate(identity.certificate.as_str());
+        builder.connect(server.url()).await.unwrap().close().await.unwrap();
+        assert!(rustls::crypto::CryptoProvider::get_default().is_none());
     })
     .await;
 }

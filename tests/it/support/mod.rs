@@ -1,6 +1,6 @@
 //! Shared by the tests: servers, a proxy with faults, worker processes, and waiting with a limit.
 
-mod events;
+mod collect;
 mod proxy;
 mod server;
 mod store;
@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use fairlock::{LockClient, LockClientBuilder};
 
-pub use events::collect_events;
+pub use collect::Collect;
 pub use proxy::Proxy;
 pub use server::Server;
-#[cfg(feature = "tls")]
 pub use server::free_port;
 pub use store::Store;
 pub use worker::{Worker, count};

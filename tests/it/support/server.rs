@@ -25,15 +25,27 @@ impl Server {
         Self::with(&[]).await
     }
 
+    /// A Sentinel that watches nothing. It keeps its state in a file, so it needs one.
+    pub async fn sentinel() -> Self {
+        let server = Self::prepared(&["--sentinel"]);
+        std::fs::write(server.dir.path().join("sentinel.conf"), "").unwrap();
+        server.launch().await;
+        server
+    }
+
     pub async fn with(args: &[&str]) -> Self {
-        let server = Self {
+        let server = Self::prepared(args);
+        server.launch().await;
+        server
+    }
+
+    fn prepared(args: &[&str]) -> Self {
+        Self {
             dir: TempDir::new().unwrap(),
             port: free_port(),
             args: args.iter().map(ToString::to_string).collect(),
             process: Mutex::new(None),
-        };
-        server.launch().await;
-        server
+        }
     }
 
     pub fn url(&self) -> String {
@@ -55,7 +67,11 @@ impl Server {
     async fn launch(&self) {
         // Another version, or Valkey: REDIS_SERVER=/usr/bin/valkey-server.
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
-        let child = Command::new(&binary)
+        let mut command = Command::new(&binary);
+        if self.args.iter().any(|arg| arg == "--sentinel") {
+            command.arg(self.dir.path().join("sentinel.conf"));
+        }
+        let child = command
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--unixsocket", self.socket().to_str().unwrap()])
             .args(["--dir", self.dir.path().to_str().unwrap()])

@@ -1,13 +1,22 @@
 //! What the library logs.
 
+use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 
-/// Collects the library's events of this thread as `LEVEL message and fields`, until the returned value is dropped.
-pub fn collect_events(events: Arc<Mutex<Vec<String>>>) -> tracing::subscriber::DefaultGuard {
-    tracing::subscriber::set_default(Collect(events))
-}
+/// Collects every event of this thread while its guard lives: tests run on a runtime of one thread.
+#[derive(Clone, Default)]
+pub struct Collect(Arc<Mutex<Vec<String>>>);
 
-struct Collect(Arc<Mutex<Vec<String>>>);
+impl Collect {
+    pub fn here(self) -> tracing::subscriber::DefaultGuard {
+        tracing::subscriber::set_default(self)
+    }
+
+    /// Each as its level and its fields.
+    pub fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
 
 impl tracing::Subscriber for Collect {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
@@ -21,8 +30,8 @@ impl tracing::Subscriber for Collect {
     fn event(&self, event: &tracing::Event<'_>) {
         struct Text(String);
         impl tracing::field::Visit for Text {
-            fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                self.0 += &format!(" {value:?}");
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                write!(self.0, " {}={value:?}", field.name()).unwrap();
             }
         }
         let mut text = Text(event.metadata().level().to_string());

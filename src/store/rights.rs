@@ -1,0 +1,157 @@
+//! What a user must be allowed, as the scripts themselves say, and the question whether it is.
+//!
+//! A right that is missing in the middle of a script leaves half of its writes behind (Redis does not
+//! roll back), so all are asked for before the first one runs.
+
+use super::keys::{self, Keys};
+use super::script::Script;
+
+/// Asks without running anything. ARGV repeats: command, what its arguments need, how many arguments,
+/// the arguments. Returns what is missing, as ACL SETUSER takes it. A server that cannot tell (before
+/// Redis 7.0, some relatives of Redis) misses nothing here.
+pub const SCRIPT: &str = "#!lua flags=no-writes,allow-stale
+local missing = {}
+if not redis.acl_check_cmd then return missing end
+local function allowed(...)
+  local known, yes = pcall(redis.acl_check_cmd, ...)
+  return known and yes
+end
+local i = 1
+while ARGV[i] do
+  local command, grant, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+  if not allowed(command) then
+    missing[#missing + 1] = '+' .. command
+  elseif n > 0 and not allowed(command, unpack(ARGV, i + 3, i + 2 + n)) then
+    missing[#missing + 1] = grant
+  end
+  i = i + 3 + n
+end
+return missing
+";
+
+/// The arguments of [`SCRIPT`] for these scripts and a client that listens on `channel`.
+pub fn question(prefix: &str, channel: &str, scripts: &[&Script]) -> Vec<String> {
+    let mut asked = Asked { prefix, keys: Keys::new(prefix, ""), words: Vec::new() };
+    for (command, names) in scripts.iter().flat_map(|script| calls(&script.source)) {
+        asked.call(&command, &names);
+    }
+    let all: Vec<String> = KEYS.iter().filter_map(|name| asked.key(name)).collect();
+    let evalsha = ["0".to_owned(), all.len().to_string()].into_iter().chain(all).collect();
+    asked.push("evalsha", asked.key_pattern(), evalsha);
+    asked.push("subscribe", asked.channel_pattern(), vec![channel.to_owned()]);
+    asked.words
+}
+
+/// The names that keys have in the scripts.
+const KEYS: [&str; 5] = ["lock", "queue", "deadlines", "tokens", "tombstone"];
+
+struct Asked<'a> {
+    prefix: &'a str,
+    keys: Keys,
+    words: Vec<String>,
+}
+
+impl Asked<'_> {
+    fn key(&self, name: &str) -> Option<String> {
+        match name {
+            "lock" => Some(self.keys.lock.to_string()),
+            "queue" => Some(self.keys.queue.clone()),
+            "deadlines" => Some(self.keys.deadlines.clone()),
+            "tokens" => Some(self.keys.tokens.clone()),
+            "tombstone" => Some(self.keys.tombstone("0:0")),
+            _ => None,
+        }
+    }
+
+    fn key_pattern(&self) -> String {
+        format!("~{}:*", self.prefix)
+    }
+
+    fn channel_pattern(&self) -> String {
+        format!("&{}*", keys::channel_prefix(self.prefix))
+    }
+
+    fn call(&mut self, command: &str, names: &[&str]) {
+        if names.first() == Some(&"channel") {
+            // Of another client: that is whom a grant is sent to.
+            let channel = format!("{}0", keys::channel_prefix(self.prefix));
+            return self.push(command, self.channel_pattern(), vec![channel, "0".into()]);
+        }
+        // Nothing after the keys: DEL and EXISTS would take it for another one.
+        let arguments = names.iter().map_while(|name| self.key(name)).collect();
+        self.push(command, self.key_pattern(), arguments);
+    }
+
+    fn push(&mut self, command: &str, grant: String, arguments: Vec<String>) {
+        self.words.extend([command.to_ascii_lowercase(), grant, arguments.len().to_string()]);
+        self.words.extend(arguments);
+    }
+}
+
+/// Each command in the text of a script, with the names that stand behind it.
+fn calls(source: &str) -> Vec<(String, Vec<&str>)> {
+    let starts = ["call('", "read('"];
+    let after = starts.iter().flat_map(|start| source.split(start).skip(1));
+    let mut found: Vec<_> = after
+        .filter_map(|rest| {
+            let (command, rest) = rest.split_once('\'')?;
+            let arguments = rest.split(')').next()?.split(',').skip(1);
+            Some((command.to_owned(), arguments.map(first_word).collect()))
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The name that an argument begins with: `channel` in `channel .. client`.
+fn first_word(argument: &str) -> &str {
+    let argument = argument.trim_start();
+    let end = argument.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(argument.len());
+    argument.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::verbs;
+
+    #[test]
+    fn each_call_of_each_script_is_asked_for() {
+        for script in verbs::ALL {
+            let found = calls(&script.source);
+            for (command, names) in &found {
+                let known = names.first().is_some_and(|name| KEYS.contains(name) || *name == "channel");
+                assert!(known || command == "TIME", "{}: {command} of {names:?}", script.name);
+            }
+            // All calls go through `call` and `read`, whose definitions in base.lua are these two.
+            assert_eq!(script.source.matches("redis.").count(), 2, "{}", script.name);
+            let uses = script.source.matches("call(").count() + script.source.matches("read(").count();
+            let quoted = script.source.matches("call('").count() + script.source.matches("read('").count();
+            assert_eq!(uses, quoted + 2, "{}: a command that is not written out", script.name);
+        }
+    }
+
+    #[test]
+    fn a_call_is_read_with_its_keys() {
+        let found = calls(
+            "x = call('DEL', queue, deadlines)\nread('GET', tokens) call('TIME') call('PUBLISH', channel .. client, 'a')",
+        );
+        let expected = [
+            ("DEL", vec!["queue", "deadlines"]),
+            ("GET", vec!["tokens"]),
+            ("PUBLISH", vec!["channel", ""]),
+            ("TIME", vec![]),
+        ];
+        assert_eq!(found, expected.map(|(command, names)| (command.to_owned(), names)));
+    }
+
+    #[test]
+    fn all_keys_and_channels_are_asked_for() {
+        let asked = question("p", "p:wake:me", &verbs::ALL);
+        for word in ["hset", "~p:*", "p:{n:}:tombstone:0:0", "publish", "p:wake:0", "subscribe", "p:wake:me", "evalsha"]
+        {
+            assert!(asked.iter().any(|other| other == word), "{word}: {asked:?}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! TLS by rustls. The crypto provider belongs to the connection: nothing is installed for the whole process.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::connect_options::TlsOptions;
+use super::options::OptionsError;
+
+pub struct Tls(TlsConnector);
+
+impl Tls {
+    pub fn new(options: &TlsOptions) -> Result<Self, OptionsError> {
+        // An application that chose a provider for its process gets that one here too.
+        let provider = CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()));
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| invalid("TLS", error))?
+            .with_root_certificates(roots(options.root_certificate.as_deref())?);
+        let config = match &options.client {
+            None => config.with_no_client_auth(),
+            Some(client) => {
+                let key =
+                    PrivateKeyDer::from_pem_slice(client.key.pem()).map_err(|error| invalid("client key", error))?;
+                let chain = certificates("client certificate", &client.certificate)?;
+                config.with_client_auth_cert(chain, key).map_err(|error| invalid("client certificate", error))?
+            }
+        };
+        Ok(Self(TlsConnector::from(Arc::new(config))))
+    }
+
+    pub async fn handshake(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        self.0.connect(name, stream).await
+    }
+}
+
+fn invalid(what: &'static str, error: impl std::fmt::Display) -> OptionsError {
+    OptionsError::Certificate { what, reason: error.to_string() }
+}
+
+fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, OptionsError> {
+    let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(|error| invalid(what, error))?;
+    if found.is_empty() { Err(invalid(what, "there is no certificate in the PEM text")) } else { Ok(found) }
+}
+
+/// The authorities to trust: those given, or else those of the machine.
+fn roots(given: Option<&[u8]>) -> Result<RootCertStore, OptionsError> {
+    let mut roots = RootCertStore::empty();
+    let Some(pem) = given else {
+        // Machines often have a few certificates that rustls does not read; the others count.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        return Ok(roots);
+    };
+    for certificate in certificates("root certificate", pem)? {
+        roots.add(certificate).map_err(|error| invalid("root certificate", error))?;
+    }
+    Ok(roots)
+}
+
+/// Why there was no handshake.
+pub enum HandshakeFault {
+    Certificate(String),
+    NotTls,
+    Closed,
+    Other,
+}
+
+pub fn explain(host: &str, error: &io::Error) -> HandshakeFault {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(reason)) => HandshakeFault::Certificate(certificate_words(host, reason)),
+        Some(rustls::Error::AlertReceived(alert)) => HandshakeFault::Certificate(format!("the server said {alert:?}")),
+        Some(rustls::Error::InvalidMessage(_)) => HandshakeFault::NotTls,
+        _ if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+            HandshakeFault::Closed
+        }
+        _ => HandshakeFault::Other,
+    }
+}
+
+fn certificate_words(host: &str, reason: &CertificateError) -> String {
+    match reason {
+        CertificateError::UnknownIssuer => {
+            "no known authority has signed it: set root_certificate to the one that did".into()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("it is not for the host name {host}: connect by a name that it lists ({reason})")
+        }
+        reason => reason.to_string(),
+    }
+}

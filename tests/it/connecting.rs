@@ -1,0 +1,377 @@
+//! What connecting says: the cause in the first line, the server that cannot serve by its name, and the rights
+//! that a user lacks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use fairlock::{ConnectError, ConnectOptions, Credentials, LockClient, PeerProtocol};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::support::{Collect, Proxy, Server, Timing, free_port, limit};
+
+async fn refused(url: &str) -> ConnectError {
+    Timing::default().builder().connect(url).await.expect_err("it cannot connect")
+}
+
+/// A server that answers the first bytes of each connection so, and closes it.
+pub async fn answering(answer: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 1024]).await;
+            let _ = stream.write_all(answer).await;
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn the_first_line_says_that_the_name_is_not_known() {
+    let error = refused("redis://no-such-host.invalid:6379/").await.to_string();
+    assert!(error.contains("host name") && error.contains("no-such-host.invalid"), "{error}");
+}
+
+#[tokio::test]
+async fn the_first_line_says_that_nothing_listens_there() {
+    let error = refused(&format!("redis://127.0.0.1:{}/", free_port())).await.to_string();
+    assert!(error.contains("refused") && error.contains("no server listens"), "{error}");
+    let error = refused("unix:///nowhere/redis.sock").await.to_string();
+    assert!(error.contains("/nowhere/redis.sock") && error.contains("there is no such socket"), "{error}");
+}
+
+#[tokio::test]
+async fn the_first_line_says_that_an_http_server_answers() {
+    limit(async {
+        let port = answering(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n").await;
+        let error = refused(&format!("redis://127.0.0.1:{port}/")).await;
+        assert!(error.to_string().contains("HTTP server"), "{error}");
+        assert!(matches!(error, ConnectError::WrongProtocol { found: PeerProtocol::Http, .. }), "{error:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_first_line_says_that_another_protocol_is_spoken() {
+    limit(async {
+        let port = answering(b"220 mail.example ESMTP\r\n").await;
+        let error = refused(&format!("redis://127.0.0.1:{port}/")).await;
+        assert!(error.to_string().contains("not Redis"), "{error}");
+        // The alert with which a TLS server ends a handshake that is none.
+        let port = answering(b"\x15\x03\x01\x00\x02\x02\x46").await;
+        let error = refused(&format!("redis://127.0.0.1:{port}/")).await;
+        assert!(error.to_string().contains("rediss://"), "{error}");
+        assert!(matches!(error, ConnectError::WrongProtocol { found: PeerProtocol::Tls, .. }), "{error:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_first_line_says_that_the_server_closes_at_once() {
+    limit(async {
+        let error = refused(&format!("redis://127.0.0.1:{}/", answering(b"").await)).await.to_string();
+        assert!(error.contains("closed it without an answer"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_first_line_says_that_nobody_answers() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        proxy.blackhole(true);
+        let error = refused(&proxy.url()).await.to_string();
+        assert!(error.contains("accepted the connection") && error.contains("1s"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cluster_node_is_told_by_its_name() {
+    limit(async {
+        let server = Server::with(&["--cluster-enabled", "yes"]).await;
+        let error = refused(&server.url()).await;
+        assert!(error.to_string().contains("Redis Cluster"), "{error}");
+        assert!(matches!(error, ConnectError::Cluster), "{error:?}");
+        // Database 1 does not exist there; that is not the point.
+        let error = refused(&format!("{}1", server.url())).await;
+        assert!(error.to_string().contains("Redis Cluster"), "{error}");
+        let mut redis = server.connection().await;
+        redis::cmd("ACL").arg(&["SETUSER", "default", "-info"]).exec_async(&mut redis).await.unwrap();
+        let error = refused(&server.url()).await;
+        assert!(error.to_string().contains("Redis Cluster"), "without INFO: {error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sentinel_is_told_by_its_name() {
+    limit(async {
+        let sentinel = Server::sentinel().await;
+        for url in [sentinel.url(), format!("{}3", sentinel.url())] {
+            let error = refused(&url).await;
+            assert!(error.to_string().contains("Sentinel"), "{error}");
+            assert!(matches!(error, ConnectError::Sentinel), "{error:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_eviction_policy_is_warned_of_once() {
+    limit(async {
+        let said = Collect::default();
+        let _collecting = said.clone().here();
+        let warnings = || said.lines().iter().filter(|line| line.contains("maxmemory-policy")).count();
+        let server = Server::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await;
+        let client = Timing::default().connect(&server.url()).await;
+        assert_eq!(warnings(), 1, "{:?}", said.lines());
+        assert!(said.lines().iter().any(|line| line.contains("allkeys-lru")), "{:?}", said.lines());
+        let mut redis = server.connection().await;
+        redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub").exec_async(&mut redis).await.unwrap();
+        crate::support::eventually("it is back", async || client.lock("x").try_lock().await.is_ok()).await;
+        assert_eq!(warnings(), 1, "a reconnect says nothing again: {:?}", said.lines());
+        let calm = Server::start().await;
+        Timing::default().connect(&calm.url()).await.close().await.unwrap();
+        assert_eq!(warnings(), 1, "{:?}", said.lines());
+    })
+    .await;
+}
+
+/// The README's line.
+const RIGHTS: [&str; 31] = [
+    "on",
+    ">secret",
+    "resetchannels",
+    "&fairlock:wake:*",
+    "~fairlock:*",
+    "-@all",
+    "+hello",
+    "+info",
+    "+ping",
+    "+subscribe",
+    "+evalsha",
+    "+eval",
+    "+time",
+    "+exists",
+    "+get",
+    "+set",
+    "+del",
+    "+pttl",
+    "+pexpire",
+    "+hset",
+    "+hmget",
+    "+hgetall",
+    "+hexists",
+    "+llen",
+    "+lindex",
+    "+lrange",
+    "+lpush",
+    "+rpush",
+    "+lpop",
+    "+rpop",
+    "+ltrim",
+];
+const MORE_RIGHTS: [&str; 9] =
+    ["+lrem", "+zadd", "+zrem", "+zcard", "+zscore", "+zmscore", "+zrangebyscore", "+publish", "+client|setname"];
+
+async fn set_user(server: &Server, rights: impl IntoIterator<Item = &str>) {
+    let mut redis = server.connection().await;
+    let mut command = redis::cmd("ACL");
+    command.arg("SETUSER").arg("worker").arg("reset");
+    rights.into_iter().for_each(|right| {
+        command.arg(right);
+    });
+    command.exec_async(&mut redis).await.unwrap();
+}
+
+#[tokio::test]
+async fn each_missing_right_is_named_before_anything_is_locked() {
+    limit(async {
+        let server = Server::start().await;
+        let url = server.url().replace("redis://", "redis://worker:secret@");
+        let all: Vec<&str> = RIGHTS.into_iter().chain(MORE_RIGHTS).collect();
+        set_user(&server, all.iter().copied()).await;
+        let client = Timing::default().connect(&url).await;
+        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+        let kept = server.keys().await;
+
+        let needed = |right: &&str| {
+            right.starts_with(['+', '~', '&']) && !["+hello", "+info", "+ping", "+client|setname"].contains(right)
+        };
+        for right in all.iter().copied().filter(needed) {
+            set_user(&server, all.iter().copied().filter(|other| *other != right)).await;
+            let error = refused(&url).await;
+            assert!(error.to_string().contains(right), "without {right}: {error}");
+            assert!(matches!(error, ConnectError::Rights { .. }), "{error:?}");
+        }
+        assert_eq!(server.keys().await, kept, "nothing was changed");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn all_missing_rights_are_named_at_once() {
+    limit(async {
+        let server = Server::start().await;
+        let url = server.url().replace("redis://", "redis://worker:secret@");
+        set_user(&server, ["on", ">secret", "-@all", "+eval", "~other:*"]).await;
+        let error = refused(&url).await.to_string();
+        for right in ["+hset", "+publish", "+subscribe", "+evalsha", "+pexpire"] {
+            assert!(error.contains(right), "{right}: {error}");
+        }
+        set_user(&server, ["on", ">secret", "resetchannels", "+@all", "~other:*"]).await;
+        let error = refused(&url).await.to_string();
+        assert!(error.contains("~fairlock:*") && error.contains("&fairlock:wake:*"), "{error}");
+        assert_eq!(server.keys().await, Vec::<String>::new());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_user_without_a_password_is_that_user() {
+    limit(async {
+        let server = Server::start().await;
+        let url = server.url().replace("redis://", "redis://worker@");
+        set_user(&server, ["on", "nopass", "~*", "&*", "+@all"]).await;
+        let client = Timing::default().connect(&url).await;
+        let mut redis = server.connection().await;
+        let list: String =
+            redis::cmd("CLIENT").arg("LIST").arg("TYPE").arg("pubsub").query_async(&mut redis).await.unwrap();
+        assert!(list.contains("user=worker"), "{list}");
+        client.close().await.unwrap();
+
+        set_user(&server, ["on", ">secret", "~*", "&*", "+@all"]).await;
+        let error = refused(&url).await;
+        assert!(matches!(error, ConnectError::Credentials(_)), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_user_without_a_password_on_a_unix_socket_is_that_user() {
+    limit(async {
+        let server = Server::start().await;
+        set_user(&server, ["on", ">secret", "~*", "&*", "+@all"]).await;
+        let error = refused(&format!("{}?user=worker", server.unix_url())).await;
+        assert!(matches!(error, ConnectError::Credentials(_)), "{error}");
+        let right = format!("{}?user=worker&pass=secret", server.unix_url());
+        Timing::default().connect(&right).await.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn options_that_do_not_fit_are_told_with_their_own_values() {
+    let builder =
+        LockClient::builder().waiter_ttl(Duration::from_millis(400)).poll_interval(Duration::from_millis(500));
+    let error = builder.connect("redis://127.0.0.1/").await.unwrap_err().to_string();
+    assert!(error.contains("waiter_ttl (400ms) must be at least twice poll_interval (500ms)"), "{error}");
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_without_the_line_of_the_script() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let mut redis = server.connection().await;
+        redis::cmd("SET").arg("fairlock:{n:x}").arg("mine").exec_async(&mut redis).await.unwrap();
+        let error = client.lock("x").lock().await.unwrap_err().to_string();
+        assert!(error.contains("fairlock:{n:x}") && !error.contains("user_script"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_foreign_hash_is_named_and_kept() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let mut redis = server.connection().await;
+        redis::cmd("HSET").arg("fairlock:{n:x}").arg("colour").arg("blue").exec_async(&mut redis).await.unwrap();
+        let error = match client.lock("x").try_lock().await {
+            Ok(_) => "it took the lock".into(),
+            Err(error) => error.to_string(),
+        };
+        assert!(error.contains("fairlock:{n:x}"), "{error}");
+        let error = client.lock("x").force_unlock().await.unwrap_err().to_string();
+        assert!(error.contains("fairlock:{n:x}"), "{error}");
+        let kept: Vec<String> = redis::cmd("HGETALL").arg("fairlock:{n:x}").query_async(&mut redis).await.unwrap();
+        assert_eq!(kept, ["colour", "blue"]);
+    })
+    .await;
+}
+
+fn at(server: &Server) -> ConnectOptions {
+    ConnectOptions::tcp("127.0.0.1", server.port())
+}
+
+#[tokio::test]
+async fn options_say_what_a_url_says() {
+    limit(async {
+        let server = Server::start().await;
+        set_user(&server, ["on", ">secret", "~*", "&*", "+@all"]).await;
+        let options = at(&server).username("worker").password("secret").database(3);
+        assert!(!format!("{options:?} {:?}", Credentials::new("worker", "secret")).contains("secret"));
+        let client = Timing::default().builder().connect_with(options).await.unwrap();
+        let guard = client.lock("x").lock().await.unwrap();
+        assert_eq!(server.keys().await, Vec::<String>::new(), "it is in database 3");
+        let url = format!("redis://worker:secret@127.0.0.1:{}/3", server.port());
+        assert!(Timing::default().connect(&url).await.lock("x").try_lock().await.unwrap().is_none());
+        guard.unlock().await.unwrap();
+        let error = Timing::default().builder().connect_with(at(&server).database(99)).await.unwrap_err();
+        assert!(error.to_string().contains("DB index"), "{error}");
+        let error = Timing::default().builder().connect_with(ConnectOptions::tcp("", 1)).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Options(_)), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_credentials_provider_is_asked_at_each_connect() {
+    limit(async {
+        let server = Server::start().await;
+        let asked = Arc::new(AtomicU32::new(0));
+        let provider = {
+            let asked = asked.clone();
+            move || {
+                let number = asked.fetch_add(1, Ordering::Relaxed);
+                async move { Ok::<_, std::io::Error>(Credentials::new("worker", format!("token {number}"))) }
+            }
+        };
+        set_user(&server, ["on", ">token 0", "~*", "&*", "+@all"]).await;
+        let options = at(&server).credentials_provider(provider);
+        let client = Timing::default().builder().connect_with(options).await.unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        let guard = client.lock("x").lock().await.unwrap();
+        // Redis ends the connections of a user that is reset.
+        set_user(&server, ["on", ">token 1", ">token 2", ">token 3", "~*", "&*", "+@all"]).await;
+        let mut redis = server.connection().await;
+        redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).exec_async(&mut redis).await.unwrap();
+        client.lock("y").lock().await.unwrap().unlock().await.unwrap();
+        assert!(asked.load(Ordering::Relaxed) >= 2);
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_credentials_provider_that_fails_or_hangs_is_told() {
+    limit(async {
+        let server = Server::start().await;
+        let failing = at(&server)
+            .credentials_provider(|| async { Err::<Credentials, _>(std::io::Error::other("the vault is sealed")) });
+        let error = Timing::default().builder().connect_with(failing).await.unwrap_err();
+        assert!(matches!(error, ConnectError::CredentialsProvider(_)), "{error:?}");
+        assert!(error.to_string().contains("the vault is sealed"), "{error}");
+        let hanging = at(&server).credentials_provider(std::future::pending::<Result<_, std::io::Error>>);
+        let error = Timing::default().builder().connect_with(hanging).await.unwrap_err();
+        assert!(matches!(error, ConnectError::CredentialsProvider(_)), "{error:?}");
+        assert!(error.to_string().contains("1s"), "{error}");
+    })
+    .await;
+}
