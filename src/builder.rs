@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::client::LockClient;
@@ -13,6 +14,7 @@ use crate::error::ConnectError;
 use crate::store::embedded::{EmbeddedServer, EmbeddedStore};
 use crate::store::node::Node;
 use crate::store::options::Options;
+use crate::store::runtime;
 use crate::store::url::Target;
 
 impl LockClient {
@@ -70,7 +72,7 @@ impl LockClient {
     /// # Ok(()) }
     /// ```
     pub fn builder() -> LockClientBuilder {
-        LockClientBuilder { options: Options::default(), root_certificate: None }
+        LockClientBuilder { options: Options::default(), root_certificate: None, runtime: None }
     }
 }
 
@@ -94,6 +96,7 @@ impl LockClient {
 pub struct LockClientBuilder {
     options: Options,
     root_certificate: Option<Vec<u8>>,
+    runtime: Option<Handle>,
 }
 
 impl LockClientBuilder {
@@ -210,6 +213,46 @@ impl LockClientBuilder {
         self
     }
 
+    /// The runtime that the client's connection and background tasks live in. Defaults to the one that
+    /// [`connect`](Self::connect) is called in.
+    ///
+    /// When that runtime ends, the client is of no use: calls fail with
+    /// [`LockError::RuntimeGone`](crate::LockError::RuntimeGone), and what is held ends with its lease.
+    /// So a client that serves several runtimes needs one that outlives them. An example is a `static`
+    /// client in tests, where each `#[tokio::test]` has a runtime of its own:
+    ///
+    /// ```no_run
+    /// use std::sync::LazyLock;
+    ///
+    /// use fairlock::LockClient;
+    /// use tokio::runtime::Runtime;
+    /// use tokio::sync::OnceCell;
+    ///
+    /// async fn client() -> &'static LockClient {
+    ///     static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
+    ///     static CLIENT: OnceCell<LockClient> = OnceCell::const_new();
+    ///     let connect = || async {
+    ///         let builder = LockClient::builder().runtime(RUNTIME.handle().clone());
+    ///         builder.connect("redis://127.0.0.1/").await.expect("the server is there")
+    ///     };
+    ///     CLIENT.get_or_init(connect).await
+    /// }
+    ///
+    /// // #[tokio::test]
+    /// async fn a_test() {
+    ///     let guard = client().await.lock("orders:42").lock().await.unwrap();
+    ///     guard.unlock().await.unwrap();
+    /// }
+    /// ```
+    ///
+    /// The runtime must be driven all the time: one of several threads is, one of the current thread
+    /// only within its `block_on`. The calls themselves use the timers of the runtime that they are made
+    /// in.
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
     /// The certificate authority for `rediss://`, as PEM. Defaults to those of the machine.
     ///
     /// ```no_run
@@ -242,10 +285,19 @@ impl LockClientBuilder {
     /// # Cancel safety
     /// Dropping the future closes the connection.
     pub async fn connect(self, url: impl AsRef<str>) -> Result<LockClient, ConnectError> {
-        let (options, runtime) = checked(self.options)?;
+        let elsewhere = self.runtime.is_some();
+        let (options, runtime) = checked(self.options, self.runtime, true)?;
         let target = Target { url: url.as_ref().to_owned(), root_certificate: self.root_certificate };
         let id = Uuid::new_v4().simple().to_string();
-        let node = Node::connect(target, &options, &id).await?;
+        let node = match elsewhere {
+            false => Node::connect(target, &options, &id).await?,
+            true => {
+                let (options, id) = (options.clone(), id.clone());
+                let connecting = runtime.spawn(async move { Node::connect(target, &options, &id).await });
+                // Ends it when this future is dropped. An error here: that runtime has ended.
+                AbortOnDropHandle::new(connecting).await.map_err(|_| ConnectError::NoRuntime)??
+            }
+        };
         Ok(LockClient::start(Box::new(node), options, id, runtime, None))
     }
 
@@ -271,16 +323,22 @@ impl LockClientBuilder {
     #[cfg(feature = "embedded")]
     #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
     pub fn embedded(self, server: &EmbeddedServer) -> Result<LockClient, ConnectError> {
-        let (options, runtime) = checked(self.options)?;
+        let (options, runtime) = checked(self.options, self.runtime, false)?;
+        let _entered = runtime.enter();
         let id = server.next_client();
         let store = EmbeddedStore::connect(server, &options, &id)?;
         let spawn_hook = store.spawn_hook();
-        Ok(LockClient::start(Box::new(store), options, id, runtime, Some(spawn_hook)))
+        Ok(LockClient::start(Box::new(store), options, id, runtime.clone(), Some(spawn_hook)))
     }
 }
 
-fn checked(options: Options) -> Result<(Arc<Options>, Handle), ConnectError> {
+/// `sockets`: whether the runtime needs an io driver.
+fn checked(options: Options, runtime: Option<Handle>, sockets: bool) -> Result<(Arc<Options>, Handle), ConnectError> {
     options.check()?;
-    let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+    let is_gone = runtime.as_ref().is_some_and(runtime::is_gone);
+    let runtime = runtime.or_else(|| Handle::try_current().ok()).ok_or(ConnectError::NoRuntime)?;
+    if is_gone || !runtime::has_drivers(&runtime, sockets) {
+        return Err(ConnectError::NoRuntime);
+    }
     Ok((Arc::new(options), runtime))
 }

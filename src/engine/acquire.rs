@@ -65,6 +65,7 @@ impl LastError {
             RequestError::Refused(refusal) => self.set(Some(Arc::new(refusal))),
             RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.set(Some(cause)),
             RequestError::Closed => return Err(LockError::Closed),
+            RequestError::RuntimeGone => return Err(LockError::RuntimeGone),
             RequestError::Name(error) => return Err(LockError::Name(error)),
         }
         Ok(())
@@ -205,7 +206,7 @@ impl<'a> Attempt<'a> {
     fn new(engine: &'a Arc<Engine>, entry: &'a Arc<Entry>, request: AcquireRequest) -> Self {
         let seq = engine.context.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
-        let waiter = engine.poller.waiters.register(&entry.keys, seq, &entry.owner_id, request.lease);
+        let waiter = engine.poller.waiters.register(&entry.keys, seq, &entry.owner_id, request.lease, request.scoped);
         Self { engine, entry, request, seq, waiter, copies_until: 0, must_leave: false }
     }
 
@@ -219,6 +220,10 @@ impl<'a> Attempt<'a> {
             wait: self.request.wait,
             lease: self.request.lease,
         };
+        // Begun after `close` had taken all others out of their queues: it must not send anything.
+        if self.waiter.is_withdrawn() {
+            return Err(LockError::Closed);
+        }
         loop {
             last_error.request_sent();
             match acquire.run(&self.engine.context.runner, &mut self.copies_until).await {
@@ -326,13 +331,19 @@ impl<'a> Attempt<'a> {
         if self.waiter.is_revoked(token) {
             hold.lose(Loss::Forced);
         }
+        // After the hold was entered into the table: `close` withdraws the waiters and then looks for
+        // holds, and finds this attempt as the one or as the other.
+        if !self.waiter.begin_hold() {
+            hold.lose(Loss::Closed);
+        }
         Some(hold)
     }
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if self.must_leave || self.copies_until > 0 {
+        let leaves = self.must_leave || self.copies_until > 0;
+        if leaves && !self.waiter.is_left_for(self.copies_until) {
             let request = LeaveRequest {
                 keys: self.entry.keys.clone(),
                 owner_id: self.entry.owner_id.clone(),

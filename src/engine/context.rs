@@ -15,6 +15,7 @@ use crate::store::SpawnHook;
 use crate::store::clock::now;
 use crate::store::options::Options;
 use crate::store::runner::Runner;
+use crate::store::runtime;
 
 /// The pause between two tries of a request that had no answer, so that a failing connection is not
 /// flooded.
@@ -24,6 +25,8 @@ pub struct Context {
     pub runner: Runner,
     /// Cancelled by `close`: new calls are refused and waits end.
     pub closing: CancellationToken,
+    /// Cancelled when the runtime of the client has ended: waits end, and nothing more can be sent.
+    pub gone: CancellationToken,
     /// Everything in the background, so that `close` can wait for it.
     pub tasks: TaskTracker,
     runtime: Handle,
@@ -42,6 +45,7 @@ impl Context {
         Self {
             runner,
             closing: CancellationToken::new(),
+            gone: CancellationToken::new(),
             tasks: TaskTracker::new(),
             runtime,
             spawn_hook,
@@ -60,6 +64,16 @@ impl Context {
     /// Strictly growing: greater than every seq that the server has seen from this client (R1).
     pub fn next_seq(&self) -> u64 {
         self.seq.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Every seq that was drawn before is smaller than this; every later one is not.
+    pub fn seq_bound(&self) -> u64 {
+        self.seq.load(Ordering::Relaxed)
+    }
+
+    /// Whether the runtime was shut down. A simulator ends tasks in a runtime that goes on.
+    pub fn is_runtime_gone(&self) -> bool {
+        runtime::is_gone(&self.runtime)
     }
 
     /// Works inside the runtime, outside of it, and after it is gone, when the future is dropped.

@@ -42,6 +42,11 @@ pub enum LockError {
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
+    /// The runtime that the client was made in has ended, and the connection with it. What the call may
+    /// have acquired ends with its lease. See
+    /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
+    #[error("the runtime of this client has ended: make the client in one that lives longer")]
+    RuntimeGone,
 }
 
 /// How a hold was lost.
@@ -64,6 +69,17 @@ pub enum Loss {
     Closed,
 }
 
+/// How a hold ended; see [`Held::ended`](crate::Held::ended).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ended {
+    /// It was given back: its last guard was unlocked or dropped before the hold was lost. Normally the
+    /// server has confirmed that.
+    Freed,
+    /// It was lost while a guard was alive.
+    Lost(Loss),
+}
+
 /// Why [`unlock`](crate::LockGuard::unlock) cannot say that the lock was held until now.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -75,6 +91,13 @@ pub enum UnlockError {
     /// The server did not answer. The client goes on trying; at `until` the lease is over anyway.
     #[error("no answer to the release: the lock is free now or soon, at the latest when its lease ends")]
     Unknown {
+        /// When this guard surely does not hold the lock.
+        until: Instant,
+    },
+    /// The runtime that the client was made in has ended, so the server cannot be told. See
+    /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
+    #[error("the runtime of this client has ended: the lock is free when its lease ends")]
+    RuntimeGone {
         /// When this guard surely does not hold the lock.
         until: Instant,
     },

@@ -33,6 +33,8 @@ pub struct Release {
     turn: Option<OwnedSemaphorePermit>,
     /// The last request that was sent: a retry repeats it (R1).
     sent: Option<Sent>,
+    /// The caller keeps the turn and stands still: see [`take_over`].
+    without_turn: bool,
     /// Nothing is left to do when this is dropped.
     finished: bool,
 }
@@ -47,12 +49,12 @@ struct Sent {
 
 impl Release {
     pub fn new(hold: Arc<Hold>) -> Self {
-        Self { hold, turn: None, sent: None, finished: false }
+        Self { hold, turn: None, sent: None, without_turn: false, finished: false }
     }
 
     /// For a caller that has the owner's turn already.
     pub fn with_turn(hold: Arc<Hold>, turn: OwnedSemaphorePermit) -> Self {
-        Self { hold, turn: Some(turn), sent: None, finished: false }
+        Self { hold, turn: Some(turn), sent: None, without_turn: false, finished: false }
     }
 
     /// There is nothing to give back after all. Returns the turn.
@@ -63,7 +65,16 @@ impl Release {
 
     /// Runs until the outcome is known or until `limit`. Dropped before, it goes on in the background.
     pub async fn run(mut self, limit: Instant) -> Result<Unlocked, UnlockError> {
-        let outcome = timeout_at(limit.into(), self.finish()).await;
+        let gone = self.hold.context().gone.clone();
+        let outcome = tokio::select! {
+            biased;
+            outcome = timeout_at(limit.into(), self.finish()) => outcome,
+            () = gone.cancelled() => {
+                self.finished = true;
+                self.hold.forget();
+                return Err(UnlockError::RuntimeGone { until: self.forgotten_at() });
+            }
+        };
         // On a time-out `self` is dropped unfinished, which hands it to the background.
         outcome.unwrap_or_else(|_| Err(UnlockError::Unknown { until: self.forgotten_at() }))
     }
@@ -77,7 +88,7 @@ impl Release {
             self.finished = true;
             return Err(UnlockError::Lost(loss));
         }
-        if self.turn.is_none() {
+        if self.turn.is_none() && !self.without_turn {
             // An error would mean that the semaphore is closed, which it never is.
             self.turn = self.hold.entry.turn.clone().acquire_owned().await.ok();
         }
@@ -87,7 +98,11 @@ impl Release {
                 self.turn = None;
                 return outcome;
             }
-            self.send().await;
+            if self.send().await == Sending::Over {
+                self.finished = true;
+                self.hold.forget();
+                return Err(UnlockError::Unknown { until: self.forgotten_at() });
+            }
         }
     }
 
@@ -109,7 +124,7 @@ impl Release {
     }
 
     /// Sends one request and applies its answer to the hold.
-    async fn send(&mut self) {
+    async fn send(&mut self) -> Sending {
         let hold = self.hold.clone();
         let sent = self.next(hold.live());
         if sent.holds == 0 {
@@ -132,6 +147,8 @@ impl Release {
         };
         match release.run(&hold.context().runner).await {
             Ok(answer) => self.settle(sent, &answer.body),
+            // Nothing can be sent any longer, and no answer will come.
+            Err(RequestError::Closed) => return Sending::Over,
             Err(error) => {
                 if matches!(error, RequestError::NotSent(_) | RequestError::Refused(_)) {
                     // It did not run, so the next one is the first copy.
@@ -140,6 +157,7 @@ impl Release {
                 sleep(RETRY_PAUSE).await;
             }
         }
+        Sending::MayGoOn
     }
 
     /// The same request again, or a new one when the number of guards has changed since.
@@ -152,6 +170,7 @@ impl Release {
 
     fn settle(&self, sent: Sent, answer: &Released) {
         let hold = &self.hold;
+        let again = sent.again || hold.is_taken_over();
         if let Released::Freed { more: true, .. } | Released::Gone { more: true } = answer {
             cleanup::clear_dead_tickets(hold.context(), &hold.entry.keys);
         }
@@ -159,7 +178,7 @@ impl Release {
             Released::Freed { token, .. } if token == hold.token => hold.freed(),
             Released::Held { holds } => hold.settle(holds),
             // Not there under our token, but our lease is not over: the copy before this one freed it.
-            Released::Freed { .. } | Released::Gone { .. } if sent.again && now() < hold.deadline() => hold.freed(),
+            Released::Freed { .. } | Released::Gone { .. } if again && now() < hold.deadline() => hold.freed(),
             // What was freed was held under another token: a late copy of the acquire had taken the
             // lock again, after ours had been lost (R11).
             Released::Freed { .. } | Released::Gone { .. } | Released::Lost => hold.lose(Loss::Gone),
@@ -169,18 +188,37 @@ impl Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        if self.finished {
+        if self.finished || self.hold.end().is_some() {
             return;
         }
         let (hold, turn, sent) = (self.hold.clone(), self.turn.take(), self.sent);
         let limit = self.forgotten_at();
         let context = hold.context().clone();
         context.spawn(async move {
-            let mut rest = InBackground(Self { hold, turn, sent, finished: false });
+            let mut rest = InBackground(Self { hold, turn, sent, without_turn: false, finished: false });
             // Past the limit the lease is over, and there is nothing left to finish.
             let _ = timeout_at(limit.into(), rest.0.finish()).await;
         });
     }
+}
+
+/// Whether another request may follow.
+#[derive(PartialEq, Eq)]
+enum Sending {
+    MayGoOn,
+    Over,
+}
+
+/// Finishes a release that its caller has begun and may never drive again: for `close`.
+///
+/// The caller keeps the owner's turn. That does no harm here: there is no guard left, the client is
+/// closing, and so 0 is what every release of this hold tells the server (P4). Either one may find the
+/// lock freed by the other, which `set_taken_over` makes known.
+pub async fn take_over(hold: Arc<Hold>) {
+    hold.set_taken_over();
+    let limit = hold.context().forgotten_at(hold.lease());
+    let mut release = InBackground(Release { hold, turn: None, sent: None, without_turn: true, finished: false });
+    let _ = timeout_at(limit.into(), release.0.finish()).await;
 }
 
 /// A release in the background. A runtime that shuts down drops it, and it must not spawn again.
@@ -188,6 +226,9 @@ struct InBackground(Release);
 
 impl Drop for InBackground {
     fn drop(&mut self) {
-        self.0.finished = true;
+        // Those who watch the hold must not wait for an answer that cannot come.
+        if !std::mem::replace(&mut self.0.finished, true) {
+            self.0.hold.forget();
+        }
     }
 }

@@ -17,6 +17,7 @@ pub mod options;
 pub mod push;
 pub mod reply;
 pub mod runner;
+pub mod runtime;
 pub mod script;
 pub mod url;
 pub mod verbs;
@@ -44,7 +45,7 @@ pub enum Priority {
 pub trait Store: Send + Sync + 'static {
     /// Whether a request for this lock would be sent at once.
     fn is_ready(&self, lock_key: &str, priority: Priority) -> bool;
-    /// Resolves when [`is_ready`](Self::is_ready) holds, or with `Closed`.
+    /// Resolves when [`is_ready`](Self::is_ready) holds, or with `Closed` or `RuntimeGone`.
     fn ready<'a>(&'a self, lock_key: &'a str, priority: Priority) -> BoxFuture<'a, Result<(), RequestError>>;
     /// Why there is no connection to the lock's server.
     fn fault(&self, lock_key: &str) -> Cause;
@@ -69,6 +70,9 @@ pub trait Listener: Send + Sync + 'static {
     /// A new connection is up. Messages for these keys may have been missed, so their waits and
     /// holds are checked before any new acquire is sent.
     fn resumed(self: Arc<Self>, keys: ServedKeys) -> BoxFuture<'static, ()>;
+    /// The runtime that kept the connection has ended. It runs while that runtime is torn down, so it
+    /// must not block.
+    fn gone(&self);
 }
 
 /// The lock keys that a connection serves.

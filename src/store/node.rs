@@ -22,7 +22,7 @@ use super::clock::{ServerClock, now};
 use super::connection::{Connection, hash, on_push, refusal};
 use super::error::{Cause, ConnectError, Disconnected, NoAnswer, Refusal, RequestError};
 use super::keys::{self, Keys};
-use super::link::{Link, State};
+use super::link::{Link, OnDrop, State};
 use super::options::Options;
 use super::reply::{Field, Fields};
 use super::url::Target;
@@ -76,7 +76,12 @@ impl Node {
         });
         let first = shared.establish().await?;
         shared.link.enter(State::Ready(first.clone()));
-        tokio::spawn(supervise(shared.clone(), first));
+        let (kept, told) = (shared.clone(), shared.clone());
+        let on_drop = OnDrop(move || told.link.gone());
+        tokio::spawn(async move {
+            let _on_drop = on_drop;
+            supervise(kept, first).await;
+        });
         Ok(Self { shared })
     }
 }
@@ -238,7 +243,9 @@ impl Shared {
         match error {
             RequestError::Refused(refusal) => refused(refusal),
             RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.unreachable(cause),
-            RequestError::Closed | RequestError::Name(_) => self.unreachable(Arc::new(Disconnected)),
+            RequestError::Closed | RequestError::RuntimeGone | RequestError::Name(_) => {
+                self.unreachable(Arc::new(Disconnected))
+            }
         }
     }
 }

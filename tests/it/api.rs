@@ -1,8 +1,5 @@
 //! The public page: what guards are, where they may be dropped, what is told without a round trip.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
 use fairlock::{FairLock, Held, LockClient, LockError, LockGuard, LockStatus, Owner, UnlockError, owner};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
@@ -177,52 +174,4 @@ async fn unix_sockets_work() {
         server.assert_clean().await;
     })
     .await;
-}
-
-/// A task that waits for its own unscoped hold is told, once.
-#[tokio::test]
-async fn waiting_for_ones_own_hold_warns_once_and_names_scope() {
-    limit(async {
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let _collecting = tracing::subscriber::set_default(Collect(said.clone()));
-        let server = Server::start().await;
-        let timing = Timing::default();
-        let client = timing.connect(&server.url()).await;
-        let _guard = client.lock("x").lock().await.unwrap();
-        for _ in 0..2 {
-            let timeout = 2 * timing.poll_interval + Duration::from_millis(100);
-            assert!(matches!(client.lock("x").lock_timeout(timeout).await, Err(LockError::Timeout)));
-        }
-        let said = said.lock().unwrap();
-        let warnings = said.iter().filter(|line| line.contains("owner::scope")).count();
-        assert_eq!(warnings, 1, "{said:?}");
-    })
-    .await;
-}
-
-/// Keeps what is logged.
-struct Collect(Arc<Mutex<Vec<String>>>);
-
-impl tracing::Subscriber for Collect {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target().starts_with("fairlock")
-    }
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Text(String);
-        impl tracing::field::Visit for Text {
-            fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                self.0 += &format!("{value:?} ");
-            }
-        }
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
-    }
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
 }

@@ -3,6 +3,7 @@
 mod api;
 mod bench;
 mod cleanup;
+mod closing;
 mod dead_waiters;
 #[cfg(feature = "embedded")]
 mod differential;
@@ -11,8 +12,11 @@ mod exclusion;
 mod fairness;
 mod faults;
 mod found;
+mod guards;
 mod holders;
+mod leaving;
 mod reentrance;
+mod runtimes;
 mod scripts;
 mod support;
 #[cfg(feature = "tls")]

@@ -1,5 +1,6 @@
 //! What the tests stand on: servers, a proxy with faults, worker processes, and bounded waiting.
 
+mod collect;
 mod proxy;
 mod server;
 mod store;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{LockClient, LockClientBuilder};
 
+pub use collect::Collect;
 pub use proxy::Proxy;
 pub use server::Server;
 #[cfg(feature = "tls")]
