@@ -1,10 +1,11 @@
 //! What guards share: a lease that is fixed for one and renewed for another, and tasks that wait for themselves.
 #![cfg(feature = "embedded")]
 
+use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fairlock::{EmbeddedServer, LockClient, LockError, Loss, Owner, owner};
+use fairlock::{EmbeddedServer, LockClient, LockError, Loss, owner};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{Collect, Timing};
@@ -125,9 +126,6 @@ async fn independent_branches_of_one_task_are_not_told() {
             },
             section(timing.poll_interval / 3, Duration::ZERO)
         );
-        // Two tasks with owners of their own in one scope's task.
-        let task = tokio::spawn(async move { drop(Owner::new().scope(async {}).await) });
-        task.await.unwrap();
     });
     assert_eq!(said.await, Vec::<String>::new());
 }

@@ -1,6 +1,10 @@
 //! Runtimes that end before the client, that lack something, and that share one; and what a scope is in each.
 
-use std::sync::LazyLock;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use fairlock::{ConnectError, LockClient, LockError, Loss, Owner, RequestError, UnlockError, owner};
@@ -12,6 +16,24 @@ use crate::support::{PATIENCE, Server, Timing, eventually, limit, on_each_store}
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// An executor that knows nothing of tokio.
+fn without_runtime<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
 }
 
 /// Everything that hangs on a client whose runtime has ended, asked from another runtime and thread.
@@ -29,15 +51,11 @@ fn a_client_whose_runtime_is_gone_says_so_at_once() {
             let lock = client.lock("held");
             std::thread::spawn(move || runtime().block_on(limit(async move { lock.lock().await.map(drop) })))
         };
-        here.block_on(async {
+        // A runtime of one thread works only while it is driven.
+        first.block_on(async {
             let observer = timing.connect(&server.url()).await;
             let lock = observer.lock("held");
-            // A runtime of one thread works only while it is driven.
-            eventually("it waits", async || {
-                first.handle().spawn(async {});
-                lock.status().await.unwrap().waiters == 1
-            })
-            .await;
+            eventually("it waits", async || lock.status().await.unwrap().waiters == 1).await;
             observer.close().await.unwrap();
         });
         drop(first);
@@ -77,7 +95,7 @@ fn a_hold_of_a_client_whose_runtime_is_gone_is_lost_at_its_deadline() {
     drop(first);
     assert!(watched.is_valid() && fixed.is_valid());
     // Without a runtime at all, too.
-    futures::executor::block_on(async {
+    without_runtime(async {
         token.cancelled().await;
         assert!(!watched.is_valid());
         assert_eq!(watched.lost().await, Loss::Expired);
@@ -220,7 +238,7 @@ async fn a_scope_keeps_its_owner_where_its_future_goes() {
         (owner::current(), nested, blocking, spawned)
     }));
     // Begun in one task, which is the test's own, and ended in another.
-    assert!(futures::poll!(moving.as_mut()).is_pending());
+    assert!(moving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     assert_eq!(owner::current(), None);
     let seen = tokio::spawn(moving).await.unwrap();
     assert_eq!(seen, (Some(me), Some(me), Some(me), None));
@@ -230,5 +248,5 @@ async fn a_scope_keeps_its_owner_where_its_future_goes() {
 #[test]
 fn a_scope_works_without_a_runtime() {
     let me = Owner::new();
-    assert_eq!(futures::executor::block_on(me.scope(async { owner::current() })), Some(me));
+    assert_eq!(without_runtime(me.scope(async { owner::current() })), Some(me));
 }
