@@ -340,21 +340,30 @@ impl<'a> Attempt<'a> {
     }
 }
 
+impl Attempt<'_> {
+    /// Leaves in the background, unless `close` has done so already.
+    fn leave(&self) {
+        if self.waiter.is_left_for(self.copies_until) {
+            return;
+        }
+        let request = LeaveRequest {
+            keys: self.entry.keys.clone(),
+            owner_id: self.entry.owner_id.clone(),
+            seq: self.seq,
+            attempt: self.seq,
+            copies_until: self.copies_until,
+            lease: self.request.lease,
+        };
+        cleanup::leave(&self.engine.context, request);
+    }
+}
+
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        let leaves = self.must_leave || self.copies_until > 0;
-        if leaves && !self.waiter.is_left_for(self.copies_until) {
-            let request = LeaveRequest {
-                keys: self.entry.keys.clone(),
-                owner_id: self.entry.owner_id.clone(),
-                seq: self.seq,
-                attempt: self.seq,
-                copies_until: self.copies_until,
-                lease: self.request.lease,
-            };
+        if self.must_leave || self.copies_until > 0 {
             // Before the deregistration, which may end the poller: `close` waits only while there is
             // a task.
-            cleanup::leave(&self.engine.context, request);
+            self.leave();
         }
         self.engine.poller.waiters.deregister(&self.waiter);
     }

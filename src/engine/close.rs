@@ -47,7 +47,7 @@ fn leave_all_waits(engine: &Engine) {
             copies_until: context.runner.not_after(&waiter.keys.lock),
             lease: waiter.lease,
         };
-        cleanup::leave(context, request);
+        cleanup::leave(&engine.context, request);
     }
 }
 

@@ -188,7 +188,11 @@ impl Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        if self.finished || self.hold.end().is_some() {
+        if self.finished {
+            return;
+        }
+        // Lost or freed meanwhile: a task of its own would find nothing to do.
+        if self.hold.end().is_some() {
             return;
         }
         let (hold, turn, sent) = (self.hold.clone(), self.turn.take(), self.sent);
