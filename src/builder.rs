@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::client::LockClient;
@@ -14,6 +15,7 @@ use crate::store::connect_options::ConnectOptions;
 use crate::store::embedded::{EmbeddedServer, EmbeddedStore};
 use crate::store::node::Node;
 use crate::store::options::Options;
+use crate::store::runtime;
 
 impl LockClient {
     /// Connects with the default options; see [`LockClientBuilder`]. Takes at most twice the
@@ -70,7 +72,7 @@ impl LockClient {
     /// # Ok(()) }
     /// ```
     pub fn builder() -> LockClientBuilder {
-        LockClientBuilder { options: Options::default(), root_certificate: None }
+        LockClientBuilder { options: Options::default(), root_certificate: None, runtime: None }
     }
 }
 
@@ -94,6 +96,7 @@ impl LockClient {
 pub struct LockClientBuilder {
     options: Options,
     root_certificate: Option<Vec<u8>>,
+    runtime: Option<Handle>,
 }
 
 impl LockClientBuilder {
@@ -210,6 +213,46 @@ impl LockClientBuilder {
         self
     }
 
+    /// The runtime that the client's connection and background tasks live in. Defaults to the one that
+    /// [`connect`](Self::connect) is called in.
+    ///
+    /// When that runtime ends, the client is of no use: calls fail with
+    /// [`LockError::RuntimeGone`](crate::LockError::RuntimeGone), and what is held ends with its lease.
+    /// So a client that serves several runtimes needs one that outlives them. An example is a `static`
+    /// client in tests, where each `#[tokio::test]` has a runtime of its own:
+    ///
+    /// ```no_run
+    /// use std::sync::LazyLock;
+    ///
+    /// use fairlock::LockClient;
+    /// use tokio::runtime::Runtime;
+    /// use tokio::sync::OnceCell;
+    ///
+    /// async fn client() -> &'static LockClient {
+    ///     static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
+    ///     static CLIENT: OnceCell<LockClient> = OnceCell::const_new();
+    ///     let connect = || async {
+    ///         let builder = LockClient::builder().runtime(RUNTIME.handle().clone());
+    ///         builder.connect("redis://127.0.0.1/").await.expect("the server is there")
+    ///     };
+    ///     CLIENT.get_or_init(connect).await
+    /// }
+    ///
+    /// // #[tokio::test]
+    /// async fn a_test() {
+    ///     let guard = client().await.lock("orders:42").lock().await.unwrap();
+    ///     guard.unlock().await.unwrap();
+    /// }
+    /// ```
+    ///
+    /// The runtime must be driven all the time: one of several threads is, one of the current thread
+    /// only within its `block_on`. The calls themselves use the timers of the runtime that they are made
+    /// in.
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
     /// The certificate authority for `rediss://`, as PEM. Defaults to those of the machine. For
     /// [`connect_with`](Self::connect_with) it is
     /// [`ConnectOptions::root_certificate`].
@@ -245,12 +288,12 @@ impl LockClientBuilder {
     /// Dropping the future closes the connection.
     pub async fn connect(self, url: impl AsRef<str>) -> Result<LockClient, ConnectError> {
         // First: without a runtime nothing else matters.
-        let (options, runtime) = checked(self.options)?;
+        let place = Place::new(self.options, self.runtime, true)?;
         let mut server = ConnectOptions::from_url(url)?;
         if let (Some(tls), Some(pem)) = (&mut server.tls, self.root_certificate) {
             tls.root_certificate = Some(pem);
         }
-        connect(server, options, runtime).await
+        place.connect(server).await
     }
 
     /// Checks the options and connects with more than a URL says: a provider of credentials, a client
@@ -275,8 +318,8 @@ impl LockClientBuilder {
     /// # Cancel safety
     /// Dropping the future closes the connection.
     pub async fn connect_with(self, server: ConnectOptions) -> Result<LockClient, ConnectError> {
-        let (options, runtime) = checked(self.options)?;
-        connect(server, options, runtime).await
+        let place = Place::new(self.options, self.runtime, true)?;
+        place.connect(server).await
     }
 
     /// Checks the options and connects to a server inside this process.
@@ -301,22 +344,47 @@ impl LockClientBuilder {
     #[cfg(feature = "embedded")]
     #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
     pub fn embedded(self, server: &EmbeddedServer) -> Result<LockClient, ConnectError> {
-        let (options, runtime) = checked(self.options)?;
+        let Place { options, runtime, .. } = Place::new(self.options, self.runtime, false)?;
+        let _entered = runtime.enter();
         let id = server.next_client();
         let store = EmbeddedStore::connect(server, &options, &id)?;
         let spawn_hook = store.spawn_hook();
-        Ok(LockClient::start(Box::new(store), options, id, runtime, Some(spawn_hook)))
+        Ok(LockClient::start(Box::new(store), options, id, runtime.clone(), Some(spawn_hook)))
     }
 }
 
-async fn connect(server: ConnectOptions, options: Arc<Options>, runtime: Handle) -> Result<LockClient, ConnectError> {
-    let id = Uuid::new_v4().simple().to_string();
-    let node = Node::connect(server, &options, &id).await?;
-    Ok(LockClient::start(Box::new(node), options, id, runtime, None))
+/// Checked options, and the runtime of a client.
+struct Place {
+    options: Arc<Options>,
+    runtime: Handle,
+    /// It is another runtime than that of the caller.
+    elsewhere: bool,
 }
 
-fn checked(options: Options) -> Result<(Arc<Options>, Handle), ConnectError> {
-    options.check()?;
-    let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
-    Ok((Arc::new(options), runtime))
+impl Place {
+    /// `sockets`: whether the runtime needs an io driver.
+    fn new(options: Options, runtime: Option<Handle>, sockets: bool) -> Result<Self, ConnectError> {
+        options.check()?;
+        let is_gone = runtime.as_ref().is_some_and(runtime::is_gone);
+        let elsewhere = runtime.is_some();
+        let runtime = runtime.or_else(|| Handle::try_current().ok()).ok_or(ConnectError::NoRuntime)?;
+        if is_gone || !runtime::has_drivers(&runtime, sockets) {
+            return Err(ConnectError::NoRuntime);
+        }
+        Ok(Self { options: Arc::new(options), runtime, elsewhere })
+    }
+
+    async fn connect(self, server: ConnectOptions) -> Result<LockClient, ConnectError> {
+        let Self { options, runtime, elsewhere } = self;
+        let id = Uuid::new_v4().simple().to_string();
+        let node = if elsewhere {
+            let (options, id) = (options.clone(), id.clone());
+            let connecting = runtime.spawn(async move { Node::connect(server, &options, &id).await });
+            // Ends it when this future is dropped. An error here: that runtime has ended.
+            AbortOnDropHandle::new(connecting).await.map_err(|_| ConnectError::NoRuntime)??
+        } else {
+            Node::connect(server, &options, &id).await?
+        };
+        Ok(LockClient::start(Box::new(node), options, id, runtime, None))
+    }
 }

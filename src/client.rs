@@ -1,13 +1,16 @@
 //! A client: everything that is held and waited for over one connection.
 
 use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 
+use futures::FutureExt;
 use tokio::runtime::Handle;
 
-use crate::engine::Engine;
 use crate::engine::context::Context;
-use crate::error::{CloseError, Loss};
+use crate::engine::{Engine, close};
+use crate::error::CloseError;
 use crate::lock::FairLock;
 use crate::store::options::Options;
 use crate::store::runner::Runner;
@@ -84,14 +87,19 @@ impl LockClient {
         &self.engine.context.runner.client
     }
 
-    /// Releases everything that this client holds, leaves every queue, and waits for both, at most for
-    /// three operation time-outs.
+    /// Finishes every release that is under way, releases everything else that this client holds, leaves
+    /// every queue, and waits for all that, at most for three operation time-outs.
     ///
-    /// Guards that are still alive are lost with [`Loss::Closed`]. Waits end with
-    /// [`LockError::Closed`](crate::LockError::Closed), and so does every later call.
+    /// Guards that are still alive are lost with [`Loss::Closed`](crate::Loss::Closed). Waits end with
+    /// [`LockError::Closed`](crate::LockError::Closed), and so does every later call. Futures of this
+    /// client that are not polled meanwhile do not stall it.
     ///
-    /// Without `close`, the connection is closed when the last clone and the last guard are dropped.
-    /// Releases that are under way at that moment may not arrive: those locks end with their leases.
+    /// # At the end of the process
+    /// Without `close`, the connection is closed when the last clone and the last guard are dropped, or
+    /// when the runtime ends. Releases that are under way at that moment may not arrive: those locks end
+    /// with their leases. So it is at the end of `main`, also at a `?` and a panic in it; against these,
+    /// let [`run`](Self::run) close the client. `std::process::exit`, an abort and a kill run no code of
+    /// ours: what is held then ends with its lease.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -109,17 +117,48 @@ impl LockClient {
     /// If the future is dropped, the client is closed all the same, but nothing has waited for the
     /// server. Call it again to wait.
     pub async fn close(&self) -> Result<(), CloseError> {
-        let context = &self.engine.context;
-        // First refuse new calls, then look for holds. A call that acquires in between finds the
-        // client closed and gives its hold back.
-        context.closing.cancel();
-        for hold in self.engine.holds.owners.holds() {
-            hold.lose(Loss::Closed);
+        match close::close(&self.engine).await {
+            0 => Ok(()),
+            unfinished => Err(CloseError { unfinished }),
         }
-        context.tasks.close();
-        let finished = tokio::time::timeout(3 * context.operation_timeout(), context.tasks.wait()).await;
-        context.runner.close();
-        finished.map_err(|_| CloseError { unfinished: context.tasks.len() })
+    }
+
+    /// Runs `work` and [closes](Self::close) the client, whether it returns, returns an error, or panics:
+    /// the releases arrive before `main` ends. The panic goes on afterwards.
+    ///
+    /// Takes the time of `work` and of `close`. What `close` could not finish is logged as a warning; its
+    /// locks end with their leases.
+    ///
+    /// It does not help against `std::process::exit`, an abort or a kill. A signal has to be made an end
+    /// of `work`, with `tokio::signal` and `select!`.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")]
+    /// #[tokio::main]
+    /// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let client = fairlock::LockClient::embedded()?;
+    ///     client
+    ///         .run(async {
+    ///             let _guard = client.lock("nightly").lock().await?;
+    ///             let number: u32 = "42".parse()?; // returns early, and the lock is free all the same
+    ///             println!("report {number}");
+    ///             Ok(())
+    ///         })
+    ///         .await
+    /// }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops `work` where it is. The client is not closed then.
+    pub async fn run<F: Future>(&self, work: F) -> F::Output {
+        // The work is dropped with all its guards before the client is closed. It is not looked at again
+        // after a panic, which goes on below.
+        let outcome = AssertUnwindSafe(work).catch_unwind().await;
+        if let Err(error) = self.close().await {
+            tracing::warn!(%error, "closed without all answers");
+        }
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 

@@ -1,16 +1,15 @@
 //! What a holder has in hand.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
-use crate::engine::hold::{End, Hold};
+use crate::engine::hold::Hold;
 use crate::engine::release::Release;
-use crate::error::{Loss, UnlockError};
+use crate::error::{Ended, Loss, UnlockError};
 use crate::owner::Owner;
 
 pub use crate::engine::release::Unlocked;
@@ -18,13 +17,30 @@ pub use crate::engine::release::Unlocked;
 /// One hold on a lock. It ends with [`unlock`](Self::unlock), or when it is dropped.
 ///
 /// Dropping hands the release to the client's background tasks. It does not block, and it works
-/// outside of a runtime, in a panic and at shutdown, but you do not learn the outcome. The guard
-/// carries its owner with it: it may leave its scope, its task and its thread.
+/// outside of a runtime and in a panic, but you do not learn the outcome. The guard carries its owner
+/// with it: it may leave its scope, its task and its thread.
 ///
 /// While the guard is alive, a watchdog renews the lease. A guard can still be *lost*: the server was
 /// out of reach for a whole lease, the process was paused, or somebody forced the lock. Work that goes
-/// on then may run beside the next holder's. [`Held::lost`] reports a loss at once; a check of
-/// [`Held::token`] at the resource makes it harmless.
+/// on then may run beside the next holder's. [`lost`](Self::lost) reports a loss at once; a check of
+/// [`token`](Self::token) at the resource makes it harmless.
+///
+/// A guard cannot be cloned, since two guards for one hold would release it twice. For others to look at
+/// the hold there is [`held`](Self::held).
+///
+/// ```compile_fail,E0599
+/// # async fn example(client: fairlock::LockClient) -> Result<(), fairlock::LockError> {
+/// let guard = client.lock("orders:42").lock().await?;
+/// let second = guard.clone();
+/// # Ok(()) }
+/// ```
+///
+/// # At the end of the process
+/// The release of a dropped guard needs the runtime. Where `main` returns right after the drop, by its
+/// end, by `?` or by a panic, the runtime may be shut down first. The lock is then free when its lease
+/// ends, as after `std::process::exit`, an abort or a kill, which run no destructors. To be sure, call
+/// [`unlock`](Self::unlock) or [`LockClient::close`](crate::LockClient::close), or run the work in
+/// [`LockClient::run`](crate::LockClient::run).
 ///
 /// ```no_run
 /// # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
@@ -42,6 +58,8 @@ pub struct LockGuard {
     /// Keeps the client working while there is a guard: it hears revocations and resumes after
     /// reconnects.
     _engine: Arc<Engine>,
+    /// It asked for renewal: its lease is not a fixed one.
+    watched: bool,
     /// Unlocked: dropping it does nothing.
     ended: bool,
 }
@@ -64,8 +82,8 @@ pub struct Held {
 }
 
 impl LockGuard {
-    pub(crate) fn new(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
-        Self { held: Held { hold }, _engine: engine, ended: false }
+    pub(crate) fn new(engine: Arc<Engine>, hold: Arc<Hold>, watched: bool) -> Self {
+        Self { held: Held { hold }, _engine: engine, watched, ended: false }
     }
 
     /// Gives this hold back and waits for the server's answer. One round trip.
@@ -94,7 +112,7 @@ impl LockGuard {
     /// # Errors
     /// [`UnlockError::Lost`] if it was lost before. [`UnlockError::Unknown`] if the server gave no
     /// answer within the operation time-out, [`UnlockError::Refused`] if it refuses; the client goes on
-    /// trying where that can help.
+    /// trying where that can help. [`UnlockError::RuntimeGone`] if the runtime of the client has ended.
     ///
     /// # Cancel safety
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
@@ -119,18 +137,178 @@ impl LockGuard {
         self.held.clone()
     }
 
+    /// The fencing token of this hold. It is greater than that of every hold of this lock before it,
+    /// and the same for all nested guards. No round trip.
+    ///
+    /// A resource that remembers the greatest token it has seen and refuses smaller ones is safe from a
+    /// holder that does not know yet that it lost the lock. Nothing else is.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let first = lock.lock().await?;
+    /// let token = first.token();
+    /// first.unlock().await?;
+    /// assert!(lock.lock().await?.token() > token);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.held.token()
+    }
+
+    /// Whether the lock is surely held at this instant, by the local clock. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// assert!(guard.is_valid());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.held.is_valid()
+    }
+
+    /// For how long the lock is surely held if no further renewal succeeds; zero when it is lost. No
+    /// round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// assert!(guard.valid_for() > Duration::from_secs(20));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn valid_for(&self) -> Duration {
+        self.held.valid_for()
+    }
+
+    /// Resolves when the hold is lost, and says how: at its local deadline without any network, at
+    /// once on a force-unlock. No round trip.
+    ///
+    /// While this guard is alive its hold cannot end in another way. For a task that outlives the guard
+    /// there are [`Held::lost`] and [`Held::ended`].
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// lock.force_unlock().await?;
+    /// assert_eq!(guard.lost().await, fairlock::Loss::Forced);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Safe to drop and call again.
+    pub async fn lost(&self) -> Loss {
+        match self.ended().await {
+            Ended::Lost(loss) => loss,
+            // It does not occur: this guard is alive.
+            Ended::Freed => std::future::pending().await,
+        }
+    }
+
+    /// Resolves when the hold has ended. With a guard in hand that is its loss: see
+    /// [`lost`](Self::lost). No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use fairlock::{Ended, Loss};
+    ///
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// lock.force_unlock().await?;
+    /// assert_eq!(guard.ended().await, Ended::Lost(Loss::Forced));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Safe to drop and call again.
+    pub async fn ended(&self) -> Ended {
+        self.held.ended().await
+    }
+
+    /// A token that is cancelled when the hold ends, for code that takes one: see [`Held::lost_token`].
+    /// No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// let work = guard.lost_token().run_until_cancelled_owned(async { "done" }).await;
+    /// assert_eq!(work, Some("done"));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn lost_token(&self) -> CancellationToken {
+        self.held.lost_token()
+    }
+
+    /// How many guards share this hold: 1, and one more for each nested one. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// assert_eq!(guard.holds(), 1);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn holds(&self) -> u32 {
+        self.held.holds()
+    }
+
+    /// Whose hold it is. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use fairlock::Owner;
+    ///
+    /// let me = Owner::new();
+    /// let guard = me.scope(async { client.lock("orders:42").lock().await }).await?;
+    /// assert_eq!(guard.owner(), me);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        self.held.owner()
+    }
+
+    /// The name of the lock. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// assert_eq!(client.lock("orders:42").lock().await?.name(), "orders:42");
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.held.name()
+    }
+
     fn end(&mut self) -> Release {
         self.ended = true;
-        self.held.hold.drop_guard();
+        self.held.hold.drop_guard(self.watched);
         Release::new(self.held.hold.clone())
-    }
-}
-
-impl Deref for LockGuard {
-    type Target = Held;
-
-    fn deref(&self) -> &Held {
-        &self.held
     }
 }
 
@@ -155,9 +333,9 @@ impl Held {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
     /// let lock = client.lock("orders:42");
     /// let first = lock.lock().await?;
-    /// let token = first.token();
+    /// let token = first.held().token();
     /// first.unlock().await?;
-    /// assert!(lock.lock().await?.token() > token);
+    /// assert!(lock.lock().await?.held().token() > token);
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
@@ -172,7 +350,7 @@ impl Held {
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
     /// let guard = client.lock("orders:42").lock().await?;
-    /// assert!(guard.is_valid());
+    /// assert!(guard.held().is_valid());
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
@@ -190,7 +368,7 @@ impl Held {
     /// use std::time::Duration;
     ///
     /// let guard = client.lock("orders:42").lock().await?;
-    /// assert!(guard.valid_for() > Duration::from_secs(20));
+    /// assert!(guard.held().valid_for() > Duration::from_secs(20));
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
@@ -199,49 +377,87 @@ impl Held {
         self.hold.valid_for()
     }
 
-    /// Resolves when the hold is lost, and says how: at its local deadline without any network, at
-    /// once on a force-unlock. It never resolves if the hold is unlocked well. No round trip.
+    /// Resolves when the hold has ended: with how it was lost, or with `None` when it was given back. A
+    /// task that watches for the loss ends with the hold in either case. No round trip.
+    ///
+    /// A loss is told at the local deadline without any network, and at once on a force-unlock.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// let lock = client.lock("orders:42");
-    /// let guard = lock.lock().await?;
-    /// lock.force_unlock().await?;
-    /// assert_eq!(guard.lost().await, fairlock::Loss::Forced);
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// let held = guard.held();
+    /// let monitor = tokio::spawn(async move {
+    ///     if let Some(loss) = held.lost().await {
+    ///         eprintln!("stop the work: {loss}");
+    ///     }
+    /// });
+    /// guard.unlock().await?;
+    /// monitor.await?;
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
     ///
     /// # Cancel safety
     /// Safe to drop and call again.
-    pub async fn lost(&self) -> Loss {
-        self.hold.watch_deadline();
-        loop {
-            if let Some(End::Lost(loss)) = self.hold.expire_if_due() {
-                return loss;
-            }
-            self.hold.lost.cancelled().await;
+    pub async fn lost(&self) -> Option<Loss> {
+        match self.ended().await {
+            Ended::Lost(loss) => Some(loss),
+            Ended::Freed => None,
         }
     }
 
-    /// The same as a token that is cancelled when the hold is lost, for code that takes one. No round
-    /// trip.
+    /// Resolves when the hold has ended, and says how. No round trip.
+    ///
+    /// [`Ended::Freed`] when the server has confirmed the release of the last guard. If it never does,
+    /// this resolves when the client stops asking: the hold was given back while it was good.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
     /// let guard = client.lock("orders:42").lock().await?;
-    /// let work = guard.lost_token().run_until_cancelled_owned(async { "done" }).await;
+    /// let held = guard.held();
+    /// drop(guard);
+    /// assert_eq!(held.ended().await, fairlock::Ended::Freed);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Safe to drop and call again.
+    pub async fn ended(&self) -> Ended {
+        self.hold.watch_deadline();
+        loop {
+            if let Some(ended) = self.hold.ended() {
+                return ended;
+            }
+            self.hold.over.cancelled().await;
+        }
+    }
+
+    /// A token that is cancelled when the hold is lost, for code that takes one. No round trip.
+    ///
+    /// It is cancelled as well when the hold was given back: work that goes on beyond that is not under
+    /// the lock either, and nothing that waits for the token stays behind. [`ended`](Self::ended) says
+    /// which it was.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// let token = guard.held().lost_token();
+    /// let work = token.run_until_cancelled(async { "done" }).await;
     /// assert_eq!(work, Some("done"));
+    /// guard.unlock().await?;
+    /// assert!(token.is_cancelled());
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
         self.hold.watch_deadline();
-        // A child: a caller that cancels it must not tell all others of a loss.
-        self.hold.lost.child_token()
+        // A child: a caller that cancels it must not tell all others of an end.
+        self.hold.over.child_token()
     }
 
     /// How many guards share this hold: 1, and one more for each nested one. No round trip.
@@ -250,7 +466,7 @@ impl Held {
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
     /// let guard = client.lock("orders:42").lock().await?;
-    /// assert_eq!(guard.holds(), 1);
+    /// assert_eq!(guard.held().holds(), 1);
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
@@ -268,7 +484,7 @@ impl Held {
     ///
     /// let me = Owner::new();
     /// let guard = me.scope(async { client.lock("orders:42").lock().await }).await?;
-    /// assert_eq!(guard.owner(), me);
+    /// assert_eq!(guard.held().owner(), me);
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
@@ -282,7 +498,7 @@ impl Held {
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// assert_eq!(client.lock("orders:42").lock().await?.name(), "orders:42");
+    /// assert_eq!(client.lock("orders:42").lock().await?.held().name(), "orders:42");
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```

@@ -125,8 +125,8 @@ pub use client::LockClient;
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub use embedded::EmbeddedServer;
 pub use error::{
-    Cause, CloseError, ConnectError, LockError, Loss, NameError, OptionsError, PeerProtocol, Refusal, RequestError,
-    UnlockError, WithError,
+    Cause, CloseError, ConnectError, Ended, LockError, Loss, NameError, OptionsError, PeerProtocol, Refusal,
+    RequestError, UnlockError, WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
 pub use lock::FairLock;

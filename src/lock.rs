@@ -376,23 +376,24 @@ impl FairLock {
     async fn run(&self, wait: bool, limit: Option<Instant>) -> Result<Option<LockGuard>, LockError> {
         let (entry, request) = self.prepare(wait)?;
         let context = &self.engine.context;
-        // `close` waits for this call too, so that what it leaves behind can still be sent.
-        let _running = context.tasks.token();
         // Pinned here: passed on by value, it would be in this future twice.
         let acquiring = pin!(acquire(&self.engine, &entry, request));
         let hold = tokio::select! {
             biased;
             () = context.closing.cancelled() => Err(LockError::Closed),
+            () = context.gone.cancelled() => Err(LockError::RuntimeGone),
             outcome = within(limit, acquiring) => outcome.unwrap_or_else(|| {
                 Err(entry.last_error.get().map_or(LockError::Timeout, LockError::Unreachable))
             }),
         };
-        let guard = hold?.map(|hold| LockGuard::new(self.engine.clone(), hold));
-        if guard.is_some() && context.closing.is_cancelled() {
-            // Acquired after `close` had looked for holds. Dropping the guard releases it.
-            return Err(LockError::Closed);
+        let guard = hold?.map(|hold| LockGuard::new(self.engine.clone(), hold, request.watched));
+        // Acquired while the client was being closed, or after those were counted whose deadlines a
+        // thread watches. Dropping the guard gives it back.
+        match guard {
+            Some(_) if context.closing.is_cancelled() => Err(LockError::Closed),
+            Some(_) if context.gone.is_cancelled() => Err(LockError::RuntimeGone),
+            guard => Ok(guard),
         }
-        Ok(guard)
     }
 }
 

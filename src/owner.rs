@@ -5,12 +5,23 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use tokio::task;
+
 pub use crate::engine::owner::Owner;
 
 // A thread-local of our own, set while the future is polled, rather than `tokio::task_local!`: so a
 // scope works in every executor.
 thread_local! {
-    static CURRENT: Cell<Option<Owner>> = const { Cell::new(None) };
+    static CURRENT: Cell<Option<Polled>> = const { Cell::new(None) };
+}
+
+/// A scope that is being polled.
+#[derive(Debug, Clone, Copy)]
+struct Polled {
+    owner: Owner,
+    /// The task that polls it; none in a `block_on`. A `LocalSet` inside of the scope polls tasks that
+    /// were spawned elsewhere, and must not lend them the owner: two of them would be inside at once (P1).
+    task: Option<task::Id>,
 }
 
 impl Owner {
@@ -40,7 +51,11 @@ impl Owner {
 ///
 /// Nested lock calls inside re-enter. A nested `scope` keeps the outer owner, so a library that opens
 /// a scope of its own still re-enters what its caller holds. The owner follows the future through
-/// `join!` and `select!`, but not into `spawn`; for that there is [`Owner::scope`].
+/// `join!` and `select!`, but not into `spawn` or `spawn_local`; for that there is [`Owner::scope`].
+///
+/// A future that moves to another task takes its owner along. Tasks of a `LocalSet` that is driven inside
+/// of a scope do not get the owner. Only tasks of other executors than tokio, driven inside of a scope,
+/// do: nothing tells them from branches of the scope.
 ///
 /// Two branches in one scope that ask for the same lock *share* it: they have the same owner. Give
 /// branches that must exclude each other owners of their own, or no scope.
@@ -72,7 +87,7 @@ pub async fn scope<F: Future>(future: F) -> F::Output {
 /// ```
 #[must_use]
 pub fn current() -> Option<Owner> {
-    CURRENT.get()
+    CURRENT.get().filter(|polled| polled.task == task::try_id()).map(|polled| polled.owner)
 }
 
 /// The future of [`Owner::scope`].
@@ -87,14 +102,15 @@ impl<F: Future> Future for Scope<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let _restore = Restore { outer: CURRENT.replace(Some(self.owner)) };
+        let polled = Polled { owner: self.owner, task: task::try_id() };
+        let _restore = Restore { outer: CURRENT.replace(Some(polled)) };
         self.future.as_mut().poll(context)
     }
 }
 
 /// Sets the outer owner again, also when the poll panics: this thread polls other tasks next.
 struct Restore {
-    outer: Option<Owner>,
+    outer: Option<Polled>,
 }
 
 impl Drop for Restore {

@@ -198,7 +198,7 @@ impl<'a> Attempt<'a> {
     fn new(engine: &'a Arc<Engine>, entry: &'a Arc<Entry>, request: AcquireRequest) -> Self {
         let seq = engine.context.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
-        let waiter = engine.poller.waiters.register(entry, seq, request.lease);
+        let waiter = engine.poller.waiters.register(entry, seq, request.lease, request.scoped);
         Self { engine, entry, request, seq, waiter, copies_until: 0, must_leave: false }
     }
 
@@ -215,6 +215,10 @@ impl<'a> Attempt<'a> {
             wait: self.request.wait,
             lease: self.request.lease,
         };
+        // Begun after `close` had taken all others out of their queues: it must not send anything.
+        if self.waiter.is_withdrawn() {
+            return Err(LockError::Closed);
+        }
         loop {
             last_error.request_sent();
             match acquire.run(&self.engine.context.runner, &mut self.copies_until).await {
@@ -330,24 +334,39 @@ impl<'a> Attempt<'a> {
         if self.waiter.is_revoked(token) {
             hold.lose(Loss::Forced);
         }
+        // After the hold was entered into the table: `close` withdraws the waiters and then looks for
+        // holds, and finds this attempt as the one or as the other.
+        if !self.waiter.begin_hold() {
+            hold.lose(Loss::Closed);
+        }
         Some(hold)
+    }
+}
+
+impl Attempt<'_> {
+    /// Leaves in the background, unless `close` has done so already.
+    fn leave(&self) {
+        if self.waiter.is_left_for(self.copies_until) {
+            return;
+        }
+        let request = LeaveRequest {
+            keys: self.entry.keys.clone(),
+            owner_id: self.entry.owner_id.clone(),
+            seq: self.seq,
+            attempt: self.seq,
+            copies_until: self.copies_until,
+            lease: self.request.lease,
+        };
+        cleanup::leave(&self.engine.context, request);
     }
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if self.must_leave || self.copies_until > 0 {
-            let request = LeaveRequest {
-                keys: self.entry.keys.clone(),
-                owner_id: self.entry.owner_id.clone(),
-                seq: self.seq,
-                attempt: self.seq,
-                copies_until: self.copies_until,
-                lease: self.request.lease,
-            };
             // Before the deregistration, which may end the poller: `close` waits only while there is
             // a task.
-            cleanup::leave(&self.engine.context, request);
+            self.leave();
         }
         self.engine.poller.waiters.deregister(&self.waiter);
     }

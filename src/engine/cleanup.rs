@@ -50,7 +50,7 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
                 }
                 return;
             }
-            Err(RequestError::Closed) => return,
+            Err(RequestError::Closed | RequestError::RuntimeGone) => return,
             Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {
                 tracing::warn!(name = %request.keys.name, %refusal, "could not leave the queue; the ticket expires");
                 return;

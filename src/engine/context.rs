@@ -16,11 +16,14 @@ use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::options::Options;
 use crate::store::runner::Runner;
+use crate::store::runtime;
 
 pub struct Context {
     pub runner: Runner,
     /// Cancelled by `close`: new calls are refused and waits end.
     pub closing: CancellationToken,
+    /// Cancelled when the runtime of the client has ended: waits end, and nothing more can be sent.
+    pub gone: CancellationToken,
     /// Everything in the background, so that `close` can wait for it.
     pub tasks: TaskTracker,
     runtime: Handle,
@@ -39,6 +42,7 @@ impl Context {
         Self {
             runner,
             closing: CancellationToken::new(),
+            gone: CancellationToken::new(),
             tasks: TaskTracker::new(),
             runtime,
             spawn_hook,
@@ -64,6 +68,16 @@ impl Context {
     pub fn backoff(&self) -> Backoff {
         let id = self.runner.client.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         Backoff::retry(id ^ self.next_seq().wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// Every seq that was drawn before is smaller than this; every later one is not.
+    pub fn seq_bound(&self) -> u64 {
+        self.seq.load(Ordering::Relaxed)
+    }
+
+    /// Whether the runtime was shut down. A simulator ends tasks in a runtime that goes on.
+    pub fn is_runtime_gone(&self) -> bool {
+        runtime::is_gone(&self.runtime)
     }
 
     /// Works inside the runtime, outside of it, and after it is gone, when the future is dropped.

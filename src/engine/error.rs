@@ -42,6 +42,11 @@ pub enum LockError {
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
+    /// The runtime that the client was made in has ended, and the connection with it. What the call may
+    /// have acquired ends with its lease. See
+    /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
+    #[error("the runtime of this client has ended: make the client in one that lives longer")]
+    RuntimeGone,
 }
 
 /// How a hold was lost.
@@ -62,6 +67,17 @@ pub enum Loss {
     /// The client was closed while the guard was alive.
     #[error("the client was closed")]
     Closed,
+}
+
+/// How a hold ended; see [`Held::ended`](crate::Held::ended).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ended {
+    /// It was given back: its last guard was unlocked or dropped before the hold was lost. Normally the
+    /// server has confirmed that.
+    Freed,
+    /// It was lost while a guard was alive.
+    Lost(Loss),
 }
 
 /// Why [`unlock`](crate::LockGuard::unlock) cannot say that the lock was held until now.
@@ -89,5 +105,12 @@ pub enum UnlockError {
         /// Why there is no answer.
         #[source]
         cause: Cause,
+    },
+    /// The runtime that the client was made in has ended, so the server cannot be told. See
+    /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
+    #[error("the runtime of this client has ended: the lock is free when its lease ends")]
+    RuntimeGone {
+        /// When this guard surely does not hold the lock.
+        until: Instant,
     },
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
-use super::error::Loss;
+use super::error::{Ended, Loss};
 use super::lease;
 use super::owner::Owner;
 use super::owners::{OwnerEntry, OwnerTable};
@@ -81,12 +81,14 @@ pub struct Hold {
     pub token: u64,
     pub attempt: u64,
     began: Instant,
+    /// Waits with a smaller seq began before it.
+    pub began_seq: u64,
     pub holder: TaskOrThread,
-    scoped: bool,
+    pub scoped: bool,
     /// The warning about a task that waits for itself was given.
     warned: AtomicBool,
-    /// Cancelled when the hold is lost.
-    pub lost: CancellationToken,
+    /// Cancelled when the hold has ended, or nothing more will be known of it: all who watch it end.
+    pub over: CancellationToken,
     /// Cancelled by the final unlock: a renewal under way ends.
     pub done: CancellationToken,
     state: Mutex<State>,
@@ -101,9 +103,14 @@ struct State {
     deadline: Instant,
     renewed: Option<Instant>,
     lease: Duration,
-    watched: bool,
-    /// A task cancels `lost` at the deadline: the watchdog, or one of its own.
+    /// Guards among the living that asked for renewal.
+    watched: u32,
+    /// A task of its own waits for the deadline.
     timed: bool,
+    /// All guards were given back in time, and the server will not say what became of that.
+    forgotten: bool,
+    /// `close` has sent a release beside the one that a caller has in hand.
+    taken_over: bool,
     /// Where the hold is in the watchdog's schedule.
     due: Option<Instant>,
     copies_until: i64,
@@ -126,10 +133,11 @@ impl Hold {
             token: new.token,
             attempt: new.attempt,
             began: now(),
+            began_seq: holds.context.seq_bound(),
             holder: TaskOrThread::current(),
             scoped: new.scoped,
             warned: AtomicBool::new(false),
-            lost: CancellationToken::new(),
+            over: CancellationToken::new(),
             done: CancellationToken::new(),
             state: Mutex::new(State {
                 live: 1,
@@ -137,8 +145,10 @@ impl Hold {
                 deadline: new.deadline,
                 renewed: new.renewed,
                 lease: new.lease,
-                watched: new.watched,
-                timed: new.watched,
+                watched: new.watched.into(),
+                timed: false,
+                forgotten: false,
+                taken_over: false,
                 due: None,
                 copies_until: new.copies_until,
                 end: None,
@@ -189,6 +199,17 @@ impl Hold {
         self.end()
     }
 
+    /// The same for those who watch it from outside. At its deadline it is lost while there are guards;
+    /// without, it was given back in time, and only the server's answer is missing.
+    pub fn ended(&self) -> Option<Ended> {
+        let end = if self.live() > 0 { self.expire_if_due() } else { self.end() };
+        match end {
+            Some(End::Lost(loss)) => Some(Ended::Lost(loss)),
+            Some(End::Freed) => Some(Ended::Freed),
+            None => self.state().forgotten.then_some(Ended::Freed),
+        }
+    }
+
     pub fn live(&self) -> u32 {
         self.state().live
     }
@@ -220,15 +241,14 @@ impl Hold {
     pub fn enter(self: &Arc<Self>, on_server: u32, lease: Duration, watched: bool) -> bool {
         let begin_watching = {
             let mut state = self.state();
-            if state.end.is_some() {
+            if state.end.is_some() || state.forgotten {
                 return false;
             }
             state.live += 1;
             state.on_server = Some(on_server);
             state.lease = state.lease.max(lease);
-            let begin_watching = watched && !state.watched;
-            state.watched |= watched;
-            state.timed |= watched;
+            let begin_watching = watched && state.watched == 0;
+            state.watched += u32::from(watched);
             begin_watching
         };
         if begin_watching {
@@ -242,12 +262,12 @@ impl Hold {
     pub fn is_renewed(&self) -> bool {
         let may_go_on = self.renewed_until().is_none_or(|last| now() < last);
         let state = self.state();
-        state.watched && state.end.is_none() && may_go_on && !self.done.is_cancelled()
+        state.watched > 0 && state.end.is_none() && may_go_on && !self.done.is_cancelled()
     }
 
-    /// Whether its lease is renewed rather than fixed.
+    /// Whether its lease is renewed rather than fixed: a guard that asked for renewal is alive.
     pub fn is_watched(&self) -> bool {
-        self.state().watched
+        self.state().watched > 0
     }
 
     /// When `max_hold` is reached, if there is one.
@@ -288,9 +308,18 @@ impl Hold {
         }
     }
 
-    /// Counts one guard less. The server is told by a release.
-    pub fn drop_guard(&self) {
-        self.state().live -= 1;
+    /// Counts one guard less, which had asked for renewal or not. The server is told by a release.
+    pub fn drop_guard(self: &Arc<Self>, watched: bool) {
+        let is_fixed_now = {
+            let mut state = self.state();
+            state.live -= 1;
+            state.watched -= u32::from(watched);
+            watched && state.watched == 0 && state.live > 0
+        };
+        if is_fixed_now {
+            // Until now the watchdog would have told of the deadline.
+            self.watch_deadline();
+        }
     }
 
     /// The number of holds to tell the server, or `None` if it knows.
@@ -316,6 +345,29 @@ impl Hold {
     pub fn freed(&self) {
         self.state().end.get_or_insert(End::Freed);
         self.stop_renewing();
+        self.over.cancel();
+    }
+
+    /// It was given back, and nothing more will be heard of it: those who watch it must not wait on.
+    pub fn forget(&self) {
+        {
+            let mut state = self.state();
+            if state.end.is_some() || state.live > 0 {
+                return;
+            }
+            state.forgotten = true;
+        }
+        self.stop_renewing();
+        self.over.cancel();
+    }
+
+    /// `close` sends a release of its own: see [`release::take_over`](super::release::take_over).
+    pub fn set_taken_over(&self) {
+        self.state().taken_over = true;
+    }
+
+    pub fn is_taken_over(&self) -> bool {
+        self.state().taken_over
     }
 
     /// Tells the holder, once, and leaves on the server, so that no late copy of its acquire brings
@@ -324,7 +376,9 @@ impl Hold {
         let context = self.context();
         let request = {
             let mut state = self.state();
-            if state.end.is_some() {
+            // What was given back is not lost to `close`: its release is under way.
+            let given_back = loss == Loss::Closed && state.live == 0;
+            if state.end.is_some() || given_back {
                 return;
             }
             // Drawn before the end can be seen. If the owner saw the end first and asked anew, its new
@@ -341,33 +395,41 @@ impl Hold {
             }
         };
         self.stop_renewing();
-        self.lost.cancel();
+        self.over.cancel();
         tracing::warn!(name = %self.entry.keys.name, token = self.token, %loss, "lost a lock");
         cleanup::leave(context, request);
     }
 
-    /// Makes sure that `lost` is cancelled at the deadline. A fixed lease has no watchdog that does it.
+    /// Makes sure that `over` is cancelled at the deadline. A fixed lease has no watchdog that does it.
     pub fn watch_deadline(self: &Arc<Self>) {
-        let is_timed = std::mem::replace(&mut self.state().timed, true);
+        let is_timed = {
+            let mut state = self.state();
+            state.watched > 0 || std::mem::replace(&mut state.timed, true)
+        };
         if !is_timed {
             self.context().spawn(self.clone().expire_at_deadline());
         }
     }
 
-    /// Waits for the deadline and loses the hold there. Renews nothing.
+    /// Waits for the deadline and ends the hold there. Renews nothing.
     pub async fn expire_at_deadline(self: Arc<Self>) {
         let expire = async {
             // The deadline moves when a nested hold asks for a longer lease.
-            while self.expire_if_due().is_none() {
+            while self.ended().is_none() {
+                if self.deadline() <= now() {
+                    return self.forget();
+                }
                 sleep_until(self.deadline().into()).await;
             }
         };
-        self.done.run_until_cancelled(expire).await;
+        // `close` loses it now, or sees its release to the end, and must not wait for the deadline.
+        let closing = &self.context().closing;
+        closing.run_until_cancelled(self.over.run_until_cancelled(expire)).await;
     }
 
-    /// Whether its own task may be waiting for it by mistake, and was not warned yet.
-    pub fn may_be_waited_for_by_itself(&self) -> bool {
-        !self.scoped && self.is_valid() && !self.warned.load(Ordering::Relaxed)
+    /// Whether nobody was warned yet that work may be waiting for this hold of its own.
+    pub fn may_be_warned_of(&self) -> bool {
+        self.is_valid() && !self.warned.load(Ordering::Relaxed)
     }
 
     pub fn set_warned(&self) {

@@ -44,6 +44,7 @@ impl LastError {
             RequestError::Refused(refusal) => self.set(Some(Arc::new(refusal))),
             RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.set(Some(cause)),
             RequestError::Closed => return Err(LockError::Closed),
+            RequestError::RuntimeGone => return Err(LockError::RuntimeGone),
             RequestError::Name(error) => return Err(LockError::Name(error)),
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 pub mod acquire;
 pub mod cleanup;
+pub mod close;
 pub mod context;
 pub mod error;
 pub mod hold;
@@ -13,9 +14,11 @@ mod poller;
 pub mod release;
 pub mod requests;
 mod schedule;
+mod self_wait;
 mod task_or_thread;
 mod waiters;
 mod watchdog;
+mod without_runtime;
 
 use std::fmt;
 use std::sync::Arc;
@@ -110,5 +113,12 @@ impl Listener for Engine {
             let all: Vec<_> = engine.hold_checks(keys).collect();
             stream::iter(all).for_each_concurrent(CHECKED_TOGETHER, |check| check).await;
         });
+    }
+
+    fn gone(&self) {
+        // Waits first. A hold that begins at this very moment looks at the token after it was entered
+        // into the table, and is given back.
+        self.context.gone.cancel();
+        without_runtime::watch_deadlines(&self.holds);
     }
 }

@@ -10,6 +10,7 @@ use tokio::time::sleep_until;
 use super::context::Context;
 use super::hold::Holds;
 use super::lease::Queued;
+use super::self_wait;
 use super::waiters::{WaitOutcome, Waiter, Waiters};
 use crate::store::clock::now;
 use crate::store::keys::Keys;
@@ -25,8 +26,6 @@ const AFTER_LEASE: Duration = Duration::from_millis(2);
 const HEAD_START: Duration = Duration::from_millis(30);
 /// The pause after a poll without an answer.
 const POLL_RETRY: Duration = Duration::from_millis(100);
-/// The oldest owners at a lock, among which one that waits for itself is searched.
-const SEARCHED_FOR_SELF_WAIT: usize = 16;
 
 /// The waiters of one client, and what polling for them needs.
 #[derive(Debug)]
@@ -82,7 +81,7 @@ impl Poller {
     pub async fn poll(&self, keys: &Keys) {
         let mut next = now() + self.context().options().poll_interval;
         let waiters = self.waiters.begin_poll(&keys.lock, next);
-        self.warn_of_self_wait(keys, &waiters);
+        self_wait::warn(&self.holds, keys, &waiters);
         for together in waiters.chunks(TICKETS_IN_A_POLL) {
             let tickets: Vec<_> = together.iter().map(|waiter| (waiter.ticket(), waiter.lease)).collect();
             match (Poll { keys, tickets: &tickets }).run(&self.context().runner).await {
@@ -111,23 +110,6 @@ impl Poller {
         let head_start = if is_first { Duration::ZERO } else { HEAD_START };
         let regular = answer.sent + self.context().options().poll_interval;
         polled.lease_left.map_or(regular, |left| regular.min(now() + left + AFTER_LEASE + head_start))
-    }
-
-    /// A task that waits for a lock it holds itself waits without end. Without a scope the library
-    /// cannot know that it is the same work.
-    fn warn_of_self_wait(&self, keys: &Keys, waiters: &[Arc<Waiter>]) {
-        // A holder is older than those who wait for it, so that only the oldest owners matter. A look
-        // at all of them for each waiter would be quadratic.
-        for hold in self.holds.owners.holds_at(&keys.lock, SEARCHED_FOR_SELF_WAIT) {
-            let waits_for_itself = || waiters.iter().any(|waiter| waiter.caller == hold.holder);
-            if hold.may_be_waited_for_by_itself() && waits_for_itself() {
-                hold.set_warned();
-                tracing::warn!(
-                    name = %keys.name,
-                    "this task waits for a lock that it holds itself; run the work in owner::scope (or FairLock::with) to re-enter it"
-                );
-            }
-        }
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Release {
     turn: Option<OwnedSemaphorePermit>,
     /// The last request that was sent: a retry repeats it (R1).
     sent: Option<Sent>,
+    /// The caller keeps the turn and stands still: see [`take_over`].
+    without_turn: bool,
     /// Nothing is left to do when this is dropped.
     finished: bool,
 }
@@ -46,12 +48,12 @@ struct Sent {
 
 impl Release {
     pub fn new(hold: Arc<Hold>) -> Self {
-        Self { hold, turn: None, sent: None, finished: false }
+        Self { hold, turn: None, sent: None, without_turn: false, finished: false }
     }
 
     /// For a caller that has the owner's turn already.
     pub fn with_turn(hold: Arc<Hold>, turn: OwnedSemaphorePermit) -> Self {
-        Self { hold, turn: Some(turn), sent: None, finished: false }
+        Self { hold, turn: Some(turn), sent: None, without_turn: false, finished: false }
     }
 
     /// There is nothing to give back after all. Returns the turn.
@@ -63,6 +65,16 @@ impl Release {
     /// Runs until the outcome is known, or until the server gave no answer within the operation
     /// time-out. Dropped before, it goes on in the background.
     pub async fn run(mut self) -> Result<Unlocked, UnlockError> {
+        let gone = self.hold.context().gone.clone();
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.run_in_time() => Some(outcome),
+            () = gone.cancelled() => None,
+        };
+        outcome.unwrap_or_else(|| Err(self.give_up(RequestError::RuntimeGone)))
+    }
+
+    async fn run_in_time(&mut self) -> Result<Unlocked, UnlockError> {
         let limit = now() + self.hold.context().operation_timeout();
         if let Some(End::Lost(loss)) = self.hold.end() {
             self.finished = true;
@@ -82,7 +94,7 @@ impl Release {
     }
 
     async fn take_turn(&mut self) {
-        if self.turn.is_none() {
+        if self.turn.is_none() && !self.without_turn {
             // An error would mean that the semaphore is closed, which it never is.
             self.turn = self.hold.entry.turn.clone().acquire_owned().await.ok();
         }
@@ -99,6 +111,9 @@ impl Release {
                 return outcome;
             }
             if let Err(error) = self.send().await {
+                if matches!(error, RequestError::Closed | RequestError::RuntimeGone) {
+                    return Err(self.give_up(error));
+                }
                 if matches!(&error, RequestError::Refused(refusal) if refusal.kind() == RefusalKind::Final) {
                     // Nothing was changed, and a retry changes nothing: the lease has to end.
                     self.finished = true;
@@ -119,11 +134,19 @@ impl Release {
         let _ = self.finish(None).await;
     }
 
+    /// Nothing can be sent any longer, and no answer will come.
+    fn give_up(&mut self, error: RequestError) -> UnlockError {
+        self.finished = true;
+        self.hold.forget();
+        self.failed(error)
+    }
+
     fn failed(&self, error: RequestError) -> UnlockError {
         let until = self.forgotten_at();
         match error {
             RequestError::Refused(refusal) => UnlockError::Refused { refusal, until },
             RequestError::NotSent(cause) | RequestError::Unanswered(cause) => UnlockError::Unknown { until, cause },
+            RequestError::RuntimeGone => UnlockError::RuntimeGone { until },
             error => UnlockError::Unknown { until, cause: Arc::new(error) },
         }
     }
@@ -201,6 +224,7 @@ impl Release {
 
     fn settle(&self, sent: Sent, answer: &Released) {
         let hold = &self.hold;
+        let again = sent.again || hold.is_taken_over();
         if let Released::Freed { more: true, .. } | Released::Gone { more: true } = answer {
             cleanup::clear_dead_tickets(hold.context(), &hold.entry.keys);
         }
@@ -208,7 +232,7 @@ impl Release {
             Released::Freed { token, .. } if token == hold.token => hold.freed(),
             Released::Held { holds } => hold.settle(holds),
             // Not there under our token, but our lease is not over: the copy before this one freed it.
-            Released::Freed { .. } | Released::Gone { .. } if sent.again && now() < hold.deadline() => hold.freed(),
+            Released::Freed { .. } | Released::Gone { .. } if again && now() < hold.deadline() => hold.freed(),
             // What was freed was held under another token: a late copy of the acquire had taken the
             // lock again, after ours had been lost (R11).
             Released::Freed { .. } | Released::Gone { .. } | Released::Lost => hold.lose(Loss::Gone),
@@ -221,15 +245,31 @@ impl Drop for Release {
         if self.finished {
             return;
         }
+        // Lost or freed meanwhile: a task of its own would find nothing to do.
+        if self.hold.end().is_some() {
+            return;
+        }
         let (hold, turn, sent) = (self.hold.clone(), self.turn.take(), self.sent);
         let limit = self.forgotten_at();
         let context = hold.context().clone();
         context.spawn(async move {
-            let mut rest = InBackground(Self { hold, turn, sent, finished: false });
+            let mut rest = InBackground(Self { hold, turn, sent, without_turn: false, finished: false });
             // Past the limit the lease is over, and there is nothing left to finish.
             let _ = timeout_at(limit.into(), rest.0.run_to_the_end()).await;
         });
     }
+}
+
+/// Finishes a release that its caller has begun and may never drive again: for `close`.
+///
+/// The caller keeps the owner's turn. That does no harm here: there is no guard left, the client is
+/// closing, and so 0 is what every release of this hold tells the server (P4). Either one may find the
+/// lock freed by the other, which `set_taken_over` makes known.
+pub async fn take_over(hold: Arc<Hold>) {
+    hold.set_taken_over();
+    let limit = hold.context().forgotten_at(hold.lease());
+    let mut release = InBackground(Release { hold, turn: None, sent: None, without_turn: true, finished: false });
+    let _ = timeout_at(limit.into(), release.0.run_to_the_end()).await;
 }
 
 /// A release in the background. A runtime that shuts down drops it, and it must not spawn again.
@@ -237,6 +277,9 @@ struct InBackground(Release);
 
 impl Drop for InBackground {
     fn drop(&mut self) {
-        self.0.finished = true;
+        // Those who watch the hold must not wait for an answer that cannot come.
+        if !std::mem::replace(&mut self.0.finished, true) {
+            self.0.hold.forget();
+        }
     }
 }

@@ -4,6 +4,9 @@
 //! anything, because its grant may arrive before the reply that says "queued".
 
 use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +29,11 @@ pub struct Waiter {
     pub lease: Duration,
     /// Where the caller runs, for the warning about a task that waits for itself.
     pub caller: TaskOrThread,
+    /// Called in a scope.
+    pub scoped: bool,
+    began: Instant,
+    /// The task of this wait ran for another reason than the wait.
+    disturbed: AtomicBool,
     pub keys: Arc<Keys>,
     /// Of its owner: while polls have no answer, running out of time does not mean that others hold
     /// the lock.
@@ -43,6 +51,10 @@ struct WaiterState {
     outcome: Option<WaitOutcome>,
     /// The greatest token of this owner that was ended by force; 0: none.
     revoked: u64,
+    /// Its hold has begun, which from then on stands for it.
+    has_hold: bool,
+    /// `close` has left for it, which covers all copies up to this server time.
+    withdrawn: Option<i64>,
 }
 
 /// What a waiter has to act upon.
@@ -69,8 +81,53 @@ impl Waiter {
             if let Some(outcome) = self.take_outcome() {
                 return outcome;
             }
-            self.notify.notified().await;
+            let mut notified = pin!(self.notify.notified());
+            let mut is_first_poll = true;
+            poll_fn(|context| {
+                let polled = notified.as_mut().poll(context);
+                if polled.is_pending() && !std::mem::take(&mut is_first_poll) {
+                    self.disturbed.store(true, Ordering::Relaxed);
+                }
+                polled
+            })
+            .await;
         }
+    }
+
+    /// Whether the task that waits did nothing else since, as far as polls can tell. With another branch
+    /// of a `join!` or `select!` at work it is polled without a reason of ours.
+    pub fn is_undisturbed(&self) -> bool {
+        !self.disturbed.load(Ordering::Relaxed)
+    }
+
+    pub fn waits_since(&self) -> Instant {
+        self.began
+    }
+
+    /// Its hold begins. False if `close` was faster and has left for it.
+    #[must_use]
+    pub fn begin_hold(&self) -> bool {
+        let mut state = self.state();
+        state.has_hold = state.withdrawn.is_none();
+        state.has_hold
+    }
+
+    /// `close` leaves for it, if its hold has not begun.
+    fn withdraw(&self, copies_until: i64) -> bool {
+        let mut state = self.state();
+        if !state.has_hold {
+            state.withdrawn = Some(copies_until);
+        }
+        !state.has_hold
+    }
+
+    pub fn is_withdrawn(&self) -> bool {
+        self.state().withdrawn.is_some()
+    }
+
+    /// Whether `close` has left for it, with all copies that may be served until then.
+    pub fn is_left_for(&self, copies_until: i64) -> bool {
+        self.state().withdrawn.is_some_and(|covered| copies_until <= covered)
     }
 
     fn take_outcome(&self) -> Option<WaitOutcome> {
@@ -95,6 +152,10 @@ impl Waiter {
     /// Not stored: waiters are many.
     pub fn ticket(&self) -> String {
         ticket(&self.owner_id, self.seq)
+    }
+
+    pub fn owner_id(&self) -> &Arc<str> {
+        &self.owner_id
     }
 
     pub fn has_ticket(&self, ticket: &str) -> bool {
@@ -137,6 +198,8 @@ impl Waiter {
 pub struct Waiters {
     /// By seq, which is unique within a client. From before the first request until the attempt ends.
     waiters: Mutex<BTreeMap<u64, Arc<Waiter>>>,
+    /// Changed under the lock of `waiters`: the client is closing, and no more may begin.
+    closed: AtomicBool,
     /// Those with a place in the queue, by lock key. A name is here exactly while its poller runs.
     queues: Mutex<BTreeMap<Arc<str>, Queue>>,
 }
@@ -158,19 +221,45 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Waiters {
     /// Must come before the first request of this attempt.
-    pub fn register<H>(&self, entry: &OwnerEntry<H>, seq: u64, lease: Duration) -> Arc<Waiter> {
+    pub fn register<H>(&self, entry: &OwnerEntry<H>, seq: u64, lease: Duration, scoped: bool) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter {
             seq,
             owner_id: entry.owner_id.clone(),
             lease,
             caller: TaskOrThread::current(),
+            scoped,
+            began: now(),
+            disturbed: AtomicBool::new(false),
             keys: entry.keys.clone(),
             last_error: entry.last_error.clone(),
             state: Mutex::default(),
             notify: Notify::new(),
         });
-        lock(&self.waiters).insert(seq, waiter.clone());
+        let mut waiters = lock(&self.waiters);
+        waiters.insert(seq, waiter.clone());
+        if self.closed.load(Ordering::Relaxed) {
+            // It never sends anything, so there is nothing to leave.
+            waiter.withdraw(0);
+        }
         waiter
+    }
+
+    /// Ends all waits, also those whose futures are not polled again, and lets nobody in afterwards.
+    /// Returns those for which a leave must be sent. `copies_until`: until when a copy of a request that
+    /// was sent before may be served, by lock key.
+    pub fn withdraw_all(&self, copies_until: impl Fn(&str) -> i64) -> Vec<Arc<Waiter>> {
+        let all: Vec<_> = {
+            let waiters = lock(&self.waiters);
+            self.closed.store(true, Ordering::Relaxed);
+            waiters.values().cloned().collect()
+        };
+        let withdrawn = all.into_iter().filter(|waiter| waiter.withdraw(copies_until(&waiter.keys.lock))).collect();
+        // After they were marked: `enqueue` looks at the mark under this lock.
+        for queue in lock(&self.queues).values_mut() {
+            queue.waiters.clear();
+            queue.sooner.notify_one();
+        }
+        withdrawn
     }
 
     pub fn deregister(&self, waiter: &Waiter) {
@@ -188,6 +277,9 @@ impl Waiters {
     #[must_use]
     pub fn enqueue(&self, waiter: &Arc<Waiter>, due: Instant) -> bool {
         let mut queues = lock(&self.queues);
+        if waiter.is_withdrawn() {
+            return false;
+        }
         if let Some(queue) = queues.get_mut(&waiter.keys.lock) {
             queue.waiters.insert(waiter.seq, waiter.clone());
             queue.poll_by(due);

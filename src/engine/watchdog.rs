@@ -60,6 +60,10 @@ async fn sleep_until_any(next: Option<Instant>) {
 async fn attend(hold: Arc<Hold>) {
     let done = hold.done.clone();
     done.run_until_cancelled(async {
+        // The guards that asked for renewal are gone. What is left is a fixed lease.
+        if !is_to_be_renewed(&hold) {
+            return;
+        }
         if hold.renewed_until().is_some_and(|last| last <= now()) {
             tracing::warn!(name = %hold.entry.keys.name, "held for max_hold: the lease is not renewed again");
             return hold.clone().expire_at_deadline().await;
@@ -74,9 +78,14 @@ async fn attend(hold: Arc<Hold>) {
     .await;
 }
 
-/// Renews with retries until the deadline. False when the hold ended.
+/// A fixed lease is renewed only to confirm a trusted push.
+fn is_to_be_renewed(hold: &Hold) -> bool {
+    hold.is_watched() || hold.renewed().is_none()
+}
+
+/// Renews with retries until the deadline. False when the hold ended, or is not to be renewed now.
 async fn renew_until_known(hold: &Hold, only: Option<u64>) -> bool {
-    while hold.expire_if_due().is_none() {
+    while hold.expire_if_due().is_none() && is_to_be_renewed(hold) {
         // Bounded by the deadline: the loss is reported in time even if this renewal hangs (P8).
         let outcome = timeout_at(hold.deadline().into(), renew(hold, only)).await;
         match outcome.unwrap_or(Renewal::Unknown) {

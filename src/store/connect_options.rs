@@ -54,6 +54,8 @@ impl fmt::Display for Address {
 
 /// How TLS knows the server, and the server knows this client.
 #[derive(Debug, Clone, Default)]
+// Read by the TLS of the feature `tls` only.
+#[cfg_attr(not(feature = "tls"), allow(dead_code))]
 pub struct TlsOptions {
     pub root_certificate: Option<Vec<u8>>,
     pub client: Option<ClientCertificate>,
@@ -61,6 +63,7 @@ pub struct TlsOptions {
 
 /// A certificate of this client, as PEM.
 #[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "tls"), allow(dead_code))]
 pub struct ClientCertificate {
     pub certificate: Vec<u8>,
     pub key: Secret,

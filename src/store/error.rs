@@ -137,6 +137,10 @@ pub enum RequestError {
     /// The client is closed. Nothing was sent.
     #[error("the client is closed")]
     Closed,
+    /// The runtime that the client was made in has ended, and the connection with it. Nothing was sent.
+    /// See [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
+    #[error("the runtime of this client has ended: make the client in one that lives longer")]
+    RuntimeGone,
 }
 
 /// Why there is no client. Nothing was changed on the server.
@@ -146,7 +150,8 @@ pub enum ConnectError {
     /// An option is out of range, or two options do not fit together.
     #[error("invalid options: {0}")]
     Options(OptionsError),
-    /// Called outside of a tokio runtime.
+    /// There is no tokio runtime that can run the client: none here, one without its time or io driver, or
+    /// one that has ended.
     #[error("there is no tokio runtime here: call it in one, with its time and io drivers enabled")]
     NoRuntime,
     /// The text is not a Redis URL.

@@ -1,4 +1,4 @@
-//! The state of the line between a client and one server: down, resuming, ready, or closed.
+//! The state of the line between a client and one server: down, resuming, ready, gone, or closed.
 //!
 //! Redis and the embedded server each bring their own kind of connection.
 
@@ -24,6 +24,8 @@ pub enum State<C> {
     /// Up, but only urgent requests are sent: those who waited or held before the break come first.
     Resuming(C),
     Ready(C),
+    /// The runtime that kept the connection has ended.
+    Gone,
     Closed,
 }
 
@@ -52,13 +54,15 @@ impl<C: Connection> Link<C> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Resolves when there is a usable connection, or with `Closed`.
+    /// Resolves when there is a usable connection, or with `Closed` or `RuntimeGone`.
     pub async fn ready(&self, priority: Priority) -> Result<(), RequestError> {
         loop {
             // Register before looking: a change between the look and the await is not missed.
             let changed = self.changed.notified();
-            if matches!(*self.state(), State::Closed) {
-                return Err(RequestError::Closed);
+            match *self.state() {
+                State::Closed => return Err(RequestError::Closed),
+                State::Gone => return Err(RequestError::RuntimeGone),
+                _ => {}
             }
             if self.connection(priority).is_some() {
                 return Ok(());
@@ -75,11 +79,14 @@ impl<C: Connection> Link<C> {
         }
     }
 
-    /// Enters the next state. `Closed` is final: a supervisor that is about to offer a fresh
-    /// connection must not reopen a client that was closed meanwhile.
+    /// Enters the next state. `Closed` is final, and `Gone` ends by it only: a supervisor that is about
+    /// to offer a fresh connection must not reopen a client that was closed meanwhile.
     pub fn enter(&self, next: State<C>) {
         let mut state = self.state();
-        if !matches!(*state, State::Closed) {
+        if !matches!(
+            (&*state, &next),
+            (State::Closed, _) | (State::Gone, State::Down(_) | State::Resuming(_) | State::Ready(_))
+        ) {
             *state = next;
         }
         drop(state);
@@ -112,6 +119,26 @@ impl<C: Connection> Link<C> {
     pub fn close(&self) {
         self.stop.cancel();
         self.enter(State::Closed);
+    }
+
+    /// The supervisor was dropped before it had ended: with its runtime.
+    pub fn gone(&self) {
+        if self.stop.is_cancelled() {
+            return;
+        }
+        self.enter(State::Gone);
+        if let Some(listener) = self.listener() {
+            listener.gone();
+        }
+    }
+}
+
+/// Calls back when it is dropped, with the task that keeps it: nothing else tells of a runtime's end.
+pub struct OnDrop<F: FnMut()>(pub F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

@@ -21,6 +21,7 @@ pub mod push;
 pub mod reply;
 mod rights;
 pub mod runner;
+pub mod runtime;
 pub mod script;
 #[cfg(feature = "tls")]
 mod tls;
@@ -53,7 +54,7 @@ pub enum Priority {
 pub trait Store: Send + Sync + 'static {
     /// Whether a request for this lock would be sent at once.
     fn is_ready(&self, lock_key: &str, priority: Priority) -> bool;
-    /// Resolves when [`is_ready`](Self::is_ready) holds, or with `Closed`.
+    /// Resolves when [`is_ready`](Self::is_ready) holds, or with `Closed` or `RuntimeGone`.
     fn ready<'a>(&'a self, lock_key: &'a str, priority: Priority) -> BoxFuture<'a, Result<(), RequestError>>;
     /// Why there is no connection to the lock's server.
     fn fault(&self, lock_key: &str) -> Cause;
@@ -84,6 +85,9 @@ pub trait Listener: Send + Sync + 'static {
     fn resumed(self: Arc<Self>, keys: ServedKeys) -> BoxFuture<'static, ()>;
     /// The server has lost these keys, all at once: FLUSHALL or FLUSHDB.
     fn flushed(self: Arc<Self>, keys: ServedKeys);
+    /// The runtime that kept the connection has ended. It runs while that runtime is torn down, so it
+    /// must not block.
+    fn gone(&self);
 }
 
 /// The lock keys that a connection serves.

@@ -26,7 +26,7 @@ use super::connection::{Connection, Unasked, hash, refusal};
 use super::dial::{FirstBytes, Limit, Stream, Target};
 use super::error::{Cause, ConnectError, Disconnected, Refusal, RequestError};
 use super::keys::{self, Keys};
-use super::link::{Link, State};
+use super::link::{Link, OnDrop, State};
 use super::options::Options;
 use super::reply::{Field, Fields};
 use super::rights;
@@ -90,7 +90,12 @@ impl Node {
         let first = shared.establish().await?;
         shared.warn_of_eviction(&first).await;
         shared.link.enter(State::Ready(first.clone()));
-        tokio::spawn(supervise(shared.clone(), first));
+        let (kept, told) = (shared.clone(), shared.clone());
+        let on_drop = OnDrop(move || told.link.gone());
+        tokio::spawn(async move {
+            let _on_drop = on_drop;
+            supervise(kept, first).await;
+        });
         Ok(Self { shared })
     }
 }
@@ -340,7 +345,9 @@ impl Shared {
         match error {
             RequestError::Refused(refusal) => refused(refusal),
             RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.unreachable(cause),
-            RequestError::Closed | RequestError::Name(_) => self.unreachable(Arc::new(Disconnected)),
+            RequestError::Closed | RequestError::RuntimeGone | RequestError::Name(_) => {
+                self.unreachable(Arc::new(Disconnected))
+            }
         }
     }
 }

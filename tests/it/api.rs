@@ -1,11 +1,9 @@
 //! The public API: the traits of its types, where guards may be dropped, `status` and labels.
 
-use std::time::Duration;
-
 use fairlock::{FairLock, Held, LockClient, LockError, LockGuard, LockStatus, Owner, UnlockError, owner};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
-use crate::support::{Collect, Server, Timing, eventually, limit, on_each_store};
+use crate::support::{Server, Timing, eventually, limit, on_each_store};
 
 assert_impl_all!(LockClient: Clone, Send, Sync, Unpin);
 assert_impl_all!(FairLock: Clone, Send, Sync, Unpin);
@@ -174,27 +172,6 @@ async fn unix_sockets_work() {
         waited.unwrap().unlock().await.unwrap();
         client.close().await.unwrap();
         server.assert_clean().await;
-    })
-    .await;
-}
-
-/// A task that waits for its own hold, taken outside a scope, gets one warning.
-#[tokio::test]
-async fn waiting_for_its_own_hold_warns_once_and_names_scope() {
-    limit(async {
-        let logged = Collect::default();
-        let _collecting = logged.clone().here();
-        let server = Server::start().await;
-        let timing = Timing::default();
-        let client = timing.connect(&server.url()).await;
-        let _guard = client.lock("x").lock().await.unwrap();
-        for _ in 0..2 {
-            let timeout = 2 * timing.poll_interval + Duration::from_millis(100);
-            assert!(matches!(client.lock("x").lock_timeout(timeout).await, Err(LockError::Timeout)));
-        }
-        let logged = logged.lines();
-        let warnings = logged.iter().filter(|line| line.contains("owner::scope")).count();
-        assert_eq!(warnings, 1, "{logged:?}");
     })
     .await;
 }

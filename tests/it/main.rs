@@ -3,6 +3,7 @@
 mod api;
 mod bench;
 mod cleanup;
+mod closing;
 mod connecting;
 mod dead_waiters;
 #[cfg(feature = "embedded")]
@@ -12,11 +13,14 @@ mod exclusion;
 mod fairness;
 mod faults;
 mod found;
+mod guards;
 mod holders;
+mod leaving;
 mod overload;
 mod reentrance;
 mod reentry;
 mod refusals;
+mod runtimes;
 mod scripts;
 mod silence;
 mod support;

@@ -18,7 +18,7 @@ use crate::store::call::Call;
 use crate::store::clock::ServerClock;
 use crate::store::error::{Cause, ConnectError, Disconnected, RequestError};
 use crate::store::keys;
-use crate::store::link::{Link, State};
+use crate::store::link::{Link, OnDrop, State};
 use crate::store::options::Options;
 use crate::store::reply::Field;
 use crate::store::{Listener, Priority, ServedKeys, SpawnHook, Store};
@@ -55,8 +55,13 @@ impl EmbeddedStore {
             clock: ServerClock::new(),
         });
         shared.link.enter(State::Ready(first.clone()));
-        let supervisor = supervise(shared.clone(), first, pushes).boxed();
-        tokio::spawn(server.wrap_task(&shared.client, supervisor));
+        let (kept, told) = (shared.clone(), shared.clone());
+        let on_drop = OnDrop(move || told.link.gone());
+        let supervisor = async move {
+            let _on_drop = on_drop;
+            supervise(kept, first, pushes).await;
+        };
+        tokio::spawn(server.wrap_task(&shared.client, supervisor.boxed()));
         Ok(Self { shared })
     }
 

@@ -167,8 +167,13 @@ impl Serving {
         match outcome {
             Ok(guard) => {
                 say(&format!("held {id} {}", guard.token()));
-                let (held, key) = (guard.held(), id.clone());
-                tokio::spawn(async move { say(&format!("lost {key} {:?}", held.lost().await)) });
+                let (held, told) = (guard.held(), id.clone());
+                tokio::spawn(async move {
+                    // It ends with the hold, also with one that was given back.
+                    if let Some(loss) = held.lost().await {
+                        say(&format!("lost {told} {loss:?}"));
+                    }
+                });
                 self.guards.insert(id, guard);
             }
             Err(error) => say(&format!("error {id} {error:?}")),

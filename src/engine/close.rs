@@ -1,0 +1,72 @@
+//! Closing: what is being released is released, what is still held is lost, and every wait is left.
+//!
+//! It does not depend on the futures of callers, which may stand still: a branch of a `select!` that is
+//! never polled again would stall it.
+
+use tokio::time::timeout;
+
+use super::Engine;
+use super::cleanup::{self, LeaveRequest};
+use super::error::Loss;
+use super::hold::Hold;
+use super::release;
+
+/// Closes the client and waits for what the server has to be told. Returns how much of it had no answer.
+pub async fn close(engine: &Engine) -> usize {
+    let context = &engine.context;
+    let at_first = unfinished(engine);
+    // First refuse new calls, then look for waits, then for holds: a call that acquires in between is
+    // found as the one or as the other.
+    context.closing.cancel();
+    leave_all_waits(engine);
+    for hold in engine.holds.owners.holds() {
+        hold.lose(Loss::Closed);
+    }
+    context.tasks.close();
+    let drained = tokio::select! {
+        biased;
+        () = context.gone.cancelled() => false,
+        drained = timeout(3 * context.operation_timeout(), drain(engine)) => drained.is_ok(),
+    };
+    context.runner.close();
+    let left = if context.gone.is_cancelled() { at_first } else { unfinished(engine).max(context.tasks.len()) };
+    // What still stands in the hands of callers hears no more answers.
+    engine.holds.owners.holds().iter().for_each(|hold| hold.forget());
+    if drained { 0 } else { left }
+}
+
+/// A wait's own future leaves when it is polled or dropped. This does not wait for that.
+fn leave_all_waits(engine: &Engine) {
+    let context = &engine.context;
+    for waiter in engine.poller.waiters.withdraw_all(|lock_key| context.runner.not_after(lock_key)) {
+        let request = LeaveRequest {
+            keys: waiter.keys.clone(),
+            owner_id: waiter.owner_id().clone(),
+            seq: waiter.seq,
+            attempt: waiter.seq,
+            copies_until: context.runner.not_after(&waiter.keys.lock),
+            lease: waiter.lease,
+        };
+        cleanup::leave(&engine.context, request);
+    }
+}
+
+/// Waits for the background, then finishes the releases that callers have begun and do not drive.
+async fn drain(engine: &Engine) {
+    let context = &engine.context;
+    // The callers first, so that an unlock that is being driven has its answer by itself.
+    tokio::task::yield_now().await;
+    context.tasks.wait().await;
+    for hold in engine.holds.owners.holds() {
+        if hold.live() == 0 && hold.end().is_none() {
+            context.spawn(release::take_over(hold));
+        }
+    }
+    context.tasks.wait().await;
+}
+
+/// Holds that the server may still count.
+fn unfinished(engine: &Engine) -> usize {
+    let is_open = |hold: &Hold| hold.end().is_none();
+    engine.holds.owners.holds().iter().filter(|hold| is_open(hold)).count()
+}

@@ -1,0 +1,52 @@
+//! The warning about work that waits for a lock that it holds itself, which has no end.
+//!
+//! Without a scope the library cannot know which calls belong together, and a spawned task inherits
+//! nothing that it could see. So this judges by what it knows, and only after a whole lease:
+//!
+//! - A call that began before the hold did cannot come after it: two branches of a `join!`.
+//! - A task that is polled while it waits, and not for the wait, has other work: a branch that may
+//!   still unlock.
+//! - A hold in a scope that is waited for by a task without one: often a `spawn` inside of `with`. It
+//!   may also be an independent task, so this is told as a question.
+//!
+//! Not told: a self-wait beside a branch that goes on, such as a timer in a `select!`. Told by mistake: a
+//! branch that sleeps for a whole lease with the lock in hand while another one, begun later, waits.
+
+use std::sync::Arc;
+
+use super::hold::{Hold, Holds};
+use super::waiters::Waiter;
+use crate::store::clock::now;
+use crate::store::keys::Keys;
+
+/// A holder is older than those who wait for it, so that only the oldest owners matter. A look at all of
+/// them for each waiter would be quadratic.
+const SEARCHED: usize = 16;
+
+pub fn warn(holds: &Holds, keys: &Keys, waiters: &[Arc<Waiter>]) {
+    for hold in holds.owners.holds_at(&keys.lock, SEARCHED) {
+        if !hold.may_be_warned_of() {
+            continue;
+        }
+        let mut patient = waiters.iter().filter(|waiter| has_waited_long(waiter, &hold));
+        if hold.scoped {
+            if patient.any(|waiter| !waiter.scoped && waiter.caller != hold.holder) {
+                hold.set_warned();
+                tracing::warn!(
+                    name = %keys.name,
+                    "a task outside of any scope waits for a lock that a scope of this process has held for a whole lease; if the scope waits for that task, neither ends: spawn it with Owner::scope"
+                );
+            }
+        } else if patient.any(|waiter| waiter.caller == hold.holder && waiter.is_undisturbed()) {
+            hold.set_warned();
+            tracing::warn!(
+                name = %keys.name,
+                "this task waits for a lock that it holds itself; run the work in owner::scope (or FairLock::with) to re-enter it"
+            );
+        }
+    }
+}
+
+fn has_waited_long(waiter: &Waiter, hold: &Hold) -> bool {
+    waiter.seq >= hold.began_seq && waiter.waits_since() + hold.lease() <= now()
+}

@@ -1,0 +1,51 @@
+//! The deadlines of holds whose client has no runtime any longer.
+//!
+//! Such a hold is good until its lease ends, and its holder must hear of that end (P8). No task is left
+//! that could tell, and the holder may wait outside of any runtime. So a thread does it; it ends with
+//! the last of these leases.
+
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Instant;
+
+use super::hold::{Hold, Holds};
+use crate::store::clock::now;
+
+/// Called while the runtime is torn down. Starts a thread if there is something to watch.
+pub fn watch_deadlines(holds: &Holds) {
+    // A simulator ends the tasks of a client in a runtime that goes on, with a time of its own.
+    if !holds.context.is_runtime_gone() {
+        return;
+    }
+    let held: Vec<_> = holds.owners.holds().iter().map(Arc::downgrade).collect();
+    if held.is_empty() {
+        return;
+    }
+    tracing::warn!(holds = held.len(), "the runtime of a client has ended: what it holds ends with its leases");
+    let watch = thread::Builder::new().name("fairlock-deadlines".into()).spawn(move || watch(held));
+    if let Err(error) = watch {
+        tracing::warn!(%error, "no thread for the deadlines: `lost` does not resolve, `is_valid` still tells");
+    }
+}
+
+fn watch(mut held: Vec<Weak<Hold>>) {
+    while let Some(next) = next_deadline(&mut held) {
+        thread::sleep(next.saturating_duration_since(now()));
+    }
+}
+
+/// Ends the holds that are due, and says when the next one is.
+fn next_deadline(held: &mut Vec<Weak<Hold>>) -> Option<Instant> {
+    let mut next: Option<Instant> = None;
+    held.retain(|hold| {
+        let Some(hold) = hold.upgrade() else { return false };
+        // Without a guard: no answer to its release can come.
+        hold.forget();
+        let goes_on = hold.ended().is_none();
+        if goes_on {
+            next = Some(next.map_or(hold.deadline(), |next| next.min(hold.deadline())));
+        }
+        goes_on
+    });
+    next
+}

@@ -1,0 +1,35 @@
+//! What a tokio runtime can do. Tokio has no call that tells, so it is tried out.
+
+use std::net::UdpSocket;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+/// Whether timers work in this runtime, and sockets if they are needed.
+///
+/// Where a driver is missing tokio panics, which is caught here. What remains of it is the message that
+/// the process's panic hook prints; to keep that back, the hook would have to be replaced for all
+/// threads. A program with `panic = "abort"` ends here, as it would at the first timer.
+pub fn has_drivers(runtime: &Handle, sockets: bool) -> bool {
+    let _entered = runtime.enter();
+    let timers = || drop(tokio::time::sleep(Duration::ZERO));
+    catch_unwind(timers).is_ok() && (!sockets || catch_unwind(AssertUnwindSafe(register_socket)).is_ok())
+}
+
+/// Registers a socket that nothing is sent by. A machine that gives none is no fault of the runtime.
+fn register_socket() {
+    let Ok(socket) = UdpSocket::bind(("127.0.0.1", 0)) else { return };
+    if socket.set_nonblocking(true).is_ok() {
+        drop(tokio::net::UdpSocket::from_std(socket));
+    }
+}
+
+/// Whether this runtime was shut down. Then a task that is spawned there has ended at once.
+pub fn is_gone(runtime: &Handle) -> bool {
+    let task = runtime.spawn(std::future::pending::<()>());
+    task.abort_handle().is_finished() || {
+        task.abort();
+        false
+    }
+}

@@ -1,0 +1,222 @@
+//! Closing a client: what is being released is released, and nothing that stands still stalls it.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use fairlock::{LockError, Loss, Unlocked};
+
+use crate::support::{Collect, Timing, eventually, on_each_store};
+
+/// Polls it once, as `select!` does with a branch that it then forgets.
+fn poll_once(future: std::pin::Pin<&mut impl Future>) -> bool {
+    future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_guards_are_released_and_not_lost() {
+    on_each_store(async |store| {
+        let said = Collect::default();
+        let _collecting = said.clone().here();
+        let (client, observer) = (store.connect(Timing::relaxed()).await, store.connect(Timing::default()).await);
+        let locks = (0..2000).map(|number| client.lock(format!("closing {number}")));
+        let acquired = futures::future::join_all(locks.map(async |lock| lock.lock().await.unwrap()));
+        let guards = acquired.await;
+        let views: Vec<_> = guards.iter().map(|guard| guard.held()).collect();
+        drop(guards);
+        client.close().await.unwrap();
+        let mut lost = Vec::new();
+        for view in &views {
+            lost.extend(tokio::time::timeout(Duration::ZERO, view.lost()).await.ok().flatten());
+        }
+        assert_eq!(lost, [], "a hold that was given back is not lost");
+        let lines = said.lines();
+        assert!(!lines.iter().any(|line| line.contains("lost a lock")), "{:?}", lines.first());
+        for number in [0, 1, 999, 1999] {
+            assert!(!observer.lock(format!("closing {number}")).is_locked().await.unwrap());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_unlock_beside_a_close_is_an_unlock() {
+    on_each_store(async |store| {
+        for _ in 0..100 {
+            let client = store.connect(Timing::default()).await;
+            let guard = client.lock("beside").lock().await.unwrap();
+            let (unlocked, closed) = tokio::join!(guard.unlock(), client.close());
+            assert_eq!((unlocked.unwrap(), closed), (Unlocked::Freed, Ok(())));
+        }
+    })
+    .await;
+}
+
+/// The request of the unlock may be out or not: close frees the lock in either case.
+#[tokio::test]
+async fn an_unlock_that_stands_still_is_finished_by_close() {
+    on_each_store(async |store| {
+        let observer = store.connect(Timing::default()).await;
+        for polls in 1..4 {
+            let client = store.connect(Timing::relaxed()).await;
+            let guard = client.lock("still").lock().await.unwrap();
+            let mut unlocking = pin!(guard.unlock());
+            let mut done = false;
+            for _ in 0..polls {
+                done = done || poll_once(unlocking.as_mut());
+                tokio::task::yield_now().await;
+            }
+            client.close().await.unwrap();
+            assert!(!observer.lock("still").is_locked().await.unwrap(), "after {polls} polls");
+            assert!(done || unlocking.await.unwrap() == Unlocked::Freed, "after {polls} polls");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn only_what_is_still_held_is_lost_to_close() {
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
+        let (kept, given) = (client.lock("kept").lock().await.unwrap(), client.lock("given").lock().await.unwrap());
+        let given = {
+            let view = given.held();
+            drop(given);
+            view
+        };
+        client.close().await.unwrap();
+        assert_eq!(kept.lost().await, Loss::Closed);
+        assert_eq!(given.ended().await, fairlock::Ended::Freed);
+        assert_eq!(given.lost().await, None);
+        assert_eq!(kept.held().ended().await, fairlock::Ended::Lost(Loss::Closed));
+    })
+    .await;
+}
+
+/// A wait in the queue that is not polled again, as in a `select!` loop that is busy with another branch.
+#[tokio::test(start_paused = true)]
+#[cfg(feature = "embedded")]
+async fn a_wait_that_stands_still_does_not_stall_close_and_leaves_no_ticket() {
+    let (timing, server) = (Timing::default(), fairlock::EmbeddedServer::new());
+    let (client, other) = (timing.builder().embedded(&server).unwrap(), timing.builder().embedded(&server).unwrap());
+    let holder = other.lock("x").lock().await.unwrap();
+    let lock = client.lock("x");
+    let mut waiting = Box::pin(lock.lock());
+    while other.lock("x").status().await.unwrap().queue.is_empty() {
+        assert!(!poll_once(waiting.as_mut()));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let begun = tokio::time::Instant::now();
+    client.close().await.unwrap();
+    // Virtual time: it passes only while everything waits.
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert_eq!(other.lock("x").status().await.unwrap().waiters, 0, "its ticket is gone");
+    assert!(matches!(waiting.await, Err(LockError::Closed)));
+    holder.unlock().await.unwrap();
+}
+
+/// A grant that comes to a wait that nobody polls, right before the close or right after it began.
+#[tokio::test]
+async fn a_grant_to_a_wait_that_stands_still_is_passed_on_by_close() {
+    on_each_store(async |store| {
+        let (client, other) = (store.connect(Timing::default()).await, store.connect(Timing::default()).await);
+        let holder = other.lock("x").lock().await.unwrap();
+        let lock = client.lock("x");
+        let mut waiting = Box::pin(lock.lock());
+        while other.lock("x").status().await.unwrap().queue.is_empty() {
+            assert!(!poll_once(waiting.as_mut()));
+            tokio::task::yield_now().await;
+        }
+        holder.unlock().await.unwrap();
+        assert!(other.lock("x").is_locked().await.unwrap(), "granted to the wait that stands still");
+        client.close().await.unwrap();
+        assert!(!other.lock("x").is_locked().await.unwrap(), "passed on");
+        assert!(matches!(waiting.await, Err(LockError::Closed)));
+    })
+    .await;
+}
+
+/// The request is out, its answer not read: the first attempt of all.
+#[tokio::test]
+async fn a_first_request_that_stands_still_is_taken_back_by_close() {
+    on_each_store(async |store| {
+        let observer = store.connect(Timing::default()).await;
+        for moments in 0..5 {
+            let client = store.connect(Timing::default()).await;
+            let lock = client.lock("first");
+            let mut acquiring = Box::pin(lock.lock());
+            let acquired = poll_once(acquiring.as_mut());
+            for _ in 0..moments {
+                tokio::task::yield_now().await;
+            }
+            assert!(!acquired);
+            client.close().await.unwrap();
+            let free = async || !observer.lock("first").is_locked().await.unwrap();
+            assert!(free().await, "after {moments} moments");
+            drop(acquiring);
+            assert!(free().await);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn monitors_end_with_the_hold() {
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
+        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        for lease in [None, Some(Duration::from_secs(20))] {
+            let lock = client.lock("watched");
+            let lock = lease.map_or(lock.clone(), |lease| lock.with_lease(lease));
+            // Warmed up: what stays for ever is there.
+            lock.lock().await.unwrap().unlock().await.unwrap();
+            let before = tasks();
+            for unlock in [true, false] {
+                let guard = lock.lock().await.unwrap();
+                let (one, two, token) = (guard.held(), guard.held(), guard.lost_token());
+                let monitors = [
+                    tokio::spawn(async move { assert_eq!(one.lost().await, None) }),
+                    tokio::spawn(async move { assert_eq!(two.ended().await, fairlock::Ended::Freed) }),
+                    tokio::spawn(async move { token.cancelled().await }),
+                ];
+                tokio::task::yield_now().await;
+                match unlock {
+                    true => drop(guard.unlock().await.unwrap()),
+                    false => drop(guard),
+                }
+                for monitor in monitors {
+                    monitor.await.unwrap();
+                }
+                eventually("no task is left", async || tasks() <= before).await;
+            }
+        }
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// The server does not answer the release: the monitors end all the same, with or without a close.
+#[tokio::test(start_paused = true)]
+#[cfg(feature = "embedded")]
+async fn monitors_end_when_the_release_has_no_answer() {
+    for close in [false, true] {
+        let (timing, server) = (Timing::default(), fairlock::EmbeddedServer::new());
+        let client = timing.builder().embedded(&server).unwrap();
+        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let guard = client.lock("x").lock().await.unwrap();
+        let monitor = tokio::spawn({
+            let view = guard.held();
+            async move { view.ended().await }
+        });
+        server.shut_down();
+        drop(guard);
+        if close {
+            assert_eq!(client.close().await.unwrap_err().unfinished, 1);
+        }
+        let ended = tokio::time::timeout(timing.lease * 4, monitor).await.expect("it ends").unwrap();
+        assert_eq!(ended, fairlock::Ended::Freed, "it was given back while it was held");
+        drop(client);
+        eventually("no task is left", async || tasks() == 0).await;
+    }
+}

@@ -1,0 +1,130 @@
+//! What guards share: a lease that is fixed for one and renewed for another, and tasks that wait for themselves.
+#![cfg(feature = "embedded")]
+
+use std::future::Future;
+use std::time::Duration;
+
+use fairlock::{EmbeddedServer, LockClient, LockError, Loss, owner};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{Collect, Timing};
+
+fn client(timing: Timing) -> LockClient {
+    timing.builder().embedded(&EmbeddedServer::new()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fixed_lease_is_renewed_only_while_a_guard_that_asked_for_it_lives() {
+    let timing = Timing::default();
+    let client = client(timing);
+    let plain = client.lock("nested");
+    let fixed = plain.with_lease(timing.lease);
+    owner::scope(async {
+        let outer = fixed.lock().await.unwrap();
+        let inner = plain.lock().await.unwrap();
+        sleep(3 * timing.lease).await;
+        assert!(outer.is_valid(), "renewed for the inner guard");
+        let another = plain.lock().await.unwrap();
+        inner.unlock().await.unwrap();
+        sleep(3 * timing.lease).await;
+        assert!(outer.is_valid(), "renewed for the other inner guard");
+        another.unlock().await.unwrap();
+        let lost = timeout(2 * timing.lease, outer.lost()).await;
+        assert_eq!(lost, Ok(Loss::Expired), "the outer guard asked for no renewal");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_the_loss_that_began_under_renewal_hears_of_it_without() {
+    let timing = Timing::default();
+    let client = client(timing);
+    let plain = client.lock("nested");
+    owner::scope(async {
+        let outer = plain.with_lease(timing.lease).lock().await.unwrap();
+        let inner = plain.lock().await.unwrap();
+        let view = outer.held();
+        let monitor = tokio::spawn(async move { view.lost().await });
+        sleep(timing.lease).await;
+        drop(inner);
+        let lost = timeout(2 * timing.lease, monitor).await.expect("at the deadline").unwrap();
+        assert_eq!(lost, Some(Loss::Expired));
+        drop(outer);
+    })
+    .await;
+}
+
+async fn said_while<F: Future>(test: F) -> Vec<String> {
+    let said = Collect::default();
+    let collecting = said.clone().here();
+    test.await;
+    drop(collecting);
+    let lines = said.lines();
+    lines.into_iter().filter(|line| line.contains("scope")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_waits_for_itself_is_told_once() {
+    let said = said_while(async {
+        let timing = Timing::default();
+        let client = client(timing);
+        let _guard = client.lock("x").lock().await.unwrap();
+        for _ in 0..2 {
+            let outcome = client.lock("x").lock_timeout(3 * timing.lease).await;
+            assert!(matches!(outcome, Err(LockError::Timeout)));
+        }
+    });
+    let said = said.await;
+    assert!(said.len() == 1 && said[0].contains("owner::scope"), "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_a_scope_spawned_and_waits_for_is_told() {
+    let said = said_while(async {
+        let timing = Timing::default();
+        let client = client(timing);
+        let lock = client.lock("x");
+        let inner = lock.clone();
+        lock.with(|_| async move {
+            let task = tokio::spawn(async move { inner.lock_timeout(3 * timing.lease).await.map(drop) });
+            assert!(matches!(task.await.unwrap(), Err(LockError::Timeout)));
+        })
+        .await
+        .unwrap();
+    });
+    let said = said.await;
+    assert!(said.len() == 1 && said[0].contains("Owner::scope"), "{said:?}");
+}
+
+/// Neither branch waits for itself, whichever comes first, and in whatever order they run.
+#[tokio::test(start_paused = true)]
+async fn independent_branches_of_one_task_are_not_told() {
+    let said = said_while(async {
+        let timing = Timing::default();
+        let client = client(timing);
+        let lock = client.lock("x");
+        let section = async |before: Duration, within: Duration| {
+            sleep(before).await;
+            let guard = lock.lock().await.unwrap();
+            sleep(within).await;
+            guard.unlock().await.unwrap();
+        };
+        let long = 4 * timing.lease;
+        // At once; and one after the other, while the first one's work goes on in many steps.
+        tokio::join!(section(Duration::ZERO, long), section(Duration::ZERO, long));
+        let brief = timing.lease - Duration::from_millis(500);
+        tokio::join!(section(Duration::ZERO, brief), section(timing.poll_interval / 3, brief));
+        tokio::join!(
+            async {
+                let guard = lock.lock().await.unwrap();
+                let until = Instant::now() + long;
+                while Instant::now() < until {
+                    sleep(timing.poll_interval / 2).await;
+                }
+                guard.unlock().await.unwrap();
+            },
+            section(timing.poll_interval / 3, Duration::ZERO)
+        );
+    });
+    assert_eq!(said.await, Vec::<String>::new());
+}

@@ -1,0 +1,252 @@
+//! Runtimes that end before the client, that lack something, and that share one; and what a scope is in each.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use fairlock::{ConnectError, LockClient, LockError, Loss, Owner, RequestError, UnlockError, owner};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::OnceCell;
+use tokio::task::LocalSet;
+
+use crate::support::{LONGEST_WAIT, Server, Timing, eventually, limit, on_each_store};
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// An executor that knows nothing of tokio.
+fn without_runtime<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Everything that hangs on a client whose runtime has ended, asked from another runtime and thread.
+#[test]
+fn a_client_whose_runtime_is_gone_says_so_at_once() {
+    for first in [runtime(), Builder::new_current_thread().enable_all().build().unwrap()] {
+        let here = runtime();
+        let server = here.block_on(Server::start());
+        let timing = Timing::relaxed();
+        let client = first.block_on(timing.connect(&server.url()));
+        let guard = first.block_on(client.lock("held").lock()).unwrap();
+        let nested = first.block_on(guard_of_a_lost_unlock(&client));
+        // It waits at the moment when the runtime ends, in a thread and a runtime of its own.
+        let waiting = {
+            let lock = client.lock("held");
+            std::thread::spawn(move || runtime().block_on(limit(async move { lock.lock().await.map(drop) })))
+        };
+        // A runtime of one thread works only while it is driven.
+        first.block_on(async {
+            let observer = timing.connect(&server.url()).await;
+            let lock = observer.lock("held");
+            eventually("it waits", async || lock.status().await.unwrap().waiters == 1).await;
+            observer.close().await.unwrap();
+        });
+        drop(first);
+        assert!(matches!(waiting.join().unwrap(), Err(LockError::RuntimeGone)));
+        here.block_on(limit(async {
+            // No time-out ends these: the operation time-out is 10 s, and the limit for all of them one.
+            let all = async {
+                let lock = client.lock("other");
+                assert!(matches!(lock.lock().await, Err(LockError::RuntimeGone)));
+                assert!(matches!(lock.lock_timeout(LONGEST_WAIT).await, Err(LockError::RuntimeGone)));
+                assert!(matches!(lock.try_lock().await, Err(LockError::RuntimeGone)));
+                assert!(matches!(lock.status().await, Err(RequestError::RuntimeGone)));
+                assert!(matches!(lock.is_locked().await, Err(RequestError::RuntimeGone)));
+                assert!(matches!(lock.force_unlock().await, Err(RequestError::RuntimeGone)));
+                assert!(matches!(nested.unlock().await, Err(UnlockError::RuntimeGone { .. })));
+                assert!(guard.is_valid(), "nobody else can have it yet");
+                assert_eq!(client.close().await.unwrap_err().unfinished, 1);
+            };
+            tokio::time::timeout(Duration::from_secs(5), all).await.expect("at once");
+        }));
+    }
+}
+
+async fn guard_of_a_lost_unlock(client: &LockClient) -> fairlock::LockGuard {
+    client.lock("unlocked later").lock().await.unwrap()
+}
+
+/// Its watchdog is gone too, so the lease ends: the holder hears of that at its deadline.
+#[test]
+fn a_hold_of_a_client_whose_runtime_is_gone_is_lost_at_its_deadline() {
+    let (first, here) = (runtime(), runtime());
+    let server = here.block_on(Server::start());
+    let client = first.block_on(Timing::default().connect(&server.url()));
+    let watched = first.block_on(client.lock("watched").lock()).unwrap();
+    let fixed = first.block_on(client.lock("fixed").with_lease(Timing::default().lease).lock()).unwrap();
+    let (token, view) = (watched.lost_token(), fixed.held());
+    drop(first);
+    assert!(watched.is_valid() && fixed.is_valid());
+    // Without a runtime at all, too.
+    without_runtime(async {
+        token.cancelled().await;
+        assert!(!watched.is_valid());
+        assert_eq!(watched.lost().await, Loss::Expired);
+        assert_eq!(view.lost().await, Some(Loss::Expired));
+    });
+}
+
+/// A runtime of one thread that is not driven, but may be again: that is no end.
+#[test]
+fn a_runtime_that_rests_is_not_gone() {
+    let (first, here) = (Builder::new_current_thread().enable_all().build().unwrap(), runtime());
+    let server = here.block_on(Server::start());
+    let client = first.block_on(Timing::relaxed().connect(&server.url()));
+    let outcome = here.block_on(client.lock("x").lock_timeout(Duration::from_millis(50)));
+    assert!(matches!(outcome, Err(LockError::Unreachable(_))), "{outcome:?}");
+    first.block_on(async { client.lock("x").lock().await.unwrap().unlock().await.unwrap() });
+}
+
+#[test]
+fn a_runtime_without_time_or_io_is_refused() {
+    let helper = runtime();
+    let server = helper.block_on(Server::start());
+    for (time, io) in [(false, false), (true, false), (false, true)] {
+        for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
+            time.then(|| builder.enable_time());
+            io.then(|| builder.enable_io());
+            let lacking = builder.build().unwrap();
+            let here = lacking.block_on(LockClient::connect(server.url()));
+            assert!(matches!(here, Err(ConnectError::NoRuntime)), "time {time}, io {io}: {here:?}");
+            let there = LockClient::builder().runtime(lacking.handle().clone());
+            let there = helper.block_on(there.connect(server.url()));
+            assert!(matches!(there, Err(ConnectError::NoRuntime)), "time {time}, io {io}: {there:?}");
+        }
+    }
+    let gone = runtime();
+    let builder = LockClient::builder().runtime(gone.handle().clone());
+    drop(gone);
+    let outcome = helper.block_on(builder.connect(server.url()));
+    assert!(matches!(outcome, Err(ConnectError::NoRuntime)), "{outcome:?}");
+}
+
+#[cfg(feature = "embedded")]
+#[test]
+fn the_embedded_server_needs_time_only() {
+    let server = fairlock::EmbeddedServer::new();
+    let without = Builder::new_current_thread().build().unwrap();
+    let refused = without.block_on(async { LockClient::builder().embedded(&server) });
+    assert!(matches!(refused, Err(ConnectError::NoRuntime)), "{refused:?}");
+    let with = Builder::new_current_thread().enable_time().build().unwrap();
+    with.block_on(async {
+        let client = LockClient::builder().embedded(&server).unwrap();
+        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+    });
+}
+
+/// What the documentation of `LockClientBuilder::runtime` shows.
+async fn shared() -> &'static LockClient {
+    static RUNTIME: LazyLock<Runtime> = LazyLock::new(runtime);
+    static SERVER: OnceCell<Server> = OnceCell::const_new();
+    static CLIENT: OnceCell<LockClient> = OnceCell::const_new();
+    let connect = async || {
+        let server = SERVER.get_or_init(Server::start).await;
+        let builder = Timing::relaxed().builder().runtime(RUNTIME.handle().clone());
+        builder.connect(server.url()).await.unwrap()
+    };
+    CLIENT.get_or_init(connect).await
+}
+
+/// Each `#[tokio::test]` has a runtime, which ends with it.
+#[test]
+fn a_shared_client_serves_runtimes_one_after_the_other_and_at_the_same_time() {
+    let section = async |name: &str| {
+        let client = shared().await;
+        let guard = client.lock(name).lock().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        guard.unlock().await.unwrap();
+        // This one is released after the runtime that dropped it has ended.
+        drop(client.lock(format!("{name} dropped")).lock().await.unwrap());
+    };
+    for round in 0..4 {
+        let current = Builder::new_current_thread().enable_all().build().unwrap();
+        if round % 2 == 0 { current.block_on(limit(section("x"))) } else { runtime().block_on(limit(section("x"))) }
+    }
+    let threads: Vec<_> = (0..4)
+        .map(|_| std::thread::spawn(move || (0..10).for_each(|_| runtime().block_on(limit(section("x"))))))
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// A task that `spawn_local` made outside of the scope is polled inside it when the scope drives the LocalSet.
+#[tokio::test]
+async fn a_scope_that_drives_a_local_set_lends_its_owner_to_nobody() {
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
+        let inside = std::rc::Rc::new(std::cell::Cell::new(0));
+        let local = LocalSet::new();
+        let tasks: Vec<_> = (0..3)
+            .map(|_| {
+                let (lock, inside) = (client.lock("local"), inside.clone());
+                local.spawn_local(async move {
+                    assert_eq!(owner::current(), None);
+                    let guard = lock.lock().await.unwrap();
+                    assert_eq!(inside.replace(inside.get() + 1), 0, "alone");
+                    tokio::task::yield_now().await;
+                    inside.set(inside.get() - 1);
+                    guard.unlock().await.unwrap();
+                })
+            })
+            .collect();
+        let me = Owner::new();
+        me.scope(local.run_until(async {
+            assert_eq!(owner::current(), Some(me));
+            for task in tasks {
+                task.await.unwrap();
+                assert_eq!(owner::current(), Some(me));
+            }
+        }))
+        .await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// The owner goes with the future: to another task, into branches, and through a block_on within.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scope_keeps_its_owner_where_its_future_goes() {
+    use futures::StreamExt;
+    use futures::stream::FuturesUnordered;
+    let me = Owner::new();
+    let seen = || async { owner::current() };
+    let mut moving = Box::pin(me.scope(async move {
+        tokio::task::yield_now().await;
+        let branches: FuturesUnordered<_> = (0..3).map(|_| seen()).collect();
+        let branches: Vec<_> = branches.collect().await;
+        assert_eq!(branches, [Some(me); 3]);
+        let blocking = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(seen()));
+        let nested = owner::scope(seen()).await;
+        let spawned = tokio::spawn(seen()).await.unwrap();
+        (owner::current(), nested, blocking, spawned)
+    }));
+    // Begun in one task, which is the test's own, and ended in another.
+    assert!(moving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(owner::current(), None);
+    let seen = tokio::spawn(moving).await.unwrap();
+    assert_eq!(seen, (Some(me), Some(me), Some(me), None));
+}
+
+/// Outside of tokio there are no tasks to tell apart.
+#[test]
+fn a_scope_works_without_a_runtime() {
+    let me = Owner::new();
+    assert_eq!(without_runtime(me.scope(async { owner::current() })), Some(me));
+}
