@@ -79,7 +79,7 @@ end
 
 -- A hash without a token is not a lock: taking it would mix our fields into somebody's data, and a release
 -- would delete it.
-if not current then check_token(call('EXISTS', lock) == 1 and 'none') end
+if not current then check_token(call('EXISTS', lock) == 1) end
 
 if our_holds and last == this then return held(our_holds, current) end
 if our_holds and last > this then return { 'stale', request, now } end

@@ -28,7 +28,7 @@ local channel, caller = ARGV[5], ARGV[6]
 if now > not_after then return { 'late', request, now } end
 local _, _, token, owner = read_lock()
 -- A hash without a token is somebody's data, and DEL would end it.
-if owner and not token then check_token('none') end
+check_token(owner and not token)
 local waiting = read('LLEN', queue)
 read('ZCARD', deadlines)
 last_token()

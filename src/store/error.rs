@@ -263,6 +263,7 @@ pub enum Obstacle {
     NoSocket,
     #[error("no connection within {0:?}: the host is down, or a firewall is in the way")]
     NoConnection(Duration),
+    #[cfg(feature = "tls")]
     #[error("it accepted the connection, but did not answer the TLS handshake within {0:?}: does it use TLS there?")]
     NoHandshake(Duration),
     #[error("it accepted the connection, but did not answer within {0:?}")]

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,8 @@ struct Shared {
     probe: Keys,
     /// The arguments of the question for the user's rights.
     rights: Vec<String>,
+    /// Set by the first connection, so that reconnects do not repeat the warning.
+    eviction_is_checked: AtomicBool,
     /// What EVALSHA calls each script.
     hashes: HashMap<&'static str, String>,
     link: Link<Connection>,
@@ -78,6 +81,7 @@ impl Node {
             target,
             operation_timeout: options.operation_timeout,
             rights: rights::question(&options.prefix, &channel, &verbs::ALL),
+            eviction_is_checked: AtomicBool::new(false),
             channel,
             probe: Keys::new(&options.prefix, ""),
             hashes: verbs::ALL.iter().map(|script| (script.name, hash(script))).collect(),
@@ -88,7 +92,6 @@ impl Node {
             clock: ServerClock::new(),
         });
         let first = shared.establish().await?;
-        shared.warn_of_eviction(&first).await;
         shared.link.enter(State::Ready(first.clone()));
         let (kept, told) = (shared.clone(), shared.clone());
         let on_drop = OnDrop(move || told.link.gone());
@@ -224,7 +227,11 @@ impl Shared {
 
     async fn greet(&self, connection: &Connection) -> Result<(), ConnectError> {
         // Sent together, to save a round trip. What the server is comes first: a Sentinel knows no scripts.
-        let (server, rights) = futures::join!(self.check_server(connection), self.check_rights(connection));
+        let (server, rights, ()) = futures::join!(
+            self.check_server(connection),
+            self.check_rights(connection),
+            self.warn_of_eviction(connection)
+        );
         server.and(rights)?;
         let mut io = connection.io.clone();
         if self.target.options.database != 0 {
@@ -288,11 +295,12 @@ impl Shared {
 
     /// Once in the life of a client: a server that evicts keys forgets locks that are held.
     async fn warn_of_eviction(&self, connection: &Connection) {
-        let mut info = redis::cmd("INFO");
-        info.arg("memory");
-        let asked = self.limit().run(info.query_async::<String>(&mut connection.io.clone())).await;
-        // A user may have no right to ask, and a lost connection is the supervisor's matter.
-        let Some(Ok(info)) = asked else { return };
+        if self.eviction_is_checked.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let info = redis::cmd("INFO").arg("memory").query_async::<String>(&mut connection.io.clone()).await;
+        // A user may have no right to ask.
+        let Ok(info) = info else { return };
         if let Some(policy) = field(&info, "maxmemory_policy").filter(|policy| *policy != "noeviction") {
             tracing::warn!(
                 address = %self.address,
