@@ -112,7 +112,10 @@ end
 if not current and not stopped then
   return { 'held', request, now, hold(owner, seq, next_token(), lease, label), 1, tonumber(lease), 0 }
 end
-if not wait then return { 'busy', request, now, more and 1 or 0 } end
+if not wait then
+  lease_left()
+  return { 'busy', request, now, more and 1 or 0 }
+end
 
 local fresh = false
 if not placed then
@@ -135,4 +138,4 @@ if not placed then
 end
 call('ZADD', deadlines, now + waiter_ttl, ticket)
 keep_queue(waiter_ttl, fresh)
-return { 'queued', request, now, current or free_floor(), call('PTTL', lock), more and 1 or 0 }
+return { 'queued', request, now, current or free_floor(), lease_left(), more and 1 or 0 }

@@ -79,5 +79,5 @@ for i, ticket in ipairs(tickets) do
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = i, 'unknown', '', 0
   end
 end
-reply[6] = call('PTTL', lock)
+reply[6] = lease_left()
 return reply

@@ -68,6 +68,15 @@ local function advance(ending)
   return stopped and #removed > 0, stopped
 end
 
+-- What is left of the holder's lease, in ms. A hash without a lease was made by a script that was refused before it
+-- could set one, when a right was taken away. Without a lease here it would stay held forever if its client died.
+local function lease_left()
+  local remaining = call('PTTL', lock)
+  if remaining ~= -1 then return remaining end
+  call('PEXPIRE', lock, grant_ttl)
+  return tonumber(grant_ttl)
+end
+
 -- R7: while the lock is free, a lower bound for the token of the next grant. An older grant that is still on
 -- its way to the client does not pass it.
 local function free_floor()

@@ -8,10 +8,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::timeout_at;
 
-use super::Priority;
 use super::backoff::Backoff;
 use super::clock::now;
 use super::error::{Refusal, RefusalKind};
+
+/// When a request may be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Priority {
+    /// Renewals, releases, leaves and polls: also while a new connection is being resumed.
+    Urgent,
+    /// New acquires: after that.
+    Normal,
+    /// What a caller asks once, such as status and force_unlock: also after that.
+    Question,
+}
 
 /// Requests in flight of each priority. Enough to keep a server busy, and few enough that a renewal
 /// never waits behind more than a few milliseconds of work (P8).

@@ -33,21 +33,11 @@ use std::sync::{Arc, Weak};
 use futures::future::BoxFuture;
 
 use admission::Admission;
+pub use admission::Priority;
 use call::Call;
 use clock::ServerClock;
 use error::{Cause, RequestError};
 use reply::Field;
-
-/// When a request may be sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Priority {
-    /// Renewals, releases, leaves and polls: also while a new connection is being resumed.
-    Urgent,
-    /// New acquires: after that.
-    Normal,
-    /// What a caller asks once, such as status and force_unlock: also after that.
-    Question,
-}
 
 /// The servers of a client. What depends on the server takes the key of a lock, since different
 /// names may live on different servers.

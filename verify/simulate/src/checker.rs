@@ -10,6 +10,9 @@ use std::time::Duration;
 use fairlock::Held;
 use fairlock::simulation::Ran;
 
+/// Longer than a ticket of this simulation can wait behind others.
+const ORDER_UNKNOWN_MS: i64 = 30_000;
+
 /// The state of one lock on the server, derived from its replies.
 #[derive(Default)]
 struct Lock {
@@ -22,6 +25,8 @@ struct Lock {
     /// By owner: the seq up to which it has left. Requests up to there must not be served (R2, R3).
     tombstones: BTreeMap<String, u64>,
     resource: Resource,
+    /// Server time, ms. A script was refused half-way, and nobody knows which entries it touched.
+    order_unknown_until: i64,
 }
 
 struct Holder {
@@ -38,8 +43,6 @@ struct Waiter {
     /// Its position is unknown. It was in the queue before, died or let its grant expire, and asked again: its old
     /// entry may still be in the list and give it its old position (docs/design.md, decision 15).
     requeued: bool,
-    /// A script that was refused half-way may have taken its entry.
-    perhaps_lost: bool,
 }
 
 /// What the lock protects: a counter that refuses tokens smaller than one it has seen.
@@ -71,6 +74,8 @@ pub struct Checker {
     void: BTreeSet<Hold>,
     /// Holds, by lock key and token, that a script which was refused half-way may have ended.
     perhaps_ended: BTreeSet<(String, u64)>,
+    /// Owners, by lock key, to whom a script that was refused half-way may have given the lock.
+    perhaps_began: BTreeSet<(String, String)>,
     /// Holds whose unlock answered `Freed`, and when.
     freed: BTreeMap<Hold, std::time::Instant>,
     connected: BTreeSet<String>,
@@ -191,13 +196,19 @@ impl Checker {
             "acquire" | "release" | "leave" => ran.args.get(2),
             _ => None,
         };
-        let lock = self.lock(key);
-        for waiter in &mut lock.queue {
-            (waiter.requeued, waiter.perhaps_lost) = (true, true);
+        // Entries may be missing, double, or out of place: P3 and R6 are checked again when all tickets of now are gone.
+        self.lock(key).order_unknown_until = ran.at / 1000 + ORDER_UNKNOWN_MS;
+        if ran.script == "acquire" {
+            self.perhaps_began.extend(owner.map(|owner| (key.clone(), owner.clone())));
         }
+        let lock = self.lock(key);
         let ended = |holder: &&Holder| owner == Some(&holder.owner) || ran.script == "force_unlock";
         if let Some(token) = lock.holder.as_ref().filter(ended).map(|holder| holder.token) {
             self.perhaps_ended.insert((key.clone(), token));
+            if ran.script == "force_unlock" {
+                // Ended, and its holder not told: P1 does not apply to it.
+                self.void.insert((key.clone(), token));
+            }
         }
     }
 
@@ -256,9 +267,12 @@ impl Checker {
         let (now, caller) = (ran.at / 1000, ran.client);
         let must_be_served = |waiter: &&Waiter| {
             let client = client_of(&waiter.ticket);
-            !waiter.perhaps_lost && waiter.until > now && (self.connected.contains(client) || client == caller)
+            waiter.until > now && (self.connected.contains(client) || client == caller)
         };
-        let queue = &self.locks.get(key)?.queue;
+        let Lock { queue, order_unknown_until, .. } = self.locks.get(key)?;
+        if now < *order_unknown_until {
+            return None;
+        }
         queue[..ahead.min(queue.len())].iter().find(must_be_served).map(|waiter| waiter.ticket.clone())
     }
 
@@ -333,7 +347,10 @@ impl Checker {
                     self.extended(key, token, until);
                 } else {
                     let all = self.lock(key).queue.len();
-                    self.check_no_overtaking(key, ran, all, owner);
+                    // It may have it since an earlier copy that was refused half-way, before others queued.
+                    if !self.perhaps_began.remove(&(key.to_owned(), owner.clone())) {
+                        self.check_no_overtaking(key, ran, all, owner);
+                    }
                     self.begins(key, ran, Holder { owner: owner.clone(), token, until });
                 }
             }
@@ -354,7 +371,7 @@ impl Checker {
             _ => {
                 queue.retain(|waiter| waiter.ticket != ticket);
                 let requeued = !known.insert(ticket.clone());
-                queue.push(Waiter { ticket, until, requeued, perhaps_lost: false });
+                queue.push(Waiter { ticket, until, requeued });
             }
         }
     }
