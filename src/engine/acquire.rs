@@ -80,10 +80,9 @@ async fn take_turn(
 
 impl AcquireRequest {
     /// Whether a call that does not wait for the lock has waited for the server as long as one
-    /// operation may take. Silence has taken that long by itself.
-    fn gives_up(&self, error: &RequestError, since: Instant, operation_timeout: Duration) -> bool {
-        let is_silence = matches!(error, RequestError::NotSent(_) | RequestError::Unanswered(_));
-        !self.wait && (is_silence || now() >= since + operation_timeout)
+    /// operation may take.
+    fn gives_up(&self, since: Instant, operation_timeout: Duration) -> bool {
+        !self.wait && now() >= since + operation_timeout
     }
 }
 
@@ -133,7 +132,7 @@ async fn reenter(
                 }
             },
             Err(error) => {
-                let gives_up = request.gives_up(&error, since, context.operation_timeout());
+                let gives_up = request.gives_up(since, context.operation_timeout());
                 entry.last_error.note(error)?;
                 if gives_up {
                     return Err(entry.last_error.unreachable());
@@ -248,7 +247,7 @@ impl<'a> Attempt<'a> {
                 Err(error) => {
                     // A script that failed half-way may have left anything behind.
                     self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);
-                    let gives_up = self.request.gives_up(&error, since, context.operation_timeout());
+                    let gives_up = self.request.gives_up(since, context.operation_timeout());
                     last_error.note(error)?;
                     if gives_up {
                         return Err(last_error.unreachable());

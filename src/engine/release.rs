@@ -119,9 +119,8 @@ impl Release {
                     self.finished = true;
                     return Err(self.failed(error));
                 }
-                // These have taken an operation time-out already.
-                let is_silence = matches!(error, RequestError::NotSent(_) | RequestError::Unanswered(_));
-                if limit.is_some_and(|limit| is_silence || now() >= limit) {
+                // A connection that broke has taken no time: the retry may still learn the outcome.
+                if limit.is_some_and(|limit| now() >= limit) {
                     return Err(self.failed(error));
                 }
                 backoff.pause().await;

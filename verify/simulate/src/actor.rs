@@ -282,7 +282,8 @@ impl Section<'_> {
             Err(UnlockError::Lost(Loss::Gone)) => {
                 world.state().checker.unlock_answered_gone(&key(self.lock), token, server_ms)
             }
-            Err(UnlockError::Unknown { .. }) => self.dropped = true,
+            // The background goes on with the release.
+            Err(UnlockError::Unknown { .. } | UnlockError::Refused { .. }) => self.dropped = true,
             Err(_) => {}
         }
     }
