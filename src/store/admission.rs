@@ -1,12 +1,13 @@
 //! When a request may be sent to a server: limits for how many are in flight, and a gate that closes
 //! while the server refuses.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
-use tokio::time::timeout_at;
+use tokio::time::{sleep_until, timeout_at};
 
 use super::backoff::Backoff;
 use super::clock::now;
@@ -27,12 +28,15 @@ pub enum Priority {
 /// never waits behind more than a few milliseconds of work (P8).
 const IN_FLIGHT: usize = 256;
 
+/// After that long the next request probes although the last probe is not over.
+const LONGEST_PROBE: Duration = Duration::from_secs(5);
+
 /// The limits and the gate of one server.
 #[derive(Debug)]
 pub struct Admission {
     /// Each priority has its own limit, so that any number of new acquires leaves room for renewals.
-    urgent: Semaphore,
-    normal: Semaphore,
+    urgent: Slots,
+    normal: Slots,
     /// Whether `gate` is closed, for the usual case without the mutex.
     refusing: AtomicBool,
     gate: Mutex<Option<Refusing>>,
@@ -49,7 +53,8 @@ struct Refusing {
     since: Instant,
     backoff: Backoff,
     next_probe: Instant,
-    probing: bool,
+    /// When the probe under way counts as given up: its future may never be polled again.
+    probing_until: Option<Instant>,
 }
 
 /// A request may be sent. Held until its reply is there.
@@ -58,15 +63,83 @@ pub struct Permit<'a> {
     admission: &'a Admission,
     /// This request is the probe.
     probes: bool,
-    _in_flight: SemaphorePermit<'a>,
+    _slot: Slot<'a>,
+}
+
+/// The limit of one priority.
+#[derive(Debug)]
+struct Slots {
+    free: Semaphore,
+    since: Instant,
+    /// When a slot was last taken or given back, in milliseconds after `since`.
+    moved: AtomicU64,
+}
+
+/// A place among the requests in flight.
+#[derive(Debug)]
+pub struct Slot<'a> {
+    slots: &'a Slots,
+    /// `None` for a request that goes beyond the limit.
+    _permit: Option<SemaphorePermit<'a>>,
+}
+
+impl Slots {
+    fn new() -> Self {
+        Self { free: Semaphore::new(IN_FLIGHT), since: now(), moved: AtomicU64::new(0) }
+    }
+
+    /// First come, first served. A request whose future is not polled keeps its slot although its reply
+    /// is there, and a task may hold many such futures while it waits for this one. So when no slot was
+    /// given back for `stuck_after`, one request at a time goes beyond the limit.
+    async fn take(&self, stuck_after: Duration) -> Slot<'_> {
+        if let Ok(permit) = self.free.try_acquire() {
+            return self.taken(Some(permit));
+        }
+        // Pinned, so that the place in line is kept from one look to the next.
+        let mut permit = pin!(self.free.acquire());
+        loop {
+            let stuck_at = self.since + Duration::from_millis(self.moved.load(Ordering::Relaxed)) + stuck_after;
+            tokio::select! {
+                biased;
+                // An error would mean that the semaphore is closed, which it never is.
+                permit = &mut permit => return self.taken(permit.ok()),
+                () = sleep_until(stuck_at.into()) => {
+                    if self.moved_before(stuck_after) {
+                        return self.taken(None);
+                    }
+                }
+            }
+        }
+    }
+
+    fn taken<'a>(&'a self, permit: Option<SemaphorePermit<'a>>) -> Slot<'a> {
+        Slot { slots: self, _permit: permit }
+    }
+
+    /// Whether no slot moved for that long. If so, it counts as a move: others wait again.
+    fn moved_before(&self, stuck_after: Duration) -> bool {
+        let (moved, now) = (self.moved.load(Ordering::Relaxed), self.elapsed_ms());
+        let is_stuck = u128::from(now.saturating_sub(moved)) >= stuck_after.as_millis();
+        is_stuck && self.moved.compare_exchange(moved, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(now().saturating_duration_since(self.since).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.slots.moved.store(self.slots.elapsed_ms(), Ordering::Relaxed);
+    }
 }
 
 impl Admission {
     /// Clients with different seeds do not probe in step.
     pub fn new(seed: u64) -> Self {
         Self {
-            urgent: Semaphore::new(IN_FLIGHT),
-            normal: Semaphore::new(IN_FLIGHT),
+            urgent: Slots::new(),
+            normal: Slots::new(),
             refusing: AtomicBool::new(false),
             gate: Mutex::new(None),
             changed: Notify::new(),
@@ -75,18 +148,18 @@ impl Admission {
     }
 
     /// Waits, first come, first served, until fewer requests are in flight.
-    pub async fn slot(&self, priority: Priority) -> Option<SemaphorePermit<'_>> {
-        let semaphore = match priority {
-            Priority::Urgent => &self.urgent,
-            Priority::Normal | Priority::Question => &self.normal,
-        };
-        // An error would mean that the semaphore is closed, which it never is.
-        semaphore.acquire().await.ok()
+    pub async fn slot(&self, priority: Priority, operation_timeout: Duration) -> Slot<'_> {
+        // Longer than any request whose future is polled keeps its slot.
+        let stuck_after = 2 * operation_timeout + Duration::from_secs(1);
+        match priority {
+            Priority::Urgent => self.urgent.take(stuck_after).await,
+            Priority::Normal | Priority::Question => self.normal.take(stuck_after).await,
+        }
     }
 
     /// Waits until the gate is open, or this request may probe. At the deadline it fails with what the
     /// server said last, and nothing was sent.
-    pub async fn pass<'a>(&'a self, slot: SemaphorePermit<'a>, deadline: Instant) -> Result<Permit<'a>, Refusal> {
+    pub async fn pass<'a>(&'a self, slot: Slot<'a>, deadline: Instant) -> Result<Permit<'a>, Refusal> {
         let mut probes = false;
         while self.refusing.load(Ordering::Acquire) {
             // Register before looking: a change between the look and the await is not missed.
@@ -105,23 +178,23 @@ impl Admission {
                 }
             }
         }
-        Ok(Permit { admission: self, probes, _in_flight: slot })
+        Ok(Permit { admission: self, probes, _slot: slot })
     }
 
     /// Passes also while the gate is closed.
-    pub fn pass_unchecked<'a>(&'a self, slot: SemaphorePermit<'a>) -> Permit<'a> {
-        Permit { admission: self, probes: false, _in_flight: slot }
+    pub fn pass_unchecked<'a>(&'a self, slot: Slot<'a>) -> Permit<'a> {
+        Permit { admission: self, probes: false, _slot: slot }
     }
 
     fn try_pass(&self) -> Pass {
         let mut gate = self.gate();
         let Some(refusing) = gate.as_mut() else { return Pass::Open };
-        if !refusing.probing && now() >= refusing.next_probe {
-            refusing.probing = true;
+        // A probe that is under way notifies when it is over.
+        let until = refusing.probing_until.unwrap_or(refusing.next_probe).max(refusing.next_probe);
+        if now() >= until {
+            refusing.probing_until = Some(now() + LONGEST_PROBE);
             return Pass::Probe;
         }
-        // A probe that is under way notifies when it is over.
-        let until = if refusing.probing { now() + Duration::from_secs(60) } else { refusing.next_probe };
         Pass::Wait { until, refusal: refusing.refusal.clone() }
     }
 
@@ -131,7 +204,7 @@ impl Admission {
         let refusing = gate.get_or_insert_with(|| {
             tracing::warn!(%refusal, "the server refuses requests; trying until it accepts them again");
             let backoff = Backoff::retry(self.seed);
-            Refusing { refusal: refusal.clone(), since: now(), backoff, next_probe: now(), probing: false }
+            Refusing { refusal: refusal.clone(), since: now(), backoff, next_probe: now(), probing_until: None }
         });
         refusing.refusal = refusal.clone();
         // Requests that were in flight when the gate closed are refused as well. They must not push the
@@ -188,7 +261,7 @@ impl Drop for Permit<'_> {
         }
         // Also when the probe had no answer or its caller gave up: the next request probes.
         if let Some(refusing) = self.admission.gate().as_mut() {
-            refusing.probing = false;
+            refusing.probing_until = None;
         }
         self.admission.changed.notify_waiters();
     }

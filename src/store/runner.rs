@@ -72,7 +72,7 @@ impl Runner {
     /// waiting, and no request that a caller has given up is ever sent.
     pub async fn admit(&self, lock_key: &str, priority: Priority) -> Result<Admitted<'_>, RequestError> {
         let admission = self.store.admission(lock_key);
-        let slot = admission.slot(priority).await.ok_or(RequestError::Closed)?;
+        let slot = admission.slot(priority, self.options.operation_timeout).await;
         let deadline = now() + self.options.operation_timeout;
         if !self.store.is_ready(lock_key, priority) {
             match timeout_at(deadline.into(), self.store.ready(lock_key, priority)).await {

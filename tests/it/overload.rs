@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use fairlock::LockClient;
+use fairlock::{LockClient, UnlockError};
+use futures::FutureExt;
 
 use crate::support::{Server, Timing, limit_to};
 
@@ -12,7 +13,11 @@ fn callers() -> usize {
 }
 
 async fn lock_and_unlock(client: &LockClient, name: usize) {
-    client.lock(format!("name {name}")).lock().await.unwrap().unlock().await.unwrap();
+    match client.lock(format!("name {name}")).lock().await.unwrap().unlock().await {
+        // On a machine so busy that an answer takes half a second, the background goes on with the release.
+        Ok(_) | Err(UnlockError::Unknown { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// Overload costs waiting, never a lock that is held, and never a caller's place.
@@ -88,6 +93,30 @@ async fn a_request_whose_caller_gave_up_is_never_sent() {
         let tokens = server.keys().await.len();
         // Those in flight may have run; the others were waiting for their turn.
         assert!(tokens < 1000, "{tokens} of 2000 names were locked");
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+/// Futures that were polled once and never again keep what they have. Another call must not wait for them.
+#[tokio::test]
+async fn calls_that_nobody_polls_do_not_stop_others() {
+    limit_to(Duration::from_secs(90), async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let mut waits: Vec<_> = (0..600)
+            .map(|name| {
+                let lock = client.lock(format!("name {name}"));
+                Box::pin(async move { lock.lock().await.map(drop) })
+            })
+            .collect();
+        for wait in &mut waits {
+            assert!(wait.now_or_never().is_none(), "its request is on its way");
+        }
+        let guard = client.lock("another").lock().await.unwrap();
+        guard.unlock().await.unwrap();
+        drop(waits);
+        client.close().await.unwrap();
         server.assert_clean().await;
     })
     .await;
