@@ -68,8 +68,12 @@ impl Engine {
         let served = holds.filter(move |hold| hold.end().is_none() && keys.contains(&hold.entry.keys.lock));
         served.map(|hold| {
             async move {
-                let _ =
-                    if hold.is_renewed() { watchdog::renew(&hold, None).await } else { watchdog::check(&hold).await };
+                let check = async {
+                    if hold.is_renewed() { watchdog::renew(&hold, None).await } else { watchdog::check(&hold).await }
+                };
+                // It may have to wait until it can be sent. A final unlock that goes first ends it: what
+                // is given back must not be renewed (P10).
+                let _ = hold.done.run_until_cancelled(check).await;
             }
             .boxed()
         })

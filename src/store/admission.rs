@@ -26,7 +26,7 @@ pub enum Priority {
 
 /// Requests in flight of each priority. Enough to keep a server busy, and few enough that a renewal
 /// never waits behind more than a few milliseconds of work (P8).
-const IN_FLIGHT: usize = 256;
+pub const IN_FLIGHT: usize = 256;
 
 /// After that long the next request probes although the last probe is not over.
 const LONGEST_PROBE: Duration = Duration::from_secs(5);
@@ -84,8 +84,8 @@ pub struct Slot<'a> {
 }
 
 impl Slots {
-    fn new() -> Self {
-        Self { free: Semaphore::new(IN_FLIGHT), since: now(), moved: AtomicU64::new(0) }
+    fn new(limit: usize) -> Self {
+        Self { free: Semaphore::new(limit), since: now(), moved: AtomicU64::new(0) }
     }
 
     /// First come, first served. A request whose future is not polled keeps its slot although its reply
@@ -135,11 +135,11 @@ impl Drop for Slot<'_> {
 }
 
 impl Admission {
-    /// Clients with different seeds do not probe in step.
-    pub fn new(seed: u64) -> Self {
+    /// `limit`: of each priority. Clients with different seeds do not probe in step.
+    pub fn new(limit: usize, seed: u64) -> Self {
         Self {
-            urgent: Slots::new(),
-            normal: Slots::new(),
+            urgent: Slots::new(limit),
+            normal: Slots::new(limit),
             refusing: AtomicBool::new(false),
             gate: Mutex::new(None),
             changed: Notify::new(),

@@ -18,7 +18,7 @@ use redis::{ErrorKind, RedisError, Value};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::admission::Admission;
+use super::admission::{Admission, IN_FLIGHT};
 use super::backoff::Backoff;
 use super::call::{Call, arg, key};
 use super::clock::{ServerClock, now};
@@ -88,7 +88,7 @@ impl Node {
             link: Link::new(),
             heard: Mutex::new(now()),
             suspected: Notify::new(),
-            admission: Admission::new(uuid::Uuid::new_v4().as_u64_pair().0),
+            admission: Admission::new(IN_FLIGHT, uuid::Uuid::new_v4().as_u64_pair().0),
             clock: ServerClock::new(),
         });
         let first = shared.establish().await?;

@@ -5,6 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::store::admission::IN_FLIGHT;
+
 /// A background task of a client.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -102,6 +104,13 @@ pub trait Faults: Send + Sync + 'static {
         None
     }
 
+    /// How many requests of a priority a client may have in flight. With few, calls wait for each other
+    /// as they do under overload.
+    fn in_flight(&self, client: &str) -> usize {
+        let _ = client;
+        IN_FLIGHT
+    }
+
     /// After how many commands the server refuses one inside the script that is about to run. What the
     /// script did before stays done.
     fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {
@@ -149,6 +158,10 @@ impl<F: Faults> Faults for Arc<F> {
 
     fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
         (**self).refuse(client, script)
+    }
+
+    fn in_flight(&self, client: &str) -> usize {
+        (**self).in_flight(client)
     }
 
     fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {

@@ -297,6 +297,10 @@ impl EmbeddedServer {
         self.shared.faults.request(&request.client, request.script.name)
     }
 
+    pub(crate) fn in_flight(&self, client: &str) -> usize {
+        self.shared.faults.in_flight(client)
+    }
+
     pub(crate) fn wrap_task(&self, client: &str, task: Task) -> Task {
         self.shared.faults.spawn(client, task)
     }

@@ -50,8 +50,8 @@ impl EmbeddedStore {
             channel,
             operation_timeout: options.operation_timeout,
             link: Link::new(),
-            // Known, so that a simulated run can be repeated.
-            admission: Admission::new(0),
+            // With a known seed, so that a simulated run can be repeated.
+            admission: Admission::new(server.in_flight(client), 0),
             clock: ServerClock::new(),
         });
         shared.link.enter(State::Ready(first.clone()));

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 use run::{Outcome, run};
 
 /// The kinds of faults. A soak in which one of them never happened proves too little.
-const FAULTS: [&str; 20] = [
+const FAULTS: [&str; 21] = [
     "cancellations",
     "deaths",
     "disconnects",
@@ -48,6 +48,7 @@ const FAULTS: [&str; 20] = [
     "server_restarts_without_data",
     "flushes",
     "half_open_deaths",
+    "overloaded_clients",
 ];
 const THREADS: usize = 2;
 /// How many of the last events are shown after a failure.

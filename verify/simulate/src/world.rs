@@ -358,6 +358,11 @@ impl Faults for World {
         Some(all[which])
     }
 
+    fn in_flight(&self, _client: &str) -> usize {
+        let mut state = self.state();
+        if state.happens(0.2, "overloaded_clients") { 1 + state.rng.usize(..3) } else { 256 }
+    }
+
     fn refuse_inside(&self, _client: &str, _script: &str) -> Option<u32> {
         let mut state = self.state();
         let refused = state.rates.refused / 3.0;
