@@ -104,7 +104,7 @@ impl<F: Future> Future for Scope<F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         // Asked at each poll: the future may be handed to another task between two of them.
         let polled = Polled { owner: self.owner, task: task::try_id() };
-        // By a drop, so that it also happens after a panic. Otherwise what this thread polls next would
+        // By a drop, so that it also happens after a panic. Otherwise what is polled here next would
         // be taken for a part of this scope.
         let _restore = Restore { outer: CURRENT.replace(Some(polled)) };
         self.future.as_mut().poll(context)

@@ -208,7 +208,7 @@ impl Release {
             }
             Err(error) => {
                 // In doubt it has run. `settle` takes a lock that is not there for our own doing only
-                // if an earlier copy may have freed it; after a first copy that would be a loss (M2).
+                // if an earlier copy may have freed it; after a first copy that would be a loss.
                 let ran = match &error {
                     RequestError::Refused(refusal) => refusal.in_script,
                     RequestError::NotSent(_) => false,
