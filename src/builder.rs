@@ -377,6 +377,8 @@ impl Place {
     async fn connect(self, server: ConnectOptions) -> Result<LockClient, ConnectError> {
         let Self { options, runtime, elsewhere } = self;
         let id = Uuid::new_v4().simple().to_string();
+        // Sockets and timers belong to the runtime in which they are made. So the connection has to be
+        // made there, not where this future is polled.
         let node = if elsewhere {
             let (options, id) = (options.clone(), id.clone());
             let connecting = runtime.spawn(async move { Node::connect(server, &options, &id).await });

@@ -306,6 +306,8 @@ impl LockGuard {
     }
 
     fn end(&mut self) -> Release {
+        // Before the count. The guard itself is still dropped after this, and must not count twice
+        // (P4).
         self.ended = true;
         self.held.hold.drop_guard(self.watched);
         Release::new(self.held.hold.clone())
@@ -426,6 +428,7 @@ impl Held {
     /// # Cancel safety
     /// Safe to drop and call again.
     pub async fn ended(&self) -> Ended {
+        // A fixed lease has no watchdog that would end this wait at the deadline (P8).
         self.hold.watch_deadline();
         loop {
             if let Some(ended) = self.hold.ended() {

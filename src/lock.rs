@@ -157,6 +157,7 @@ impl FairLock {
     /// # Cancel safety
     /// As for `lock`.
     pub async fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard, LockError> {
+        // A time-out that is too long to be added is as good as none.
         let limit = now().checked_add(timeout);
         let guard = self.run(true, limit).await?;
         guard.ok_or(LockError::Timeout)
@@ -360,6 +361,7 @@ impl FairLock {
     fn request(&self, wait: bool, scoped: bool) -> Result<AcquireRequest, LockError> {
         let options = self.engine.context.options();
         let lease = self.fixed_lease.unwrap_or(options.lease);
+        // Here and not in `with_lease`, which has no error to return.
         options.check_lease("the lease of with_lease", lease).map_err(LockError::Lease)?;
         Ok(AcquireRequest { lease, watched: self.fixed_lease.is_none(), wait, scoped })
     }
@@ -379,9 +381,13 @@ impl FairLock {
         // Pinned here: passed on by value, it would be in this future twice.
         let acquiring = pin!(acquire(&self.engine, &entry, request));
         let hold = tokio::select! {
+            // In this order. `close` has withdrawn the wait, so its future may have nothing left to
+            // wait for.
             biased;
             () = context.closing.cancelled() => Err(LockError::Closed),
             () = context.gone.cancelled() => Err(LockError::RuntimeGone),
+            // Out of time. While the server is silent that does not mean that others hold the lock
+            // (decision 42).
             outcome = within(limit, acquiring) => outcome.unwrap_or_else(|| {
                 Err(entry.last_error.get().map_or(LockError::Timeout, LockError::Unreachable))
             }),
@@ -411,6 +417,8 @@ async fn within<F: Future>(limit: Option<Instant>, future: F) -> Option<F::Outpu
 /// up as well.
 async fn until<F: Future>(limit: Instant, future: F) -> Option<F::Output> {
     tokio::select! {
+        // The time first. Calls that give up together pass their slots on to each other, and none of
+        // them may send a request any longer (decision 39).
         biased;
         () = sleep_until(limit.into()) => None,
         output = future => Some(output),

@@ -102,7 +102,10 @@ impl<F: Future> Future for Scope<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        // Asked at each poll: the future may be handed to another task between two of them.
         let polled = Polled { owner: self.owner, task: task::try_id() };
+        // By a drop, so that it also happens after a panic. Otherwise what is polled here next would
+        // be taken for a part of this scope.
         let _restore = Restore { outer: CURRENT.replace(Some(polled)) };
         self.future.as_mut().poll(context)
     }

@@ -38,11 +38,15 @@ pub async fn acquire(
     request: AcquireRequest,
 ) -> Result<Option<Arc<Hold>>, LockError> {
     loop {
+        // We need to look at this _before_ we ask for the turn, which that call keeps for as long as it
+        // waits. Otherwise `try_lock` would first wait for a whole operation time-out.
         if !request.wait && entry.is_queueing() {
             // Another branch of this owner waits in the queue, so the lock is not free.
             return Ok(None);
         }
         let Some(turn) = take_turn(engine, entry, request).await? else { return Ok(None) };
+        // A lost hold with guards counts too. Otherwise a nested call would begin a new hold, and the
+        // outer section would not know that it has lost its own.
         let Some(hold) = entry.hold().filter(|hold| hold.live() > 0 || hold.end().is_none()) else {
             return first_hold(engine, entry, request, turn).await;
         };
@@ -56,6 +60,8 @@ pub async fn acquire(
         }
         // The last guard is gone, but its release was not sent yet. Re-entering now would keep the
         // lock from those who wait, so the release goes first (P3).
+        // Its outcome does not matter here. Without an answer it keeps the turn and goes on in the
+        // background, and the next round waits for it.
         let _ = Box::pin(Release::with_turn(hold, turn).run()).await;
     }
 }
@@ -72,6 +78,8 @@ async fn take_turn(
     if request.wait {
         return turn.await.map(Some).map_err(|_| LockError::Closed);
     }
+    // The turn may belong to a release, after which the lock is free. So `try_lock` waits for it too,
+    // as long as one request may take.
     match Box::pin(timeout(engine.context.operation_timeout(), turn)).await {
         Ok(turn) => turn.map(Some).map_err(|_| LockError::Closed),
         Err(_) => entry.last_error.get().map_or(Ok(None), |cause| Err(LockError::Unreachable(cause))),
@@ -106,6 +114,8 @@ async fn reenter(
     };
     // Given up half-way, the server may count one hold too many. Dropping this corrects it (P4).
     let undo = Release::with_turn(hold.clone(), turn);
+    // The local deadline ends this loop as well. With a silent server the caller must still hear of the
+    // loss (P8).
     while hold.expire_if_due().is_none() {
         // Before the await that may be the last one.
         hold.set_unsettled();
@@ -118,6 +128,8 @@ async fn reenter(
             Ok(answer) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
                     hold.extend(answer.sent, lease::deadline_told(answer.sent, lease_left, acquire.lease));
+                    // The hold may have been lost while this answer was on its way. Then the leave sent
+                    // by the loss has a later seq, and takes this level back as well (R11).
                     if hold.expire_if_due().is_some() || !hold.enter(holds, request.lease, request.watched) {
                         break;
                     }
@@ -126,6 +138,8 @@ async fn reenter(
                 }
                 // Our estimate of the server's clock was off; this answer has corrected it.
                 Acquired::Late => {}
+                // The server does not have this hold under our token, or gives an answer that a nested
+                // request cannot get. In doubt it must not be relied on (P1).
                 _ => {
                     hold.lose(Loss::Gone);
                     break;
@@ -151,6 +165,8 @@ async fn first_hold(
     request: AcquireRequest,
     _turn: OwnedSemaphorePermit,
 ) -> Result<Option<Arc<Hold>>, LockError> {
+    // We must keep the turn until this returns. Otherwise two branches of one owner could both ask for
+    // a first hold, and the second one would end the hold of the first (decision 3).
     let mut backoff = engine.context.backoff();
     loop {
         let mut attempt = Attempt::new(engine, entry, request);
@@ -219,6 +235,8 @@ impl<'a> Attempt<'a> {
             return Err(LockError::Closed);
         }
         loop {
+            // Before the await: the caller's limit may end the wait in it. Then the caller must be told
+            // that the server is silent, not that others hold the lock (decision 42).
             last_error.request_sent();
             match acquire.run(&self.engine.context.runner, &mut self.copies_until).await {
                 Ok(answer) => {
@@ -271,6 +289,8 @@ impl<'a> Attempt<'a> {
                     return Ok(self.hold(token, deadline, None));
                 }
                 WaitOutcome::Confirm { token } => {
+                    // Without a hold we wait on. The place in the queue may still be ours, and the next
+                    // poll tells (P9).
                     if let Some(hold) = Box::pin(self.confirm(token)).await {
                         return Ok(Some(hold));
                     }
@@ -288,6 +308,8 @@ impl<'a> Attempt<'a> {
             owner: &self.entry.owner_id,
             token,
             lease: self.request.lease,
+            // A grant may last longer than the wanted lease. This lets the server set the shorter one,
+            // unless it has served a later request since (decision 16).
             only: Some(self.seq),
         };
         match renew.run(&self.engine.context.runner).await {
@@ -298,6 +320,7 @@ impl<'a> Attempt<'a> {
             }
             Err(error) => tracing::debug!(%error, "a grant could not be confirmed; polling"),
         }
+        // A poll asks the same question, and the poller repeats it until there is an answer.
         self.engine.poller.hurry(&self.waiter);
         None
     }
@@ -315,6 +338,8 @@ impl<'a> Attempt<'a> {
             self.must_leave = true;
             return None;
         }
+        // From here on the hold gives back what the server has. Otherwise dropping this attempt would
+        // leave with its seq, and end the hold that it has just begun.
         self.must_leave = false;
         let new = NewHold {
             token,
@@ -362,6 +387,8 @@ impl Attempt<'_> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
+        // An answer like "busy" leaves nothing behind. A request without an answer may still be served,
+        // so it needs a leave although the server may know nothing of it (P5).
         if self.must_leave || self.copies_until > 0 {
             // Before the deregistration, which may end the poller: `close` waits only while there is
             // a task.

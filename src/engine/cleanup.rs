@@ -28,6 +28,7 @@ pub struct LeaveRequest {
 /// R9: leaves in the background, until the server has answered, or until everything that could be
 /// left behind has expired.
 pub fn leave(context: &Arc<Context>, request: LeaveRequest) {
+    // From now on, and not from when the task first runs: what is left behind expires from now on.
     let limit = context.forgotten_at(request.lease);
     let task = leave_until(context.clone(), request, limit);
     context.spawn(task);
@@ -50,6 +51,7 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
                 }
                 return;
             }
+            // Nothing can be sent any longer. The ticket or the lease has to expire.
             Err(RequestError::Closed | RequestError::RuntimeGone) => return,
             Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {
                 tracing::warn!(name = %request.keys.name, %refusal, "could not leave the queue; the ticket expires");
@@ -67,6 +69,8 @@ pub fn clear_dead_tickets(context: &Arc<Context>, keys: &Arc<Keys>) {
     let (task_context, keys) = (context.clone(), keys.clone());
     context.spawn(async move {
         let poll = Poll { keys: &keys, tickets: &[] };
+        // An error ends this. Clients that wait for the lock go on with their own polls, and without
+        // them the keys of the queue expire (P10).
         while let Ok(answer) = poll.run(&task_context.runner).await {
             if !answer.body.more {
                 break;

@@ -14,6 +14,7 @@ use super::release;
 /// Closes the client and waits for what the server has to be told. Returns how much of it had no answer.
 pub async fn close(engine: &Engine) -> usize {
     let context = &engine.context;
+    // Before anything is lost. If the runtime is gone, none of these gets an answer.
     let at_first = unfinished(engine);
     // First refuse new calls, then look for waits, then for holds: a call that acquires in between is
     // found as the one or as the other.
@@ -22,13 +23,17 @@ pub async fn close(engine: &Engine) -> usize {
     for hold in engine.holds.owners.holds() {
         hold.lose(Loss::Closed);
     }
+    // Only on a closed tracker does `wait` ever end. Tasks can still be spawned on it.
     context.tasks.close();
     let drained = tokio::select! {
         biased;
         () = context.gone.cancelled() => false,
         drained = timeout(3 * context.operation_timeout(), drain(engine)) => drained.is_ok(),
     };
+    // After the drain. Otherwise leaves and releases could not be sent, and others would wait for their
+    // leases.
     context.runner.close();
+    // Not the sum: an open hold and the task that releases it would count twice.
     let left = if context.gone.is_cancelled() { at_first } else { unfinished(engine).max(context.tasks.len()) };
     // What still stands in the hands of callers hears no more answers.
     engine.holds.owners.holds().iter().for_each(|hold| hold.forget());
@@ -57,6 +62,8 @@ async fn drain(engine: &Engine) {
     // The callers first, so that an unlock that is being driven has its answer by itself.
     tokio::task::yield_now().await;
     context.tasks.wait().await;
+    // The background has finished its own releases by now. What is left belongs to callers that stand
+    // still, and they may have the turn.
     for hold in engine.holds.owners.holds() {
         if hold.live() == 0 && hold.end().is_none() {
             context.spawn(release::take_over(hold));

@@ -60,6 +60,8 @@ impl Context {
 
     /// Strictly growing: greater than every seq that the server has seen from this client (R1).
     pub fn next_seq(&self) -> u64 {
+        // Relaxed is enough. Where the order of two numbers matters, a turn or a lock stands between
+        // them.
         self.seq.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -83,6 +85,7 @@ impl Context {
     /// Works inside the runtime, outside of it, and after it is gone, when the future is dropped.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         match &self.spawn_hook {
+            // Not `tokio::spawn`: a guard may be dropped in a thread without a runtime.
             None => self.tasks.spawn_on(task, &self.runtime),
             Some(hook) => self.tasks.spawn_on(hook(task.boxed()), &self.runtime),
         };
@@ -91,6 +94,8 @@ impl Context {
     /// When nothing that was sent until now can have an effect on the server: its tickets and leases
     /// are over.
     pub fn forgotten_at(&self, lease: Duration) -> Instant {
+        // A request on its way may be served late and begin its lease only then (R2). So the time-outs
+        // come on top.
         now() + lease.max(self.options().waiter_ttl) + 2 * self.operation_timeout()
     }
 }

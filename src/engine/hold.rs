@@ -100,8 +100,11 @@ struct State {
     live: u32,
     /// Holds that the server counts; `None` while a request about it has no answer.
     on_server: Option<u32>,
+    // By the local clock, less the drift (R5). It never moves back.
     deadline: Instant,
+    // `None` until the server has set the lease that we want: see `NewHold`.
     renewed: Option<Instant>,
+    // The longest that a guard has asked for. It does not get shorter when that guard ends.
     lease: Duration,
     /// Guards among the living that asked for renewal.
     watched: u32,
@@ -113,7 +116,9 @@ struct State {
     taken_over: bool,
     /// Where the hold is in the watchdog's schedule.
     due: Option<Instant>,
+    // Of the acquire. The request that ends the hold takes it along, for the tombstone (R3).
     copies_until: i64,
+    // Set once. The holder may have acted on it, so a later reason does not replace it.
     end: Option<End>,
 }
 
@@ -154,7 +159,11 @@ impl Hold {
                 end: None,
             }),
         });
+        // Before `begin` returns: revocations and `close` look in the table, and the caller then asks
+        // its waiter what came earlier.
         entry.set_hold(&hold);
+        // A fixed lease that began by a trusted push has only the grant's time so far. It is renewed
+        // once, to get the lease that was asked for.
         if new.watched || new.renewed.is_none() {
             hold.schedule_renewal();
         }
@@ -241,12 +250,14 @@ impl Hold {
     pub fn enter(self: &Arc<Self>, on_server: u32, lease: Duration, watched: bool) -> bool {
         let begin_watching = {
             let mut state = self.state();
+            // Under the same lock as the count. A loss after this finds the new guard and tells it.
             if state.end.is_some() || state.forgotten {
                 return false;
             }
             state.live += 1;
             state.on_server = Some(on_server);
             state.lease = state.lease.max(lease);
+            // Until now the lease was fixed, and nothing may be on the schedule for it.
             let begin_watching = watched && state.watched == 0;
             state.watched += u32::from(watched);
             begin_watching
@@ -280,6 +291,7 @@ impl Hold {
         let due = self.next_renewal();
         let before = {
             let mut state = self.state();
+            // The final unlock may have overtaken the renewal that leads here.
             if state.end.is_some() || self.done.is_cancelled() {
                 return;
             }
@@ -296,6 +308,8 @@ impl Hold {
             || lease::first_renewal(self.began, self.deadline()),
             |renewed| lease::next_renewal(renewed, self.lease()),
         );
+        // At `max_hold` the watchdog has to come once more. It renews nothing then, but it reports the
+        // loss at the deadline (W1).
         due.min(self.renewed_until().unwrap_or(due))
     }
 
@@ -312,6 +326,8 @@ impl Hold {
     pub fn drop_guard(self: &Arc<Self>, watched: bool) {
         let is_fixed_now = {
             let mut state = self.state();
+            // Both counts under one lock. Otherwise a hold could look watched without a guard that
+            // asked for it.
             state.live -= 1;
             state.watched -= u32::from(watched);
             watched && state.watched == 0 && state.live > 0
@@ -343,6 +359,7 @@ impl Hold {
 
     /// The server has freed it on our request.
     pub fn freed(&self) {
+        // A loss that was told stays a loss.
         self.state().end.get_or_insert(End::Freed);
         self.stop_renewing();
         self.over.cancel();
@@ -352,6 +369,7 @@ impl Hold {
     pub fn forget(&self) {
         {
             let mut state = self.state();
+            // With a guard alive the hold can still be lost, and its holder must be told which it is.
             if state.end.is_some() || state.live > 0 {
                 return;
             }
@@ -394,6 +412,8 @@ impl Hold {
                 lease: state.lease,
             }
         };
+        // Not inside the block above, since this takes the lock on the state again. The holder is told
+        // before anything is sent: it has to hear of the loss without any network (P8).
         self.stop_renewing();
         self.over.cancel();
         tracing::warn!(name = %self.entry.keys.name, token = self.token, %loss, "lost a lock");
@@ -404,6 +424,8 @@ impl Hold {
     pub fn watch_deadline(self: &Arc<Self>) {
         let is_timed = {
             let mut state = self.state();
+            // One task is enough for all views that wait. If the watched guards end before the others,
+            // `drop_guard` comes here again.
             state.watched > 0 || std::mem::replace(&mut state.timed, true)
         };
         if !is_timed {

@@ -43,6 +43,7 @@ impl LastError {
             }
             RequestError::Refused(refusal) => self.set(Some(Arc::new(refusal))),
             RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.set(Some(cause)),
+            // These end every call, so there is nothing to keep for the next one.
             RequestError::Closed => return Err(LockError::Closed),
             RequestError::RuntimeGone => return Err(LockError::RuntimeGone),
             RequestError::Name(error) => return Err(LockError::Name(error)),
@@ -57,6 +58,8 @@ impl LastError {
 
     pub fn get(&self) -> Option<Cause> {
         let cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // A first request that hangs has no cause yet. It must not look like a lock that others hold
+        // (A5).
         cause.or_else(|| self.unanswered.load(Ordering::Relaxed).then(|| Arc::new(NoAnswerYet) as Cause))
     }
 }

@@ -57,6 +57,7 @@ impl Engine {
         watchdog::start(&holds);
         let engine = Arc::new(Self { context, holds, poller });
         let listener: Arc<dyn Listener> = engine.clone();
+        // Weak: the engine owns the store, which must not keep it alive in turn.
         engine.context.runner.listen(Arc::downgrade(&listener));
         engine
     }
@@ -114,6 +115,8 @@ impl Listener for Engine {
     fn flushed(self: Arc<Self>, keys: ServedKeys) {
         let engine = self.clone();
         self.context.spawn(async move {
+            // Only holds: a holder would rely on what is gone until its next renewal (P8). A waiter
+            // finds out by its next poll, and asks anew (P9).
             let all: Vec<_> = engine.hold_checks(keys).collect();
             stream::iter(all).for_each_concurrent(CHECKED_TOGETHER, |check| check).await;
         });

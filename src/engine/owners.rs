@@ -52,6 +52,8 @@ impl<H> OwnerTable<H> {
     pub fn entry(self: &Arc<Self>, keys: &Arc<Keys>, owner: Owner, client: &str) -> Arc<OwnerEntry<H>> {
         let mut entries = lock(&self.entries);
         let key: EntryKey = (keys.lock.clone(), owner.number());
+        // An entry that is just being dropped cannot be upgraded. A new one takes its place, and the
+        // `Drop` of the old one lets it stay.
         if let Some(entry) = entries.get(&key).and_then(Weak::upgrade) {
             return entry;
         }
@@ -87,6 +89,7 @@ impl<H> OwnerTable<H> {
 
     /// All holds of this client.
     pub fn holds(&self) -> Vec<Arc<H>> {
+        // Collected first, for the same reason as in `holds_at`.
         let entries: Vec<_> = lock(&self.entries).values().filter_map(Weak::upgrade).collect();
         entries.iter().filter_map(|entry| entry.hold()).collect()
     }

@@ -51,7 +51,9 @@ impl Poller {
         let now = now();
         let regular = now + self.context().options().poll_interval;
         let due = match lease_left {
+            // The lock may be free behind dead tickets, and a poll clears more of them (P6).
             _ if more => now,
+            // Which client is first in line is not known yet, so this one counts as one of the others.
             Some(left) => regular.min(now + left + AFTER_LEASE + HEAD_START),
             None => regular,
         };
@@ -80,6 +82,8 @@ impl Poller {
     /// Asks for all tickets of one name, oldest first.
     pub async fn poll(&self, keys: &Keys) {
         let mut next = now() + self.context().options().poll_interval;
+        // Before the first request. A call of `hurry` while one is under way can then bring the next
+        // poll nearer, and is not undone at the end.
         let waiters = self.waiters.begin_poll(&keys.lock, next);
         self_wait::warn(&self.holds, keys, &waiters);
         for together in waiters.chunks(TICKETS_IN_A_POLL) {
@@ -92,10 +96,12 @@ impl Poller {
                 }
                 Err(error) => {
                     together.iter().for_each(|waiter| waiter.failed(error.clone()));
+                    // A ticket that is not polled for dies (R8), so a regular pause would be too long.
                     next = next.min(now() + POLL_RETRY);
                 }
             }
         }
+        // Not simply set: an earlier poll may have been asked for since.
         self.waiters.poll_by(&keys.lock, next);
     }
 
@@ -122,6 +128,8 @@ fn tell(waiters: &[Arc<Waiter>], answer: &Answer<Polled>) {
                 waiter.set_outcome(WaitOutcome::Granted { token, sent: answer.sent, lease_left });
             }
             Some(TicketStatus::Unknown) => waiter.set_outcome(WaitOutcome::NoPlace),
+            // Those that are still queued are not in the answer (decision 21). For them it moves the
+            // trust in a push on (R7).
             None => waiter.set_queued(Queued { asked: answer.sent, floor: polled.floor }),
         }
     }

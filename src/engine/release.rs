@@ -67,6 +67,8 @@ impl Release {
     pub async fn run(mut self) -> Result<Unlocked, UnlockError> {
         let gone = self.hold.context().gone.clone();
         let outcome = tokio::select! {
+            // In this order, so that an outcome that is known already is not lost to the end of the
+            // runtime.
             biased;
             outcome = self.run_in_time() => Some(outcome),
             () = gone.cancelled() => None,
@@ -75,7 +77,11 @@ impl Release {
     }
 
     async fn run_in_time(&mut self) -> Result<Unlocked, UnlockError> {
+        // This bounds the wait for the turn and the retries. A request on its way is not cut off by it,
+        // since it has a time-out of its own.
         let limit = now() + self.hold.context().operation_timeout();
+        // The deadline is not looked at here. After the last guard only the server knows whether the
+        // lock was freed in time (decision 11).
         if let Some(End::Lost(loss)) = self.hold.end() {
             self.finished = true;
             return Err(UnlockError::Lost(loss));
@@ -84,6 +90,7 @@ impl Release {
         if timeout_at(limit.into(), self.take_turn()).await.is_err() {
             let silent = || Arc::new(NoAnswer(self.hold.context().operation_timeout())) as Cause;
             let cause = self.hold.entry.last_error.get().unwrap_or_else(silent);
+            // Not finished: dropped here, it goes on in the background.
             return Err(UnlockError::Unknown { until: self.forgotten_at(), cause });
         }
         self.finish(Some(limit)).await
@@ -105,6 +112,8 @@ impl Release {
     async fn finish(&mut self, limit: Option<Instant>) -> Result<Unlocked, UnlockError> {
         let mut backoff = self.hold.context().backoff();
         loop {
+            // We look again after each answer. A guard that was dropped in between needs one more
+            // request.
             if let Some(outcome) = self.outcome() {
                 self.finished = true;
                 self.turn = None;
@@ -170,6 +179,7 @@ impl Release {
     /// Sends one request and applies its answer to the hold.
     async fn send(&mut self) -> Result<(), RequestError> {
         let hold = self.hold.clone();
+        // Read once. A guard may be dropped meanwhile, and what is sent must be what is noted.
         let sent = self.next(hold.live());
         if sent.holds == 0 {
             // Before the request: a renewal after it would find the lock gone and report a loss.
@@ -197,6 +207,8 @@ impl Release {
                 Ok(())
             }
             Err(error) => {
+                // In doubt it has run. `settle` takes a lock that is not there for our own doing only
+                // if an earlier copy may have freed it; after a first copy that would be a loss.
                 let ran = match &error {
                     RequestError::Refused(refusal) => refusal.in_script,
                     RequestError::NotSent(_) => false,
@@ -217,13 +229,19 @@ impl Release {
     fn next(&self, live: u32) -> Sent {
         match self.sent {
             Some(sent) if sent.holds == live => sent,
+            // A new count needs a new seq. A late copy of the earlier request is then refused, and
+            // cannot set the old count again (R1).
             _ => Sent { seq: self.hold.context().next_seq(), holds: live, again: false },
         }
     }
 
     fn settle(&self, sent: Sent, answer: &Released) {
         let hold = &self.hold;
+        // `take_over` sends beside the caller. Each of the two may find that the other one has freed
+        // the lock.
         let again = sent.again || hold.is_taken_over();
+        // The script stopped at its bound, perhaps before it came to a live waiter. Otherwise the lock
+        // would stay free until one of the waiters polls (P6).
         if let Released::Freed { more: true, .. } | Released::Gone { more: true } = answer {
             cleanup::clear_dead_tickets(hold.context(), &hold.entry.keys);
         }
@@ -248,6 +266,8 @@ impl Drop for Release {
         if self.hold.end().is_some() {
             return;
         }
+        // The turn goes along. If it was free, a nested call could begin with a count that this release
+        // is about to change (P4). `sent` goes along too: a retry repeats its seq (R1).
         let (hold, turn, sent) = (self.hold.clone(), self.turn.take(), self.sent);
         let limit = self.forgotten_at();
         let context = hold.context().clone();
@@ -277,6 +297,8 @@ struct InBackground(Release);
 impl Drop for InBackground {
     fn drop(&mut self) {
         // Those who watch the hold must not wait for an answer that cannot come.
+        // We need to mark it _before_ the field is dropped, which comes next. Otherwise that drop would
+        // spawn this task again.
         if !std::mem::replace(&mut self.0.finished, true) {
             self.0.hold.forget();
         }

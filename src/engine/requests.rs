@@ -16,6 +16,7 @@ pub async fn force_unlock(context: &Arc<Context>, keys: &Arc<Keys>) -> Result<bo
     }
     let mut backoff = context.backoff();
     loop {
+        // An error ends this. A second run could end the hold of the next owner (decision 6).
         let answer = (ForceUnlock { keys }).run(&context.runner).await?;
         let (held, more) = match answer.body {
             ForceUnlocked::Freed { more } => (true, more),

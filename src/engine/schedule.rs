@@ -48,6 +48,7 @@ impl<T> Schedule<T> {
     /// Removes and returns what is due, and says when the next item is.
     pub fn take_due(&self) -> (Vec<Arc<T>>, Option<Instant>) {
         let mut state = self.state();
+        // Up to this instant, with any id. The key is the first one after it.
         let later = state.due.split_off(&(now() + Duration::from_nanos(1), 0));
         let due = std::mem::replace(&mut state.due, later);
         state.planned = state.due.first_key_value().map(|((next, _), _)| *next);

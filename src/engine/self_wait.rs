@@ -29,6 +29,8 @@ pub fn warn(holds: &Holds, keys: &Keys, waiters: &[Arc<Waiter>]) {
             continue;
         }
         let mut patient = waiters.iter().filter(|waiter| has_waited_long(waiter, &hold));
+        // In a scope the holder would have re-entered, so only a call from outside of it can be stuck.
+        // Without a scope it is the same task that is.
         if hold.scoped {
             if patient.any(|waiter| !waiter.scoped && waiter.caller != hold.holder) {
                 hold.set_warned();

@@ -108,6 +108,8 @@ impl Waiter {
     #[must_use]
     pub fn begin_hold(&self) -> bool {
         let mut state = self.state();
+        // Under the lock that `withdraw` takes as well. So either the hold begins or `close` leaves,
+        // never both: that leave would end the hold.
         state.has_hold = state.withdrawn.is_none();
         state.has_hold
     }
@@ -132,9 +134,12 @@ impl Waiter {
 
     fn take_outcome(&self) -> Option<WaitOutcome> {
         let mut state = self.state();
+        // What the server has answered goes before a push, which is only a hint (P9).
         if let Some(outcome) = state.outcome.take() {
             return Some(outcome);
         }
+        // In this order. A grant may come before the reply "queued", and must stay here until that
+        // reply is there to judge it by (R7).
         let queued = state.queued?;
         let grant = state.pushed.take()?;
         if let Some(until) = queued.trust(grant, now()) {
@@ -201,6 +206,8 @@ pub struct Waiters {
     /// Changed under the lock of `waiters`: the client is closing, and no more may begin.
     closed: AtomicBool,
     /// Those with a place in the queue, by lock key. A name is here exactly while its poller runs.
+    // A map of its own. A push must find an attempt that has no place yet, and a poll asks only for
+    // those that have one. The two locks are never held together.
     queues: Mutex<BTreeMap<Arc<str>, Queue>>,
 }
 
@@ -237,6 +244,7 @@ impl Waiters {
         });
         let mut waiters = lock(&self.waiters);
         waiters.insert(seq, waiter.clone());
+        // `close` sets this under the same lock. So it either collects this waiter or is seen here.
         if self.closed.load(Ordering::Relaxed) {
             // It never sends anything, so there is nothing to leave.
             waiter.withdraw(0);
@@ -256,6 +264,8 @@ impl Waiters {
         let withdrawn = all.into_iter().filter(|waiter| waiter.withdraw(copies_until(&waiter.keys.lock))).collect();
         // After they were marked: `enqueue` looks at the mark under this lock.
         for queue in lock(&self.queues).values_mut() {
+            // The queue is only emptied. Its poller removes it, so that no second poller starts beside
+            // the first.
             queue.waiters.clear();
             queue.sooner.notify_one();
         }
@@ -266,6 +276,8 @@ impl Waiters {
         lock(&self.waiters).remove(&waiter.seq);
         if let Some(queue) = lock(&self.queues).get_mut(&waiter.keys.lock) {
             queue.waiters.remove(&waiter.seq);
+            // The poller removes the queue. Otherwise the next waiter would start a second one beside
+            // it.
             if queue.waiters.is_empty() {
                 queue.sooner.notify_one();
             }
@@ -277,6 +289,8 @@ impl Waiters {
     #[must_use]
     pub fn enqueue(&self, waiter: &Arc<Waiter>, due: Instant) -> bool {
         let mut queues = lock(&self.queues);
+        // Under the lock that `close` takes after it has marked the waiters. Otherwise this one could
+        // be put back into a queue that was just emptied, and `close` would wait for its poller.
         if waiter.is_withdrawn() {
             return false;
         }
@@ -316,6 +330,8 @@ impl Waiters {
     pub fn next_poll(&self, lock_key: &str) -> Option<(Instant, Arc<Notify>)> {
         let mut queues = lock(&self.queues);
         let queue = queues.get(lock_key)?;
+        // Under one lock. A waiter that comes a moment later finds no queue, and starts a poller of its
+        // own.
         if queue.waiters.is_empty() {
             queues.remove(lock_key);
             return None;
@@ -335,6 +351,7 @@ impl Waiters {
         // No such waiter: its attempt has ended, and the leave of that attempt passes the lock on.
         if let Some(waiter) = waiter.filter(|waiter| waiter.has_ticket(ticket)) {
             waiter.update(|state| {
+                // Messages may come late. The one with the smaller token is about a grant that is over.
                 if state.pushed.is_none_or(|known| known.token < grant.token) {
                     state.pushed = Some(grant);
                 }
@@ -348,6 +365,7 @@ impl Waiters {
         let theirs = |waiter: &&Arc<Waiter>| *waiter.owner_id == *owner && *waiter.keys.lock == *lock_key;
         for waiter in waiters.values().filter(theirs) {
             let mut state = waiter.state();
+            // No wake-up is needed. Only a hold that begins asks for this.
             state.revoked = state.revoked.max(token);
         }
     }

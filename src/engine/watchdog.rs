@@ -27,6 +27,7 @@ pub enum Renewal {
 pub fn start(holds: &Arc<Holds>) {
     let closing = holds.context.closing.clone();
     let serve = serve(Arc::downgrade(holds), holds.schedule.sooner());
+    // `close` waits for all tasks and loses what is held, so this one must end before.
     holds.context.spawn(async move {
         let _ = closing.run_until_cancelled(serve).await;
     });
@@ -36,6 +37,7 @@ async fn serve(holds: Weak<Holds>, sooner: Arc<Notify>) {
     while let Some(holds) = holds.upgrade() {
         let (due, next) = holds.schedule.take_due();
         for hold in due {
+            // Each in a task of its own. A renewal that hangs must not make the others late (P8).
             holds.context.spawn(attend(hold));
         }
         // Asleep, this task must not keep the client alive.
@@ -59,6 +61,7 @@ async fn sleep_until_any(next: Option<Instant>) {
 /// Renews a hold that is due, with retries, and reports the loss at its deadline.
 async fn attend(hold: Arc<Hold>) {
     let done = hold.done.clone();
+    // The final unlock ends this. A renewal behind it would find the lock gone.
     done.run_until_cancelled(async {
         // The guards that asked for renewal are gone. What is left is a fixed lease.
         if !is_to_be_renewed(&hold) {
@@ -99,6 +102,7 @@ async fn renew_until_known(hold: &Hold, only: Option<u64>) -> bool {
 
 async fn pause(hold: &Hold) {
     let pause = lease::retry_pause(hold.lease());
+    // Not beyond the deadline: the loss must be reported there (P8).
     sleep_until((now() + pause).min(hold.deadline()).into()).await;
 }
 
@@ -111,6 +115,8 @@ pub async fn renew(hold: &Hold, only: Option<u64>) -> Renewal {
 
 async fn renew_for(hold: &Hold, lease: Duration, only: Option<u64>) -> Renewal {
     let entry = &hold.entry;
+    // Not `lease`, which is 0 for a check. The holder may rely on what is left, up to what it wanted
+    // (decision 16).
     let wanted = hold.lease();
     let renew = Renew { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, lease, only };
     match renew.run(&hold.context().runner).await {

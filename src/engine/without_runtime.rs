@@ -17,6 +17,7 @@ pub fn watch_deadlines(holds: &Holds) {
     if !holds.context.is_runtime_gone() {
         return;
     }
+    // Weak, so that the thread does not keep what its holder has given up.
     let held: Vec<_> = holds.owners.holds().iter().map(Arc::downgrade).collect();
     if held.is_empty() {
         return;
@@ -29,6 +30,7 @@ pub fn watch_deadlines(holds: &Holds) {
 }
 
 fn watch(mut held: Vec<Weak<Hold>>) {
+    // Without a runtime nothing is renewed, so no deadline moves while this sleeps.
     while let Some(next) = next_deadline(&mut held) {
         thread::sleep(next.saturating_duration_since(now()));
     }
