@@ -20,7 +20,12 @@ pub async fn close(engine: &Engine) -> usize {
     // found as the one or as the other.
     context.closing.cancel();
     leave_all_waits(engine);
-    for hold in engine.holds.owners.holds() {
+    let holds = engine.holds.owners.holds();
+    let held = holds.iter().filter(|hold| hold.live() > 0 && hold.end().is_none()).count();
+    if held > 0 {
+        tracing::warn!(held, "closing a client that still holds locks: they are lost");
+    }
+    for hold in holds {
         hold.lose(Loss::Closed);
     }
     // Only on a closed tracker does `wait` ever end. Tasks can still be spawned on it.

@@ -31,9 +31,10 @@ pub enum LockError {
     /// The lease of this lock does not fit the client's options.
     #[error("the lease does not fit: {0}")]
     Lease(OptionsError),
-    /// The server gave no answer in time.
+    /// The server did not serve the request in time: it was silent, out of reach, or refused for a
+    /// reason that may pass. The source says which.
     #[error(
-        "no answer from the server in time; the request may have run, and is taken back as soon as the server answers"
+        "the server has not served the request in time; if it still runs, it is taken back as soon as the server answers"
     )]
     Unreachable(#[source] Cause),
     /// The server refused the request, for a reason that does not pass by itself.
@@ -88,8 +89,8 @@ pub enum UnlockError {
     /// without it.
     #[error("the lock was lost before it was unlocked: {0}")]
     Lost(Loss),
-    /// The server refuses the release, so the lock is still held on it, at the latest until its lease
-    /// ends. If the reason may pass by itself, the client goes on trying.
+    /// The server refuses the release, so the lock is still held on it. The client goes on trying; at
+    /// `until` the lease is over anyway.
     #[error("the server refused the release, so the lock is held until it accepts one or the lease ends: {refusal}")]
     Refused {
         /// What the server said.

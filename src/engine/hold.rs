@@ -416,7 +416,12 @@ impl Hold {
         // before anything is sent: it has to hear of the loss without any network (P8).
         self.stop_renewing();
         self.over.cancel();
-        tracing::warn!(name = %self.entry.keys.name, token = self.token, %loss, "lost a lock");
+        // `close` says once how many there were. What had no guard left is lost to no one.
+        if loss == Loss::Closed || self.live() == 0 {
+            tracing::debug!(name = %self.entry.keys.name, token = self.token, %loss, "lost a lock");
+        } else {
+            tracing::warn!(name = %self.entry.keys.name, token = self.token, %loss, "lost a lock");
+        }
         cleanup::leave(context, request);
     }
 
@@ -438,7 +443,8 @@ impl Hold {
         let expire = async {
             // The deadline moves when a nested hold asks for a longer lease.
             while self.ended().is_none() {
-                if self.deadline() <= now() {
+                // With a guard alive `ended` loses it, also if the deadline passes between these two lines.
+                if self.live() == 0 && self.deadline() <= now() {
                     return self.forget();
                 }
                 sleep_until(self.deadline().into()).await;

@@ -9,6 +9,7 @@ use tokio::time::timeout_at;
 use super::cleanup;
 use super::error::{Loss, UnlockError};
 use super::hold::{End, Hold};
+use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::error::{Cause, NoAnswer, RefusalKind, RequestError};
 use crate::store::verbs::release::{self as verb, Released};
@@ -107,8 +108,8 @@ impl Release {
         }
     }
 
-    /// Sends until the outcome is known. With a limit it gives up after it; without, only a refusal
-    /// that cannot pass ends it.
+    /// Sends until the outcome is known. With a limit it gives up after it, and at once after a refusal
+    /// that cannot pass by itself.
     async fn finish(&mut self, limit: Option<Instant>) -> Result<Unlocked, UnlockError> {
         let mut backoff = self.hold.context().backoff();
         loop {
@@ -120,19 +121,22 @@ impl Release {
                 return outcome;
             }
             if let Err(error) = self.send().await {
+                let is_paced = error.is_paced();
                 if matches!(error, RequestError::Closed | RequestError::RuntimeGone) {
                     return Err(self.give_up(error));
                 }
-                if matches!(&error, RequestError::Refused(refusal) if refusal.kind() == RefusalKind::Final) {
-                    // Nothing was changed, and a retry changes nothing: the lease has to end.
-                    self.finished = true;
-                    return Err(self.failed(error));
-                }
+                // A retry may help once a person has changed something. That is for the background, until
+                // the lease is over; the caller is told now.
+                let is_final = matches!(&error, RequestError::Refused(refusal) if refusal.kind() == RefusalKind::Final);
                 // A connection that broke has taken no time: the retry may still learn the outcome.
-                if limit.is_some_and(|limit| now() >= limit) {
+                if limit.is_some_and(|limit| is_final || now() >= limit) {
                     return Err(self.failed(error));
                 }
-                backoff.pause().await;
+                if is_paced {
+                    Backoff::short_pause().await;
+                } else {
+                    backoff.pause().await;
+                }
             }
         }
     }

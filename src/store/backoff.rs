@@ -45,6 +45,11 @@ impl Backoff {
         pause.min(LONGEST)
     }
 
+    /// The pause before a request that then waits at a closed gate, and so needs no long one of its own.
+    pub async fn short_pause() {
+        sleep(SHORTEST).await;
+    }
+
     pub async fn pause(&mut self) {
         sleep(self.next()).await;
     }

@@ -1,6 +1,7 @@
 //! One RESP3 connection to Redis or Valkey: sends scripts, reads replies, hears pushes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -63,16 +64,22 @@ impl Connection {
         Ok(Self { io, dead, _driver: driver })
     }
 
-    /// EVALSHA; a server that does not know the script is sent its text once.
-    pub async fn evaluate(&mut self, hash: &str, call: Call<'_>, request: u64) -> Result<Vec<Field>, RequestError> {
-        let value = match self.send(&command("EVALSHA", hash, call, request)).await {
-            // NOSCRIPT ran nothing, so the EVAL is the first copy of this request, not a second one.
-            Err(RequestError::Refused(refusal)) if refusal.code == "NOSCRIPT" => {
-                self.send(&command("EVAL", &call.script.source, call, request)).await
+    /// EVAL until the server has taken the script, from then on EVALSHA. A server that has lost its
+    /// scripts is sent the text at once, and again with each retry until it has it: over a link that is
+    /// so slow that both do not fit into one operation time-out, a script would never run otherwise.
+    pub async fn evaluate(&mut self, hash: &Hash, call: Call<'_>, request: u64) -> Result<Vec<Field>, RequestError> {
+        if hash.is_known.load(Ordering::Relaxed) {
+            match self.send(&command("EVALSHA", &hash.sha1, call, request)).await {
+                // NOSCRIPT ran nothing, so the EVAL is the first copy of this request, not a second one.
+                Err(RequestError::Refused(refusal)) if refusal.code == "NOSCRIPT" => {
+                    hash.is_known.store(false, Ordering::Relaxed);
+                }
+                outcome => return read(outcome?),
             }
-            outcome => outcome,
-        };
-        fields(value?).map_err(|error| RequestError::Unanswered(Arc::new(error)))
+        }
+        let value = self.send(&command("EVAL", &call.script.source, call, request)).await?;
+        hash.is_known.store(true, Ordering::Relaxed);
+        read(value)
     }
 
     pub async fn send(&mut self, command: &redis::Cmd) -> Result<Value, RequestError> {
@@ -98,9 +105,22 @@ pub fn refusal(error: &RedisError) -> Option<Refusal> {
     Some(Refusal::new(code, error.detail().unwrap_or_default()))
 }
 
-/// What EVALSHA calls a script.
-pub fn hash(script: &Script) -> String {
-    redis::Script::new(&script.source).get_hash().to_owned()
+/// What EVALSHA calls a script, at one server.
+pub struct Hash {
+    sha1: String,
+    /// The server has run it. It may forget it by SCRIPT FLUSH or a restart, and then says so.
+    is_known: AtomicBool,
+}
+
+impl Hash {
+    pub fn of(script: &Script) -> Self {
+        let sha1 = redis::Script::new(&script.source).get_hash().to_owned();
+        Self { sha1, is_known: AtomicBool::new(false) }
+    }
+}
+
+fn read(value: Value) -> Result<Vec<Field>, RequestError> {
+    fields(value).map_err(|error| RequestError::Unanswered(Arc::new(error)))
 }
 
 fn command(verb: &str, script: &str, call: Call<'_>, request: u64) -> redis::Cmd {

@@ -242,6 +242,14 @@ impl fmt::Display for PeerProtocol {
     }
 }
 
+impl RequestError {
+    /// Whether the next try waits by itself, where requests are admitted: the gate is closed.
+    pub(crate) fn is_paced(&self) -> bool {
+        matches!(self, Self::Refused(refusal)
+            if refusal.kind() == RefusalKind::Passing && refusal.is_of_the_whole_server())
+    }
+}
+
 impl From<OptionsError> for ConnectError {
     fn from(error: OptionsError) -> Self {
         // Not `#[from]`: thiserror would make it the source as well, and a printed error chain

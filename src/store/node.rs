@@ -23,7 +23,7 @@ use super::backoff::Backoff;
 use super::call::{Call, arg, key};
 use super::clock::{ServerClock, now};
 use super::connect_options::{ConnectOptions, Credentials};
-use super::connection::{Connection, Unasked, hash, refusal};
+use super::connection::{Connection, Hash, Unasked, refusal};
 use super::dial::{FirstBytes, Limit, Stream, Target};
 use super::error::{Cause, ConnectError, Disconnected, Refusal, RequestError};
 use super::keys::{self, Keys};
@@ -54,7 +54,7 @@ struct Shared {
     /// Set by the first connection, so that reconnects do not repeat the warning.
     eviction_is_checked: AtomicBool,
     /// What EVALSHA calls each script.
-    hashes: HashMap<&'static str, String>,
+    hashes: HashMap<&'static str, Hash>,
     link: Link<Connection>,
     /// When the server last answered anything.
     heard: Mutex<Instant>,
@@ -84,7 +84,7 @@ impl Node {
             eviction_is_checked: AtomicBool::new(false),
             channel,
             probe: Keys::new(&options.prefix, ""),
-            hashes: verbs::ALL.iter().map(|script| (script.name, hash(script))).collect(),
+            hashes: verbs::ALL.iter().map(|script| (script.name, Hash::of(script))).collect(),
             link: Link::new(),
             heard: Mutex::new(now()),
             suspected: Notify::new(),
@@ -183,7 +183,7 @@ impl Shared {
         call: Call<'_>,
         request: u64,
     ) -> Result<Vec<Field>, RequestError> {
-        let hash = self.hashes.get(call.script.name).map_or("", String::as_str);
+        let Some(hash) = self.hashes.get(call.script.name) else { return Err(RequestError::Closed) };
         let outcome = connection.evaluate(hash, call, request).await;
         // A refusal is an answer too.
         if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {

@@ -151,3 +151,30 @@ async fn a_script_that_is_refused_half_way_leaves_nothing_behind() {
     })
     .await;
 }
+
+/// A right that is missing for a moment while a guard is dropped must not cost the whole lease.
+#[tokio::test]
+async fn a_release_without_the_right_to_it_goes_on_when_the_right_is_back() {
+    limit(async {
+        let server = Server::start().await;
+        let mut redis = server.connection().await;
+        let acl = |rule: &str| {
+            let mut command = redis::cmd("ACL");
+            command.arg("SETUSER").arg("worker").arg(rule.split(' ').collect::<Vec<_>>());
+            command
+        };
+        acl("on >secret ~* &* +@all").exec_async(&mut redis).await.unwrap();
+        let timing = Timing { lease: Duration::from_secs(3600), ..Timing::default() };
+        let url = format!("redis://worker:secret@127.0.0.1:{}/", server.port());
+        let client = timing.builder().token_ttl(Duration::from_secs(7200)).connect(url).await.unwrap();
+        let (dropped, unlocked) = (client.lock("x").lock().await.unwrap(), client.lock("y").lock().await.unwrap());
+        acl("-evalsha -eval").exec_async(&mut redis).await.unwrap();
+        drop(dropped);
+        let refused = unlocked.unlock().await.unwrap_err();
+        assert!(matches!(&refused, UnlockError::Refused { refusal, .. } if refusal.code == "NOPERM"), "{refused:?}");
+        acl("+evalsha +eval").exec_async(&mut redis).await.unwrap();
+        eventually("both are free", async || server.keys().await.iter().all(|key| key.ends_with(":token"))).await;
+        client.close().await.unwrap();
+    })
+    .await;
+}

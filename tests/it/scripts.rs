@@ -915,3 +915,15 @@ async fn a_replica_refuses_every_script() {
     })
     .await;
 }
+
+/// A script that was refused between HSET and PEXPIRE leaves a hash without a lease. It must not stay held forever.
+#[tokio::test]
+async fn a_hash_without_a_lease_gets_one_from_the_next_caller() {
+    for call in ["acquire owner=c:1", "acquire owner=c:1 wait=0", "poll tickets=c:1:5"] {
+        for mut bench in Bench::each().await {
+            bench.command("HSET lock x:1 1 !attempt 5 !token 7 !label L").await;
+            bench.call(call).await;
+            assert!(bench.ttl("lock").await > 0, "{call}");
+        }
+    }
+}
