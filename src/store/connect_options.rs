@@ -128,6 +128,7 @@ impl Credentials {
     }
 
     pub(crate) fn username(&self) -> Option<&str> {
+        // An empty user, as in `redis://:secret@host`, means the user `default`.
         self.username.as_deref().filter(|name| !name.is_empty())
     }
 

@@ -52,6 +52,8 @@ impl Refusal {
 
     pub(crate) fn kind(&self) -> RefusalKind {
         match self.code.as_str() {
+            // First, since the code says less: OOM before a script is harmless, and OOM inside comes
+            // after writes (decision 41).
             _ if self.in_script => RefusalKind::Unknown,
             "LOADING" | "READONLY" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "NOREPLICAS" | "MISCONF"
             | "OOM" => RefusalKind::Passing,
@@ -61,11 +63,14 @@ impl Refusal {
 
     /// Whether requests about other locks are refused too.
     pub(crate) fn is_of_the_whole_server(&self) -> bool {
+        // A cluster says it about a script whose keys are on the move, one slot at a time.
         self.code != "TRYAGAIN"
     }
 
     /// Whether the primary is another server now, or not up yet.
     pub(crate) fn means_another_primary(&self) -> bool {
+        // BUSY, MISCONF and the like are not among them: the primary says them too, and a new
+        // connection would hear the same.
         matches!(self.code.as_str(), "READONLY" | "LOADING" | "MASTERDOWN")
     }
 

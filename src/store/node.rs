@@ -176,8 +176,8 @@ impl Shared {
             return Err(RequestError::NotSent(self.link.fault()));
         };
         let outcome = self.evaluate(&mut connection, call, request).await;
-        // A demoted primary keeps its connections open. Without this the client would stay with it and
-        // hear READONLY forever. Dialling again asks for the name anew.
+        // A demoted primary may keep its connections open. Without this the client would stay with it
+        // and hear READONLY forever. Dialling again asks for the name anew.
         if let Err(RequestError::Refused(refusal)) = &outcome
             && refusal.means_another_primary()
         {
@@ -225,7 +225,7 @@ impl Shared {
     async fn sign_in(self: &Arc<Self>, stream: Stream, credentials: &Credentials) -> Result<Connection, ConnectError> {
         let first = stream.first_bytes();
         // Weak, because the driver keeps this closure and the link keeps the connection. With a strong
-        // one neither would ever be dropped.
+        // one the two would keep each other alive.
         let shared = Arc::downgrade(self);
         let handle = move |unasked: Unasked<'_>| {
             let listener = shared.upgrade().and_then(|shared| shared.link.listener());

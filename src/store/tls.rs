@@ -78,7 +78,9 @@ pub fn explain(host: &str, error: &io::Error) -> HandshakeFault {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidCertificate(reason)) => HandshakeFault::Certificate(certificate_words(host, reason)),
         Some(rustls::Error::AlertReceived(alert)) => HandshakeFault::Certificate(format!("the server said {alert:?}")),
+        // A server without TLS answers the first message with text, which is no TLS record.
         Some(rustls::Error::InvalidMessage(_)) => HandshakeFault::NotTls,
+        // Others close without an answer, so this alone does not say what is wrong.
         _ if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
             HandshakeFault::Closed
         }

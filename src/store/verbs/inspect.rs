@@ -45,6 +45,7 @@ impl Inspect<'_> {
         let Keys { lock, queue, deadlines, .. } = self.keys;
         let admitted = runner.admit(lock, Priority::Question).await?;
         let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines)];
+        // With a bound: Redis serves no one else while it runs a script.
         let args = [arg("most", self.most)];
         runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await
     }
