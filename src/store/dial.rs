@@ -88,6 +88,7 @@ impl Target {
             _ if text.contains("fatal alert") => {
                 ConnectError::Certificate { address: self.address(), reason: format!("{text}; {WANTED}") }
             }
+            // No byte came, so the cause would say no more than that the stream has ended.
             [] => self.obstacle(Obstacle::Closed),
             _ => self.unreachable(cause),
         })
@@ -121,6 +122,7 @@ impl Target {
         let addresses = lookup_host((host, port)).await.map_err(unknown)?;
         // All at once: the first one of several may be dead, and must not use up the time.
         let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
+        // `select_ok` panics when it is given nothing (P10).
         if attempts.is_empty() {
             return Err(unknown(io::Error::other("it has no address")));
         }
@@ -176,6 +178,7 @@ impl Target {
 
     fn io_error(&self, error: io::Error) -> ConnectError {
         match error.kind() {
+            // The most frequent fault has a text of its own, which says what to look at.
             io::ErrorKind::ConnectionRefused => self.obstacle(Obstacle::Refused),
             _ => self.unreachable(Arc::new(error)),
         }

@@ -76,6 +76,7 @@ impl Refusal {
 
     fn advice(&self) -> &'static str {
         match self.code.as_str() {
+            // First, as in `kind`: the code alone gives the advice for a request that ran nothing.
             _ if self.in_script => "part of the request has run, and is taken back",
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
             "NOPERM" => "give the user the keys and channels of the prefix and the commands that README.md lists",
@@ -102,6 +103,8 @@ impl std::error::Error for Refusal {}
 /// reader has not written.
 fn without_script(message: &str) -> &str {
     match message.rsplit_once(" script: ") {
+        // From the end, and only in this form: a name of a key in the message may have the same words
+        // in it.
         Some((text, place)) if place.contains("on @user_script") => text.trim_end(),
         _ => message,
     }

@@ -116,6 +116,7 @@ impl Options {
         if self.label.len() > LONGEST_LABEL {
             return Err(OptionsError::LabelTooLong(self.label.len()));
         }
+        // Otherwise each call that waits would end with `full`, which says that others wait.
         if self.max_waiters == 0 {
             return Err(OptionsError::NoWaiters);
         }

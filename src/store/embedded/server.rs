@@ -133,6 +133,7 @@ impl EmbeddedServer {
     /// ```
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
+        // The clock is set first, so that keys which have expired are not shown.
         let keys = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.keys()).unwrap_or_default());
         keys.unwrap_or_default().iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
@@ -265,6 +266,7 @@ impl EmbeddedServer {
         connection.dead.cancel();
         let mut connections = lock(&self.shared.connections);
         // The client may have reconnected already. Its new connection stays.
+        // By number, as the channel stays the same over reconnects.
         let is_current = |current: &Subscriber| current.connection.number == connection.number;
         if connections.get(&connection.channel).is_some_and(is_current) {
             connections.remove(&connection.channel);
@@ -376,6 +378,7 @@ impl EmbeddedServer {
     }
 
     fn push(&self, channel: &str, message: String) {
+        // Cloned, so that the map is not locked while the faults decide about the message.
         let subscriber = lock(&self.shared.connections).get(channel).map(|subscriber| subscriber.pushes.clone());
         let Some(pushes) = subscriber else { return };
         for delay in self.shared.faults.push(client_of(channel)) {
@@ -400,6 +403,7 @@ fn client_of(channel: &str) -> &str {
 
 /// Splits an error reply: a code, then a text.
 fn refused(text: &str) -> Refusal {
+    // As the redis crate splits the errors of a real server, so that `Refusal` reads both alike.
     let (code, message) = text.split_once(' ').unwrap_or(("ERR", text));
     Refusal::new(code, message)
 }

@@ -65,6 +65,8 @@ impl Decode for Inspected {
             waiters: fields.natural()?,
             queue: Vec::new(),
         };
+        // The queue is the rest of the reply. One that ends within an entry is refused as malformed,
+        // not cut short.
         while !fields.is_empty() {
             inspected.queue.push(QueueEntry {
                 ticket: fields.text()?,
