@@ -92,14 +92,19 @@ impl Slots {
     /// is there, and a task may hold many such futures while it waits for this one. So when no slot was
     /// given back for `stuck_after`, one request at a time goes beyond the limit.
     async fn take(&self, stuck_after: Duration) -> Slot<'_> {
+        // The semaphore hands what is given back to those in line first. So this finds a slot only
+        // when no one waits, and overtakes no one.
         if let Ok(permit) = self.free.try_acquire() {
             return self.taken(Some(permit));
         }
         // Pinned, so that the place in line is kept from one look to the next.
         let mut permit = pin!(self.free.acquire());
         loop {
+            // Looked up anew in each round: every slot that was given back since then moves it on.
             let stuck_at = self.since + Duration::from_millis(self.moved.load(Ordering::Relaxed)) + stuck_after;
             tokio::select! {
+                // In a fixed order, so that a simulated run can be repeated. A slot comes first: the
+                // limit is passed only when there is none.
                 biased;
                 // An error would mean that the semaphore is closed, which it never is.
                 permit = &mut permit => return self.taken(permit.ok()),
@@ -120,6 +125,7 @@ impl Slots {
     fn moved_before(&self, stuck_after: Duration) -> bool {
         let (moved, now) = (self.moved.load(Ordering::Relaxed), self.elapsed_ms());
         let is_stuck = u128::from(now.saturating_sub(moved)) >= stuck_after.as_millis();
+        // Many wait, and look at the same moment. The exchange succeeds for one of them only.
         is_stuck && self.moved.compare_exchange(moved, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
@@ -130,6 +136,8 @@ impl Slots {
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
+        // Also for a request beyond the limit: its end shows that requests do end, so the others can
+        // wait for a slot again.
         self.slots.moved.store(self.slots.elapsed_ms(), Ordering::Relaxed);
     }
 }
@@ -153,6 +161,7 @@ impl Admission {
         let stuck_after = 2 * operation_timeout + Duration::from_secs(1);
         match priority {
             Priority::Urgent => self.urgent.take(stuck_after).await,
+            // Questions share with acquires. Neither may use the room of renewals (decision 39).
             Priority::Normal | Priority::Question => self.normal.take(stuck_after).await,
         }
     }
@@ -171,7 +180,11 @@ impl Admission {
                     break;
                 }
                 Pass::Wait { until, refusal } => {
+                    // Wake at `until` too, and not only when notified. The future of the probe may
+                    // never be polled again, and then it never says that it is over.
                     let woken = timeout_at(until.min(deadline).into(), changed).await.is_ok();
+                    // One that was woken looks again even at its deadline: the gate may just have
+                    // opened.
                     if !woken && now() >= deadline {
                         return Err(refusal);
                     }
@@ -192,6 +205,7 @@ impl Admission {
         // A probe that is under way notifies when it is over.
         let until = refusing.probing_until.unwrap_or(refusing.next_probe).max(refusing.next_probe);
         if now() >= until {
+            // Set while the mutex is held, so that one request alone becomes the probe (decision 40).
             refusing.probing_until = Some(now() + LONGEST_PROBE);
             return Pass::Probe;
         }
@@ -202,16 +216,22 @@ impl Admission {
     fn refused(&self, refusal: &Refusal) {
         let mut gate = self.gate();
         let refusing = gate.get_or_insert_with(|| {
+            // One line for each time that the gate closes. A line for each refusal would flood the
+            // log.
             tracing::warn!(%refusal, "the server refuses requests; trying until it accepts them again");
             let backoff = Backoff::retry(self.seed);
             Refusing { refusal: refusal.clone(), since: now(), backoff, next_probe: now(), probing_until: None }
         });
+        // A restart may go from LOADING to READONLY. Callers who run out of time are told the latest.
         refusing.refusal = refusal.clone();
         // Requests that were in flight when the gate closed are refused as well. They must not push the
         // next probe away.
         if now() >= refusing.next_probe {
             refusing.next_probe = now() + refusing.backoff.next();
         }
+        // Before the mutex is free, as in `served`. Otherwise the two could interleave and leave a
+        // flag that says the opposite of the gate: requests would pass a closed gate, or look at an
+        // open one for each request.
         self.refusing.store(true, Ordering::Release);
     }
 
@@ -226,6 +246,7 @@ impl Admission {
             tracing::info!(refusal = %refusing.refusal, ?after, "the server accepts requests again");
         }
         self.refusing.store(false, Ordering::Release);
+        // Those who are woken lock the gate at once, so let go of it first.
         drop(gate);
         self.changed.notify_waiters();
     }
@@ -246,9 +267,12 @@ impl Permit<'_> {
     /// What the server said: opens or closes the gate.
     pub fn answered(&self, refusal: Option<&Refusal>) {
         match refusal {
+            // TRYAGAIN is about the keys of one lock: it must not hold up requests for the others.
             Some(refusal) if refusal.kind() == RefusalKind::Passing && refusal.is_of_the_whole_server() => {
                 self.admission.refused(refusal);
             }
+            // A final refusal such as WRONGTYPE is about this request. It shows that the server
+            // serves.
             _ => self.admission.served(),
         }
     }

@@ -22,6 +22,7 @@ pub struct Backoff {
 impl Backoff {
     /// For connections: the first try is at once.
     pub fn reconnect() -> Self {
+        // Random, as the simulator does not use this: there `Faults` says how long a reconnect takes.
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         Self { next: Duration::ZERO, random: seed }
     }
@@ -41,6 +42,7 @@ impl Backoff {
     /// The length of the next pause: half to one and a half of the nominal one.
     pub fn next(&mut self) -> Duration {
         let pause = self.next.mul_f64(0.5 + self.jitter());
+        // Zero doubled stays zero: the clamp is what makes the second pause longer than the first.
         self.next = (2 * self.next).clamp(SHORTEST, LONGEST);
         pause.min(LONGEST)
     }
@@ -60,6 +62,7 @@ impl Backoff {
         let mut mixed = self.random;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        // The upper 53 bits: as many as an f64 holds exactly.
         ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

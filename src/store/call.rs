@@ -22,6 +22,7 @@ impl<'a> Call<'a> {
 
     /// The key that says which server is asked.
     pub fn lock_key(&self) -> &'a str {
+        // Each script has the lock as its first key, so the default is never used.
         self.keys.first().copied().unwrap_or_default()
     }
 }
@@ -38,6 +39,8 @@ impl Arg<'_> {
     pub fn len_at_most(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
+            // As many as i64::MIN has, with its sign. Asking for a few bytes too many is cheaper than
+            // counting.
             Self::Int(_) => 20,
         }
     }
@@ -74,6 +77,7 @@ impl From<i64> for Arg<'_> {
 
 impl From<u64> for Arg<'_> {
     fn from(number: u64) -> Self {
+        // No seq and no time comes near this bound. Tokens go as text.
         Self::Int(i64::try_from(number).unwrap_or(i64::MAX))
     }
 }

@@ -31,6 +31,8 @@ impl ServerClock {
     /// duration of the request. That is the safe side for R2: a `not_after` computed from it is
     /// never too early, so a request that is sent in time is never refused as late.
     pub fn learn(&self, sent: Instant, server_ms: i64) {
+        // The latest reply replaces what was known, so the client follows a server whose clock jumps.
+        // Relaxed: no other data depends on this number.
         self.offset.store(server_ms - self.local(sent), Ordering::Relaxed);
     }
 

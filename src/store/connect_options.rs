@@ -128,6 +128,7 @@ impl Credentials {
     }
 
     pub(crate) fn username(&self) -> Option<&str> {
+        // An empty user, as in `redis://:secret@host`, means the user `default`.
         self.username.as_deref().filter(|name| !name.is_empty())
     }
 
@@ -299,6 +300,7 @@ impl ConnectOptions {
             Address::Unix(_) if self.tls.is_some() => return Err(OptionsError::TlsOnUnixSocket),
             _ => {}
         }
+        // One of them would win without a word, and the user could not tell which.
         if self.provider.is_some() && self.sign_in != Credentials::default() {
             return Err(OptionsError::TwoCredentials);
         }
@@ -308,6 +310,7 @@ impl ConnectOptions {
     /// Asks the provider, if there is one.
     pub(crate) async fn credentials(&self) -> Result<Credentials, ConnectError> {
         match &self.provider {
+            // Not kept: a token may have ended by the next reconnect.
             Some(provider) => (provider.0)().await.map_err(ConnectError::CredentialsProvider),
             None => Ok(self.sign_in.clone()),
         }

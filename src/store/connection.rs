@@ -49,6 +49,7 @@ impl Connection {
         credentials: &Credentials,
         handle: impl Fn(Unasked<'_>) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
+        // With RESP3 one connection carries replies and pushes, so that both are up or both are down.
         let mut info = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
         if let Some(username) = credentials.username() {
             info = info.set_username(username);
@@ -57,6 +58,8 @@ impl Connection {
             info = info.set_password(password);
         }
         let dead = CancellationToken::new();
+        // No time-out of the crate's own, which is 500 ms by default. The runner has one, and tells
+        // the supervisor when it passes (decision 44).
         let config =
             AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(on_push(dead.clone(), handle));
         let (io, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
@@ -91,6 +94,8 @@ impl Connection {
         };
         outcome.map_err(|error| match refusal(&error) {
             Some(refusal) => RequestError::Refused(refusal),
+            // Not a word from the server, so the connection has failed. Say so now: requests that are
+            // sent before the driver tells of it would be lost as well.
             None => {
                 self.dead.cancel();
                 RequestError::Unanswered(Arc::new(error))
@@ -101,6 +106,7 @@ impl Connection {
 
 /// The server's own error, as opposed to one of the connection.
 pub fn refusal(error: &RedisError) -> Option<Refusal> {
+    // The crate gives a refused sign-in a kind of its own, without the server's code.
     let code = error.code().or_else(|| (error.kind() == ErrorKind::AuthenticationFailed).then_some("WRONGPASS"))?;
     Some(Refusal::new(code, error.detail().unwrap_or_default()))
 }
@@ -120,6 +126,7 @@ impl Hash {
 }
 
 fn read(value: Value) -> Result<Vec<Field>, RequestError> {
+    // A reply in no known form is not a refusal: the script has run, so its outcome is unknown.
     fields(value).map_err(|error| RequestError::Unanswered(Arc::new(error)))
 }
 
@@ -128,6 +135,8 @@ fn command(verb: &str, script: &str, call: Call<'_>, request: u64) -> redis::Cmd
     let args: usize = call.args.iter().map(Arg::len_at_most).sum();
     // Allocated once: growing it argument by argument cost more than the rest of a call here.
     let mut command = redis::Cmd::with_capacity(4 + call.keys.len() + call.args.len(), 40 + script.len() + keys + args);
+    // The number of the request comes first in every script. Its echo in the reply is what tells a
+    // shifted reply from the right one (P1).
     command.arg(verb).arg(script).arg(call.keys.len()).arg(call.keys).arg(request);
     for arg in call.args {
         match arg {
@@ -146,6 +155,7 @@ fn fields(value: Value) -> Result<Vec<Field>, Malformed> {
         Value::Int(number) => Ok(Field::Int(number)),
         Value::BulkString(bytes) => Ok(Field::Text(bytes)),
         Value::SimpleString(text) => Ok(Field::Text(text.into_bytes())),
+        // The crate has a value of its own for the text OK.
         Value::Okay => Ok(Field::Text(b"OK".to_vec())),
         other => Err(Malformed(format!("{other:?} inside an array"))),
     };
@@ -167,7 +177,10 @@ fn on_push(
 ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync {
     move |push: PushInfo| {
         match (push.kind, push.data.as_slice()) {
+            // The driver says this once, when the connection breaks. A frozen server causes no such
+            // push, which is why the supervisor pings.
             (PushKind::Disconnection, _) => dead.cancel(),
+            // The first element is the channel. A client listens on one only.
             (PushKind::Message, [_, Value::BulkString(payload), ..]) => handle(Unasked::Message(payload)),
             // With names of keys it would be about those keys; without, it is about all of them.
             (PushKind::Invalidate, [Value::Nil]) => handle(Unasked::Flushed),

@@ -35,6 +35,7 @@ pub struct Limit {
 
 impl Limit {
     pub async fn run<F: Future>(self, future: F) -> Option<F::Output> {
+        // `until` and not `limit`: the steps of one attempt share their time.
         timeout_at(self.until.into(), future).await.ok()
     }
 }
@@ -81,10 +82,13 @@ impl Target {
     /// The first exchange of a connection broke off.
     pub fn broken_off(&self, first: &FirstBytes, cause: Cause) -> ConnectError {
         let text = cause.to_string();
+        // In TLS 1.3 the client's handshake is over before the server has looked at its certificate.
+        // So a refused certificate shows up as an alert in the first read.
         self.not_understood(first, || match first.get() {
             _ if text.contains("fatal alert") => {
                 ConnectError::Certificate { address: self.address(), reason: format!("{text}; {WANTED}") }
             }
+            // No byte came, so the cause would say no more than that the stream has ended.
             [] => self.obstacle(Obstacle::Closed),
             _ => self.unreachable(cause),
         })
@@ -114,9 +118,11 @@ impl Target {
 
     async fn tcp(&self, host: &str, port: u16) -> Result<TcpStream, ConnectError> {
         let unknown = |error: io::Error| self.obstacle(Obstacle::Name(Arc::new(error)));
+        // Asked at each dial: after a failover the name may lead to another server.
         let addresses = lookup_host((host, port)).await.map_err(unknown)?;
         // All at once: the first one of several may be dead, and must not use up the time.
         let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
+        // `select_ok` panics when it is given nothing (P10).
         if attempts.is_empty() {
             return Err(unknown(io::Error::other("it has no address")));
         }
@@ -144,6 +150,7 @@ impl Target {
     #[cfg(feature = "tls")]
     async fn secure(&self, tcp: TcpStream, host: &str, limit: Limit) -> Result<Stream, ConnectError> {
         let Some(tls) = &self.tls else { return Ok(Stream::new(tcp)) };
+        // The certificate must be for the host that the user named, not for the address it led to.
         match limit.run(tls.handshake(host, tcp)).await {
             Some(Ok(stream)) => Ok(Stream::new(stream)),
             Some(Err(error)) => Err(self.tls_error(host, error)),
@@ -171,6 +178,7 @@ impl Target {
 
     fn io_error(&self, error: io::Error) -> ConnectError {
         match error.kind() {
+            // The most frequent fault has a text of its own, which says what to look at.
             io::ErrorKind::ConnectionRefused => self.obstacle(Obstacle::Refused),
             _ => self.unreachable(Arc::new(error)),
         }
@@ -201,6 +209,7 @@ impl FirstBytes {
     }
 
     fn note(&self, bytes: &[u8]) {
+        // An empty read is the end of the stream: the server has said nothing.
         if self.0.get().is_none() && !bytes.is_empty() {
             let _ = self.0.set(bytes.iter().copied().take(Self::ENOUGH).collect());
         }
@@ -225,6 +234,7 @@ impl Stream {
 
 impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        // The buffer may hold bytes already that this read did not bring.
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut self.io).poll_read(cx, buffer);
         self.first.note(buffer.filled().get(before..).unwrap_or_default());

@@ -52,6 +52,8 @@ impl Refusal {
 
     pub(crate) fn kind(&self) -> RefusalKind {
         match self.code.as_str() {
+            // First, since the code says less: OOM before a script is harmless, and OOM inside comes
+            // after writes (decision 41).
             _ if self.in_script => RefusalKind::Unknown,
             "LOADING" | "READONLY" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "NOREPLICAS" | "MISCONF"
             | "OOM" => RefusalKind::Passing,
@@ -61,16 +63,20 @@ impl Refusal {
 
     /// Whether requests about other locks are refused too.
     pub(crate) fn is_of_the_whole_server(&self) -> bool {
+        // A cluster says it about a script whose keys are on the move, one slot at a time.
         self.code != "TRYAGAIN"
     }
 
     /// Whether the primary is another server now, or not up yet.
     pub(crate) fn means_another_primary(&self) -> bool {
+        // BUSY, MISCONF and the like are not among them: the primary says them too, and a new
+        // connection would hear the same.
         matches!(self.code.as_str(), "READONLY" | "LOADING" | "MASTERDOWN")
     }
 
     fn advice(&self) -> &'static str {
         match self.code.as_str() {
+            // First, as in `kind`: the code alone gives the advice for a request that ran nothing.
             _ if self.in_script => "part of the request has run, and is taken back",
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
             "NOPERM" => "give the user the keys and channels of the prefix and the commands that README.md lists",
@@ -97,6 +103,8 @@ impl std::error::Error for Refusal {}
 /// reader has not written.
 fn without_script(message: &str) -> &str {
     match message.rsplit_once(" script: ") {
+        // From the end, and only in this form: a name of a key in the message may have the same words
+        // in it.
         Some((text, place)) if place.contains("on @user_script") => text.trim_end(),
         _ => message,
     }

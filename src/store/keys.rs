@@ -46,11 +46,13 @@ pub fn ticket(owner: &str, seq: u64) -> String {
 
 /// What a client puts into the queue: its ticket, and its label for `status`.
 pub fn queue_entry(owner: &str, seq: u64, label: &str) -> String {
+    // No ticket has a `/` in it. So the scripts find where it ends, and the label may have any text.
     format!("{}/{label}", ticket(owner, seq))
 }
 
 /// The prefix of the channels on which clients hear of their grants.
 pub fn channel_prefix(prefix: &str) -> String {
+    // Without a hash tag: a channel belongs to a client, which uses it for all of its locks.
     format!("{prefix}:wake:")
 }
 

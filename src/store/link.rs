@@ -59,6 +59,8 @@ impl<C: Connection> Link<C> {
         loop {
             // Register before looking: a change between the look and the await is not missed.
             let changed = self.changed.notified();
+            // The guard must be gone before `connection` locks the state again. It ends with this
+            // match.
             match *self.state() {
                 State::Closed => return Err(RequestError::Closed),
                 State::Gone => return Err(RequestError::RuntimeGone),
@@ -89,6 +91,7 @@ impl<C: Connection> Link<C> {
         ) {
             *state = next;
         }
+        // Those who are woken lock the state at once, so let go of it first.
         drop(state);
         self.changed.notify_waiters();
     }
@@ -105,14 +108,18 @@ impl<C: Connection> Link<C> {
     /// Takes a new connection into use: the listener checks its waits and holds first, for a bounded
     /// time, then everybody may use it.
     pub async fn resume(&self, connection: &C, keys: ServedKeys, limit: Duration) {
+        // Urgent requests first: the polls and renewals of the check need this connection.
         self.enter(State::Resuming(connection.clone()));
         if let Some(listener) = self.listener() {
             tokio::select! {
                 biased;
                 () = connection.dead().cancelled() => {}
+                // With a limit. Otherwise one check that hangs would keep all new acquires out.
                 _ = timeout_at((now() + limit).into(), listener.resumed(keys)) => {}
             }
         }
+        // Also when the check did not end in time: the next polls and renewals find what it has missed
+        // (P9).
         self.enter(State::Ready(connection.clone()));
     }
 
@@ -123,9 +130,11 @@ impl<C: Connection> Link<C> {
 
     /// The supervisor was dropped before it had ended: with its runtime.
     pub fn gone(&self) {
+        // `close` ends the supervisor too. That is not the end of a runtime.
         if self.stop.is_cancelled() {
             return;
         }
+        // Before the listener is told, so that what it wakes finds the link gone (decision 46).
         self.enter(State::Gone);
         if let Some(listener) = self.listener() {
             listener.gone();
@@ -148,5 +157,6 @@ fn usable<C: Connection>(state: &State<C>, priority: Priority) -> Option<&C> {
         State::Resuming(connection) if priority == Priority::Urgent => Some(connection),
         _ => None,
     }
+    // A connection may be dead before its supervisor has noticed and entered `Down`.
     .filter(|connection| !connection.dead().is_cancelled())
 }

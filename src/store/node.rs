@@ -77,6 +77,7 @@ impl Node {
         let target = Target::new(server)?;
         let channel = format!("{}{client}", keys::channel_prefix(&options.prefix));
         let shared = Arc::new(Shared {
+            // Asked first, because `target` moves in the next line.
             address: target.address(),
             target,
             operation_timeout: options.operation_timeout,
@@ -92,8 +93,11 @@ impl Node {
             clock: ServerClock::new(),
         });
         let first = shared.establish().await?;
+        // Ready without `resume`: a new client has no waits and no holds to check.
         shared.link.enter(State::Ready(first.clone()));
         let (kept, told) = (shared.clone(), shared.clone());
+        // The task owns this. So it is dropped when the runtime drops the task, even one that was
+        // never polled (decision 46).
         let on_drop = OnDrop(move || told.link.gone());
         tokio::spawn(async move {
             let _on_drop = on_drop;
@@ -135,6 +139,8 @@ impl Store for Node {
     }
 
     fn suspect(&self, _lock_key: &str) {
+        // `notify_one` keeps its notice when no one listens. So a suspicion that arises during a ping
+        // is not lost.
         self.shared.suspected.notify_one();
     }
 
@@ -165,10 +171,13 @@ impl Shared {
     }
 
     async fn run(&self, call: Call<'_>, request: u64) -> Result<Vec<Field>, RequestError> {
+        // Admission has looked at the priority already. Here each connection that is up will do.
         let Some(mut connection) = self.link.connection(Priority::Urgent) else {
             return Err(RequestError::NotSent(self.link.fault()));
         };
         let outcome = self.evaluate(&mut connection, call, request).await;
+        // A demoted primary may keep its connections open. Without this the client would stay with it
+        // and hear READONLY forever. Dialling again asks for the name anew.
         if let Err(RequestError::Refused(refusal)) = &outcome
             && refusal.means_another_primary()
         {
@@ -183,6 +192,7 @@ impl Shared {
         call: Call<'_>,
         request: u64,
     ) -> Result<Vec<Field>, RequestError> {
+        // Each script is in the map.
         let Some(hash) = self.hashes.get(call.script.name) else { return Err(RequestError::Closed) };
         let outcome = connection.evaluate(hash, call, request).await;
         // A refusal is an answer too.
@@ -195,11 +205,16 @@ impl Shared {
     /// Connects, checks that this server can serve, learns its time, and subscribes.
     async fn establish(self: &Arc<Self>) -> Result<Connection, ConnectError> {
         let limit = self.limit();
+        // Before dialling: a provider that takes long must not keep a connection waiting that has not
+        // signed in.
         let credentials = self.target.credentials(limit).await?;
         let stream = self.target.dial(limit).await?;
+        // Kept, because the connection takes the stream. They tell an HTTP or TLS server from one that
+        // is silent.
         let first = stream.first_bytes();
         let silent = || self.target.silent(&first, limit);
         let connection = limit.run(self.sign_in(stream, &credentials)).await.ok_or_else(silent)??;
+        // A new limit. The time that dialling took must not make a server that works look silent.
         let limit = self.limit();
         let silent = || self.target.silent(&first, limit);
         limit.run(self.greet(&connection)).await.ok_or_else(silent)??;
@@ -208,6 +223,8 @@ impl Shared {
 
     async fn sign_in(self: &Arc<Self>, stream: Stream, credentials: &Credentials) -> Result<Connection, ConnectError> {
         let first = stream.first_bytes();
+        // Weak, because the driver keeps this closure and the link keeps the connection. With a strong
+        // one the two would keep each other alive.
         let shared = Arc::downgrade(self);
         let handle = move |unasked: Unasked<'_>| {
             let listener = shared.upgrade().and_then(|shared| shared.link.listener());
@@ -234,12 +251,18 @@ impl Shared {
         );
         server.and(rights)?;
         let mut io = connection.io.clone();
+        // SELECT after the check of the server: a cluster and a Sentinel refuse it, and that error
+        // would not say what they are.
         if self.target.options.database != 0 {
             let select = redis::cmd("SELECT").arg(self.target.options.database).exec_async(&mut io).await;
             select.map_err(|error| self.connect_error(error))?;
         }
+        // Acquires need the server's time for their `not_after` (R2). A reconnect learns it anew, as
+        // it may have led to another server.
         self.probe(connection).await?;
         self.ask_for_flushes(&mut io).await;
+        // We need to subscribe _last_. From then on the server takes this client for reachable and
+        // grants locks to it (R6), so all that can still fail comes before.
         io.subscribe(&self.channel).await.map_err(|error| self.connect_error(error))
     }
 
@@ -274,6 +297,8 @@ impl Shared {
     /// Names every right that the user lacks.
     async fn check_rights(&self, connection: &Connection) -> Result<(), ConnectError> {
         let mut question = redis::cmd("EVAL");
+        // The names of the keys go as ARGV. As KEYS the server would check them itself, and refuse the
+        // question rather than answer it.
         question.arg(rights::SCRIPT).arg(0).arg(&self.rights);
         let missing = match question.query_async::<Vec<String>>(&mut connection.io.clone()).await {
             Ok(missing) => missing,
@@ -285,6 +310,8 @@ impl Shared {
             }
         };
         let mut named = Vec::new();
+        // Many commands lack the same right to the keys. Each is named once, in the order of the
+        // scripts.
         for right in missing {
             if !named.contains(&right) {
                 named.push(right);
@@ -312,7 +339,9 @@ impl Shared {
     /// Renews a lock that cannot be held: tells the time, and whether scripts may write here.
     async fn probe(&self, connection: &Connection) -> Result<(), ConnectError> {
         let keys = [key("lock", &self.probe.lock)];
+        // No owner has the name '', so renew.lua answers `lost` and changes nothing (R4).
         let args = [arg("owner", ""), arg("token", ""), arg("lease", 1_u64), arg("only", 0_u64)];
+        // Before the request is sent, as `ServerClock::learn` expects.
         let sent = now();
         let fields = self
             .evaluate(&mut connection.clone(), Call::new(&renew::SCRIPT, &keys, &args), 0)
@@ -341,6 +370,7 @@ impl Shared {
 
     fn connect_error(&self, error: RedisError) -> ConnectError {
         if error.kind() == ErrorKind::RESP3NotSupported {
+            // RESP3 came with Redis 6.0.
             return ConnectError::TooOld { found: "older than 6.0".into() };
         }
         match refusal(&error) {
@@ -384,6 +414,7 @@ fn check_server(mode: Option<&str>, version: Option<&str>) -> Result<(), Connect
         Some("sentinel") => return Err(ConnectError::Sentinel),
         _ => {}
     }
+    // A server that tells no version is judged by the probe, which runs a script with `#!lua`.
     let Some(found) = version else { return Ok(()) };
     let mut parts = found.split('.').map(|part| part.parse().unwrap_or(0));
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
@@ -394,16 +425,22 @@ fn check_server(mode: Option<&str>, version: Option<&str>) -> Result<(), Connect
 async fn supervise(shared: Arc<Shared>, first: Connection) {
     let stop = shared.link.stop.clone();
     stop.run_until_cancelled(async {
+        // One backoff for all connections. With a new one each time, a server that accepts and closes
+        // at once would be dialled without a pause.
         let (mut connection, mut backoff) = (first, Backoff::reconnect());
         loop {
             let up = now();
             until_dead(&shared, &connection).await;
+            // After a ping without an answer it is not cancelled yet. What is in flight must end now
+            // as unanswered: waiting for its time-out would only delay the retry.
             connection.dead.cancel();
             shared.link.enter(State::Down(Arc::new(Disconnected)));
             tracing::warn!(address = %shared.address, "lost the connection; reconnecting");
             backoff.connection_lived_for(now().saturating_duration_since(up));
             connection = reconnect(&shared, &mut backoff).await;
             tracing::info!(address = %shared.address, "reconnected");
+            // Waits and holds first, then new acquires. If the connection dies meanwhile this ends at
+            // once, and `until_dead` sees it in the next round.
             shared.link.resume(&connection, ServedKeys::All, shared.operation_timeout).await;
         }
     })
@@ -429,6 +466,8 @@ async fn until_dead(shared: &Shared, connection: &Connection) {
             }
         }
         let asked = now();
+        // Not through admission. When all slots are taken by requests without an answer, the ping
+        // would wait for just these.
         match timeout(PING_LIMIT, connection.clone().send(&redis::cmd("PING"))).await {
             // A refusal is an answer too: a user may have no right to PING.
             Ok(Ok(_) | Err(RequestError::Refused(_))) => shared.heard(),
@@ -444,6 +483,8 @@ async fn until_dead(shared: &Shared, connection: &Connection) {
 async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Connection {
     let mut said = String::new();
     loop {
+        // After a connection that lived long this pause is zero, so it does not delay the usual
+        // reconnect.
         backoff.pause().await;
         match shared.establish().await {
             Ok(connection) => return connection,
@@ -453,6 +494,8 @@ async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Connection {
                     tracing::warn!(address = %shared.address, %error, "cannot reconnect yet");
                     said = text;
                 }
+                // Callers who run out of time are told this, so it should be the latest reason and not
+                // only that the connection was closed.
                 shared.link.enter(State::Down(Arc::new(error)));
             }
         }

@@ -100,6 +100,7 @@ fn default_label() -> String {
         .ok()
         .or_else(|| std::env::var("HOSTNAME").ok())
         .map_or_else(|| "localhost".into(), |host| host.trim().to_owned());
+    // 60 characters have 240 bytes at most, which leaves room for the pid.
     let host: String = host.chars().take(60).collect();
     format!("{host}:{}", std::process::id())
 }
@@ -107,17 +108,21 @@ fn default_label() -> String {
 impl Options {
     /// Checks each option and how they relate.
     pub fn check(&self) -> Result<(), OptionsError> {
+        // The first `{` of a key begins its hash tag. A brace in the prefix could give the locks of
+        // all names one tag, or none (see keys.rs).
         if self.prefix.is_empty() || self.prefix.len() > LONGEST_PREFIX || self.prefix.contains(['{', '}']) {
             return Err(OptionsError::Prefix);
         }
         if self.label.len() > LONGEST_LABEL {
             return Err(OptionsError::LabelTooLong(self.label.len()));
         }
+        // Otherwise each call that waits would end with `full`, which says that others wait.
         if self.max_waiters == 0 {
             return Err(OptionsError::NoWaiters);
         }
         self.check_ranges()?;
         self.check_lease("lease", self.lease)?;
+        // P9: a lost message costs a poll interval. The next poll must still find the ticket alive.
         if self.waiter_ttl < 2 * self.poll_interval {
             // The option's own value, not the doubled one: that is what the reader has set.
             return Err(OptionsError::TooShort {
@@ -128,6 +133,8 @@ impl Options {
                 reason: "one lost poll would cost a live waiter its place",
             });
         }
+        // P6: advance caps a grant by the ticket's deadline (decision 1). A longer grant_ttl would say
+        // what never happens.
         at_least(
             ("waiter_ttl", self.waiter_ttl),
             ("grant_ttl", self.grant_ttl),
@@ -148,6 +155,8 @@ impl Options {
             ("poll_interval", self.poll_interval),
             ("grant_ttl", self.grant_ttl),
             ("token_ttl", self.token_ttl),
+            // No max_hold is no time that could be wrong: the lease stands in, which is in the list
+            // already.
             ("max_hold", self.max_hold.unwrap_or(self.lease)),
         ];
         times.into_iter().try_for_each(|(option, value)| in_range(option, value))
@@ -156,17 +165,24 @@ impl Options {
     /// Checks a lease: the client's, or that of a single lock.
     pub fn check_lease(&self, option: &'static str, lease: Duration) -> Result<(), OptionsError> {
         in_range(option, lease)?;
+        // R5 counts a lease from before its request was sent. An answer at the end of a longer
+        // operation time-out would give a lease that is over.
         at_least(
             (option, lease),
             ("operation_timeout", self.operation_timeout),
             "the lease could be over before the answer that gives it",
         )?;
+        // P7, decision 12: waiters learn from their last poll when the lease ends.
         at_least((option, lease), ("poll_interval", self.poll_interval), "waiters would notice its end too late")?;
+        // R10: without the key the next token comes from the clock alone, and a clock that was set
+        // back would give a smaller one than the holder has (P2).
         at_least(("token_ttl", self.token_ttl), (option, lease), "the last token must be remembered while it is in use")
     }
 }
 
 fn in_range(option: &'static str, value: Duration) -> Result<(), OptionsError> {
+    // Less than a millisecond is sent as 0, and PEXPIRE with 0 deletes the key. The upper end keeps
+    // sums of times within what PEXPIRE and `Instant` can take.
     if value < Duration::from_millis(1) || value > YEAR {
         return Err(OptionsError::OutOfRange { option, value });
     }

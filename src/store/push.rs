@@ -18,7 +18,11 @@ impl<'a> Push<'a> {
         let token = token.parse().ok()?;
         match kind {
             "grant" => {
+                // The time of the grant, by the options of the client that passed the lock on. They
+                // may differ from those here (decision 1).
                 let (millis, rest) = rest.split_once(' ')?;
+                // A ticket has its owner and a seq, and both are never used again. So it needs no lock
+                // to be known by.
                 let (ticket, _lock) = rest.split_once(' ')?;
                 Some(Self::Grant { token, lease: Duration::from_millis(millis.parse().ok()?), ticket })
             }

@@ -29,6 +29,8 @@ impl Fields {
     pub fn text(&mut self) -> Result<String, Malformed> {
         match self.rest.next() {
             Some(Field::Text(bytes)) => {
+                // Owners, tickets and labels are texts of this library. Other bytes come from another
+                // place, so nothing in such a reply can be relied on.
                 String::from_utf8(bytes).map_err(|error| Malformed(format!("text that is not UTF-8: {error}")))
             }
             other => Err(Malformed(format!("{other:?} where a text is expected"))),
@@ -67,12 +69,15 @@ impl Fields {
 
     /// A time to live: Redis says -1 or -2 when there is none.
     pub fn millis_if_any(&mut self) -> Result<Option<Duration>, Malformed> {
+        // Without a lease is not the same as with a lease of 0, which would mean that it ends now.
         Ok(u64::try_from(self.int()?).ok().map(Duration::from_millis))
     }
 
     /// A token, or 0 for the empty text, which means none.
     pub fn token(&mut self) -> Result<u64, Malformed> {
         let text = self.text()?;
+        // Read as text, not as a number of Lua: a token that lost a digit would be another hold's
+        // (P2).
         if text.is_empty() { Ok(0) } else { text.parse().map_err(|_| Malformed(format!("the token {text:?}"))) }
     }
 

@@ -31,10 +31,14 @@ return missing
 
 /// The arguments of [`SCRIPT`] for these scripts and a client that listens on `channel`.
 pub fn question(prefix: &str, channel: &str, scripts: &[&Script]) -> Vec<String> {
+    // No lock has the empty name. Its keys stand for those of each name, since rights are given for
+    // the prefix.
     let mut asked = Asked { prefix, keys: Keys::new(prefix, ""), words: Vec::new() };
     for (command, names) in scripts.iter().flat_map(|script| calls(&script.source)) {
         asked.call(&command, &names);
     }
+    // Redis checks the KEYS of an EVALSHA themselves, before the script begins. So they are asked for
+    // together, besides the commands inside.
     let all: Vec<String> = KEYS.iter().filter_map(|name| asked.key(name)).collect();
     let evalsha = ["0".to_owned(), all.len().to_string()].into_iter().chain(all).collect();
     asked.push("evalsha", asked.key_pattern(), evalsha);
@@ -83,6 +87,7 @@ impl Asked<'_> {
     }
 
     fn push(&mut self, command: &str, grant: String, arguments: Vec<String>) {
+        // Their number goes first: ARGV is one flat list, and the script finds the next command by it.
         self.words.extend([command.to_ascii_lowercase(), grant, arguments.len().to_string()]);
         self.words.extend(arguments);
     }
@@ -95,10 +100,13 @@ fn calls(source: &str) -> Vec<(String, Vec<&str>)> {
     let mut found: Vec<_> = after
         .filter_map(|rest| {
             let (command, rest) = rest.split_once('\'')?;
+            // The keys come first and are plain names, so that what a nested call cuts off here does
+            // not matter.
             let arguments = rest.split(')').next()?.split(',').skip(1);
             Some((command.to_owned(), arguments.map(first_word).collect()))
         })
         .collect();
+    // Sorted, because `dedup` sees only neighbours. Each command is then asked about once for a script.
     found.sort();
     found.dedup();
     found

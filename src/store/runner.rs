@@ -74,12 +74,15 @@ impl Runner {
         let admission = self.store.admission(lock_key);
         let slot = admission.slot(priority, self.options.operation_timeout).await;
         let deadline = now() + self.options.operation_timeout;
+        // A look comes first, so that the usual case needs no timer.
         if !self.store.is_ready(lock_key, priority) {
             match timeout_at(deadline.into(), self.store.ready(lock_key, priority)).await {
                 Ok(outcome) => outcome?,
                 Err(_) => return Err(RequestError::NotSent(self.store.fault(lock_key))),
             }
         }
+        // After the wait for a connection. A probe that still has to wait for one would keep others
+        // from probing.
         let permit = match priority {
             // A single question is not repeated by itself, so that it may be asked at any time.
             Priority::Question => admission.pass_unchecked(slot),
@@ -90,22 +93,28 @@ impl Runner {
 
     /// Sends the request, waits for its reply, and learns the server's time from it.
     pub async fn run<T: Decode>(&self, admitted: Admitted<'_>, call: Call<'_>) -> Result<Answer<T>, RequestError> {
+        // Relaxed: the number only has to differ from those of other requests.
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         // Before the request is on its way: the server's lease begins later, never earlier (R5).
         let sent = now();
         let fields = match timeout_at(admitted.deadline.into(), self.store.run(call, request)).await {
             Ok(Ok(fields)) => fields,
             Ok(Err(error)) => {
+                // A request without an answer says nothing about the gate. If it was the probe, its
+                // permit lets the next one probe when it is dropped.
                 if let RequestError::Refused(refusal) = &error {
                     admitted.permit.answered(Some(refusal));
                 }
                 return Err(error);
             }
             Err(_) => {
+                // A half-open connection causes no error by itself (decision 44).
                 self.store.suspect(call.lock_key());
                 return Err(RequestError::Unanswered(Arc::new(NoAnswer(self.options.operation_timeout))));
             }
         };
+        // Before the reply is read: a server that runs scripts does not refuse, even if this reply
+        // turns out to be wrong.
         admitted.permit.answered(None);
         self.decode(request, sent, call.lock_key(), fields).map_err(|error| self.distrust(call.lock_key(), error))
     }

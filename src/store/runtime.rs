@@ -29,6 +29,7 @@ fn register_socket() {
 pub fn is_gone(runtime: &Handle) -> bool {
     let task = runtime.spawn(std::future::pending::<()>());
     task.abort_handle().is_finished() || {
+        // The task would wait without end.
         task.abort();
         false
     }

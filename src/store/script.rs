@@ -42,8 +42,12 @@ fn append(source: &str, included: &mut Vec<&'static str>, script: &mut String) {
     for line in source.lines() {
         let name = line.trim_start().strip_prefix("--#include ");
         match name.and_then(|name| PARTS.iter().find(|(part, _)| *part == name)) {
+            // A second copy would make the same functions again, which costs as much as a small inner
+            // call (decision 20).
             Some((part, _)) if included.contains(part) => {}
             Some((part, text)) => {
+                // Before its text is read, not after it. Otherwise parts that include each other would
+                // never end.
                 included.push(part);
                 append(text, included, script);
             }

@@ -49,6 +49,8 @@ fn invalid(what: &'static str, error: impl std::fmt::Display) -> OptionsError {
 fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, OptionsError> {
     let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|error| invalid(what, error))?;
+    // A PEM text without a certificate is read without an error. Then nothing would be trusted, and
+    // each handshake would fail for another reason than the real one.
     if found.is_empty() { Err(invalid(what, "there is no certificate in the PEM text")) } else { Ok(found) }
 }
 
@@ -61,6 +63,8 @@ fn roots(given: Option<&[u8]>) -> Result<RootCertStore, OptionsError> {
         return Ok(roots);
     };
     for certificate in certificates("root certificate", pem)? {
+        // Each one must be readable, unlike those of the machine: the user has named it, and would
+        // look for the fault elsewhere.
         roots.add(certificate).map_err(|error| invalid("root certificate", error))?;
     }
     Ok(roots)
@@ -77,8 +81,11 @@ pub enum HandshakeFault {
 pub fn explain(host: &str, error: &io::Error) -> HandshakeFault {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidCertificate(reason)) => HandshakeFault::Certificate(certificate_words(host, reason)),
+        // The server's word on what it was shown, often on the client certificate.
         Some(rustls::Error::AlertReceived(alert)) => HandshakeFault::Certificate(format!("the server said {alert:?}")),
+        // A server without TLS answers the first message with text, which is no TLS record.
         Some(rustls::Error::InvalidMessage(_)) => HandshakeFault::NotTls,
+        // Others close without an answer, so this alone does not say what is wrong.
         _ if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
             HandshakeFault::Closed
         }

@@ -36,6 +36,7 @@ impl ConnectOptions {
         if let Some(password) = settings.password() {
             options = options.password(password);
         }
+        // The crate takes a negative number. It is refused here, and not by the server at SELECT.
         let negative = |_| ConnectError::Url(format!("there is no database {}", settings.db()));
         options = options.database(u32::try_from(settings.db()).map_err(negative)?);
         if is_tls {
@@ -59,6 +60,7 @@ fn without_tls(url: &str) -> Result<(String, bool), ConnectError> {
     let schemes = [("rediss://", "redis://"), ("valkeys://", "valkey://")];
     let secure = schemes.iter().find_map(|(tls, plain)| Some((plain, url.strip_prefix(tls)?)));
     let Some((plain, rest)) = secure else { return Ok((url.to_owned(), false)) };
+    // Said here: the redis crate does not know the name of this library's feature.
     if !cfg!(feature = "tls") {
         return Err(ConnectError::TlsNotBuilt);
     }

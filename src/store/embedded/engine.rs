@@ -17,6 +17,8 @@ pub struct Engine {
 
 impl Engine {
     pub fn new() -> mlua::Result<Self> {
+        // Without `io` and `os`. A script here has no clock but TIME, so a simulated run does not
+        // depend on the machine's.
         let lua = Lua::new_with(StdLib::TABLE | StdLib::STRING | StdLib::MATH, LuaOptions::default())?;
         lua.set_app_data(Keyspace::default());
         let run = lua.load(include_str!("prelude.lua")).set_name("=prelude").call(lua.create_function(command)?)?;
@@ -35,6 +37,8 @@ impl Engine {
     fn try_eval(&mut self, name: &'static str, source: &str, keys: &[&[u8]], args: &[&[u8]]) -> mlua::Result<Reply> {
         let script = self.compiled(name, source)?;
         let globals = self.lua.globals();
+        // Raw: the prelude guards the globals against scripts, as Redis does, and this is not a
+        // script.
         globals.raw_set("KEYS", self.texts(keys)?)?;
         globals.raw_set("ARGV", self.texts(args)?)?;
         to_reply(self.run.call(script)?)
@@ -64,6 +68,7 @@ impl Engine {
 fn command(lua: &Lua, args: MultiValue) -> mlua::Result<Value> {
     let words: Option<Vec<Vec<u8>>> = args.into_iter().map(word).collect();
     let reply = match words.filter(|words| !words.is_empty()) {
+        // Redis refuses nil, tables and booleans as arguments, rather than converting them.
         None => Reply::Error("ERR Lua redis lib command arguments must be strings or integers".into()),
         Some(words) => match lua.app_data_mut::<Keyspace>() {
             Some(mut keyspace) => keyspace.execute(&words),
@@ -90,9 +95,12 @@ fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
         Ok(Value::Table(table))
     };
     match reply {
+        // Lua 5.1 has doubles only: integers above 2^53 lose digits here as they do in Redis.
         Reply::Int(number) => Ok(Value::Number(number as f64)),
         Reply::Bulk(bytes) => lua.create_string(bytes).map(Value::String),
+        // Redis gives scripts `false`, because a nil inside a list would end it.
         Reply::Nil => Ok(Value::Boolean(false)),
+        // A status and an error are tables with one field. `redis.call` raises the one with `err`.
         Reply::Ok => single("ok", "OK"),
         Reply::Error(text) => single("err", &text),
         Reply::List(replies) => {
@@ -113,6 +121,7 @@ fn to_reply(value: Value) -> mlua::Result<Reply> {
         Value::String(text) => Reply::Bulk(text.as_bytes().to_vec()),
         Value::Boolean(true) => Reply::Int(1),
         Value::Table(table) => {
+            // `err` comes before `ok`, and both before the elements: the order in which Redis looks.
             if let Value::String(text) = table.raw_get("err")? {
                 return Ok(Reply::Error(text.to_string_lossy()));
             }
@@ -120,6 +129,8 @@ fn to_reply(value: Value) -> mlua::Result<Reply> {
                 return Ok(Reply::Ok);
             }
             let mut list = Vec::new();
+            // Not by the table's length, which Lua leaves open for a list with a nil in it. Redis goes
+            // on to the first nil.
             for index in 1.. {
                 match table.raw_get(index)? {
                     Value::Nil => break,

@@ -115,6 +115,8 @@ kind!(Zset, |zset: &Zset| zset.scores.is_empty());
 
 impl Zset {
     fn remove(&mut self, member: &Bytes) -> bool {
+        // Both sides change together: an entry that stayed in `order` would be found by ZRANGEBYSCORE
+        // after its ZREM.
         let Some(score) = self.scores.remove(member) else { return false };
         self.order.remove(&(Score(score), member.clone()))
     }
@@ -191,6 +193,8 @@ impl Keyspace {
     /// Sets the clock, but never back, and removes expired keys.
     pub fn at(&mut self, micros: i64) {
         self.now = self.now.max(micros);
+        // All that is due goes at once. Redis removes a key when it is read, or some time later, but a
+        // script cannot tell the difference.
         let now = self.millis();
         while let Some((due, key)) = self.expiries.pop_first() {
             if due > now {
@@ -207,6 +211,7 @@ impl Keyspace {
 
     pub fn keys(&self) -> Vec<Bytes> {
         let mut keys: Vec<_> = self.entries.keys().cloned().collect();
+        // The map's order is random, and a simulated run must be repeatable.
         keys.sort();
         keys
     }
@@ -214,6 +219,7 @@ impl Keyspace {
     /// One command, as `redis.pcall` would run it.
     pub fn execute(&mut self, words: Words<'_>) -> Reply {
         let name = words.first().map(|name| name.to_ascii_uppercase()).unwrap_or_default();
+        // First the name, then the number of words, then the rights: the order in which Redis checks.
         let Some((_, arity, command)) = COMMANDS.iter().find(|(known, ..)| known.as_bytes() == name) else {
             return error("ERR Unknown Redis command called from script");
         };
@@ -249,8 +255,11 @@ impl Keyspace {
         if !self.entries.contains_key(key) {
             self.entries.insert(key.clone(), Entry { value: K::default().wrap(), expires_at: None });
         }
+        // A key of another type is left as it is: WRONGTYPE changes nothing.
         let inner = self.entries.get_mut(key).and_then(|entry| K::from_mut(&mut entry.value)).ok_or_else(wrong_type)?;
         let result = change(inner);
+        // Also when the command found nothing to do: an LTRIM of a key that is not there must not make
+        // one.
         if inner.is_empty() {
             self.remove(key);
         }
@@ -258,6 +267,7 @@ impl Keyspace {
     }
 
     fn remove(&mut self, key: &Bytes) -> bool {
+        // First the expiry. If it stayed, it would end a later key of this name too early.
         self.set_expiry(key, None);
         self.entries.remove(key).is_some()
     }
@@ -279,6 +289,8 @@ impl Keyspace {
     }
 
     fn publish(&mut self, words: Words<'_>) -> Outcome {
+        // PUBLISH returns the number of receivers. That is 0 or 1 here, as each client has a channel
+        // of its own. serve.lua takes 0 for an unreachable client.
         let received = self.channels.contains(&words[0]);
         self.published.push((words[0].clone(), words[1].clone(), received));
         count(received.into())
@@ -308,11 +320,14 @@ impl Keyspace {
 
     fn pexpire(&mut self, words: Words<'_>) -> Outcome {
         let lifetime = integer(&words[1])?;
+        // Redis checks the range before it looks for the key, so this is an error for a key that is
+        // not there too.
         let at = self.millis().checked_add(lifetime);
         let at = at.ok_or_else(|| error("ERR invalid expire time in 'pexpire' command"))?;
         if !self.entries.contains_key(&words[0]) {
             return count(0);
         }
+        // A time of zero or less deletes the key at once.
         if lifetime <= 0 {
             self.remove(&words[0]);
         } else {
@@ -334,6 +349,7 @@ impl Keyspace {
             }
             _ => return Err(syntax()),
         };
+        // SET replaces a value of any type, and its expiry with it. It comes after all that can fail.
         self.remove(&words[0]);
         let value = Value::Text(Text(words[1].clone()));
         self.entries.insert(words[0].clone(), Entry { value, expires_at: None });
@@ -366,6 +382,8 @@ impl Keyspace {
     }
 
     fn hset(&mut self, words: Words<'_>) -> Outcome {
+        // HSET itself finds a field without a value, not the check of the number of words. So the text
+        // is another one.
         if words.len().is_multiple_of(2) {
             return Err(error("ERR wrong number of arguments for 'hset' command"));
         }
@@ -464,6 +482,8 @@ impl Keyspace {
     }
 
     fn zadd(&mut self, words: Words<'_>) -> Outcome {
+        // Of the options of ZADD the scripts use only XX: a poll must give no ticket a place that it
+        // did not have.
         let (only_existing, pairs) = match words[1].eq_ignore_ascii_case(b"XX") {
             true => (true, &words[2..]),
             false => (false, &words[1..]),
@@ -471,6 +491,8 @@ impl Keyspace {
         if pairs.is_empty() || !pairs.len().is_multiple_of(2) {
             return Err(syntax());
         }
+        // All scores are read before the first change: Redis adds nothing when one of them is not a
+        // number.
         let scored: Vec<_> = pairs.chunks(2).map(|pair| Ok((float(&pair[0])?, &pair[1]))).collect::<Result<_, _>>()?;
         let add = |zset: &mut Zset| {
             let before = zset.scores.len();
@@ -479,6 +501,7 @@ impl Keyspace {
                     zset.insert(member, score);
                 }
             }
+            // Members that got a new score do not count.
             zset.scores.len() - before
         };
         count(self.change(&words[0], add)?)
@@ -499,6 +522,7 @@ impl Keyspace {
             _ => return Err(syntax()),
         };
         let Some(zset) = self.read::<Zset>(&words[0])? else { return Ok(Reply::List(Vec::new())) };
+        // The empty member sorts before all others with the same score.
         let within = zset.order.range((Score(min), Bytes::new())..).take_while(|(score, _)| score.0 <= max);
         // As in Redis: a negative offset finds nothing, a negative count means all.
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
@@ -524,6 +548,7 @@ pub fn number(number: f64) -> String {
 fn integer(word: &Bytes) -> Result<i64, Reply> {
     let parsed = std::str::from_utf8(word).ok().and_then(|text| Some((text, text.parse::<i64>().ok()?)));
     match parsed {
+        // Only a number that is written as Redis would write it comes back as the same text.
         Some((text, number)) if number.to_string() == text => Ok(number),
         _ => Err(error("ERR value is not an integer or out of range")),
     }
@@ -531,6 +556,7 @@ fn integer(word: &Bytes) -> Result<i64, Reply> {
 
 fn float(word: &Bytes) -> Result<f64, Reply> {
     let parsed = std::str::from_utf8(word).ok().and_then(|text| text.parse::<f64>().ok());
+    // Redis refuses NaN, which would have no place in the order of scores.
     parsed.filter(|number| !number.is_nan()).ok_or_else(|| error("ERR value is not a valid float"))
 }
 
@@ -540,6 +566,8 @@ fn index_range(from: i64, to: i64, length: usize) -> std::ops::Range<usize> {
     let length = length as i64;
     let from_start = |index: i64| if index < 0 { index.saturating_add(length) } else { index };
     let end = from_start(to).saturating_add(1).clamp(0, length);
+    // A start behind the end is an empty range in Redis, not an error. `end` bounds it, so that
+    // slicing cannot panic.
     let start = from_start(from).clamp(0, end);
     start as usize..end as usize
 }

@@ -21,6 +21,7 @@ pub type Answer = Result<Vec<Field>, Refusal>;
 
 impl Request {
     pub fn new(client: &str, call: Call<'_>, request: u64) -> Self {
+        // Redis hands each argument to a script as text, numbers too.
         let text = |arg: &Arg<'_>| match arg {
             Arg::Text(text) => (*text).to_owned(),
             Arg::Int(number) => number.to_string(),
@@ -29,6 +30,7 @@ impl Request {
             client: client.to_owned(),
             script: call.script,
             keys: call.keys.iter().map(ToString::to_string).collect(),
+            // The number of the request is the first argument of every script.
             args: once(request.to_string()).chain(call.args.iter().map(text)).collect(),
             sent: now(),
         }

@@ -133,6 +133,7 @@ impl EmbeddedServer {
     /// ```
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
+        // The clock is set first, so that keys which have expired are not shown.
         let keys = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.keys()).unwrap_or_default());
         keys.unwrap_or_default().iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
@@ -168,6 +169,8 @@ impl EmbeddedServer {
     /// # Ok(()) }
     /// ```
     pub fn shut_down(&self) {
+        // No new connections first, then the end of those that there are. The other way round, a
+        // client could attach in between and stay with a server that is down.
         self.shared.up.store(false, Ordering::Relaxed);
         self.shared.shutdowns.fetch_add(1, Ordering::Relaxed);
         self.connections().iter().for_each(|connection| self.detach(connection));
@@ -249,6 +252,7 @@ impl EmbeddedServer {
     pub(crate) async fn reattach(&self, client: &str, channel: &str) -> (Connection, Pushes) {
         loop {
             sleep(self.shared.faults.reconnect(client)).await;
+            // Register before `attach` looks: a start between the two is not missed.
             let started = self.shared.started.notified();
             if let Some(attached) = self.attach(channel) {
                 return attached;
@@ -262,9 +266,12 @@ impl EmbeddedServer {
         connection.dead.cancel();
         let mut connections = lock(&self.shared.connections);
         // The client may have reconnected already. Its new connection stays.
+        // By number, as the channel stays the same over reconnects.
         let is_current = |current: &Subscriber| current.connection.number == connection.number;
         if connections.get(&connection.channel).is_some_and(is_current) {
             connections.remove(&connection.channel);
+            // `subscribe` calls the faults and takes the engine's lock. Do not hold this one
+            // meanwhile.
             drop(connections);
             self.subscribe(&connection.channel, false);
         }
@@ -308,6 +315,8 @@ impl EmbeddedServer {
     /// Sets the clock of the keys, then calls `use_it`.
     fn with_engine<T>(&self, use_it: impl FnOnce(&mut Engine) -> T) -> Result<T, String> {
         let mut engine = lock(self.shared.engine.as_ref().map_err(Clone::clone)?);
+        // Once for each call, so that the time stands still while a script runs, as in Redis since
+        // 7.2.
         let now = self.micros();
         engine.keyspace(|keyspace| keyspace.at(now));
         Ok(use_it(&mut engine))
@@ -324,6 +333,7 @@ impl EmbeddedServer {
         if !self.is_up() {
             return None;
         }
+        // Like LOADING or READONLY: Redis says these before the script begins, so nothing has run.
         if let Some(refusal) = self.shared.faults.refuse(&request.client, request.script.name) {
             return Some(Err(refused(refusal)));
         }
@@ -334,7 +344,10 @@ impl EmbeddedServer {
         let ran = self.with_engine(|engine| {
             engine.keyspace(|keyspace| keyspace.refuse_after = refuse_after);
             let reply = engine.eval(script.name, &script.source, &keys, &args);
+            // A script with fewer commands must not leave this to the next one.
             engine.keyspace(|keyspace| keyspace.refuse_after = None);
+            // Taken under the same lock as the run. Otherwise another script's messages could get
+            // among them.
             let published = engine.keyspace(|keyspace| std::mem::take(&mut keyspace.published));
             (reply, published.unwrap_or_default())
         });
@@ -347,6 +360,7 @@ impl EmbeddedServer {
         });
         let published: Vec<_> = published.collect();
         let answer = answer(reply);
+        // Before the messages go out. A checker must know of a grant before its client can act on it.
         self.shared.faults.ran(&Ran {
             client: &request.client,
             script: script.name,
@@ -357,11 +371,14 @@ impl EmbeddedServer {
             sent: request.sent,
             at: self.micros(),
         });
+        // Pushes go before the reply, as in Redis 7.0. Later versions send the reply first, so the
+        // client relies on neither.
         published.into_iter().for_each(|published| self.push(&published.channel, published.message));
         Some(answer)
     }
 
     fn push(&self, channel: &str, message: String) {
+        // Cloned, so that the map is not locked while the faults decide about the message.
         let subscriber = lock(&self.shared.connections).get(channel).map(|subscriber| subscriber.pushes.clone());
         let Some(pushes) = subscriber else { return };
         for delay in self.shared.faults.push(client_of(channel)) {
@@ -386,6 +403,7 @@ fn client_of(channel: &str) -> &str {
 
 /// Splits an error reply: a code, then a text.
 fn refused(text: &str) -> Refusal {
+    // As the redis crate splits the errors of a real server, so that `Refusal` reads both alike.
     let (code, message) = text.split_once(' ').unwrap_or(("ERR", text));
     Refusal::new(code, message)
 }

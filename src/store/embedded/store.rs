@@ -117,6 +117,7 @@ impl Store for EmbeddedStore {
     }
 
     fn close(&self) {
+        // In this order: a closed link has no connection left to detach.
         self.shared.disconnect();
         self.shared.link.close();
     }
@@ -137,6 +138,8 @@ impl Shared {
         let deliveries = self.server.deliveries(&request);
         let unanswered = || RequestError::Unanswered(Arc::new(Disconnected));
         if deliveries == [Delivery::AT_ONCE] {
+            // Served before the first await. A future that is dropped there cannot take back what was
+            // sent.
             let served = self.server.serve(&request);
             // Yields, as a request over a real connection does. Otherwise a loop of calls would keep other tasks from
             // running.
@@ -151,6 +154,8 @@ impl Shared {
             tokio::spawn(deliver(server, connection, request.clone(), delivery, answer.clone()));
         }
         tokio::select! {
+            // A fixed order, so that a simulated run can be repeated. Once the connection is dead its
+            // answers count as lost, as over a real one.
             biased;
             () = connection.dead.cancelled() => Err(unanswered()),
             // `answer` is still alive here, so if all copies are lost this waits until the caller times out.
@@ -185,6 +190,7 @@ async fn deliver(
 async fn supervise(shared: Arc<Shared>, first: Connection, pushes: Pushes) {
     let stop = shared.link.stop.clone();
     stop.run_until_cancelled(async {
+        // Without `resume`: a new client has no waits and no holds to check.
         receive(&shared, &first, pushes).await;
         loop {
             shared.link.enter(State::Down(Arc::new(Disconnected)));

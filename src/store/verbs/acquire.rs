@@ -60,8 +60,14 @@ impl Acquire<'_> {
     pub async fn run(&self, runner: &Runner, copies_until: &mut i64) -> Result<Answer<Acquired>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
         let admitted = runner.admit(lock, Priority::Normal).await?;
+        // Only after admission, which may take long under load. A `not_after` from before could have
+        // passed by the time that the request is sent (R2).
         let not_after = runner.not_after(lock);
+        // R1: how many holds there are already, not `one more`. A copy that is served twice then
+        // counts once.
         let (token, holds) = self.nested.map_or((String::new(), 0), |(token, holds)| (token.to_string(), holds));
+        // Named in each acquire, unlike in a release: this may be the late copy that has to find it
+        // (R3).
         let tombstone = self.keys.tombstone(self.owner);
         let options = &*runner.options;
         let keys = [
@@ -79,6 +85,8 @@ impl Acquire<'_> {
             arg("token", &token),
             arg("wait", self.wait),
             arg("lease", self.lease),
+            // The server keeps no settings: each request brings those of its client, so that clients
+            // with different options work together.
             arg("waiter_ttl", options.waiter_ttl),
             arg("max_waiters", options.max_waiters),
             arg("grant_ttl", options.grant_ttl),
@@ -90,6 +98,9 @@ impl Acquire<'_> {
         let earlier = *copies_until;
         *copies_until = earlier.max(not_after);
         let outcome = runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await;
+        // Any other outcome proves that no copy of this request is under way: it was answered, or not
+        // sent. A future that is dropped above keeps the later time, and its leave then writes a
+        // tombstone (R3).
         if !matches!(outcome, Err(RequestError::Unanswered(_))) {
             *copies_until = earlier;
         }
@@ -108,6 +119,7 @@ impl Decode for Acquired {
             "full" => Self::Full { waiters: fields.natural()? },
             "lost" => Self::Lost,
             "late" => Self::Late,
+            // Asking again with this seq would get the same answer each time (R1).
             "left" | "stale" => Self::Over,
             _ => return unknown_status(status),
         })

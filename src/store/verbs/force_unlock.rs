@@ -31,10 +31,13 @@ pub enum ForceUnlocked {
 impl ForceUnlock<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<ForceUnlocked>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        // A single question passes a closed gate: a person asks it, and wants to see the refusal
+        // (decision 40).
         let admitted = runner.admit(lock, Priority::Question).await?;
         let options = &*runner.options;
         let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines), key("tokens", tokens)];
         let args = [
+            // A copy that is served late would end the lock of the next holder (decision 6).
             arg("not_after", runner.not_after(lock)),
             arg("grant_ttl", options.grant_ttl),
             arg("token_ttl", options.token_ttl),
@@ -47,6 +50,7 @@ impl ForceUnlock<'_> {
 
 impl Decode for ForceUnlocked {
     fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+        // A late request looked at nothing, so its reply has no more fields.
         if status == "late" {
             return Ok(Self::Late);
         }

@@ -45,6 +45,7 @@ impl Inspect<'_> {
         let Keys { lock, queue, deadlines, .. } = self.keys;
         let admitted = runner.admit(lock, Priority::Question).await?;
         let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines)];
+        // With a bound: Redis serves no one else while it runs a script.
         let args = [arg("most", self.most)];
         runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await
     }
@@ -64,6 +65,8 @@ impl Decode for Inspected {
             waiters: fields.natural()?,
             queue: Vec::new(),
         };
+        // The queue is the rest of the reply. One that ends within an entry is refused as malformed,
+        // not cut short.
         while !fields.is_empty() {
             inspected.queue.push(QueueEntry {
                 ticket: fields.text()?,

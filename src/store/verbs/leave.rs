@@ -31,9 +31,12 @@ pub struct Left {
 impl Leave<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Left>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        // Urgent: what is left behind keeps others waiting (P5).
         let admitted = runner.admit(lock, Priority::Urgent).await?;
         let options = &*runner.options;
         let tombstone = self.keys.tombstone(self.owner);
+        // With the seq of the attempt, not of the leave: a lost hold leaves with a new seq (R11), but
+        // its ticket has the old one. With the label, because LREM compares whole elements.
         let entry = queue_entry(self.owner, self.attempt, &options.label);
         let keys = [
             key("lock", lock),
@@ -58,6 +61,8 @@ impl Leave<'_> {
 impl Decode for Left {
     fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
         match status {
+            // Both mean that nothing of the attempt is left (R4). A retry whose first copy was served
+            // hears `gone`.
             "freed" | "gone" => {
                 let _token = fields.token()?;
                 Ok(Self { more: fields.flag()? })

@@ -44,6 +44,7 @@ pub enum TicketStatus {
 impl Poll<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Polled>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        // Urgent: a poll that waits behind new acquires could cost live waiters their place.
         let admitted = runner.admit(lock, Priority::Urgent).await?;
         let options = &*runner.options;
         let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines), key("tokens", tokens)];
@@ -53,12 +54,16 @@ impl Poll<'_> {
             arg("grant_ttl", options.grant_ttl),
             arg("token_ttl", options.token_ttl),
             arg("channel", &runner.channel),
+            // This client may be first in line. It reads the reply, so it counts as reachable even
+            // while its subscription is down (decision 5).
             arg("caller", &runner.client),
         ]);
         for (ticket, lease) in self.tickets {
             args.extend([arg("tickets", ticket), arg("tickets", *lease)]);
         }
         let answer: Answer<Polled> = runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await?;
+        // Indices stand for tickets. One that was not sent shows that this is not the reply to this
+        // request: what it grants is not ours to take (P1).
         if answer.body.statuses.keys().all(|index| *index < self.tickets.len()) {
             return Ok(answer);
         }

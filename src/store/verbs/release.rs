@@ -44,6 +44,7 @@ pub enum Released {
 impl Release<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Released>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        // Urgent: a release that waits makes others wait for a lock that is not in use.
         let admitted = runner.admit(lock, Priority::Urgent).await?;
         let options = &*runner.options;
         let token = self.token.to_string();
@@ -73,6 +74,8 @@ impl Release<'_> {
             arg("channel", &runner.channel),
             arg("entry", &entry),
         ];
+        // Left out and not sent empty. An unlock pays for each key that it sends, and Redis checks the
+        // rights to each: a user who may use the prefix only may not use the key ''.
         let unused = usize::from(!with_tombstone);
         let call = Call::new(&SCRIPT, &keys[..keys.len() - unused], &args[..args.len() - unused]);
         runner.run(admitted, call).await
@@ -88,6 +91,7 @@ impl Decode for Released {
                 let _token = fields.token()?;
                 Self::Gone { more: fields.flag()? }
             }
+            // Either way this request set no count.
             "lost" | "stale" => Self::Lost,
             _ => return unknown_status(status),
         })

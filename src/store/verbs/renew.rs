@@ -31,7 +31,10 @@ pub enum Renewed {
 impl Renew<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Renewed>, RequestError> {
         let lock = &self.keys.lock;
+        // Urgent: new acquires must never make a holder lose its lock (P8).
         let admitted = runner.admit(lock, Priority::Urgent).await?;
+        // As text, because renew.lua compares it with the text in the hash. Lua would round a number
+        // on its way to text.
         let token = self.token.to_string();
         let keys = [key("lock", lock)];
         let args = [
