@@ -281,7 +281,7 @@ impl Bench {
     }
 
     pub async fn keys(&mut self) -> Vec<String> {
-        let mut keys = match &mut self.store {
+        let mut keys: Vec<String> = match &mut self.store {
             Store::Redis { redis, .. } => redis::cmd("KEYS").arg("*").query_async(redis).await.unwrap(),
             #[cfg(feature = "embedded")]
             Store::Embedded(engine) => {
