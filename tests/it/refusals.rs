@@ -22,6 +22,13 @@ async fn configure(server: &Server, option: &str, value: &str) {
     redis::cmd("CONFIG").arg("SET").arg(option).arg(value).exec_async(&mut server.connection().await).await.unwrap();
 }
 
+/// A change of what the user `worker` may do.
+fn worker_rule(rule: &str) -> redis::Cmd {
+    let mut command = redis::cmd("ACL");
+    command.arg("SETUSER").arg("worker").arg(rule.split(' ').collect::<Vec<_>>());
+    command
+}
+
 /// NOREPLICAS: writes are refused while too few replicas are there.
 #[tokio::test]
 async fn many_calls_of_a_refusing_server_cost_it_little_and_all_of_them_go_on_after_it() {
@@ -136,14 +143,9 @@ async fn a_script_that_is_refused_half_way_leaves_nothing_behind() {
     limit(async {
         let server = Server::start().await;
         let mut redis = server.connection().await;
-        let acl = |rule: &str| {
-            let mut command = redis::cmd("ACL");
-            command.arg("SETUSER").arg("worker").arg(rule.split(' ').collect::<Vec<_>>());
-            command
-        };
-        acl("on >secret ~* &* +@all").exec_async(&mut redis).await.unwrap();
+        worker_rule("on >secret ~* &* +@all").exec_async(&mut redis).await.unwrap();
         let client = Timing::default().connect(&format!("redis://worker:secret@127.0.0.1:{}/", server.port())).await;
-        acl("-pexpire").exec_async(&mut redis).await.unwrap();
+        worker_rule("-pexpire").exec_async(&mut redis).await.unwrap();
         let refused = client.lock("x").lock().await.unwrap_err();
         assert!(matches!(&refused, LockError::Refused(refusal) if refusal.in_script), "{refused:?}");
         eventually("nothing is left", async || server.keys().await.is_empty()).await;
@@ -158,21 +160,16 @@ async fn a_release_without_the_right_to_it_goes_on_when_the_right_is_back() {
     limit(async {
         let server = Server::start().await;
         let mut redis = server.connection().await;
-        let acl = |rule: &str| {
-            let mut command = redis::cmd("ACL");
-            command.arg("SETUSER").arg("worker").arg(rule.split(' ').collect::<Vec<_>>());
-            command
-        };
-        acl("on >secret ~* &* +@all").exec_async(&mut redis).await.unwrap();
+        worker_rule("on >secret ~* &* +@all").exec_async(&mut redis).await.unwrap();
         let timing = Timing { lease: Duration::from_secs(3600), ..Timing::default() };
         let url = format!("redis://worker:secret@127.0.0.1:{}/", server.port());
         let client = timing.builder().token_ttl(Duration::from_secs(7200)).connect(url).await.unwrap();
         let (dropped, unlocked) = (client.lock("x").lock().await.unwrap(), client.lock("y").lock().await.unwrap());
-        acl("-evalsha -eval").exec_async(&mut redis).await.unwrap();
+        worker_rule("-evalsha -eval").exec_async(&mut redis).await.unwrap();
         drop(dropped);
         let refused = unlocked.unlock().await.unwrap_err();
         assert!(matches!(&refused, UnlockError::Refused { refusal, .. } if refusal.code == "NOPERM"), "{refused:?}");
-        acl("+evalsha +eval").exec_async(&mut redis).await.unwrap();
+        worker_rule("+evalsha +eval").exec_async(&mut redis).await.unwrap();
         eventually("both are free", async || server.keys().await.iter().all(|key| key.ends_with(":token"))).await;
         client.close().await.unwrap();
     })
