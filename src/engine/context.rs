@@ -29,6 +29,8 @@ pub struct Context {
     runtime: Handle,
     spawn_hook: Option<SpawnHook>,
     seq: AtomicU64,
+    /// Made of the client's id once: each lock and unlock has a backoff, and few of them use it.
+    retry_seed: u64,
 }
 
 impl fmt::Debug for Context {
@@ -39,6 +41,8 @@ impl fmt::Debug for Context {
 
 impl Context {
     pub fn new(runner: Runner, runtime: Handle, spawn_hook: Option<SpawnHook>) -> Self {
+        let id = runner.client.bytes();
+        let retry_seed = id.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         Self {
             runner,
             closing: CancellationToken::new(),
@@ -47,6 +51,7 @@ impl Context {
             runtime,
             spawn_hook,
             seq: AtomicU64::new(1),
+            retry_seed,
         }
     }
 
@@ -68,8 +73,7 @@ impl Context {
     /// The pauses between tries of one request. Seeded by the client's id and a number that is used
     /// once: clients do not retry in step, and the simulator, whose ids count up, can repeat a run.
     pub fn backoff(&self) -> Backoff {
-        let id = self.runner.client.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-        Backoff::retry(id ^ self.next_seq().wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        Backoff::retry(self.retry_seed ^ self.next_seq().wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Every seq that was drawn before is smaller than this; every later one is not.
