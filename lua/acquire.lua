@@ -2,140 +2,183 @@
 -- acquire: one request for the lock, by one attempt (owner, seq). For an owner that holds it already: one
 -- more hold.
 --
--- KEYS[1] lock       hash     owner -> holds, and !attempt, !token, !label
--- KEYS[2] queue      list     entries, ticket/label, oldest first
--- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
+-- KEYS[1] lock       hash     owner -> holds, and !grant
+-- KEYS[2] queue      list     places, oldest first
+-- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
 -- KEYS[4] tokens     string   the last token given
 -- KEYS[5] tombstone  string   the seq up to which this owner has left (R3)
 -- ARGV[1] request    growing number, returned as it is
--- ARGV[2] not_after  server ms after which the request is refused (R2)
+-- ARGV[2] not_after  server us after which the request is refused (R2)
 -- ARGV[3] owner      <client>:<n>
 -- ARGV[4] seq        of the attempt; a retry repeats it (R1)
--- ARGV[5] holds      that the owner has already: 0, or n to re-enter
--- ARGV[6] token      of the hold to re-enter, '' when holds is 0
--- ARGV[7] wait       1: join the queue if the lock is not free, 0: do not
--- ARGV[8] lease      ms
--- ARGV[9] waiter_ttl ms that a ticket lives without a poll
--- ARGV[10] max_waiters
--- ARGV[11] grant_ttl ms that a grant lives until it is confirmed
--- ARGV[12] token_ttl ms
--- ARGV[13] channel   prefix of the clients' channels
--- ARGV[14] label     of the client
+-- ARGV[5] mode       0: do not wait, 1: join the queue if the lock is not free, n:token: one more hold for an owner that
+--                    has n under this token
+-- ARGV[6] lease      ms
+-- ARGV[7] terms      of the call, for the time that it waits: grant_ttl (ms that a grant to it lives until it is
+--                    confirmed), /, and its label
+-- ARGV[8] settings   of the client, with spaces: waiter_ttl (ms that it lives without being heard), max_waiters,
+--                    token_ttl (ms), channel (prefix of the clients' channels)
 --
--- Returns, after status, request, now:
---   held, token, holds, lease left ms, 0
---   queued, floor (every later grant has a token above it), lease left ms of the holder or -1, more
---   busy, more         not free, and wait is 0
---   full, waiters      max_waiters are queued
---   lost               holds > 0, but the owner does not hold under that token
+-- Returns one text: status, request, server time (s and us), and
+--   held, token, holds, lease left ms
+--   queued, floor (every later grant has a token above it), lease left ms of the holder or -1, more, known (1: the
+--                      client had not been given up as dead)
+--   busy, more         not free, and its caller does not wait
+--   full, waiters, more   max_waiters are queued
+--   lost               one more, but the owner does not hold under that token
 --   late | left | stale  not_after has passed | a tombstone | a later attempt of the owner was served
--- `more` is 1 when the queue holds more dead tickets than one call clears: poll at once.
+-- `more` is 1 when another call would look at more of the queue: poll, or ask again, at once.
 --
 -- Keeps: one owner at most; a free lock goes to the first live ticket, which no newcomer overtakes (P3); a retry
 -- of the same seq gets the same answer and changes at most the lease (R1). A second run is such a retry.
-local lock, queue, deadlines, tokens, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local request, not_after, owner, seq, holds, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local wait, lease, waiter_ttl, max_waiters = ARGV[7] == '1', ARGV[8], ARGV[9], ARGV[10]
-local grant_ttl, token_ttl, channel, label, caller = ARGV[11], ARGV[12], ARGV[13], ARGV[14], owner
+local lock, queue, deadlines, tokens, tombstone = unpack(KEYS)
+local request, not_after, owner, seq, mode, lease, terms, settings = unpack(ARGV)
+local token_ttl
+
+--#include clock
+
+-- R2: the client has given this copy up. Served now, it would take a lock that no guard gives back.
+if now_us > not_after then return 'late ' .. echo end
+
+-- The lock is free, the queue is empty (P3), and this owner has not left (R3).
+local is_free = #mode == 1 and call('EXISTS', lock, queue, tombstone) == 0
+local fields, our_holds, attempt, current
+if not is_free then
+  -- R3: a copy that arrives after the owner has left must neither take the lock nor join the queue.
+  local left_up_to = read('GET', tombstone)
+  if left_up_to and tonumber(left_up_to) >= tonumber(seq) then return 'left ' .. echo end
+  fields = read('HMGET', lock, owner, '!grant')
+  our_holds, attempt, current = fields[1], string.match(fields[2] or '', GRANT)
+end
+
+-- Joins the queue, or says that the lock is not free. `floor`: no later grant has a token up to it (R7).
+local function join(floor, more)
+  if mode == '0' then return 'busy ' .. echo .. ' ' .. more end
+  --#include millis
+  local ticket, waiter_ttl, max_waiters = owner .. ':' .. seq, string.match(settings, '^(%d+) (%d+)')
+  local client = string.sub(owner, 1, string.find(owner, ':', 1, true) - 1)
+  local placed, places = read('ZSCORE', deadlines, ticket), nil
+  if placed and call('EXISTS', queue) == 0 then
+    -- The list was deleted by hand: no ticket has a place.
+    call('DEL', deadlines)
+    placed = false
+  end
+  if not placed then
+    places = read('RPUSH', queue, ticket .. '/' .. terms)
+    max_waiters = tonumber(max_waiters)
+    if places > max_waiters then
+      --#include sweep
+      local waiters, again
+      waiters, places, again = sweep(places)
+      -- The list is bounded too: it may have places of those who left, which are passed over later.
+      if waiters >= max_waiters or places > 2 * max_waiters then
+        call('RPOP', queue)
+        return 'full ' .. echo .. ' ' .. waiters .. (again and ' 1' or ' 0')
+      end
+    end
+  end
+  if placed or places > 32 then
+    --#include skip
+    forget_skip(client)
+  end
+  local added = call('ZADD', deadlines, string.format('%d', now + waiter_ttl), client, 'inf', ticket)
+  local known = added + (placed and 1 or 0) < 2
+  -- Otherwise the polls of this client keep the queue.
+  if not known or places == 1 then
+    --#include keep
+    keep_queue(tonumber(waiter_ttl))
+    -- Clients that were here once would pile up under a queue that never ends.
+    local members = call('ZCARD', deadlines)
+    if places == 1 and members > 2 then
+      -- The list was deleted by hand: no other ticket has a place. (R13: a list that was absent keeps a script from
+      -- running in a slot that moves.)
+      call('DEL', deadlines)
+      call('ZADD', deadlines, string.format('%d', now + waiter_ttl), client, 'inf', ticket)
+      call('PEXPIRE', deadlines, call('PTTL', queue))
+      known = false
+    elseif members > 2 * (places or members) + 64 then
+      call('ZREMRANGEBYSCORE', deadlines, -now, now)
+    end
+  end
+  -- A hash without a lease was made by a script that was refused before it could set one, when a right was taken
+  -- away. Without a lease here it would stay held forever if its client died.
+  local remaining = floor == current and call('PTTL', lock) or -2
+  if remaining == -1 then call('PEXPIRE', lock, '5000') end
+  return 'queued ' .. echo .. ' ' .. floor .. ' ' .. remaining .. ' ' .. more .. (known and ' 1' or ' 0')
+end
+
+-- The short ways, and the usual cases. They end before the functions of the long way are made, since making one costs
+-- as much as a small call. First: somebody else has it.
+if current and not our_holds and #mode == 1 then return join(current, '0') end
 
 --#include grant
 
--- R2: the client has given this copy up. Served now, it would take a lock that no guard gives back.
-if now > tonumber(not_after) then return { 'late', request, now } end
-
--- The short way, and the usual case: the lock is free, the queue is empty (P3), and this owner has not left (R3).
--- It ends before the functions of the long way are made, since making one costs as much as a small call.
-if holds == '0' and call('EXISTS', lock, queue, tombstone) == 0 then
-  return { 'held', request, now, hold(owner, seq, next_token(), lease, label), 1, tonumber(lease), 0 }
+-- Second: it is free.
+if is_free then
+  local token = next_token()
+  hold(owner, seq, token, lease, terms)
+  return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease
 end
 
-local ticket, this = owner .. ':' .. seq, tonumber(seq)
-holds, waiter_ttl, max_waiters = tonumber(holds), tonumber(waiter_ttl), tonumber(max_waiters)
-
 -- The lease never gets shorter here: the client may already rely on the longer one (R5).
-local function held(its_holds, its_token)
+local function held(token, holds)
   local remaining = call('PTTL', lock)
   if remaining < tonumber(lease) then
     call('PEXPIRE', lock, lease)
-    remaining = tonumber(lease)
+    remaining = lease
   end
-  return { 'held', request, now, its_token, tonumber(its_holds), remaining, 0 }
+  return 'held ' .. echo .. ' ' .. token .. ' ' .. holds .. ' ' .. remaining
 end
 
--- R3: a copy that arrives after the owner has left must neither take the lock nor join the queue.
-local left_up_to = read('GET', tombstone)
-if left_up_to and tonumber(left_up_to) >= this then return { 'left', request, now } end
-local our_holds, attempt, current = read_lock(owner)
-check_token(current)
-local last = tonumber(attempt) or 0
-
-if holds > 0 then
-  if not our_holds or current ~= token then return { 'lost', request, now } end
-  if last > this then return { 'stale', request, now } end
+local last, this = tonumber(attempt or '0'), tonumber(seq)
+if #mode > 1 then
+  local holds, token = string.match(mode, '^(%d+):(.*)$')
+  if not our_holds or current ~= token then return 'lost ' .. echo end
+  if last > this then return 'stale ' .. echo end
   -- R1: set, never added to, so a retry finds the number that it would have set.
-  if last < this then call('HSET', lock, owner, holds + 1, '!attempt', seq) end
-  return held(last == this and our_holds or holds + 1, token)
+  if last == this then return held(token, our_holds) end
+  holds = string.format('%d', holds + 1)
+  call('HSET', lock, owner, holds, '!grant', (string.gsub(fields[2], '^%d+', seq)))
+  return held(token, holds)
 end
+if our_holds and last == this then return held(current, our_holds) end
+if our_holds and last > this then return 'stale ' .. echo end
 
--- A hash without a token is not a lock: taking it would mix our fields into somebody's data, and a release
--- would delete it.
-if not current then check_token(call('EXISTS', lock) == 1) end
-
-if our_holds and last == this then return held(our_holds, current) end
-if our_holds and last > this then return { 'stale', request, now } end
-
+local caller, channel = owner, string.match(settings, '[^ ]*$')
 --#include advance
+-- A hash without a grant is not a lock: taking it would mix our fields into somebody's data, and a release
+-- would delete it.
+if not current and call('EXISTS', lock) == 1 then refuse_hash() end
+local places = read('LLEN', queue)
+read('ZCARD', deadlines)
+next_token()
 
-local waiting, placed = read('LLEN', queue), nil
-if current or waiting > 0 then
-  -- The other keys may be written from here on: check their types before the first write.
-  placed = read('ZSCORE', deadlines, ticket)
-  last_token()
+-- If our_holds: the owner asks for a first hold, so it has lost the earlier one and that leave is still on its way.
+local winner, its_seq, its_token, stopped, left = nil, nil, nil, false, 0
+if places > 0 then
+  -- A retry whose client was taken for dead: it is alive, and its place counts.
+  local client = string.match(owner, '^[^:]*')
+  if read('ZSCORE', deadlines, owner .. ':' .. seq) then
+    --#include skip
+    forget_skip(client)
+    call('ZADD', deadlines, string.format('%d', now + tonumber(string.match(settings, '^%d+'))), client)
+  end
+  winner, its_seq, its_token, stopped, left = advance(places, current, our_holds and owner)
 end
-
--- The owner asks for a first hold, so it has lost the earlier one and that leave is still on its way.
-if our_holds then
-  call('DEL', lock)
-  current = false
+if winner == owner and its_seq == seq then return held(its_token, '1') end
+if winner then
+  current = its_token
+  return join(its_token, '0')
 end
-
-local more, stopped = false, false
-if not current and waiting > 0 then
-  more, stopped = advance()
-  our_holds, attempt, current = read_lock(owner)
-  if our_holds and tonumber(attempt) == this then return held(our_holds, current) end
-  -- Advance may have found this ticket dead and removed it.
-  placed = call('ZSCORE', deadlines, ticket)
-end
-
 -- P3: where advance stopped at its bound, a live ticket may wait behind the bound.
-if not current and not stopped then
-  return { 'held', request, now, hold(owner, seq, next_token(), lease, label), 1, tonumber(lease), 0 }
+if not stopped then
+  -- A ticket without a place, since it was not served.
+  if left > 0 then call('ZREM', deadlines, owner .. ':' .. seq) end
+  local token = next_token(current)
+  hold(owner, seq, token, lease, terms)
+  return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease
 end
-if not wait then
-  lease_left()
-  return { 'busy', request, now, more and 1 or 0 }
-end
-
-local fresh = false
-if not placed then
-  local waiters = call('ZCARD', deadlines)
-  -- Under a long hold nothing else removes the dead, so generations of them would pile up.
-  if waiters >= math.min(64, max_waiters) then
-    local dead = call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, 128)
-    if #dead > 0 then
-      call('ZREM', deadlines, unpack(dead))
-      waiters = waiters - #dead
-    end
-    if waiters >= max_waiters then return { 'full', request, now, waiters } end
-  end
-  if waiting > 128 then
-    --#include purge
-    compact()
-  end
-  call('RPUSH', queue, ticket .. '/' .. label)
-  fresh = waiters == 0
-end
-call('ZADD', deadlines, now + waiter_ttl, ticket)
-keep_queue(waiter_ttl, fresh)
-return { 'queued', request, now, current or free_floor(), lease_left(), more and 1 or 0 }
+if our_holds then call('DEL', lock) end
+-- The lock is free, and this bound holds for the token of the next grant: an older one that is still on its way to
+-- the client does not pass it.
+return join(free_floor(current), '1')

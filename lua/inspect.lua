@@ -1,38 +1,54 @@
 #!lua flags=allow-oom
 -- inspect: tells who holds the lock and who waits. It changes nothing.
 --
--- KEYS[1] lock       hash     owner -> holds, and !attempt, !token, !label
--- KEYS[2] queue      list     entries, ticket/label, oldest first
--- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
+-- KEYS[1] lock       hash     owner -> holds, and !grant
+-- KEYS[2] queue      list     places, oldest first
+-- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
 -- ARGV[1] request    growing number, returned as it is
--- ARGV[2] most       entries of the queue to look at
+-- ARGV[2] most       waiters to name
 --
--- Returns inspected, request, now, owner or '', holds, token or '', label, lease left ms or -1,
--- living and expired waiters together, then for each living one: ticket, ms until its deadline, label.
+-- Returns a list: inspected, request, server time (s and us), owner or '', holds, token or '', held since (s and us, or 0),
+-- label, lease left ms or -1, living waiters, then for each named one: ticket, ms until its client is dead, label.
+-- It looks at so many places; those behind them count as living if they have a ticket.
 --
 -- A second run tells the same, later.
-local lock, queue, deadlines = KEYS[1], KEYS[2], KEYS[3]
-local request, most = ARGV[1], tonumber(ARGV[2])
+local lock, queue, deadlines = unpack(KEYS)
+local request, most = unpack(ARGV)
+local LOOKED_AT_MOST = 4096
 
---#include clock
+--#include millis
 
-local holds, _, token, owner, label = read_lock()
-local reply = {
-  'inspected', request, now, owner or '', tonumber(holds) or 0, token or '', label or '',
-  call('PTTL', lock), read('ZCARD', deadlines),
-}
-local entries = most > 0 and read('LRANGE', queue, 0, most - 1) or {}
-if #entries == 0 then return reply end
--- An entry is split here and not by `ticket_of`, which would bring in all that serving a waiter needs.
-local tickets, labels = {}, {}
-for i, entry in ipairs(entries) do tickets[i], labels[i] = string.match(entry, '^([^/]*)/?(.*)$') end
-for i, ends_at in ipairs(read('ZMSCORE', deadlines, unpack(tickets))) do
-  -- False for a ticket that has left.
-  local remaining = ends_at and ends_at - now or 0
-  if remaining > 0 then
-    reply[#reply + 1] = tickets[i]
-    reply[#reply + 1] = remaining
-    reply[#reply + 1] = labels[i]
+local fields, owner, holds, grant = read('HGETALL', lock), '', 0, nil
+for i = 1, #fields, 2 do
+  if fields[i] == '!grant' then
+    grant = fields[i + 1]
+  else
+    owner, holds = fields[i], tonumber(fields[i + 1])
   end
 end
+if #fields > 0 and not grant then
+  --#include format
+  refuse_hash()
+end
+local _, token, s, us, label = string.match(grant or '0 0 0 0 0/', '^(%d+) (%d+) (%d+) (%d+) %d+/(.*)$')
+local reply = { 'inspected', request, clock[1], clock[2], owner, holds, token, s, us, label, call('PTTL', lock), 0 }
+local lives, living = {}, 0
+local places = read('LRANGE', queue, 0, LOOKED_AT_MOST - 1)
+for _, place in ipairs(places) do
+  local ticket, client, its_label = string.match(place, '^(([^:/]+):%d+:%d+)/%d+/(.*)$')
+  if client and lives[client] == nil then
+    lives[client] = math.abs(tonumber(read('ZSCORE', deadlines, client) or 0)) - now
+  end
+  if client and lives[client] >= 1 and read('ZSCORE', deadlines, ticket) then
+    living = living + 1
+    if living <= tonumber(most) then
+      local n = #reply
+      reply[n + 1], reply[n + 2], reply[n + 3] = ticket, lives[client], its_label
+    end
+  end
+end
+if #places == LOOKED_AT_MOST then
+  living = living + math.max(0, read('ZCOUNT', deadlines, 'inf', 'inf') - LOOKED_AT_MOST)
+end
+reply[12] = living
 return reply

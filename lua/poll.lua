@@ -1,83 +1,79 @@
 #!lua flags=allow-oom
--- poll: keeps the tickets of one client alive, passes a free lock on, and tells the state of each ticket (R8).
--- Without tickets it only passes the lock on.
+-- poll: a client that waits for a name is heard; passes a free lock on; says who holds it, and which of a few
+-- tickets have no place (R8). Its cost does not depend on how many wait.
 --
--- KEYS[1] lock       hash     owner -> holds, and !attempt, !token, !label
--- KEYS[2] queue      list     entries, ticket/label, oldest first
--- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
+-- KEYS[1] lock       hash     owner -> holds, and !grant
+-- KEYS[2] queue      list     places, oldest first
+-- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
 -- KEYS[4] tokens     string   the last token given
 -- ARGV[1] request    growing number, returned as it is
--- ARGV[2] waiter_ttl ms that a ticket lives without a poll
--- ARGV[3] grant_ttl  ms that a grant lives until it is confirmed
+-- ARGV[2] caller     the client that polls
+-- ARGV[3] waiter_ttl ms that it lives without being heard; 0 for a client that waits for nothing and only passes
+--                    the lock on
 -- ARGV[4] token_ttl  ms
 -- ARGV[5] channel    prefix of the clients' channels
--- ARGV[6] caller     the client that polls
--- ARGV[7...] tickets pairs: ticket, lease ms that it asks for
+-- ARGV[6...] tickets to look for
 --
--- Returns polled, request, now, more, floor, lease left ms of the holder or -1, first ticket of
--- the queue or '', then four values for each ticket that is not just queued:
---   its number, granted, token, lease left ms      it owns the lock, now with its full lease
---   its number, unknown, '', 0                     it is not in the queue: ask again
--- `more` is 1 when the queue holds more dead tickets than one call clears: poll again at once.
+-- Returns one text: polled, request, server time (s and us), more, known (1: the client had not been given up as
+-- dead), places, first (1: the client is first in line), then of the holder: owner or -, attempt, token or 0, then
+-- floor, lease left ms or -2, and the numbers of the tickets that have no place.
+-- `more` is 1 when the lock is free and a live ticket may wait behind those that one call looks at: poll at once.
 --
--- Keeps: no ticket gets a place in the queue that it did not have. A second run answers the same and extends
--- the same deadlines.
-local lock, queue, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local request, waiter_ttl, grant_ttl, token_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local channel, caller = ARGV[5], ARGV[6]
+-- Keeps: no ticket gets a place in the queue that it did not have. A second run answers the same, but for `known`,
+-- and extends the same deadlines.
+local lock, queue, deadlines, tokens = unpack(KEYS)
+local request, caller, waiter_ttl, token_ttl, channel = unpack(ARGV)
 
---#include advance
+--#include clock
 
--- Only the attempt and the token are needed here: no owner has the name ''.
-local _, attempt, token = read_lock('')
-check_token(token)
-local waiting = read('LLEN', queue)
-read('ZCARD', deadlines)
-last_token()
-
-local tickets, leases = {}, {}
-for i = 7, #ARGV, 2 do
-  tickets[#tickets + 1], leases[#leases + 1] = ARGV[i], tonumber(ARGV[i + 1])
-end
-
--- Renew first, then pass on: a client that polls is alive, even if a deadline passed a moment ago.
-local placed, renewals = {}, {}
-if #tickets > 0 then placed = call('ZMSCORE', deadlines, unpack(tickets)) end
-local deadline = WHOLE:format(now + waiter_ttl)
-for i, ticket in ipairs(tickets) do
-  if placed[i] then
-    renewals[#renewals + 1] = deadline
-    renewals[#renewals + 1] = ticket
+local fields, owner, attempt, token = read('HGETALL', lock), '-', '0', false
+for i = 1, #fields, 2 do
+  if fields[i] == '!grant' then
+    attempt, token = string.match(fields[i + 1], GRANT)
+  else
+    owner = fields[i]
   end
 end
-if #renewals > 0 then call('ZADD', deadlines, 'XX', unpack(renewals)) end
+local places, first, known, missing = read('LLEN', queue), '0', '0', ''
+local scores = read('ZMSCORE', deadlines, caller, unpack(ARGV, 6))
 
-local more, stopped = false, false
-if not token and waiting > 0 then
-  more, stopped = advance()
-  _, attempt, token = read_lock('')
+-- Hear first, then pass on: a client that polls is alive, even if its deadline passed a moment ago.
+if places == 0 then
+  -- The list was deleted by hand, or never was: no ticket has a place.
+  scores = {}
+  call('DEL', deadlines)
+elseif waiter_ttl ~= '0' then
+  --#include skip
+  --#include keep
+  if string.match(call('LINDEX', queue, '0'), '^[^:]*') == caller then first = '1' end
+  if scores[1] then known = '1' end
+  forget_skip(caller)
+  call('ZADD', deadlines, string.format('%d', now + waiter_ttl), caller)
+  keep_queue(tonumber(waiter_ttl))
 end
-if waiting > 0 then keep_queue(waiter_ttl, false) end
+for i = 6, #ARGV do
+  if not scores[i - 4] then missing = missing .. ' ' .. i - 5 end
+end
 
-local granted = attempt and ':' .. attempt -- how the ticket that owns the lock ends
-local reply = { 'polled', request, now, more and 1 or 0, token or free_floor(), 0, ticket_of(call('LINDEX', queue, 0) or '') }
-for i, ticket in ipairs(tickets) do
-  local n = #reply
-  -- The seq is compared first, which is cheaper than a call for each ticket. Other clients may use the same seq.
-  local same_seq = granted and string.sub(ticket, -#granted) == granted
-  if same_seq and call('HEXISTS', lock, string.sub(ticket, 1, -#granted - 1)) == 1 then
-    local remaining = call('PTTL', lock)
-    if remaining < leases[i] then
-      remaining = leases[i]
-      call('PEXPIRE', lock, remaining)
+local floor, lease, more = token, -2, '0'
+if token then
+  lease = call('PTTL', lock)
+  -- A hash without a lease was made by a script that was refused before it could set one, when a right was taken
+  -- away. Without a lease here it would stay held forever if its client died.
+  if lease == -1 then call('PEXPIRE', lock, '5000') end
+else
+  --#include advance
+  if #fields > 0 then refuse_hash() end
+  floor = free_floor()
+  if places > 0 then
+    local winner, seq, its_token, stopped, rest = advance(places)
+    places = rest
+    if winner then
+      owner, attempt, token, floor, lease = winner, seq, its_token, its_token, call('PTTL', lock)
+    elseif stopped then
+      more = '1'
     end
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = i, 'granted', token, remaining
-  elseif not (placed[i] and (token or stopped)) then
-    -- The lock is free, nothing is left to clear, and advance did not reach this ticket: its entry in the list
-    -- is lost. Without its deadline it counts as unknown, and the client joins the queue again.
-    if placed[i] then call('ZREM', deadlines, ticket) end
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = i, 'unknown', '', 0
   end
 end
-reply[6] = lease_left()
-return reply
+return 'polled ' .. echo .. ' ' .. more .. ' ' .. known .. ' ' .. places .. ' ' .. first .. ' ' .. owner .. ' ' .. attempt .. ' '
+  .. (token or '0') .. ' ' .. floor .. ' ' .. lease .. missing

@@ -1,82 +1,93 @@
 #!lua flags=allow-oom
 -- release: sets the number of holds of an owner to a smaller one. 0 frees the lock and passes it on.
 --
--- KEYS[1] lock       hash     owner -> holds, and !attempt, !token, !label
--- KEYS[2] queue      list     entries, ticket/label, oldest first
--- KEYS[3] deadlines  zset     ticket -> server ms at which it is dead
+-- KEYS[1] lock       hash     owner -> holds, and !grant
+-- KEYS[2] queue      list     places, oldest first
+-- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
 -- KEYS[4] tokens     string   the last token given
--- KEYS[5] tombstone  string   the seq up to which this owner has left (R3); only with copies_until
+-- KEYS[5] tombstone  string   the seq up to which this owner has left (R3); only with late
 -- ARGV[1] request    growing number, returned as it is
--- ARGV[2] copies_until  server ms up to which a copy of the acquire can be served; 0: no copy is on its way
--- ARGV[3] owner      <client>:<n>
--- ARGV[4] seq        of this release; a retry repeats it (R1)
--- ARGV[5] holds      that remain
--- ARGV[6] token      of the hold
--- ARGV[7] grant_ttl  ms that a grant lives until it is confirmed
--- ARGV[8] token_ttl  ms
--- ARGV[9] channel    prefix of the clients' channels
--- ARGV[10] entry     in the queue, of the attempt that began the hold; only with copies_until
+-- ARGV[2] owner      <client>:<n>
+-- ARGV[3] seq        of this release; a retry repeats it (R1)
+-- ARGV[4] holds      that remain: 0, or n:token, the token of the hold
+-- ARGV[5] token_ttl  ms
+-- ARGV[6] channel    prefix of the clients' channels
+-- ARGV[7] late       only where a copy of the acquire may be under way: until when it can be served (server ms), a
+--                    space, and the place of the attempt that began the hold
 --
--- Returns, after status, request, now (0 where it did not look at the clock):
+-- Returns one text: status, request, server time (s and us; 0 0 where it did not look at the clock), and
 --   freed, token, more   the owner held the lock, which was passed on; token is that of its hold
 --   held, holds          that many remain
 --   lost                 holds > 0, but the owner does not hold under that token
---   gone, '', more       the owner holds nothing from before this release
+--   gone, more           the owner holds nothing from before this release
 --   stale                a later request of the owner was served
--- `more` is 1 when the queue holds more dead tickets than one call clears: poll at once.
+-- `more` is 1 when the lock is free and a live ticket may wait behind those that one call looks at: poll at once.
 --
 -- Keeps: the count is set, never counted down, so a second run changes nothing: the same answer
 -- for holds > 0, gone for 0. A later attempt of the owner is not touched (R4).
-local lock, queue, deadlines, tokens, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local request, copies_until, owner, seq, holds, token = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local grant_ttl, token_ttl, channel, entry, caller = ARGV[7], ARGV[8], ARGV[9], ARGV[10], owner
+local lock, queue, deadlines, tokens, tombstone = unpack(KEYS)
+local request, owner, seq, holds, token_ttl, channel, late = unpack(ARGV)
+local caller = owner
 
 --#include base
 
-local our_holds, attempt, current = read_lock(owner)
-local last, this = tonumber(attempt) or 0, tonumber(seq)
+local fields = read('HMGET', lock, owner, '!grant')
+local our_holds, attempt, current = fields[1], string.match(fields[2] or '', GRANT)
+local last, this = tonumber(attempt or '0'), tonumber(seq)
 
 if holds ~= '0' then
-  if not our_holds or current ~= token then return { 'lost', request, 0 } end
-  if last > this then return { 'stale', request, 0 } end
-  if last < this then call('HSET', lock, owner, holds, '!attempt', seq) end
-  return { 'held', request, 0, tonumber(last == this and our_holds or holds) }
+  local count, token = string.match(holds, '^(%d+):(.*)$')
+  if not our_holds or current ~= token then return 'lost ' .. request .. ' 0 0' end
+  if last > this then return 'stale ' .. request .. ' 0 0' end
+  if last == this then return 'held ' .. request .. ' 0 0 ' .. our_holds end
+  call('HSET', lock, owner, count, '!grant', (string.gsub(fields[2], '^%d+', seq)))
+  return 'held ' .. request .. ' 0 0 ' .. count
 end
 
 -- R4: a late copy of this release must not end a later hold. The token is not compared: a hold that a copy of
 -- the acquire has taken again is the owner's too, and it would have no guard.
 local ours = our_holds and last <= this
-local short = ours and copies_until == 0
-local head = short and read('LINDEX', queue, 0)
--- The short way, and the usual case: the queue is empty. It ends before the functions of the long way are made,
--- and before the call for the time.
-if short and not head then
+local places = read('LLEN', queue)
+
+-- The short ways, and the usual cases. They end before the functions of the long way are made, since making one
+-- costs as much as a small call. First: nobody waits.
+if ours and places == 0 and not late then
   call('DEL', lock)
-  return { 'freed', request, 0, current, 0 }
+  return 'freed ' .. request .. ' 0 0 ' .. current .. ' 0'
 end
 
 --#include serve
 
--- The usual hand-over: the first in line is alive and its client is reachable.
-local first = head and ticket_of(head)
-if first and serve(head, first, read('ZSCORE', deadlines, first), true) == 'served' then
-  call('ZREM', deadlines, first)
-  call('LPOP', queue)
-  return { 'freed', request, now, current, 0 }
+-- Second: the first in line is alive, and its client is reachable.
+local place = ours and not late and call('LINDEX', queue, '0') or ''
+local next_owner, client, next_seq, terms, grant_ttl = string.match(place, PLACE)
+local client_until = next_owner and tonumber(read('ZSCORE', deadlines, client) or '0') or 0
+if client_until - now >= 1 then
+  local token, ticket = next_token(current), next_owner .. ':' .. next_seq
+  -- Taken out first: that it was there says that it has not left.
+  if call('ZREM', deadlines, ticket) == 1 then
+    if offer(token, next_owner, client, next_seq, terms, grant_ttl, client_until, owner) then
+      if places == 1 then call('DEL', deadlines) end
+      call('LPOP', queue)
+      return 'freed ' .. echo .. ' ' .. current .. ' 0'
+    end
+    call('ZADD', deadlines, 'inf', ticket)
+  end
 end
 
 --#include advance
 
-if copies_until > 0 then
+read('ZCARD', deadlines)
+if late then
   --#include purge
-  read('LLEN', queue)
-  read('ZCARD', deadlines)
-  last_token()
   read('GET', tombstone)
-  set_tombstone(this, copies_until)
-  purge(entry)
+  next_token()
+  local copies_until
+  copies_until, place = string.match(late, '^(%d+) (.*)$')
+  set_tombstone(this, tonumber(copies_until))
+  places = purge(place, places)
 end
--- R6: `advance` deletes the hold itself, once it has read all that it writes.
-local more = false
-if ours or not current then more = advance(ours) end
-return { ours and 'freed' or 'gone', request, now, ours and current or '', more and 1 or 0 }
+local winner, stopped, _ = nil, false, nil
+if places > 0 and (ours or not current) then winner, _, _, stopped = advance(places, current, ours and owner) end
+if ours and not winner then call('DEL', lock) end
+return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. current or '') .. (stopped and ' 1' or ' 0')

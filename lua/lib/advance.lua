@@ -1,95 +1,119 @@
 --#include serve
+--#include format
 -- Whose turn it is (R6), and what keeps the queue in order. Included by every script that can find the lock
 -- free or free it. Uses: lock, queue, deadlines.
 
--- Bounds for one call, so that its time does not grow with the queue. Clearing costs ten times what looking does.
-local EXAMINED_AT_MOST, CLEARED_AT_MOST = 1024, 64
+-- Bounds for one call, so that its time does not grow with the queue. Taking out costs more than passing over.
+local PASSED_AT_MOST, CLEARED_AT_MOST = 2000, 128
+-- From so many places on it is worth a note that they need not be looked at again.
+local WORTH_A_NOTE = 32
 
--- The tickets of some entries, and their deadlines: false for a ticket that has left.
-local function look(entries)
-  local tickets = {}
-  for i = 1, #entries do tickets[i] = ticket_of(entries[i]) end
-  return tickets, read('ZMSCORE', deadlines, unpack(tickets))
+-- Until when this client lives, in server ms: 0 if it is dead, and negative if no message reaches it.
+local function client_state(client)
+  local score = tonumber(read('ZSCORE', deadlines, client) or '0')
+  return math.abs(score) - now >= 1 and score or 0, score
 end
 
--- Replaces the first `seen` entries by `kept` and removes the tickets `removed`. `last`: there are no more entries.
-local function drop_head(seen, kept, removed, last)
-  if last and #kept == 0 then
-    call('DEL', queue, deadlines)
-    return
-  end
-  call('ZREM', deadlines, unpack(removed))
-  if seen == 1 then
-    call('LPOP', queue)
-    return
-  end
-  local lifetime = call('PTTL', queue)
-  call('LTRIM', queue, seen, -1)
-  if #kept > 0 then
-    for i = #kept, 1, -1 do call('LPUSH', queue, kept[i]) end
-    -- P10: a list that was trimmed to nothing and filled again has lost its time-to-live.
-    if lifetime > 0 then call('PEXPIRE', queue, lifetime) end
-  end
-  if call('EXISTS', queue) == 0 then call('DEL', deadlines) end
+-- Whether the ticket of this place has not left.
+local function is_wanted(place)
+  return read('ZSCORE', deadlines, (string.match(place, '^[^/]*')))
 end
 
--- R6: serves the first live ticket whose client is reachable, in the script that freed the lock. So there is
--- no instant in which a newcomer could overtake (P3). Dead tickets on the way are removed; those of
--- unreachable clients are passed over and keep their place. `ending` is explained at `serve`.
--- Returns `more`, whether another call would clear more, and `stopped`, whether this one ended at a bound
--- and not at a winner or at the end of the queue.
-local function advance(ending)
-  local kept, removed = {}, {}
-  local seen, size, winner, last = 0, 2, false, false -- the first in line is nearly always alive
-  while not winner and seen < EXAMINED_AT_MOST and #removed < CLEARED_AT_MOST do
-    local block = read('LRANGE', queue, seen, seen + size - 1)
-    last = #block < size
-    if #block == 0 then break end
-    local tickets, ends = look(block)
-    for i, entry in ipairs(block) do
-      seen = seen + 1
-      local outcome = serve(entry, tickets[i], ends[i], ending)
-      winner = outcome == 'served'
-      if outcome == 'unreachable' then
-        kept[#kept + 1] = entry
-      else
-        removed[#removed + 1] = tickets[i]
-      end
-      if winner or #removed == CLEARED_AT_MOST then
-        last = last and i == #block
-        break
-      end
+-- Puts the tickets of the dead places at the head of the queue into `tickets`, up to a bound.
+local function find_dead_head(tickets)
+  local states, from, size = {}, 0, 1 -- most often the first one lives
+  while from < CLEARED_AT_MOST do
+    for _, place in ipairs(read('LRANGE', queue, from, from + size - 1)) do
+      local client = string.match(place, '^[^:]*')
+      states[client] = states[client] or (client_state(client))
+      if states[client] ~= 0 and is_wanted(place) then return end
+      tickets[#tickets + 1] = string.match(place, '^[^/]*')
     end
-    size = CLEARED_AT_MOST
+    from, size = from + size, CLEARED_AT_MOST - 1
   end
-  if #removed > 0 then drop_head(seen, kept, removed, last) end
-  if ending and not winner then call('DEL', lock) end
-  local stopped = not winner and (seen >= EXAMINED_AT_MOST or #removed >= CLEARED_AT_MOST)
-  return stopped and #removed > 0, stopped
 end
 
--- What is left of the holder's lease, in ms. A hash without a lease was made by a script that was refused before it
--- could set one, when a right was taken away. Without a lease here it would stay held forever if its client died.
-local function lease_left()
-  local remaining = call('PTTL', lock)
-  if remaining ~= -1 then return remaining end
-  call('PEXPIRE', lock, grant_ttl)
-  return tonumber(grant_ttl)
+-- R7: while the lock is free, a bound for the token of the next grant. An older grant that is still on its way to the
+-- client does not pass it.
+local function free_floor(current)
+  return string.format('%d', next_token(current) - 1)
 end
 
--- R7: while the lock is free, a lower bound for the token of the next grant. An older grant that is still on
--- its way to the client does not pass it.
-local function free_floor()
-  return WHOLE:format(math.max(last_token(), clock[1] * 1000000 + clock[2]))
-end
+-- R6: serves the first live ticket whose client is reachable, in the script that freed the lock. So there is no
+-- instant in which a newcomer could overtake (P3). Those that are passed over keep their places. `ending` is the
+-- owner whose hold ends; `current` its token; `places` the length of the list.
+-- Returns the owner, seq and token of the winner, or nothing; then whether it stopped at its bound, so that a live
+-- ticket may wait behind it; and how many places are left. If none is left, the keys of the queue are gone.
+local function advance(places, current, ending)
+  local token = next_token(current)
+  local skip = tonumber(read('ZSCORE', deadlines, '!skip') or '0')
+  -- A list that was made shorter by hand.
+  if skip >= places then skip = 0 end
+  local states, marks, dead = {}, {}, {}
+  -- A client that is passed over gets a negative deadline. If it is heard again, the count of those that are passed over
+  -- ends, also if the clock went back and it never looked dead to itself.
+  local function mark(client, deadline)
+    marks[#marks + 1] = string.format('%d', -deadline)
+    marks[#marks + 1] = client
+  end
+  local index, size, at, winner = skip, 2, nil, nil -- the first in line is nearly always served
+  local only_dead = skip == 0 -- all places up to here are dead
+  while not at and index < places and index < skip + PASSED_AT_MOST do
+    local block = read('LRANGE', queue, index, index + size - 1)
+    if #block == 0 then break end
+    for i = 1, #block do
+      local place = block[i]
+      local client = string.match(place, '^[^:]*')
+      local state = states[client]
+      if not state then
+        -- Before any write, and once for each client: all of its places have one format.
+        if not string.find(place, PLACE) then refuse_place(place) end
+        local score
+        state, score = client_state(client)
+        states[client] = state
+        if state == 0 and score > 0 then mark(client, score) end
+      end
+      if state > 0 and is_wanted(place) then
+        local owner, _, seq, terms, grant_ttl = string.match(place, PLACE)
+        if offer(token, owner, client, seq, terms, grant_ttl, state, ending) then
+          at, winner = index + i - 1, { owner, seq, token, place }
+          break
+        end
+        states[client] = -state
+        mark(client, state)
+        only_dead = false
+      elseif state < 0 then
+        only_dead = only_dead and not is_wanted(place)
+      end
+      if only_dead and #dead < CLEARED_AT_MOST then dead[#dead + 1] = string.match(place, '^[^/]*') end
+    end
+    index, size = index + #block, 500
+  end
+  local stopped = not at and index < places
+  local passed = at or math.min(index, places)
+  if skip > 0 then find_dead_head(dead) end
 
--- P10: the keys of the queue outlive the furthest deadline by at least half a waiter_ttl and expire soon
--- after it. Both expire together: a ticket in the sorted set whose entry in the list has expired would be
--- told that it is queued, and would never be served. `fresh`: the sorted set is new and has no lifetime yet.
-local function keep_queue(waiter_ttl, fresh)
-  local lifetime = call('PTTL', queue)
-  if not fresh and lifetime >= 1.5 * waiter_ttl then return end
-  lifetime = math.max(2 * waiter_ttl, lifetime)
-  call('PEXPIRE', queue, lifetime)
-  call('PEXPIRE', deadlines, lifetime)
+  local cleared = math.min(#dead, passed)
+  local remaining = places - cleared - (at and 1 or 0)
+  if remaining == 0 then
+    call('DEL', queue, deadlines)
+  else
+    if #marks > 0 then call('ZADD', deadlines, unpack(marks, 1, math.min(#marks, 4000))) end
+    if at then dead[#dead + 1] = string.match(winner[4], '^[^/]*') end
+    if passed - cleared >= WORTH_A_NOTE then
+      call('ZADD', deadlines, passed - cleared, '!skip')
+    elseif skip > 0 then
+      dead[#dead + 1] = '!skip'
+    end
+    if #dead > 0 then call('ZREM', deadlines, unpack(dead)) end
+    if at and at > cleared then
+      -- From the nearer end: nothing behind or before it is moved.
+      call('LREM', queue, 2 * at > places and -1 or 1, winner[4])
+      if cleared > 0 then call('LTRIM', queue, cleared, -1) end
+    elseif at or cleared > 0 then
+      call('LTRIM', queue, cleared + (at and 1 or 0), -1)
+    end
+  end
+  if not at then return nil, nil, nil, stopped, remaining end
+  return winner[1], winner[2], token, false, remaining
 end

@@ -1,37 +1,39 @@
 --#include clock
--- From free to held. Uses: lock, tokens, token_ttl.
+-- From free to held. `terms` are those of an acquire: grant_ttl/label. Uses: lock, tokens, token_ttl (or settings).
 
--- Refuses a hash whose token is not a number: no client could read the reply.
-local function check_token(token)
-  if token and not tonumber(token) then
-    error({ err = 'ERR fairlock: the key \'' .. lock .. '\' does not hold a lock of fairlock; delete it' })
-  end
-end
+local stored -- the last token given, once next_token has looked
 
-local stored -- what last_token has read
-
--- The last token given, or 0. A script that may write calls this before its first write: once the lock is
--- freed, a bad value in the key must not stop the script.
-local function last_token()
-  if stored then return stored end
-  stored = tonumber(read('GET', tokens) or 0)
-  if not stored or stored >= 9007199254740991 then
+-- R10: the clock keeps tokens growing after the stored one was lost, and the stored one keeps them growing while
+-- the clock stands still or has gone back. `current` is the token of the hold that ends, which counts even if the
+-- stored one expired under a long hold.
+-- A script that may write calls this before its first write: a bad value in the key must not stop it half-way.
+local function next_token(current)
+  stored = read('GET', tokens)
+  local last = stored or '0'
+  if current and #current >= #last and current > last then last = current end
+  -- The usual case.
+  if not stored and not current or #last == 16 and last < now_us then return now_us end
+  local number = tonumber(last)
+  if not number or number >= 9007199254740991 then
     error({ err = 'ERR fairlock: the key \'' .. tokens .. '\' does not hold a token; delete it' })
   end
-  return stored
+  -- `%d`, because `..` and `tostring` round to 14 digits, and tokens have 16.
+  return string.format('%d', math.max(number + 1, clock[1] * 1000000 + clock[2]))
 end
 
--- R10: the clock keeps tokens growing after the stored one was lost, and the stored one keeps them growing
--- while the clock stands still or has gone back.
-local function next_token()
-  local fresh, last = clock[1] * 1000000 + clock[2], last_token()
-  return WHOLE:format(last >= fresh and last + 1 or fresh)
-end
-
--- The only place where a lock goes from free to held. Returns the token.
-local function hold(owner, seq, token, lease, label)
-  call('HSET', lock, owner, '1', '!attempt', seq, '!token', token, '!label', label)
+-- The only place where a lock goes from free to held, or from one owner to the next. `ending` is the owner whose
+-- hold ends here. Its field goes last: a hash that loses its last field is deleted, and in a slot that moves to
+-- another node a deleted key cannot be written again (R13).
+local function hold(owner, seq, token, lease, terms, ending)
+  call('HSET', lock, owner, '1', '!grant', seq .. ' ' .. token .. ' ' .. clock[1] .. ' ' .. clock[2] .. ' ' .. terms)
+  if ending and ending ~= owner then call('HDEL', lock, ending) end
   call('PEXPIRE', lock, lease)
-  call('SET', tokens, token, 'PX', token_ttl)
-  return token
+  -- A token is the time of its grant, as a rule. The first grant in each 100 s sets the time to live anew, and the
+  -- others keep it, which is cheaper by a third.
+  if stored and string.sub(stored, 1, 8) == string.sub(token, 1, 8) then
+    call('SET', tokens, token, 'KEEPTTL')
+  else
+    local lifetime = token_ttl or string.match(settings, '^%d+ %d+ (%d+)')
+    call('SET', tokens, token, 'PX', string.format('%d', lifetime + 100000))
+  end
 end

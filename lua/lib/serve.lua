@@ -1,34 +1,25 @@
 --#include grant
--- How a waiter becomes the holder (R6). Uses: lock, grant_ttl, channel, caller.
+--#include millis
+-- How a waiter becomes the holder (R6). Uses: lock, queue, deadlines, channel, caller.
 -- `caller` is the client that runs the script, or one of its owners. It reads the reply, so it counts as
 -- reachable even while its subscription is down.
 
--- An entry of the queue is `<client>:<n>:<seq>/<label>`: a ticket, and the label of its client.
-local function ticket_of(entry)
-  return string.match(entry, '^[^/]*')
-end
+-- A place of the queue is `<ticket>/<terms>`, a ticket is `<client>:<n>:<seq>`, and the terms are `<grant_ttl>/<label>`.
+local PLACE = '^(([^:/]+):%d+):(%d+)/((%d+)/.*)$'
 
-local unreachable = {} -- clients without a subscription, so that each is tried once
-
--- Grants the lock to the ticket of `entry`, if it lives until `ends_at` and its client receives the grant.
--- Returns 'served', 'dead' or 'unreachable'. The lock must be free, unless `ending`: then the present hold
--- is deleted here, when nothing is left that could fail.
-local function serve(entry, ticket, ends_at, ending)
-  local owner, client, seq, label = string.match(entry, '^(([^/:]*):%d+):(%d+)/(.*)$')
-  local remaining = owner and ends_at and ends_at - now or 0
-  if remaining <= 0 then return 'dead' end
-  if unreachable[client] then return 'unreachable' end
-  local token = next_token()
-  -- P6: a grant ends with the ticket's own deadline, so many frozen waiters together cost one waiter
-  -- time-to-live instead of one grant each.
-  local lease = remaining < tonumber(grant_ttl) and WHOLE:format(remaining) or grant_ttl
-  -- R7: the message says how long the grant lasts, since the waiter's settings may differ from the caller's.
-  local message = 'grant ' .. token .. ' ' .. lease .. ' ' .. ticket .. ' ' .. lock
-  if call('PUBLISH', channel .. client, message) == 0 and client ~= string.match(caller, '^[^:]*') then
-    unreachable[client] = true
-    return 'unreachable'
+-- Offers the lock to the place of `owner`, whose client lives until `client_until` (server ms). Returns false if no
+-- message reaches the client.
+local function offer(token, owner, client, seq, terms, grant_ttl, client_until, ending)
+  -- P6: a grant ends with its client's deadline, so many frozen waiters together cost one waiter time-to-live
+  -- instead of one grant each.
+  local lease = grant_ttl
+  if client_until - now < tonumber(grant_ttl) then lease = string.format('%d', client_until - now) end
+  -- R7: the message says how long the grant lasts, since the deadline may have made it shorter.
+  local message = 'grant ' .. token .. ' ' .. lease .. ' ' .. owner .. ':' .. seq .. ' ' .. lock
+  -- pcall: without the right to publish the waiter finds its grant by a poll, and the lock still goes on (A14).
+  if redis.pcall('PUBLISH', channel .. client, message) == 0 and client ~= string.match(caller, '^[^:]*') then
+    return false
   end
-  if ending then call('DEL', lock) end
-  hold(owner, seq, token, lease, label)
-  return 'served'
+  hold(owner, seq, token, lease, terms, ending)
+  return true
 end
