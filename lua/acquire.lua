@@ -38,7 +38,7 @@ local token_ttl
 --#include clock
 
 -- R2: the client has given this copy up. Served now, it would take a lock that no guard gives back.
-if now_us > not_after then return 'late ' .. echo end
+if #now_us > #not_after or #now_us == #not_after and now_us > not_after then return 'late ' .. echo end
 
 -- The lock is free, the queue is empty (P3), and this owner has not left (R3).
 local is_free = #mode == 1 and call('EXISTS', lock, queue, tombstone) == 0

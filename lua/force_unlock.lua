@@ -23,7 +23,7 @@ local request, not_after, caller, token_ttl, channel = unpack(ARGV)
 
 --#include advance
 
-if now_us > not_after then return 'late ' .. echo end
+if #now_us > #not_after or #now_us == #not_after and now_us > not_after then return 'late ' .. echo end
 local fields, owner, token = read('HGETALL', lock), nil, nil
 for i = 1, #fields, 2 do
   if fields[i] == '!grant' then

@@ -15,7 +15,7 @@ use super::connect_options::Credentials;
 use super::dial::Stream;
 use super::error::{Disconnected, Refusal, RequestError};
 use super::link;
-use super::reply::{Field, Malformed};
+use super::reply::{Field, Malformed, ScriptReply};
 use super::script::Script;
 
 #[derive(Clone)]
@@ -70,7 +70,7 @@ impl Connection {
     /// EVAL until the server has taken the script, from then on EVALSHA. A server that has lost its
     /// scripts is sent the text at once, and again with each retry until it has it: over a link that is
     /// so slow that both do not fit into one operation time-out, a script would never run otherwise.
-    pub async fn evaluate(&mut self, hash: &Hash, call: Call<'_>, request: u64) -> Result<Vec<Field>, RequestError> {
+    pub async fn evaluate(&mut self, hash: &Hash, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
         if hash.is_known.load(Ordering::Relaxed) {
             match self.send(&command("EVALSHA", &hash.sha1, call, request)).await {
                 // NOSCRIPT ran nothing, so the EVAL is the first copy of this request, not a second one.
@@ -125,9 +125,9 @@ impl Hash {
     }
 }
 
-fn read(value: Value) -> Result<Vec<Field>, RequestError> {
+fn read(value: Value) -> Result<ScriptReply, RequestError> {
     // A reply in no known form is not a refusal: the script has run, so its outcome is unknown.
-    fields(value).map_err(|error| RequestError::Unanswered(Arc::new(error)))
+    script_reply(value).map_err(|error| RequestError::Unanswered(Arc::new(error)))
 }
 
 fn command(verb: &str, script: &str, call: Call<'_>, request: u64) -> redis::Cmd {
@@ -147,9 +147,11 @@ fn command(verb: &str, script: &str, call: Call<'_>, request: u64) -> redis::Cmd
     command
 }
 
-fn fields(value: Value) -> Result<Vec<Field>, Malformed> {
-    let Value::Array(values) = value else {
-        return Err(Malformed(format!("{value:?} where an array is expected")));
+fn script_reply(value: Value) -> Result<ScriptReply, Malformed> {
+    let values = match value {
+        Value::BulkString(bytes) => return Ok(ScriptReply::Text(bytes)),
+        Value::Array(values) => values,
+        other => return Err(Malformed(format!("{other:?} where a text or an array is expected"))),
     };
     let field = |value| match value {
         Value::Int(number) => Ok(Field::Int(number)),
@@ -159,7 +161,7 @@ fn fields(value: Value) -> Result<Vec<Field>, Malformed> {
         Value::Okay => Ok(Field::Text(b"OK".to_vec())),
         other => Err(Malformed(format!("{other:?} inside an array"))),
     };
-    values.into_iter().map(field).collect()
+    values.into_iter().map(field).collect::<Result<_, _>>().map(ScriptReply::List)
 }
 
 /// What the server sends unasked.

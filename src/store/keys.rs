@@ -6,6 +6,9 @@
 //! by its ending. This needs a prefix without braces, which the options check.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock::millis;
 
 /// The longest name of a lock, in bytes.
 pub const LONGEST_NAME: usize = 1024;
@@ -44,10 +47,15 @@ pub fn ticket(owner: &str, seq: u64) -> String {
     format!("{owner}:{seq}")
 }
 
-/// What a client puts into the queue: its ticket, and its label for `status`.
-pub fn queue_entry(owner: &str, seq: u64, label: &str) -> String {
+/// The terms of a wait: how long a grant to it lasts until it is confirmed, and the label of the call.
+pub fn terms(grant_ttl: Duration, label: &str) -> String {
+    format!("{}/{label}", millis(grant_ttl))
+}
+
+/// A place in the queue: the ticket and its terms.
+pub fn place(owner: &str, seq: u64, terms: &str) -> String {
     // No ticket has a `/` in it. So the scripts find where it ends, and the label may have any text.
-    format!("{}/{label}", ticket(owner, seq))
+    format!("{owner}:{seq}/{terms}")
 }
 
 /// The prefix of the channels on which clients hear of their grants.

@@ -37,7 +37,7 @@ pub use admission::Priority;
 use call::Call;
 use clock::ServerClock;
 use error::{Cause, RequestError};
-use reply::Field;
+use reply::ScriptReply;
 
 /// The servers of a client. What depends on the server takes the key of a lock, since different
 /// names may live on different servers.
@@ -49,7 +49,7 @@ pub trait Store: Send + Sync + 'static {
     /// Why there is no connection to the lock's server.
     fn fault(&self, lock_key: &str) -> Cause;
     /// Runs one script; `request` is its first argument, which the reply echoes.
-    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Vec<Field>, RequestError>>;
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>>;
     /// Drops the connection, because it delivered a reply that belongs to another request.
     fn distrust(&self, lock_key: &str);
     /// An answer did not come in time: the connection may be half-open, so find out at once.

@@ -29,7 +29,7 @@ use super::error::{Cause, ConnectError, Disconnected, Refusal, RequestError};
 use super::keys::{self, Keys};
 use super::link::{Link, OnDrop, State};
 use super::options::Options;
-use super::reply::{Field, Fields};
+use super::reply::{Fields, Malformed, ScriptReply};
 use super::rights;
 use super::verbs::{self, renew};
 use super::{Listener, Priority, ServedKeys, Store};
@@ -127,7 +127,7 @@ impl Store for Node {
         self.shared.link.fault()
     }
 
-    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Vec<Field>, RequestError>> {
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>> {
         self.shared.run(call, request).boxed()
     }
 
@@ -170,7 +170,7 @@ impl Shared {
         now().saturating_duration_since(*self.heard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    async fn run(&self, call: Call<'_>, request: u64) -> Result<Vec<Field>, RequestError> {
+    async fn run(&self, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
         // Admission has looked at the priority already. Here each connection that is up will do.
         let Some(mut connection) = self.link.connection(Priority::Urgent) else {
             return Err(RequestError::NotSent(self.link.fault()));
@@ -191,7 +191,7 @@ impl Shared {
         connection: &mut Connection,
         call: Call<'_>,
         request: u64,
-    ) -> Result<Vec<Field>, RequestError> {
+    ) -> Result<ScriptReply, RequestError> {
         // Each script is in the map.
         let Some(hash) = self.hashes.get(call.script.name) else { return Err(RequestError::Closed) };
         let outcome = connection.evaluate(hash, call, request).await;
@@ -343,14 +343,14 @@ impl Shared {
         let args = [arg("owner", ""), arg("token", ""), arg("lease", 1_u64), arg("only", 0_u64)];
         // Before the request is sent, as `ServerClock::learn` expects.
         let sent = now();
-        let fields = self
+        let reply = self
             .evaluate(&mut connection.clone(), Call::new(&renew::SCRIPT, &keys, &args), 0)
             .await
             .map_err(|error| self.probe_error(error))?;
-        let mut fields = Fields::new(fields);
-        let mut server_ms = || {
+        let server_ms = || {
+            let mut fields = Fields::new(&reply)?;
             let (_status, _request) = (fields.text()?, fields.int()?);
-            fields.int()
+            Ok::<_, Malformed>(fields.int()? * 1000 + fields.int()? / 1000)
         };
         self.clock.learn(sent, server_ms().map_err(|error| self.unreachable(Arc::new(error)))?);
         Ok(())

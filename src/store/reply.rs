@@ -3,7 +3,16 @@
 
 use std::time::Duration;
 
-/// One element of a reply.
+/// What a script returned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScriptReply {
+    /// Words with a space between them: the cheapest reply for both sides.
+    Text(Vec<u8>),
+    /// Where a field may have any text.
+    List(Vec<Field>),
+}
+
+/// One element of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field {
     Int(i64),
@@ -17,36 +26,59 @@ pub enum Field {
 pub struct Malformed(pub String);
 
 /// Reads a reply from front to back.
-pub struct Fields {
-    rest: std::vec::IntoIter<Field>,
+pub struct Fields<'a> {
+    rest: Rest<'a>,
 }
 
-impl Fields {
-    pub fn new(fields: Vec<Field>) -> Self {
-        Self { rest: fields.into_iter() }
+enum Rest<'a> {
+    Words(std::str::Split<'a, char>),
+    List(std::slice::Iter<'a, Field>),
+}
+
+impl<'a> Fields<'a> {
+    pub fn new(reply: &'a ScriptReply) -> Result<Self, Malformed> {
+        let rest = match reply {
+            ScriptReply::Text(bytes) => Rest::Words(utf8(bytes)?.split(' ')),
+            ScriptReply::List(fields) => Rest::List(fields.iter()),
+        };
+        Ok(Self { rest })
     }
 
-    pub fn text(&mut self) -> Result<String, Malformed> {
-        match self.rest.next() {
-            Some(Field::Text(bytes)) => {
-                // Owners, tickets and labels are texts of this library. Other bytes come from another
-                // place, so nothing in such a reply can be relied on.
-                String::from_utf8(bytes).map_err(|error| Malformed(format!("text that is not UTF-8: {error}")))
-            }
-            other => Err(Malformed(format!("{other:?} where a text is expected"))),
+    /// `None` at the end.
+    fn next_text(&mut self) -> Result<Option<&'a str>, Malformed> {
+        match &mut self.rest {
+            Rest::Words(words) => Ok(words.next()),
+            Rest::List(fields) => match fields.next() {
+                Some(Field::Text(bytes)) => utf8(bytes).map(Some),
+                Some(other) => Err(Malformed(format!("{other:?} where a text is expected"))),
+                None => Ok(None),
+            },
         }
     }
 
-    /// An integer. Numbers above 2^31 come as text, because Lua would round them.
+    pub fn text(&mut self) -> Result<&'a str, Malformed> {
+        self.next_text()?.ok_or_else(|| Malformed("it ends where a text is expected".into()))
+    }
+
+    /// An integer. In a list, numbers above 2^31 come as text, because Lua would round them.
     pub fn int(&mut self) -> Result<i64, Malformed> {
-        match self.rest.next() {
-            Some(Field::Int(number)) => Ok(number),
-            Some(Field::Text(bytes)) => std::str::from_utf8(&bytes)
-                .ok()
-                .and_then(|text| text.parse().ok())
-                .ok_or_else(|| Malformed(format!("{bytes:?} where a number is expected"))),
-            None => Err(Malformed("it ends where a number is expected".into())),
+        if let Rest::List(fields) = &mut self.rest
+            && let [Field::Int(number), rest @ ..] = fields.as_slice()
+        {
+            *fields = rest.iter();
+            return Ok(*number);
         }
+        let text = self.text()?;
+        text.parse().map_err(|_| Malformed(format!("{text:?} where a number is expected")))
+    }
+
+    /// The numbers that are left.
+    pub fn numbers(&mut self) -> Result<Vec<u64>, Malformed> {
+        let mut numbers = Vec::new();
+        while let Some(text) = self.next_text()? {
+            numbers.push(text.parse().map_err(|_| Malformed(format!("{text:?} where a number is expected")))?);
+        }
+        Ok(numbers)
     }
 
     pub fn natural(&mut self) -> Result<u64, Malformed> {
@@ -82,13 +114,22 @@ impl Fields {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.rest.as_slice().is_empty()
+        match &self.rest {
+            Rest::Words(words) => words.clone().next().is_none(),
+            Rest::List(fields) => fields.as_slice().is_empty(),
+        }
     }
+}
+
+/// Owners, tickets and labels are texts of this library. Other bytes come from another place, so nothing
+/// in such a reply can be relied on.
+fn utf8(bytes: &[u8]) -> Result<&str, Malformed> {
+    std::str::from_utf8(bytes).map_err(|error| Malformed(format!("text that is not UTF-8: {error}")))
 }
 
 /// The reply of one script. Its first field, the status, tells which outcome it is.
 pub trait Decode: Sized {
-    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed>;
+    fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed>;
 }
 
 /// For the last arm of a `decode`.

@@ -13,7 +13,7 @@ use super::clock::{millis, now};
 use super::error::{NoAnswer, RequestError};
 use super::keys;
 use super::options::Options;
-use super::reply::{Decode, Field, Fields, Malformed};
+use super::reply::{Decode, Fields, Malformed, ScriptReply};
 use super::{Listener, Priority, Store};
 
 /// A reply, with the instant before its request was sent.
@@ -39,6 +39,11 @@ pub struct Runner {
     pub client: String,
     /// What the channels of all clients begin with.
     pub channel: String,
+    /// The client's part of an acquire: waiter_ttl, max_waiters, token_ttl and channel. In one text,
+    /// which is made once: an acquire pays for each argument, and most need none of these.
+    pub settings: String,
+    /// The terms of a wait without a label of its own.
+    pub terms: Arc<str>,
     requests: AtomicU64,
 }
 
@@ -51,7 +56,10 @@ impl fmt::Debug for Runner {
 impl Runner {
     pub fn new(store: Box<dyn Store>, options: Arc<Options>, client: String) -> Self {
         let channel = keys::channel_prefix(&options.prefix);
-        Self { store, options, client, channel, requests: AtomicU64::new(1) }
+        let Options { waiter_ttl, max_waiters, token_ttl, grant_ttl, label, .. } = &*options;
+        let settings = format!("{} {max_waiters} {} {channel}", millis(*waiter_ttl), millis(*token_ttl));
+        let terms = keys::terms(*grant_ttl, label).into();
+        Self { store, options, client, channel, settings, terms, requests: AtomicU64::new(1) }
     }
 
     pub fn listen(&self, listener: Weak<dyn Listener>) {
@@ -97,8 +105,8 @@ impl Runner {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         // Before the request is on its way: the server's lease begins later, never earlier (R5).
         let sent = now();
-        let fields = match timeout_at(admitted.deadline.into(), self.store.run(call, request)).await {
-            Ok(Ok(fields)) => fields,
+        let reply = match timeout_at(admitted.deadline.into(), self.store.run(call, request)).await {
+            Ok(Ok(reply)) => reply,
             Ok(Err(error)) => {
                 // A request without an answer says nothing about the gate. If it was the probe, its
                 // permit lets the next one probe when it is dropped.
@@ -116,7 +124,7 @@ impl Runner {
         // Before the reply is read: a server that runs scripts does not refuse, even if this reply
         // turns out to be wrong.
         admitted.permit.answered(None);
-        self.decode(request, sent, call.lock_key(), fields).map_err(|error| self.distrust(call.lock_key(), error))
+        self.decode(request, sent, call.lock_key(), &reply).map_err(|error| self.distrust(call.lock_key(), error))
     }
 
     /// For a reply that cannot be the one to this request: drops the connection. The outcome of the
@@ -126,26 +134,27 @@ impl Runner {
         RequestError::Unanswered(Arc::new(error))
     }
 
-    /// Every reply begins with status, number of the request, and server time in ms.
+    /// Every reply begins with status, number of the request, and server time in seconds and
+    /// microseconds.
     fn decode<T: Decode>(
         &self,
         request: u64,
         sent: Instant,
         lock_key: &str,
-        fields: Vec<Field>,
+        reply: &ScriptReply,
     ) -> Result<Answer<T>, Malformed> {
-        let mut fields = Fields::new(fields);
+        let mut fields = Fields::new(reply)?;
         let status = fields.text()?;
         let echo = fields.int()?;
         // A connection whose replies are shifted by one would give a lock to the wrong caller (P1).
         if u64::try_from(echo) != Ok(request) {
             return Err(Malformed(format!("the reply to request {echo} arrived for request {request}")));
         }
-        let server_ms = fields.int()?;
+        let (seconds, micros) = (fields.int()?, fields.int()?);
         // 0: this script did not read the clock.
-        if server_ms > 0 {
-            self.store.clock(lock_key).learn(sent, server_ms);
+        if seconds > 0 {
+            self.store.clock(lock_key).learn(sent, seconds * 1000 + micros / 1000);
         }
-        Ok(Answer { sent, body: T::decode(&status, &mut fields)? })
+        Ok(Answer { sent, body: T::decode(status, &mut fields)? })
     }
 }

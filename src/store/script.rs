@@ -25,9 +25,14 @@ const PARTS: &[(&str, &str)] = &[
     ("advance", include_str!("../../lua/lib/advance.lua")),
     ("base", include_str!("../../lua/lib/base.lua")),
     ("clock", include_str!("../../lua/lib/clock.lua")),
+    ("format", include_str!("../../lua/lib/format.lua")),
     ("grant", include_str!("../../lua/lib/grant.lua")),
+    ("keep", include_str!("../../lua/lib/keep.lua")),
+    ("millis", include_str!("../../lua/lib/millis.lua")),
     ("purge", include_str!("../../lua/lib/purge.lua")),
     ("serve", include_str!("../../lua/lib/serve.lua")),
+    ("skip", include_str!("../../lua/lib/skip.lua")),
+    ("sweep", include_str!("../../lua/lib/sweep.lua")),
 ];
 
 /// Fills in the includes. An unknown one stays in the text, where tests/house.rs finds it.

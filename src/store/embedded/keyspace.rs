@@ -121,6 +121,12 @@ impl Zset {
         self.order.remove(&(Score(score), member.clone()))
     }
 
+    fn within(&self, (min, max): (f64, f64)) -> impl Iterator<Item = &Bytes> {
+        // The empty member sorts before all others with the same score.
+        let from_min = self.order.range((Score(min), Bytes::new())..);
+        from_min.take_while(move |(score, _)| score.0 <= max).map(|(_, member)| member)
+    }
+
     fn insert(&mut self, member: &Bytes, score: f64) {
         self.remove(member);
         // Redis has one zero, `total_cmp` tells 0.0 and -0.0 apart.
@@ -162,7 +168,6 @@ const COMMANDS: &[Command] = &[
     ("FLUSHALL", 1, Keyspace::flushall),
     ("GET", 2, Keyspace::get),
     ("HDEL", -3, Keyspace::hdel),
-    ("HEXISTS", 3, Keyspace::hexists),
     ("HGET", 3, Keyspace::hget),
     ("HGETALL", 2, Keyspace::hgetall),
     ("HMGET", -3, Keyspace::hmget),
@@ -170,9 +175,9 @@ const COMMANDS: &[Command] = &[
     ("LINDEX", 3, Keyspace::lindex),
     ("LLEN", 2, Keyspace::llen),
     ("LPOP", 2, Keyspace::lpop),
-    ("LPUSH", -3, Keyspace::lpush),
     ("LRANGE", 4, Keyspace::lrange),
     ("LREM", 4, Keyspace::lrem),
+    ("LSET", 4, Keyspace::lset),
     ("LTRIM", 4, Keyspace::ltrim),
     ("PEXPIRE", 3, Keyspace::pexpire),
     ("PTTL", 2, Keyspace::pttl),
@@ -183,9 +188,10 @@ const COMMANDS: &[Command] = &[
     ("TIME", 1, Keyspace::time),
     ("ZADD", -4, Keyspace::zadd),
     ("ZCARD", 2, Keyspace::zcard),
+    ("ZCOUNT", 4, Keyspace::zcount),
     ("ZMSCORE", -3, Keyspace::zmscore),
-    ("ZRANGEBYSCORE", -4, Keyspace::zrangebyscore),
     ("ZREM", -3, Keyspace::zrem),
+    ("ZREMRANGEBYSCORE", 4, Keyspace::zremrangebyscore),
     ("ZSCORE", 3, Keyspace::zscore),
 ];
 
@@ -343,6 +349,9 @@ impl Keyspace {
     fn set(&mut self, words: Words<'_>) -> Outcome {
         let at = match &words[2..] {
             [] => None,
+            [option] if option.eq_ignore_ascii_case(b"KEEPTTL") => {
+                self.entries.get(&words[0]).and_then(|entry| entry.expires_at)
+            }
             [option, lifetime] if option.eq_ignore_ascii_case(b"PX") => {
                 let at = Some(integer(lifetime)?).filter(|ms| *ms > 0).and_then(|ms| self.millis().checked_add(ms));
                 Some(at.ok_or_else(|| error("ERR invalid expire time in 'set' command"))?)
@@ -375,10 +384,6 @@ impl Keyspace {
         let pairs = self.read::<Hash>(&words[0])?.into_iter().flat_map(|hash| &hash.0);
         let flat = pairs.flat_map(|(field, value)| [Reply::Bulk(field.clone()), Reply::Bulk(value.clone())]);
         Ok(Reply::List(flat.collect()))
-    }
-
-    fn hexists(&mut self, words: Words<'_>) -> Outcome {
-        count(self.field(&words[0], &words[1])?.is_some().into())
     }
 
     fn hset(&mut self, words: Words<'_>) -> Outcome {
@@ -425,14 +430,6 @@ impl Keyspace {
         Ok(Reply::Ok)
     }
 
-    fn lpush(&mut self, words: Words<'_>) -> Outcome {
-        let push = |list: &mut List| {
-            words[1..].iter().for_each(|element| list.0.push_front(element.clone()));
-            list.0.len()
-        };
-        count(self.change(&words[0], push)?)
-    }
-
     fn rpush(&mut self, words: Words<'_>) -> Outcome {
         let push = |list: &mut List| {
             list.0.extend(words[1..].iter().cloned());
@@ -467,6 +464,19 @@ impl Keyspace {
         count(self.change(&words[0], remove)?)
     }
 
+    fn lset(&mut self, words: Words<'_>) -> Outcome {
+        let index = integer(&words[1])?;
+        if self.read::<List>(&words[0])?.is_none() {
+            return Err(error("ERR no such key"));
+        }
+        let set = |list: &mut List| {
+            let index = if index < 0 { index.saturating_add(list.0.len() as i64) } else { index };
+            let element = usize::try_from(index).ok().and_then(|index| list.0.get_mut(index));
+            element.map(|element| element.clone_from(&words[2]))
+        };
+        self.change(&words[0], set)?.map(|()| Reply::Ok).ok_or_else(|| error("ERR index out of range"))
+    }
+
     fn zcard(&mut self, words: Words<'_>) -> Outcome {
         count(self.read::<Zset>(&words[0])?.map_or(0, |zset| zset.scores.len()))
     }
@@ -482,13 +492,8 @@ impl Keyspace {
     }
 
     fn zadd(&mut self, words: Words<'_>) -> Outcome {
-        // Of the options of ZADD the scripts use only XX: a poll must give no ticket a place that it
-        // did not have.
-        let (only_existing, pairs) = match words[1].eq_ignore_ascii_case(b"XX") {
-            true => (true, &words[2..]),
-            false => (false, &words[1..]),
-        };
-        if pairs.is_empty() || !pairs.len().is_multiple_of(2) {
+        let pairs = &words[1..];
+        if !pairs.len().is_multiple_of(2) {
             return Err(syntax());
         }
         // All scores are read before the first change: Redis adds nothing when one of them is not a
@@ -497,9 +502,7 @@ impl Keyspace {
         let add = |zset: &mut Zset| {
             let before = zset.scores.len();
             for (score, member) in scored {
-                if !only_existing || zset.scores.contains_key(member) {
-                    zset.insert(member, score);
-                }
+                zset.insert(member, score);
             }
             // Members that got a new score do not count.
             zset.scores.len() - before
@@ -507,28 +510,30 @@ impl Keyspace {
         count(self.change(&words[0], add)?)
     }
 
+    fn zcount(&mut self, words: Words<'_>) -> Outcome {
+        let bounds = score_bounds(&words[1..])?;
+        count(self.read::<Zset>(&words[0])?.map_or(0, |zset| zset.within(bounds).count()))
+    }
+
+    fn zremrangebyscore(&mut self, words: Words<'_>) -> Outcome {
+        let bounds = score_bounds(&words[1..])?;
+        let remove = |zset: &mut Zset| {
+            let members: Vec<_> = zset.within(bounds).cloned().collect();
+            members.iter().filter(|member| zset.remove(member)).count()
+        };
+        count(self.change(&words[0], remove)?)
+    }
+
     fn zrem(&mut self, words: Words<'_>) -> Outcome {
         let gone = |zset: &mut Zset| words[1..].iter().filter(|member| zset.remove(member)).count();
         count(self.change(&words[0], gone)?)
     }
+}
 
-    /// `ZRANGEBYSCORE key min max [LIMIT offset count]`
-    fn zrangebyscore(&mut self, words: Words<'_>) -> Outcome {
-        let bound = |word| float(word).map_err(|_| error("ERR min or max is not a float"));
-        let (min, max) = (bound(&words[1])?, bound(&words[2])?);
-        let (skip, most) = match &words[3..] {
-            [] => (0, -1),
-            [limit, skip, most] if limit.eq_ignore_ascii_case(b"LIMIT") => (integer(skip)?, integer(most)?),
-            _ => return Err(syntax()),
-        };
-        let Some(zset) = self.read::<Zset>(&words[0])? else { return Ok(Reply::List(Vec::new())) };
-        // The empty member sorts before all others with the same score.
-        let within = zset.order.range((Score(min), Bytes::new())..).take_while(|(score, _)| score.0 <= max);
-        // As in Redis: a negative offset finds nothing, a negative count means all.
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        Ok(Reply::List(within.skip(skip).take(most).map(|(_, member)| Reply::Bulk(member.clone())).collect()))
-    }
+/// The bounds of ZCOUNT and ZREMRANGEBYSCORE; both are included.
+fn score_bounds(words: Words<'_>) -> Result<(f64, f64), Reply> {
+    let bound = |word| float(word).map_err(|_| error("ERR min or max is not a float"));
+    Ok((bound(&words[0])?, bound(&words[1])?))
 }
 
 fn score_of(zset: &Zset, member: &Bytes) -> Reply {
@@ -610,7 +615,7 @@ mod tests {
     #[test]
     fn a_failed_change_makes_no_key() {
         let mut keyspace = Keyspace::default();
-        for command in ["ZADD k XX 1 m", "HDEL k f", "LTRIM k 0 -1", "LREM k 0 x", "RPOP k", "ZADD k x m"] {
+        for command in ["HDEL k f", "ZREMRANGEBYSCORE k 0 1", "LTRIM k 0 -1", "LREM k 0 x", "RPOP k", "ZADD k x m"] {
             run(&mut keyspace, command);
             assert!(keyspace.entries.is_empty(), "{command}");
         }

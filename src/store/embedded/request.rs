@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::store::call::{Arg, Call};
 use crate::store::clock::now;
 use crate::store::error::Refusal;
-use crate::store::reply::Field;
+use crate::store::reply::ScriptReply;
 use crate::store::script::Script;
 
 pub struct Request {
@@ -17,7 +17,7 @@ pub struct Request {
     pub sent: Instant,
 }
 
-pub type Answer = Result<Vec<Field>, Refusal>;
+pub type Answer = Result<ScriptReply, Refusal>;
 
 impl Request {
     pub fn new(client: &str, call: Call<'_>, request: u64) -> Self {

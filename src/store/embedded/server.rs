@@ -16,7 +16,7 @@ use super::keyspace::Reply;
 use super::request::{Answer, Request};
 use crate::store::error::Refusal;
 use crate::store::link;
-use crate::store::reply::Field;
+use crate::store::reply::{Field, ScriptReply};
 
 /// A server inside this process. Clones are the same server. See the [module](crate::embedded).
 ///
@@ -366,7 +366,7 @@ impl EmbeddedServer {
             script: script.name,
             keys: &request.keys,
             args: &request.args,
-            reply: answer.as_ref().map(|fields| fields.iter().map(word).collect()).map_err(ToString::to_string),
+            reply: answer.as_ref().map(words).map_err(ToString::to_string),
             published: &published,
             sent: request.sent,
             at: self.micros(),
@@ -413,8 +413,10 @@ fn answer(reply: Reply) -> Answer {
     match reply {
         // As Redis says that an error was raised inside a script.
         Reply::Error(text) => Err(refused(&format!("{text} script: embedded"))),
+        Reply::Bulk(text) => Ok(ScriptReply::Text(text)),
         Reply::List(replies) => {
-            replies.into_iter().map(|reply| field(reply).map_err(|reply| malformed(&reply))).collect()
+            let fields = replies.into_iter().map(|reply| field(reply).map_err(|reply| malformed(&reply)));
+            fields.collect::<Result<_, _>>().map(ScriptReply::List)
         }
         other => Err(malformed(&other)),
     }
@@ -428,9 +430,16 @@ fn field(reply: Reply) -> Result<Field, Reply> {
     }
 }
 
-fn word(field: &Field) -> String {
-    match field {
-        Field::Int(number) => number.to_string(),
-        Field::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+fn words(reply: &ScriptReply) -> Vec<String> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match reply {
+        ScriptReply::Text(bytes) => text(bytes).split(' ').map(str::to_owned).collect(),
+        ScriptReply::List(fields) => {
+            let word = |field: &Field| match field {
+                Field::Int(number) => number.to_string(),
+                Field::Text(bytes) => text(bytes),
+            };
+            fields.iter().map(word).collect()
+        }
     }
 }

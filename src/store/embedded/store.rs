@@ -20,7 +20,7 @@ use crate::store::error::{Cause, ConnectError, Disconnected, RequestError};
 use crate::store::keys;
 use crate::store::link::{Link, OnDrop, State};
 use crate::store::options::Options;
-use crate::store::reply::Field;
+use crate::store::reply::ScriptReply;
 use crate::store::{Listener, Priority, ServedKeys, SpawnHook, Store};
 
 pub struct EmbeddedStore {
@@ -92,7 +92,7 @@ impl Store for EmbeddedStore {
         self.shared.link.fault()
     }
 
-    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Vec<Field>, RequestError>> {
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>> {
         self.shared.run(call, request).boxed()
     }
 
@@ -130,7 +130,7 @@ impl Shared {
         }
     }
 
-    async fn run(&self, call: Call<'_>, request: u64) -> Result<Vec<Field>, RequestError> {
+    async fn run(&self, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
         let Some(connection) = self.link.connection(Priority::Urgent) else {
             return Err(RequestError::NotSent(self.link.fault()));
         };

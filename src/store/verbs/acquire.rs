@@ -22,6 +22,8 @@ pub struct Acquire<'a> {
     /// Queue if the lock is not free.
     pub wait: bool,
     pub lease: Duration,
+    /// See `keys::terms`.
+    pub terms: &'a str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub enum Acquired {
         /// What is left of the holder's lease.
         lease_left: Option<Duration>,
         more: bool,
+        /// The server had not given this client up as dead.
+        known: bool,
     },
     /// Not free, and `wait` was false.
     Busy {
@@ -45,6 +49,8 @@ pub enum Acquired {
     /// As many as `max_waiters` wait.
     Full {
         waiters: u64,
+        /// Another call may find room.
+        more: bool,
     },
     /// The hold to re-enter is not there.
     Lost,
@@ -65,11 +71,11 @@ impl Acquire<'_> {
         let not_after = runner.not_after(lock);
         // R1: how many holds there are already, not `one more`. A copy that is served twice then
         // counts once.
-        let (token, holds) = self.nested.map_or((String::new(), 0), |(token, holds)| (token.to_string(), holds));
+        let nested = self.nested.map(|(token, holds)| format!("{holds}:{token}"));
+        let mode = nested.as_deref().unwrap_or(if self.wait { "1" } else { "0" });
         // Named in each acquire, unlike in a release: this may be the late copy that has to find it
         // (R3).
         let tombstone = self.keys.tombstone(self.owner);
-        let options = &*runner.options;
         let keys = [
             key("lock", lock),
             key("queue", queue),
@@ -78,21 +84,16 @@ impl Acquire<'_> {
             key("tombstone", &tombstone),
         ];
         let args = [
-            arg("not_after", not_after),
+            // In microseconds: a script has the time as a text of so many digits.
+            arg("not_after", not_after.saturating_mul(1000)),
             arg("owner", self.owner),
             arg("seq", self.seq),
-            arg("holds", holds),
-            arg("token", &token),
-            arg("wait", self.wait),
+            arg("mode", mode),
             arg("lease", self.lease),
             // The server keeps no settings: each request brings those of its client, so that clients
             // with different options work together.
-            arg("waiter_ttl", options.waiter_ttl),
-            arg("max_waiters", options.max_waiters),
-            arg("grant_ttl", options.grant_ttl),
-            arg("token_ttl", options.token_ttl),
-            arg("channel", &runner.channel),
-            arg("label", &options.label),
+            arg("terms", self.terms),
+            arg("settings", &runner.settings),
         ];
         // Before the first await that may lose the answer: from here on a copy may be under way.
         let earlier = *copies_until;
@@ -109,14 +110,15 @@ impl Acquire<'_> {
 }
 
 impl Decode for Acquired {
-    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+    fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
             "held" => Self::Held { token: fields.token()?, holds: fields.holds()?, lease_left: fields.millis()? },
             "queued" => {
-                Self::Queued { floor: fields.token()?, lease_left: fields.millis_if_any()?, more: fields.flag()? }
+                let (floor, lease_left) = (fields.token()?, fields.millis_if_any()?);
+                Self::Queued { floor, lease_left, more: fields.flag()?, known: fields.flag()? }
             }
             "busy" => Self::Busy { more: fields.flag()? },
-            "full" => Self::Full { waiters: fields.natural()? },
+            "full" => Self::Full { waiters: fields.natural()?, more: fields.flag()? },
             "lost" => Self::Lost,
             "late" => Self::Late,
             // Asking again with this seq would get the same answer each time (R1).
@@ -129,14 +131,17 @@ impl Decode for Acquired {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::reply::Field;
+    use crate::store::reply::ScriptReply;
 
     #[test]
     fn a_malformed_reply_is_an_error_and_never_an_outcome() {
-        let mut empty = Fields::new(vec![]);
-        assert!(Acquired::decode("acquired", &mut empty).is_err(), "the status is unknown");
-        assert!(Acquired::decode("held", &mut empty).is_err(), "a value is missing");
-        let mut negative = Fields::new(vec![Field::Text(b"5".to_vec()), Field::Int(-1), Field::Int(1)]);
-        assert!(Acquired::decode("held", &mut negative).is_err());
+        let decode = |status, fields: &str| {
+            let reply = ScriptReply::Text(fields.into());
+            Acquired::decode(status, &mut Fields::new(&reply).unwrap())
+        };
+        assert!(decode("held", "5 1 30").is_ok());
+        assert!(decode("acquired", "5 1 30").is_err(), "the status is unknown");
+        assert!(decode("held", "5 1").is_err(), "a value is missing");
+        assert!(decode("held", "5 -1 30").is_err());
     }
 }

@@ -38,27 +38,24 @@ impl ForceUnlock<'_> {
         let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines), key("tokens", tokens)];
         let args = [
             // A copy that is served late would end the lock of the next holder (decision 6).
-            arg("not_after", runner.not_after(lock)),
-            arg("grant_ttl", options.grant_ttl),
+            arg("not_after", runner.not_after(lock).saturating_mul(1000)),
+            arg("caller", &runner.client),
             arg("token_ttl", options.token_ttl),
             arg("channel", &runner.channel),
-            arg("caller", &runner.client),
         ];
         runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await
     }
 }
 
 impl Decode for ForceUnlocked {
-    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
-        // A late request looked at nothing, so its reply has no more fields.
-        if status == "late" {
-            return Ok(Self::Late);
-        }
-        let _token = fields.token()?;
-        let more = fields.flag()?;
+    fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         match status {
-            "freed" => Ok(Self::Freed { more }),
-            "free" => Ok(Self::Free { more }),
+            "freed" => {
+                let _token = fields.token()?;
+                Ok(Self::Freed { more: fields.flag()? })
+            }
+            "free" => Ok(Self::Free { more: fields.flag()? }),
+            "late" => Ok(Self::Late),
             _ => unknown_status(status),
         }
     }

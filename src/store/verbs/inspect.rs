@@ -15,7 +15,7 @@ pub static SCRIPT: Script = Script::new("inspect", || assemble(include_str!("../
 #[derive(Debug, Clone, Copy)]
 pub struct Inspect<'a> {
     pub keys: &'a Keys,
-    /// How many entries of the queue to look at.
+    /// How many waiters to name.
     pub most: u32,
 }
 
@@ -25,9 +25,11 @@ pub struct Inspected {
     pub owner: String,
     pub holds: u32,
     pub token: u64,
+    /// When the lock went from free to held, in server time since 1970.
+    pub since: Duration,
     pub label: String,
     pub lease_left: Option<Duration>,
-    /// Living and expired tickets together.
+    /// Those that live.
     pub waiters: u64,
     pub queue: Vec<QueueEntry>,
 }
@@ -52,15 +54,16 @@ impl Inspect<'_> {
 }
 
 impl Decode for Inspected {
-    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+    fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         if status != "inspected" {
             return unknown_status(status);
         }
         let mut inspected = Self {
-            owner: fields.text()?,
+            owner: fields.text()?.to_owned(),
             holds: fields.holds()?,
             token: fields.token()?,
-            label: fields.text()?,
+            since: Duration::from_secs(fields.natural()?) + Duration::from_micros(fields.natural()?),
+            label: fields.text()?.to_owned(),
             lease_left: fields.millis_if_any()?,
             waiters: fields.natural()?,
             queue: Vec::new(),
@@ -69,9 +72,9 @@ impl Decode for Inspected {
         // not cut short.
         while !fields.is_empty() {
             inspected.queue.push(QueueEntry {
-                ticket: fields.text()?,
+                ticket: fields.text()?.to_owned(),
                 deadline_in: fields.millis()?,
-                label: fields.text()?,
+                label: fields.text()?.to_owned(),
             });
         }
         Ok(inspected)

@@ -3,7 +3,7 @@
 use crate::store::Priority;
 use crate::store::call::{Call, arg, key};
 use crate::store::error::RequestError;
-use crate::store::keys::{Keys, queue_entry};
+use crate::store::keys::{Keys, place};
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
 use crate::store::runner::{Answer, Runner};
 use crate::store::script::{Script, assemble};
@@ -21,6 +21,8 @@ pub struct Leave<'a> {
     /// Server time until which a copy of an earlier request may still be served; 0: none is under
     /// way.
     pub copies_until: i64,
+    /// Those of the attempt, see `keys::terms`.
+    pub terms: &'a str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,8 +38,8 @@ impl Leave<'_> {
         let options = &*runner.options;
         let tombstone = self.keys.tombstone(self.owner);
         // With the seq of the attempt, not of the leave: a lost hold leaves with a new seq (R11), but
-        // its ticket has the old one. With the label, because LREM compares whole elements.
-        let entry = queue_entry(self.owner, self.attempt, &options.label);
+        // its ticket has the old one. With its terms, because LREM compares whole elements.
+        let place = place(self.owner, self.attempt, self.terms);
         let keys = [
             key("lock", lock),
             key("queue", queue),
@@ -49,8 +51,7 @@ impl Leave<'_> {
             arg("copies_until", self.copies_until),
             arg("owner", self.owner),
             arg("seq", self.seq),
-            arg("entry", &entry),
-            arg("grant_ttl", options.grant_ttl),
+            arg("place", &place),
             arg("token_ttl", options.token_ttl),
             arg("channel", &runner.channel),
         ];
@@ -59,14 +60,15 @@ impl Leave<'_> {
 }
 
 impl Decode for Left {
-    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+    fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         match status {
             // Both mean that nothing of the attempt is left (R4). A retry whose first copy was served
             // hears `gone`.
-            "freed" | "gone" => {
+            "freed" => {
                 let _token = fields.token()?;
                 Ok(Self { more: fields.flag()? })
             }
+            "gone" => Ok(Self { more: fields.flag()? }),
             _ => unknown_status(status),
         }
     }

@@ -1,7 +1,6 @@
-//! poll.lua: keeps the tickets of one client alive, passes a free lock on, and tells where each
-//! ticket stands (R8). Without tickets it only passes the lock on.
+//! poll.lua: a client that waits is heard, a free lock is passed on, and the answer says who holds the
+//! lock, and which of a few tickets have no place (R8).
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::store::Priority;
@@ -17,28 +16,37 @@ pub static SCRIPT: Script = Script::new("poll", || assemble(include_str!("../../
 #[derive(Debug, Clone, Copy)]
 pub struct Poll<'a> {
     pub keys: &'a Keys,
-    /// Each with the lease that it wants.
-    pub tickets: &'a [(String, Duration)],
+    /// This client waits for the lock, and is heard. Without that the poll only passes a free lock on.
+    pub waits: bool,
+    /// To be looked for in the queue.
+    pub tickets: &'a [String],
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Polled {
+    /// The lock is free, and a live ticket may wait behind those that one call looks at.
     pub more: bool,
+    /// The server had not given this client up as dead.
+    pub known: bool,
+    /// How many wait, over all clients.
+    pub places: u64,
+    /// This client is first in line.
+    pub first: bool,
+    pub holder: Option<PolledHolder>,
     /// No grant that is made later has a token up to this one (R7).
     pub floor: u64,
-    /// What is left of the holder's lease.
-    pub lease_left: Option<Duration>,
-    /// The first ticket of the queue, or nothing.
-    pub first: String,
-    /// By index: those of the tickets that are not just queued.
-    pub statuses: BTreeMap<usize, TicketStatus>,
+    /// By index: those of the tickets that have no place.
+    pub missing: Vec<usize>,
 }
 
-/// Where a ticket stands that is not just queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TicketStatus {
-    Granted { token: u64, lease_left: Duration },
-    Unknown,
+/// Who has the lock, by the server's answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolledHolder {
+    pub owner: String,
+    /// The last request of this owner that was served.
+    pub attempt: u64,
+    pub token: u64,
+    pub lease_left: Option<Duration>,
 }
 
 impl Poll<'_> {
@@ -48,23 +56,22 @@ impl Poll<'_> {
         let admitted = runner.admit(lock, Priority::Urgent).await?;
         let options = &*runner.options;
         let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines), key("tokens", tokens)];
-        let mut args = Vec::with_capacity(5 + 2 * self.tickets.len());
+        let mut args = Vec::with_capacity(4 + self.tickets.len());
         args.extend([
-            arg("waiter_ttl", options.waiter_ttl),
-            arg("grant_ttl", options.grant_ttl),
-            arg("token_ttl", options.token_ttl),
-            arg("channel", &runner.channel),
             // This client may be first in line. It reads the reply, so it counts as reachable even
             // while its subscription is down (decision 5).
             arg("caller", &runner.client),
+            arg("waiter_ttl", if self.waits { options.waiter_ttl } else { Duration::ZERO }),
+            arg("token_ttl", options.token_ttl),
+            arg("channel", &runner.channel),
         ]);
-        for (ticket, lease) in self.tickets {
-            args.extend([arg("tickets", ticket), arg("tickets", *lease)]);
+        for ticket in self.tickets {
+            args.push(arg("tickets", ticket));
         }
         let answer: Answer<Polled> = runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await?;
         // Indices stand for tickets. One that was not sent shows that this is not the reply to this
-        // request: what it grants is not ours to take (P1).
-        if answer.body.statuses.keys().all(|index| *index < self.tickets.len()) {
+        // request.
+        if answer.body.missing.iter().all(|index| *index < self.tickets.len()) {
             return Ok(answer);
         }
         Err(runner.distrust(lock, Malformed("a poll answers for tickets that it was not asked about".into())))
@@ -72,35 +79,18 @@ impl Poll<'_> {
 }
 
 impl Decode for Polled {
-    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+    fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         if status != "polled" {
             return unknown_status(status);
         }
-        let mut polled = Self {
-            more: fields.flag()?,
-            floor: fields.token()?,
-            lease_left: fields.millis_if_any()?,
-            first: fields.text()?,
-            statuses: BTreeMap::new(),
-        };
-        while !fields.is_empty() {
-            let (index, status) = ticket_status(fields)?;
-            polled.statuses.insert(index, status);
-        }
-        Ok(polled)
-    }
-}
-
-fn ticket_status(fields: &mut Fields) -> Result<(usize, TicketStatus), Malformed> {
-    // Lua counts from 1.
-    let number = fields.natural()?;
-    let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
-    let index = index.ok_or_else(|| Malformed(format!("the ticket number {number}")))?;
-    let status = fields.text()?;
-    let (token, lease_left) = (fields.token()?, fields.millis()?);
-    match status.as_str() {
-        "granted" => Ok((index, TicketStatus::Granted { token, lease_left })),
-        "unknown" => Ok((index, TicketStatus::Unknown)),
-        _ => unknown_status(&status),
+        let (more, known, places, first) = (fields.flag()?, fields.flag()?, fields.natural()?, fields.flag()?);
+        let (owner, attempt, token) = (fields.text()?, fields.natural()?, fields.token()?);
+        let (floor, lease_left) = (fields.token()?, fields.millis_if_any()?);
+        let holder = (token > 0).then(|| PolledHolder { owner: owner.to_owned(), attempt, token, lease_left });
+        // Lua counts from 1.
+        let index = |number: u64| usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+        let missing: Option<_> = fields.numbers()?.into_iter().map(index).collect();
+        let missing = missing.ok_or_else(|| Malformed("a ticket with the number 0".into()))?;
+        Ok(Self { more, known, places, first, holder, floor, missing })
     }
 }

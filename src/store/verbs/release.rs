@@ -3,7 +3,7 @@
 use crate::store::Priority;
 use crate::store::call::{Call, arg, key};
 use crate::store::error::RequestError;
-use crate::store::keys::{Keys, queue_entry};
+use crate::store::keys::{Keys, place};
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
 use crate::store::runner::{Answer, Runner};
 use crate::store::script::{Script, assemble};
@@ -23,6 +23,8 @@ pub struct Release<'a> {
     pub attempt: u64,
     /// Server time until which a copy of the acquire may still be served; 0: none is under way.
     pub copies_until: i64,
+    /// Those of that attempt, see `keys::terms`.
+    pub terms: &'a str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,14 +49,14 @@ impl Release<'_> {
         // Urgent: a release that waits makes others wait for a lock that is not in use.
         let admitted = runner.admit(lock, Priority::Urgent).await?;
         let options = &*runner.options;
-        let token = self.token.to_string();
+        let some = (self.holds > 0).then(|| format!("{}:{}", self.holds, self.token));
         // The last key and the last argument are for the rare case only.
-        let (mut tombstone, mut entry) = (String::new(), String::new());
-        let with_tombstone = self.copies_until > 0;
-        if with_tombstone {
+        let (mut tombstone, mut late) = (String::new(), String::new());
+        let is_late = self.copies_until > 0;
+        if is_late {
             // A late copy of the acquire may still queue or take the lock: it finds a tombstone (R3).
             tombstone = self.keys.tombstone(self.owner);
-            entry = queue_entry(self.owner, self.attempt, &options.label);
+            late = format!("{} {}", self.copies_until, place(self.owner, self.attempt, self.terms));
         }
         let keys = [
             key("lock", lock),
@@ -64,33 +66,27 @@ impl Release<'_> {
             key("tombstone", &tombstone),
         ];
         let args = [
-            arg("copies_until", self.copies_until),
             arg("owner", self.owner),
             arg("seq", self.seq),
-            arg("holds", self.holds),
-            arg("token", &token),
-            arg("grant_ttl", options.grant_ttl),
+            arg("holds", some.as_deref().unwrap_or("0")),
             arg("token_ttl", options.token_ttl),
             arg("channel", &runner.channel),
-            arg("entry", &entry),
+            arg("late", &late),
         ];
         // Left out and not sent empty. An unlock pays for each key that it sends, and Redis checks the
         // rights to each: a user who may use the prefix only may not use the key ''.
-        let unused = usize::from(!with_tombstone);
+        let unused = usize::from(!is_late);
         let call = Call::new(&SCRIPT, &keys[..keys.len() - unused], &args[..args.len() - unused]);
         runner.run(admitted, call).await
     }
 }
 
 impl Decode for Released {
-    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+    fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
             "freed" => Self::Freed { token: fields.token()?, more: fields.flag()? },
             "held" => Self::Held { holds: fields.holds()? },
-            "gone" => {
-                let _token = fields.token()?;
-                Self::Gone { more: fields.flag()? }
-            }
+            "gone" => Self::Gone { more: fields.flag()? },
             // Either way this request set no count.
             "lost" | "stale" => Self::Lost,
             _ => return unknown_status(status),

@@ -20,6 +20,8 @@ pub struct Renew<'a> {
     pub lease: Duration,
     /// The attempt whose lease may also get shorter, see renew.lua.
     pub only: Option<u64>,
+    /// Also keeps the memory of the token, which must outlive a long hold (P2).
+    pub remember: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,25 +32,30 @@ pub enum Renewed {
 
 impl Renew<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Renewed>, RequestError> {
-        let lock = &self.keys.lock;
+        let Keys { lock, tokens, .. } = self.keys;
         // Urgent: new acquires must never make a holder lose its lock (P8).
         let admitted = runner.admit(lock, Priority::Urgent).await?;
         // As text, because renew.lua compares it with the text in the hash. Lua would round a number
         // on its way to text.
         let token = self.token.to_string();
-        let keys = [key("lock", lock)];
+        let keys = [key("lock", lock), key("tokens", tokens)];
         let args = [
             arg("owner", self.owner),
             arg("token", &token),
             arg("lease", self.lease),
             arg("only", self.only.unwrap_or(0)),
+            arg("token_ttl", runner.options.token_ttl),
         ];
-        runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await
+        // With one key as a rule: a cluster that moves a slot refuses a script over several keys when one
+        // of them is absent.
+        let unused = usize::from(!self.remember);
+        let call = Call::new(&SCRIPT, &keys[..keys.len() - unused], &args[..args.len() - unused]);
+        runner.run(admitted, call).await
     }
 }
 
 impl Decode for Renewed {
-    fn decode(status: &str, fields: &mut Fields) -> Result<Self, Malformed> {
+    fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         match status {
             "renewed" => Ok(Self::Renewed { lease_left: fields.millis()? }),
             "lost" => Ok(Self::Lost),
