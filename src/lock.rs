@@ -17,7 +17,8 @@ use crate::guard::{Held, LockGuard};
 use crate::owner::{self, Owner};
 use crate::status::LockStatus;
 use crate::store::clock::now;
-use crate::store::keys::{Keys, LONGEST_NAME};
+use crate::store::keys::{self, Keys, LONGEST_NAME};
+use crate::store::options::{OptionsError, check_label};
 
 /// How many waiters [`FairLock::status`] shows.
 const WAITERS_SHOWN: u32 = 100;
@@ -48,6 +49,8 @@ pub struct FairLock {
     name: Arc<str>,
     keys: Result<Arc<Keys>, NameError>,
     fixed_lease: Option<Duration>,
+    /// Of its places in the queue, with the label.
+    terms: Result<Arc<str>, OptionsError>,
 }
 
 impl fmt::Debug for FairLock {
@@ -63,7 +66,8 @@ impl FairLock {
             length if length > LONGEST_NAME => Err(NameError::TooLong(length)),
             _ => Ok(Arc::new(Keys::new(&engine.context.options().prefix, name))),
         };
-        Self { engine, name: name.into(), keys, fixed_lease: None }
+        let terms = Ok(engine.context.runner.terms.clone());
+        Self { engine, name: name.into(), keys, fixed_lease: None, terms }
     }
 
     /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after that
@@ -87,6 +91,29 @@ impl FairLock {
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self { fixed_lease: Some(lease), ..self.clone() }
+    }
+
+    /// The same lock with a label for the calls made through it, instead of the client's: what
+    /// [`status`](Self::status) shows of them while they wait and hold. No round trip.
+    ///
+    /// At most 256 bytes; otherwise acquiring fails with [`LockError::Label`]. A nested call keeps the
+    /// label of the call that began the hold.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.labelled("job 17").lock().await?;
+    /// assert_eq!(lock.status().await?.holder.map(|holder| holder.label), Some("job 17".into()));
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use = "this makes a lock, it does not change one"]
+    pub fn labelled(&self, label: impl AsRef<str>) -> Self {
+        let options = self.engine.context.options();
+        let terms = check_label(label.as_ref()).map(|()| keys::terms(options.grant_ttl, label.as_ref()).into());
+        Self { terms, ..self.clone() }
     }
 
     /// The name. No round trip.
@@ -363,7 +390,8 @@ impl FairLock {
         let lease = self.fixed_lease.unwrap_or(options.lease);
         // Here and not in `with_lease`, which has no error to return.
         options.check_lease("the lease of with_lease", lease).map_err(LockError::Lease)?;
-        Ok(AcquireRequest { lease, watched: self.fixed_lease.is_none(), wait, scoped })
+        let terms = self.terms.clone().map_err(LockError::Label)?;
+        Ok(AcquireRequest { lease, watched: self.fixed_lease.is_none(), wait, scoped, terms })
     }
 
     /// Who asks, and for what.
@@ -379,6 +407,7 @@ impl FairLock {
         let (entry, request) = self.prepare(wait)?;
         let context = &self.engine.context;
         // Pinned here: passed on by value, it would be in this future twice.
+        let watched = request.watched;
         let acquiring = pin!(acquire(&self.engine, &entry, request));
         let hold = tokio::select! {
             // In this order. `close` has withdrawn the wait, so its future may have nothing left to
@@ -392,7 +421,7 @@ impl FairLock {
                 Err(entry.last_error.get().map_or(LockError::Timeout, LockError::Unreachable))
             }),
         };
-        let guard = hold?.map(|hold| LockGuard::new(self.engine.clone(), hold, request.watched));
+        let guard = hold?.map(|hold| LockGuard::new(self.engine.clone(), hold, watched));
         // Acquired while the client was being closed, or after those were counted whose deadlines a
         // thread watches. Dropping the guard gives it back.
         match guard {

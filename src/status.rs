@@ -1,6 +1,6 @@
 //! What the server knows of a lock.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::store::verbs::inspect::{Inspected, QueueEntry};
 
@@ -12,7 +12,8 @@ pub struct LockStatus {
     pub holder: Option<Holder>,
     /// Those who wait, first in line first; at most 100.
     pub queue: Vec<Waiter>,
-    /// How many tickets there are, including those beyond the first 100 and those about to expire.
+    /// How many wait, including those beyond the first 100. Exact up to some thousands; behind those, tickets of clients
+    /// that died count until the server comes to them.
     pub waiters: u64,
 }
 
@@ -26,8 +27,10 @@ pub struct Holder {
     pub holds: u32,
     /// Its fencing token.
     pub token: u64,
-    /// The label of its client.
+    /// The label of its client, or that of the call ([`FairLock::labelled`](crate::FairLock::labelled)).
     pub label: String,
+    /// Since when it holds the lock, by the server's clock.
+    pub since: SystemTime,
     /// When its lease ends unless it is renewed.
     pub lease_left: Duration,
 }
@@ -40,7 +43,7 @@ pub struct Waiter {
     pub position: usize,
     /// `<client id>:<number>`
     pub owner: String,
-    /// The label of its client.
+    /// The label of its client, or that of the call.
     pub label: String,
     /// When it loses its place unless the server hears from it, on this machine's clock.
     pub deadline: Instant,
@@ -53,6 +56,7 @@ impl LockStatus {
             holds: inspected.holds,
             token: inspected.token,
             label: inspected.label,
+            since: UNIX_EPOCH + inspected.since,
             lease_left: inspected.lease_left.unwrap_or_default(),
         });
         let waiter = |(index, entry)| Waiter::new(index + 1, asked, entry);

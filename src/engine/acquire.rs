@@ -11,6 +11,7 @@ use super::cleanup::{self, LeaveRequest};
 use super::error::{LockError, Loss};
 use super::hold::{Entry, Hold, NewHold};
 use super::lease::{self, Queued};
+use super::poller::NewPlace;
 use super::release::Release;
 use super::waiters::{WaitOutcome, Waiter};
 use crate::store::backoff::Backoff;
@@ -20,7 +21,7 @@ use crate::store::verbs::acquire::{Acquire, Acquired};
 use crate::store::verbs::renew::{Renew, Renewed};
 
 /// What a caller wants.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct AcquireRequest {
     pub lease: Duration,
     /// Renewed by the watchdog.
@@ -29,6 +30,8 @@ pub struct AcquireRequest {
     pub wait: bool,
     /// Called in a scope, so that it may be re-entered.
     pub scoped: bool,
+    /// Those of a place in the queue, see `keys::terms`.
+    pub terms: Arc<str>,
 }
 
 /// One more guard's worth of the lock for this owner. `None` if the lock is not free and the request
@@ -45,7 +48,7 @@ pub async fn acquire(
             // Another branch of this owner waits in the queue, so the lock is not free.
             return Ok(None);
         }
-        let Some(turn) = take_turn(engine, entry, request).await? else { return Ok(None) };
+        let Some(turn) = take_turn(engine, entry, request.wait).await? else { return Ok(None) };
         // A lost hold with guards counts too. Otherwise a nested call would begin a new hold, and the
         // outer section would not know that it has lost its own.
         let Some(hold) = entry.hold().filter(|hold| hold.live() > 0 || hold.end().is_none()) else {
@@ -72,11 +75,11 @@ pub async fn acquire(
 async fn take_turn(
     engine: &Arc<Engine>,
     entry: &Arc<Entry>,
-    request: AcquireRequest,
+    wait: bool,
 ) -> Result<Option<OwnedSemaphorePermit>, LockError> {
     // An error would mean that the semaphore is closed, which it never is.
     let turn = entry.turn.clone().acquire_owned();
-    if request.wait {
+    if wait {
         return turn.await.map(Some).map_err(|_| LockError::Closed);
     }
     // The turn may belong to a release, after which the lock is free. So `try_lock` waits for it too,
@@ -112,6 +115,7 @@ async fn reenter(
         nested: Some((hold.token, holds)),
         wait: request.wait,
         lease: request.lease.max(hold.lease()),
+        terms: &request.terms,
     };
     // Given up half-way, the server may count one hold too many. Dropping this corrects it (P4).
     let undo = Release::with_turn(hold.clone(), turn);
@@ -170,7 +174,7 @@ async fn first_hold(
     // a first hold, and the second one would end the hold of the first (decision 3).
     let mut backoff = engine.context.backoff();
     loop {
-        let mut attempt = Attempt::new(engine, entry, request);
+        let mut attempt = Attempt::new(engine, entry, request.clone());
         let asked = Box::pin(attempt.ask()).await?;
         match asked {
             Asked::Held(hold) => return Ok(Some(hold)),
@@ -214,7 +218,7 @@ impl<'a> Attempt<'a> {
     fn new(engine: &'a Arc<Engine>, entry: &'a Arc<Entry>, request: AcquireRequest) -> Self {
         let seq = engine.context.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
-        let waiter = engine.poller.waiters.register(entry, seq, request.lease, request.scoped);
+        let waiter = engine.poller.waiters.register(entry, seq, request.lease, &request.terms, request.scoped);
         Self { engine, entry, request, seq, waiter, copies_until: 0, must_leave: false }
     }
 
@@ -230,6 +234,7 @@ impl<'a> Attempt<'a> {
             nested: None,
             wait: self.request.wait,
             lease: self.request.lease,
+            terms: &self.request.terms,
         };
         // Begun after `close` had taken all others out of their queues: it must not send anything.
         if self.waiter.is_withdrawn() {
@@ -247,17 +252,20 @@ impl<'a> Attempt<'a> {
                             let hold = self.hold_told(token, answer.sent, lease_left);
                             return Ok(hold.map_or(Asked::Over, Asked::Held));
                         }
-                        Acquired::Queued { floor, lease_left, more } => {
+                        Acquired::Queued { floor, lease_left, more, known } => {
                             self.must_leave = true;
                             let queued = Queued { asked: answer.sent, floor };
-                            self.engine.poller.enqueue(&self.waiter, queued, lease_left, more);
+                            // An earlier copy may have been told that the client was unknown (R8).
+                            let doubtful = !known || self.copies_until > 0;
+                            let place = NewPlace { queued, lease_left, more, doubtful };
+                            self.engine.poller.enqueue(&self.waiter, place);
                             return Ok(Asked::Queued);
                         }
                         Acquired::Busy { more: false } => return Ok(Asked::Busy),
                         // Free behind more dead tickets than one call clears: the next call clears
                         // more of them.
-                        Acquired::Busy { more: true } => continue,
-                        Acquired::Full { waiters } => return Err(LockError::QueueFull { waiters }),
+                        Acquired::Busy { more: true } | Acquired::Full { more: true, .. } => continue,
+                        Acquired::Full { waiters, more: false } => return Err(LockError::QueueFull { waiters }),
                         // Our estimate of the server's clock was off; this answer has corrected it.
                         Acquired::Late => {}
                         Acquired::Lost | Acquired::Over => return Ok(Asked::Over),
@@ -287,8 +295,7 @@ impl<'a> Attempt<'a> {
         let _queueing = self.entry.queueing();
         loop {
             match self.waiter.outcome().await {
-                WaitOutcome::Granted { token, sent, lease_left } => return Ok(self.hold_told(token, sent, lease_left)),
-                WaitOutcome::Trusted { token, until } => {
+                WaitOutcome::Granted { token, until } => {
                     // At first the grant's own time counts. A lease that is shorter than it is kept
                     // from the start.
                     let deadline = until.min(lease::deadline(now(), self.request.lease));
@@ -317,6 +324,7 @@ impl<'a> Attempt<'a> {
             // A grant may last longer than the wanted lease. This lets the server set the shorter one,
             // unless it has served a later request since (decision 16).
             only: Some(self.seq),
+            remember: false,
         };
         match renew.run(&self.engine.context.runner).await {
             Ok(answer) => {
@@ -327,7 +335,7 @@ impl<'a> Attempt<'a> {
             Err(error) => tracing::debug!(%error, "a grant could not be confirmed; polling"),
         }
         // A poll asks the same question, and the poller repeats it until there is an answer.
-        self.engine.poller.hurry(&self.waiter);
+        self.engine.poller.verify_soon(&self.entry.keys.lock);
         None
     }
 
@@ -350,6 +358,7 @@ impl<'a> Attempt<'a> {
         let new = NewHold {
             token,
             attempt: self.seq,
+            terms: self.request.terms.clone(),
             deadline,
             renewed,
             lease: self.request.lease,
@@ -384,6 +393,7 @@ impl Attempt<'_> {
             owner_id: self.entry.owner_id.clone(),
             seq: self.seq,
             attempt: self.seq,
+            terms: self.request.terms.clone(),
             copies_until: self.copies_until,
             lease: self.request.lease,
         };
@@ -399,6 +409,10 @@ impl Drop for Attempt<'_> {
             // Before the deregistration, which may end the poller: `close` waits only while there is
             // a task.
             self.leave();
+        }
+        if self.copies_until > 0 {
+            // That copy may have been told that the server had given this client up (R8).
+            self.engine.poller.waiters.doubt(&self.entry.keys.lock);
         }
         self.engine.poller.waiters.deregister(&self.waiter);
     }

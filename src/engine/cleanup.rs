@@ -1,4 +1,5 @@
-//! What the background gives back to the server: attempts that ended, and dead tickets.
+//! What the background gives back to the server: attempts that ended, and a lock that is free behind many who cannot
+//! take it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +20,8 @@ pub struct LeaveRequest {
     pub seq: u64,
     /// The attempt whose ticket goes.
     pub attempt: u64,
+    /// Those of its place in the queue.
+    pub terms: Arc<str>,
     /// Server time until which an earlier copy may still be served; 0: none is under way.
     pub copies_until: i64,
     /// The longest that the server can keep what the attempt got.
@@ -41,13 +44,14 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
         seq: request.seq,
         attempt: request.attempt,
         copies_until: request.copies_until,
+        terms: &request.terms,
     };
     let mut backoff = context.backoff();
     while now() < limit {
         match leave.run(&context.runner).await {
             Ok(answer) => {
                 if answer.body.more {
-                    clear_dead_tickets(&context, &request.keys);
+                    pass_on(&context, &request.keys);
                 }
                 return;
             }
@@ -64,11 +68,12 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
     }
 }
 
-/// Goes on where a script reached its bound: the queue holds more dead tickets than one call clears.
-pub fn clear_dead_tickets(context: &Arc<Context>, keys: &Arc<Keys>) {
+/// Goes on where a script reached its bound: the lock is free, and a live ticket may wait behind those that one call
+/// looks at.
+pub fn pass_on(context: &Arc<Context>, keys: &Arc<Keys>) {
     let (task_context, keys) = (context.clone(), keys.clone());
     context.spawn(async move {
-        let poll = Poll { keys: &keys, tickets: &[] };
+        let poll = Poll { keys: &keys, waits: false, tickets: &[] };
         // An error ends this. Clients that wait for the lock go on with their own polls, and without
         // them the keys of the queue expire (P10).
         while let Ok(answer) = poll.run(&task_context.runner).await {

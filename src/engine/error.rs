@@ -31,6 +31,9 @@ pub enum LockError {
     /// The lease of this lock does not fit the client's options.
     #[error("the lease does not fit: {0}")]
     Lease(OptionsError),
+    /// The label of [`labelled`](crate::FairLock::labelled) is too long. Nothing was sent.
+    #[error("the label cannot be used: {0}")]
+    Label(OptionsError),
     /// The server did not serve the request in time: it was silent, out of reach, or refused for a
     /// reason that may pass. The source says which.
     #[error(

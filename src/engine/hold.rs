@@ -55,11 +55,13 @@ impl Holds {
 }
 
 /// How a hold begins.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct NewHold {
     pub token: u64,
     /// The attempt that got it.
     pub attempt: u64,
+    /// Those of its place in the queue, see `keys::terms`.
+    pub terms: Arc<str>,
     pub deadline: Instant,
     /// When the request that gave this deadline was sent. `None` for a trusted push, which is to be
     /// renewed soon.
@@ -80,6 +82,7 @@ pub struct Hold {
     pub entry: Arc<Entry>,
     pub token: u64,
     pub attempt: u64,
+    pub terms: Arc<str>,
     began: Instant,
     /// Waits with a smaller seq began before it.
     pub began_seq: u64,
@@ -110,6 +113,8 @@ struct State {
     watched: u32,
     /// A task of its own waits for the deadline.
     timed: bool,
+    /// When a renewal last kept the memory of the token.
+    remembered: Instant,
     /// All guards were given back in time, and the server will not say what became of that.
     forgotten: bool,
     /// `close` has sent a release beside the one that a caller has in hand.
@@ -137,6 +142,7 @@ impl Hold {
             entry: entry.clone(),
             token: new.token,
             attempt: new.attempt,
+            terms: new.terms,
             began: now(),
             began_seq: holds.context.seq_bound(),
             holder: TaskOrThread::current(),
@@ -152,6 +158,7 @@ impl Hold {
                 lease: new.lease,
                 watched: new.watched.into(),
                 timed: false,
+                remembered: now(),
                 forgotten: false,
                 taken_over: false,
                 due: None,
@@ -408,6 +415,7 @@ impl Hold {
                 owner_id: self.entry.owner_id.clone(),
                 seq,
                 attempt: self.attempt,
+                terms: self.terms.clone(),
                 copies_until: state.copies_until.max(context.runner.not_after(&self.entry.keys.lock)),
                 lease: state.lease,
             }
@@ -423,6 +431,18 @@ impl Hold {
             tracing::warn!(name = %self.entry.keys.name, token = self.token, %loss, "lost a lock");
         }
         cleanup::leave(context, request);
+    }
+
+    /// Whether the next renewal should also keep the memory of the token (P2). It is asked for once in a
+    /// quarter of its time, so that some of these requests may fail.
+    pub fn remember(&self) -> bool {
+        let every = self.context().options().token_ttl / 4;
+        let mut state = self.state();
+        let due = state.remembered + every <= now();
+        if due {
+            state.remembered = now();
+        }
+        due
     }
 
     /// Makes sure that `over` is cancelled at the deadline. A fixed lease has no watchdog that does it.

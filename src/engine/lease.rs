@@ -13,7 +13,7 @@ pub fn drift(lease: Duration) -> Duration {
 /// The server counts from when it ran the script, which is later. So the lease never ends there before
 /// it ends here.
 pub fn deadline(asked: Instant, lease: Duration) -> Instant {
-    asked + lease.saturating_sub(drift(lease))
+    asked + sure(lease)
 }
 
 /// The same for an answer that says how much is left of the lease. That may be more than the holder
@@ -50,6 +50,18 @@ impl Queued {
         let until = deadline(self.asked, grant.lease);
         (grant.token > self.floor && now + grant.lease / 4 < until).then_some(until)
     }
+}
+
+/// Until when a grant that a poll has found may be relied on. `None`: it ends so soon that the hold would be lost
+/// before its first renewal is answered.
+pub fn found(sent: Instant, left: Duration, now: Instant) -> Option<Instant> {
+    let until = deadline(sent, left);
+    (now + left / 4 < until).then_some(until)
+}
+
+/// A time that has not passed on the server while less than this has passed here.
+pub fn sure(time: Duration) -> Duration {
+    time.saturating_sub(drift(time))
 }
 
 /// When to renew a hold that began by a pushed grant. Most sections are shorter than this and need no

@@ -104,7 +104,7 @@ impl Listener for Engine {
             let names = self.poller.waiters.names().into_iter().filter(|name| keys.contains(&name.lock));
             let polls = names.map(|name| {
                 let poller = self.poller.clone();
-                async move { poller.poll(&name).await }.boxed()
+                async move { poller.resume(&name).await }.boxed()
             });
             let all: Vec<_> = polls.chain(self.hold_checks(keys)).collect();
             stream::iter(all).for_each_concurrent(CHECKED_TOGETHER, |check| check).await;

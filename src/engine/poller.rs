@@ -1,24 +1,31 @@
 //! Asks the server about those who wait, in case a push was lost (P9).
 //!
-//! There is one task for each name that this client waits for. One request carries many tickets (R8).
+//! There is one task for each name that this client waits for. One request speaks for all its waiters, and
+//! verifies the places of a few (R8). That a place is not named as missing is never acted upon: a wrong
+//! belief costs time, not safety, and is found by the rotation, or at once where there is a doubt.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::{FutureExt, StreamExt, stream};
 use tokio::time::sleep_until;
 
+use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
 use super::hold::Holds;
-use super::lease::Queued;
+use super::lease::{self, Queued};
+use super::owner::Owner;
 use super::self_wait;
-use super::waiters::{WaitOutcome, Waiter, Waiters};
+use super::waiters::{Round, WaitOutcome, Waiter, Waiters};
 use crate::store::clock::now;
 use crate::store::keys::Keys;
 use crate::store::runner::Answer;
-use crate::store::verbs::poll::{Poll, Polled, TicketStatus};
+use crate::store::verbs::poll::{Poll, Polled, PolledHolder};
 
-/// Tickets in one request: the work of one call is bounded.
+/// Tickets in one request of a round that verifies all of them: the work of one call is bounded.
 const TICKETS_IN_A_POLL: usize = 128;
+/// Requests of such a round that are sent together.
+const POLLS_AT_ONCE: usize = 16;
 /// A poll at the end of the holder's lease comes a little after it, so that it finds the lock free.
 const AFTER_LEASE: Duration = Duration::from_millis(2);
 /// The client that is not first in line asks this much later, so that the first one finds the lock
@@ -44,27 +51,25 @@ impl Poller {
     }
 
     /// The server has queued this waiter: polls for it from now on.
-    ///
-    /// `lease_left` is the holder's. `more`: the server has more dead tickets to clear.
-    pub fn enqueue(self: &Arc<Self>, waiter: &Arc<Waiter>, queued: Queued, lease_left: Option<Duration>, more: bool) {
-        waiter.set_queued(queued);
+    pub fn enqueue(self: &Arc<Self>, waiter: &Arc<Waiter>, place: NewPlace) {
         let now = now();
         let regular = now + self.context().options().poll_interval;
-        let due = match lease_left {
-            // The lock may be free behind dead tickets, and a poll clears more of them (P6).
-            _ if more => now,
+        let due = match place.lease_left {
+            // The lock may be free behind dead tickets, and a poll passes over more of them (P6).
+            _ if place.more => now,
             // Which client is first in line is not known yet, so this one counts as one of the others.
             Some(left) => regular.min(now + left + AFTER_LEASE + HEAD_START),
             None => regular,
         };
-        if self.waiters.enqueue(waiter, due) {
+        if self.waiters.enqueue(waiter, place.queued, place.doubtful, due) {
             self.context().spawn(self.clone().run(waiter.keys.clone()));
         }
     }
 
-    /// Polls at once, because something is unclear.
-    pub fn hurry(&self, waiter: &Waiter) {
-        self.waiters.poll_by(&waiter.keys.lock, now());
+    /// Polls for all waiters of this name at once, because something is unclear.
+    pub fn verify_soon(&self, lock_key: &str) {
+        self.waiters.doubt(lock_key);
+        self.waiters.poll_by(lock_key, now());
     }
 
     /// Until no waiter of this name is left.
@@ -73,64 +78,143 @@ impl Poller {
             tokio::select! {
                 // In this order, so that the simulator can repeat a run.
                 biased;
-                () = sleep_until(due.into()) => self.poll(&keys).await,
+                () = sleep_until(due.into()) => self.poll(&keys, false).await,
                 () = sooner.notified() => {}
             }
         }
     }
 
-    /// Asks for all tickets of one name, oldest first.
-    pub async fn poll(&self, keys: &Keys) {
-        let mut next = now() + self.context().options().poll_interval;
-        // Before the first request. A call of `hurry` while one is under way can then bring the next
-        // poll nearer, and is not undone at the end.
-        let waiters = self.waiters.begin_poll(&keys.lock, next);
-        self_wait::warn(&self.holds, keys, &waiters);
-        for together in waiters.chunks(TICKETS_IN_A_POLL) {
-            let tickets: Vec<_> = together.iter().map(|waiter| (waiter.ticket(), waiter.lease)).collect();
-            match (Poll { keys, tickets: &tickets }).run(&self.context().runner).await {
-                Ok(answer) => {
-                    together.iter().for_each(|waiter| waiter.last_error.answered());
-                    tell(together, &answer);
-                    next = next.min(self.next_after(together, &answer));
-                }
-                Err(error) => {
-                    together.iter().for_each(|waiter| waiter.failed(error.clone()));
-                    // A ticket that is not polled for dies (R8), so a regular pause would be too long.
-                    next = next.min(now() + POLL_RETRY);
-                }
-            }
-        }
-        // Not simply set: an earlier poll may have been asked for since.
-        self.waiters.poll_by(&keys.lock, next);
+    /// After a reconnect: says at once that this client is alive, with one request, and leaves it to the
+    /// next poll to verify all places.
+    pub async fn resume(&self, keys: &Arc<Keys>) {
+        self.waiters.doubt(&keys.lock);
+        self.poll(keys, true).await;
+        self.waiters.poll_by(&keys.lock, now());
     }
 
-    fn next_after(&self, waiters: &[Arc<Waiter>], answer: &Answer<Polled>) -> Instant {
-        let polled = &answer.body;
-        if polled.more {
-            return now();
+    /// One round: one request, or as many as it takes to verify all tickets where there is a doubt.
+    async fn poll(&self, keys: &Arc<Keys>, at_once: bool) {
+        let regular = now() + self.context().options().poll_interval;
+        // Before the first request. What asks for an earlier poll while this one is under way is not
+        // undone at the end.
+        let Some(round) = self.waiters.begin_round(&keys.lock, regular, at_once) else { return };
+        self_wait::warn(&self.holds, keys, &round.waiters);
+        let polls = round.carried.chunks(TICKETS_IN_A_POLL).map(|carried| self.ask(keys, &round, carried).boxed());
+        let next: Vec<_> = stream::iter(polls.collect::<Vec<_>>()).buffered(POLLS_AT_ONCE).collect().await;
+        // A poll without an answer proves nothing: the doubt stays (R8).
+        if let Some(doubt) = round.verifies.filter(|_| next.iter().all(Result::is_ok)) {
+            self.waiters.verified(&keys.lock, doubt);
         }
+        let next = next.into_iter().map(|next| next.unwrap_or_else(|Unanswered| now() + POLL_RETRY)).min();
+        // Not simply set: an earlier poll may have been asked for since.
+        self.waiters.poll_by(&keys.lock, next.unwrap_or(regular));
+    }
+
+    /// One request. Returns when the next one is due.
+    async fn ask(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>]) -> Result<Instant, Unanswered> {
+        let tickets: Vec<_> = carried.iter().map(|waiter| waiter.ticket()).collect();
+        match (Poll { keys, waits: true, tickets: &tickets }).run(&self.context().runner).await {
+            Ok(answer) => {
+                let polled = &answer.body;
+                self.waiters.answered(&keys.lock, Queued { asked: answer.sent, floor: polled.floor });
+                round.waiters.iter().for_each(|waiter| waiter.last_error.answered());
+                self.tell(keys, round, carried, &answer);
+                let doubtful = round.verifies.is_none() && self.is_doubtful(round, &answer);
+                if doubtful {
+                    self.waiters.doubt(&keys.lock);
+                }
+                Ok(if doubtful || polled.more { now() } else { self.next_after(&answer) })
+            }
+            Err(error) => {
+                round.waiters.iter().for_each(|waiter| waiter.failed(error.clone()));
+                // What this poll would have said is lost with it.
+                self.waiters.doubt(&keys.lock);
+                Err(Unanswered)
+            }
+        }
+    }
+
+    /// Tells those waiters of whom the answer says more than that they wait.
+    fn tell(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>], answer: &Answer<Polled>) {
+        let polled = &answer.body;
+        let holder = polled.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
+        let granted = holder.and_then(|holder| self.tell_holder(keys, holder, answer.sent));
+        // Free, and nobody was found whom it could go to: so none of ours has a place.
+        let none_has = polled.holder.is_none() && !polled.more;
+        let without: Vec<_> = match none_has {
+            true => round.waiters.iter().collect(),
+            false => polled.missing.iter().filter_map(|index| carried.get(*index)).collect(),
+        };
+        for waiter in without.into_iter().filter(|waiter| granted.as_ref().is_none_or(|other| other.seq != waiter.seq)) {
+            waiter.set_outcome(WaitOutcome::NoPlace);
+        }
+    }
+
+    fn is_ours(&self, owner: &str) -> bool {
+        owner.rsplit_once(':').is_some_and(|(client, _)| *client == *self.context().runner.client)
+    }
+
+    /// The lock is this client's. If a waiter has it, its message was lost or is late.
+    fn tell_holder(&self, keys: &Arc<Keys>, holder: &PolledHolder, sent: Instant) -> Option<Arc<Waiter>> {
+        let PolledHolder { owner, attempt, token, lease_left } = holder;
+        if let Some(waiter) = self.waiters.find(owner, *attempt) {
+            waiter.set_outcome(match lease::found(sent, lease_left.unwrap_or_default(), now()) {
+                Some(until) => WaitOutcome::Granted { token: *token, until },
+                None => WaitOutcome::Confirm { token: *token },
+            });
+            return Some(waiter);
+        }
+        let number = owner.rsplit(':').next().and_then(|number| number.parse().ok());
+        let held = number.and_then(|number| self.holds.owners.hold_of(&keys.lock, Owner::from_number(number)));
+        if held.is_none() {
+            // Nobody here knows of it: a copy of an old request has taken it. If its release is under
+            // way, this finds nothing to do (R4).
+            let request = LeaveRequest {
+                keys: keys.clone(),
+                owner_id: owner.as_str().into(),
+                seq: *attempt,
+                attempt: *attempt,
+                terms: "".into(),
+                copies_until: 0,
+                lease: lease_left.unwrap_or_default(),
+            };
+            cleanup::leave(self.context(), request);
+        }
+        None
+    }
+
+    /// Whether a waiter may have lost its place since the last answer, and this one does not say which.
+    fn is_doubtful(&self, round: &Round, answer: &Answer<Polled>) -> bool {
+        let polled = &answer.body;
+        let gap = now().saturating_duration_since(round.heard);
+        let granted = polled.holder.as_ref().is_some_and(|holder| self.is_ours(&holder.owner));
+        let expected = round.waiters.len() as u64 - u64::from(granted);
+        // A grant that came and ended between the two answers was seen by none of them.
+        !polled.known || polled.places < expected || gap > lease::sure(self.context().options().grant_ttl)
+    }
+
+    fn next_after(&self, answer: &Answer<Polled>) -> Instant {
+        let polled = &answer.body;
         // A dead holder is replaced as soon as its lease ends (P7): by the client that is first in
         // line, or a moment later by one of the others if that client is dead too.
-        let is_first = waiters.iter().any(|waiter| waiter.has_ticket(&polled.first));
-        let head_start = if is_first { Duration::ZERO } else { HEAD_START };
+        let head_start = if polled.first { Duration::ZERO } else { HEAD_START };
         let regular = answer.sent + self.context().options().poll_interval;
-        polled.lease_left.map_or(regular, |left| regular.min(now() + left + AFTER_LEASE + head_start))
+        let lease_left = polled.holder.as_ref().and_then(|holder| holder.lease_left);
+        lease_left.map_or(regular, |left| regular.min(now() + left + AFTER_LEASE + head_start))
     }
 }
 
-/// Tells each waiter what the answer says about it.
-fn tell(waiters: &[Arc<Waiter>], answer: &Answer<Polled>) {
-    let polled = &answer.body;
-    for (index, waiter) in waiters.iter().enumerate() {
-        match polled.statuses.get(&index) {
-            Some(&TicketStatus::Granted { token, lease_left }) => {
-                waiter.set_outcome(WaitOutcome::Granted { token, sent: answer.sent, lease_left });
-            }
-            Some(TicketStatus::Unknown) => waiter.set_outcome(WaitOutcome::NoPlace),
-            // Those that are still queued are not in the answer (decision 21). For them it moves the
-            // trust in a push on (R7).
-            None => waiter.set_queued(Queued { asked: answer.sent, floor: polled.floor }),
-        }
-    }
+/// A poll has no answer. Its waiters were told why.
+struct Unanswered;
+
+/// What the server said when it queued a waiter.
+#[derive(Debug, Clone, Copy)]
+pub struct NewPlace {
+    pub queued: Queued,
+    /// The holder's.
+    pub lease_left: Option<Duration>,
+    /// The lock is free, and the server has more to look at.
+    pub more: bool,
+    /// It may have given up on this client before.
+    pub doubtful: bool,
 }

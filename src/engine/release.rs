@@ -202,6 +202,7 @@ impl Release {
             attempt: hold.attempt,
             // Late copies of a release do no harm. The tombstone is for those of the acquire (R3).
             copies_until: hold.copies_until(),
+            terms: &hold.terms,
         };
         entry.last_error.request_sent();
         match release.run(&hold.context().runner).await {
@@ -247,7 +248,7 @@ impl Release {
         // The script stopped at its bound, perhaps before it came to a live waiter. Otherwise the lock
         // would stay free until one of the waiters polls (P6).
         if let Released::Freed { more: true, .. } | Released::Gone { more: true } = answer {
-            cleanup::clear_dead_tickets(hold.context(), &hold.entry.keys);
+            cleanup::pass_on(hold.context(), &hold.entry.keys);
         }
         match *answer {
             Released::Freed { token, .. } if token == hold.token => hold.freed(),

@@ -29,7 +29,7 @@ pub async fn force_unlock(context: &Arc<Context>, keys: &Arc<Keys>) -> Result<bo
             }
         };
         if more {
-            cleanup::clear_dead_tickets(context, keys);
+            cleanup::pass_on(context, keys);
         }
         return Ok(held);
     }

@@ -21,12 +21,19 @@ use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::keys::{Keys, ticket};
 
+/// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
+const VERIFIED_IN_A_POLL: usize = 16;
+/// Those of them that are first in line among the client's own.
+const OLDEST_IN_A_POLL: usize = 4;
+
 /// One attempt that may be granted the lock.
 #[derive(Debug)]
 pub struct Waiter {
     pub seq: u64,
     owner_id: Arc<str>,
     pub lease: Duration,
+    /// Those of its place in the queue, see `keys::terms`.
+    pub terms: Arc<str>,
     /// Where the caller runs, for the warning about a task that waits for itself.
     pub caller: TaskOrThread,
     /// Called in a scope.
@@ -46,8 +53,8 @@ pub struct Waiter {
 struct WaiterState {
     /// The last pushed grant.
     pushed: Option<Grant>,
-    /// The last answer "queued".
-    queued: Option<Queued>,
+    /// What is known of the name, once the server has answered "queued".
+    trust: Option<Arc<Trust>>,
     outcome: Option<WaitOutcome>,
     /// The greatest token of this owner that was ended by force; 0: none.
     revoked: u64,
@@ -57,14 +64,31 @@ struct WaiterState {
     withdrawn: Option<i64>,
 }
 
+/// The last answer about a name, which all of its waiters share (R7): a token above the floor was given after
+/// that answer, whichever ticket it went to.
+#[derive(Debug)]
+pub struct Trust(Mutex<Queued>);
+
+impl Trust {
+    fn last(&self) -> Queued {
+        *lock(&self.0)
+    }
+
+    /// Answers may overtake each other. Only the answer to a later request moves the trust on.
+    fn learn(&self, queued: Queued) {
+        let mut known = lock(&self.0);
+        if known.asked <= queued.asked {
+            *known = queued;
+        }
+    }
+}
+
 /// What a waiter has to act upon.
 #[derive(Debug, Clone)]
 pub enum WaitOutcome {
-    /// A poll found that it owns the lock, for this long from when the poll was sent.
-    Granted { token: u64, sent: Instant, lease_left: Duration },
-    /// A pushed grant that may be relied on until then (R7).
-    Trusted { token: u64, until: Instant },
-    /// A pushed grant that came too late to be trusted: ask.
+    /// A grant that may be relied on until then: a pushed one (R7), or one that a poll found.
+    Granted { token: u64, until: Instant },
+    /// A grant that ends too soon to be relied on: ask.
     Confirm { token: u64 },
     /// The ticket has no place in the queue.
     NoPlace,
@@ -140,10 +164,10 @@ impl Waiter {
         }
         // In this order. A grant may come before the reply "queued", and must stay here until that
         // reply is there to judge it by (R7).
-        let queued = state.queued?;
+        let queued = state.trust.as_ref()?.last();
         let grant = state.pushed.take()?;
         if let Some(until) = queued.trust(grant, now()) {
-            return Some(WaitOutcome::Trusted { token: grant.token, until });
+            return Some(WaitOutcome::Granted { token: grant.token, until });
         }
         // At or below the floor the grant is older than an answer that found the ticket queued, so it
         // is over.
@@ -154,7 +178,7 @@ impl Waiter {
         lock(&self.state)
     }
 
-    /// Not stored: waiters are many.
+    /// Not stored: only a few are asked for at a time.
     pub fn ticket(&self) -> String {
         ticket(&self.owner_id, self.seq)
     }
@@ -170,15 +194,6 @@ impl Waiter {
 
     pub fn is_revoked(&self, token: u64) -> bool {
         self.state().revoked >= token
-    }
-
-    pub fn set_queued(&self, queued: Queued) {
-        self.update(|state| {
-            // Answers may overtake each other. Only the answer to a later request moves the trust on.
-            if state.queued.is_none_or(|known| known.asked <= queued.asked) {
-                state.queued = Some(queued);
-            }
-        });
     }
 
     pub fn set_outcome(&self, outcome: WaitOutcome) {
@@ -217,6 +232,15 @@ struct Queue {
     keys: Arc<Keys>,
     waiters: BTreeMap<u64, Arc<Waiter>>,
     next_poll: Instant,
+    trust: Arc<Trust>,
+    /// When the last answered poll was sent.
+    heard: Instant,
+    /// How often there was a reason to doubt that all of them have a place.
+    doubts: u64,
+    /// Up to which doubt all tickets were verified.
+    verified: u64,
+    /// The last ticket that was verified in rotation.
+    rotation: u64,
     /// Notified when `next_poll` came nearer, and when the last waiter left.
     sooner: Arc<Notify>,
 }
@@ -228,11 +252,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Waiters {
     /// Must come before the first request of this attempt.
-    pub fn register<H>(&self, entry: &OwnerEntry<H>, seq: u64, lease: Duration, scoped: bool) -> Arc<Waiter> {
+    pub fn register<H>(&self, entry: &OwnerEntry<H>, seq: u64, lease: Duration, terms: &Arc<str>, scoped: bool) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter {
             seq,
             owner_id: entry.owner_id.clone(),
             lease,
+            terms: terms.clone(),
             caller: TaskOrThread::current(),
             scoped,
             began: now(),
@@ -286,27 +311,37 @@ impl Waiters {
 
     /// The server has given it a place: from now on it is polled for, at `due` or sooner. True if this
     /// is the first waiter of its name, so that a poller must be started.
+    ///
+    /// `doubtful`: the server may have given up on this client meanwhile, and other waiters may have
+    /// lost their places.
     #[must_use]
-    pub fn enqueue(&self, waiter: &Arc<Waiter>, due: Instant) -> bool {
+    pub fn enqueue(&self, waiter: &Arc<Waiter>, queued: Queued, doubtful: bool, due: Instant) -> bool {
         let mut queues = lock(&self.queues);
         // Under the lock that `close` takes after it has marked the waiters. Otherwise this one could
         // be put back into a queue that was just emptied, and `close` would wait for its poller.
         if waiter.is_withdrawn() {
             return false;
         }
-        if let Some(queue) = queues.get_mut(&waiter.keys.lock) {
-            queue.waiters.insert(waiter.seq, waiter.clone());
-            queue.poll_by(due);
-            return false;
+        let mut is_first = false;
+        let queue = queues.entry(waiter.keys.lock.clone()).or_insert_with(|| {
+            is_first = true;
+            Queue::new(waiter.keys.clone(), queued, due)
+        });
+        queue.trust.learn(queued);
+        if doubtful && !queue.waiters.is_empty() {
+            queue.doubt();
         }
-        let queue = Queue {
-            keys: waiter.keys.clone(),
-            waiters: BTreeMap::from([(waiter.seq, waiter.clone())]),
-            next_poll: due,
-            sooner: Arc::new(Notify::new()),
-        };
-        queues.insert(waiter.keys.lock.clone(), queue);
-        true
+        queue.waiters.insert(waiter.seq, waiter.clone());
+        queue.poll_by(due);
+        waiter.update(|state| state.trust = Some(queue.trust.clone()));
+        is_first
+    }
+
+    /// There is a reason to doubt that all waiters of this name have a place: the next poll verifies all.
+    pub fn doubt(&self, lock_key: &str) {
+        if let Some(queue) = lock(&self.queues).get_mut(lock_key) {
+            queue.doubt();
+        }
     }
 
     /// Makes the poller of this name ask by `due`.
@@ -316,13 +351,32 @@ impl Waiters {
         }
     }
 
-    /// The waiters to poll for, oldest first. The next poll is due at `next` unless somebody asks for
-    /// an earlier one while this one is under way.
-    pub fn begin_poll(&self, lock_key: &str, next: Instant) -> Vec<Arc<Waiter>> {
+    /// Begins a round of polls. The next one is due at `next` unless somebody asks for an earlier one
+    /// while this one is under way. `at_once`: a few tickets only, whatever the doubts.
+    pub fn begin_round(&self, lock_key: &str, next: Instant, at_once: bool) -> Option<Round> {
         let mut queues = lock(&self.queues);
-        let Some(queue) = queues.get_mut(lock_key) else { return Vec::new() };
+        let queue = queues.get_mut(lock_key).filter(|queue| !queue.waiters.is_empty())?;
         queue.next_poll = next;
-        queue.waiters.values().cloned().collect()
+        let waiters: Vec<_> = queue.waiters.values().cloned().collect();
+        let is_small = waiters.len() <= VERIFIED_IN_A_POLL;
+        let all = is_small || !at_once && queue.doubts > queue.verified;
+        let carried = if all { waiters.clone() } else { queue.some_in_rotation() };
+        Some(Round { waiters, carried, verifies: all.then_some(queue.doubts), heard: queue.heard })
+    }
+
+    /// An answered poll of this name (R7).
+    pub fn answered(&self, lock_key: &str, queued: Queued) {
+        if let Some(queue) = lock(&self.queues).get_mut(lock_key) {
+            queue.trust.learn(queued);
+            queue.heard = queue.heard.max(queued.asked);
+        }
+    }
+
+    /// All tickets were verified by polls that were sent after this doubt arose, and answered.
+    pub fn verified(&self, lock_key: &str, doubt: u64) {
+        if let Some(queue) = lock(&self.queues).get_mut(lock_key) {
+            queue.verified = queue.verified.max(doubt);
+        }
     }
 
     /// When to poll next, and what is notified when that changes. `None` when no waiter is left: then
@@ -368,10 +422,58 @@ impl Waiters {
             // No wake-up is needed. Only a hold that begins asks for this.
             state.revoked = state.revoked.max(token);
         }
+        drop(waiters);
+        // What was ended may have been the grant of a ticket whose message is lost.
+        self.doubt(lock_key);
+    }
+
+
+    pub fn find(&self, owner: &str, seq: u64) -> Option<Arc<Waiter>> {
+        lock(&self.waiters).get(&seq).filter(|waiter| *waiter.owner_id == *owner).cloned()
     }
 }
 
+/// One round of polls for a name.
+pub struct Round {
+    /// All that wait, oldest first.
+    pub waiters: Vec<Arc<Waiter>>,
+    /// Those whose places are verified.
+    pub carried: Vec<Arc<Waiter>>,
+    /// All are; the doubt that ends when all polls of this round are answered.
+    pub verifies: Option<u64>,
+    /// When the last answered poll was sent.
+    pub heard: Instant,
+}
+
 impl Queue {
+    fn new(keys: Arc<Keys>, queued: Queued, due: Instant) -> Self {
+        Self {
+            keys,
+            waiters: BTreeMap::new(),
+            next_poll: due,
+            trust: Arc::new(Trust(Mutex::new(queued))),
+            heard: queued.asked,
+            doubts: 0,
+            verified: 0,
+            rotation: 0,
+            sooner: Arc::new(Notify::new()),
+        }
+    }
+
+    fn doubt(&mut self) {
+        self.doubts += 1;
+    }
+
+    /// The oldest, whose turn is next, and some of the others, so that each is verified in time.
+    fn some_in_rotation(&mut self) -> Vec<Arc<Waiter>> {
+        let oldest = self.waiters.values().take(OLDEST_IN_A_POLL);
+        let behind = self.waiters.range(self.rotation + 1..).map(|(_, waiter)| waiter);
+        let others = behind.chain(self.waiters.values()).take(VERIFIED_IN_A_POLL - OLDEST_IN_A_POLL);
+        let some: Vec<_> = oldest.chain(others).cloned().collect();
+        self.rotation = some.last().map_or(0, |waiter| waiter.seq);
+        some
+    }
+
     fn poll_by(&mut self, due: Instant) {
         if due < self.next_poll {
             self.next_poll = due;

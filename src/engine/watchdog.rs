@@ -118,7 +118,8 @@ async fn renew_for(hold: &Hold, lease: Duration, only: Option<u64>) -> Renewal {
     // Not `lease`, which is 0 for a check. The holder may rely on what is left, up to what it wanted
     // (decision 16).
     let wanted = hold.lease();
-    let renew = Renew { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, lease, only };
+    let remember = hold.remember();
+    let renew = Renew { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, lease, only, remember };
     match renew.run(&hold.context().runner).await {
         Ok(answer) => match answer.body {
             Renewed::Renewed { lease_left } => {

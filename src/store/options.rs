@@ -113,9 +113,7 @@ impl Options {
         if self.prefix.is_empty() || self.prefix.len() > LONGEST_PREFIX || self.prefix.contains(['{', '}']) {
             return Err(OptionsError::Prefix);
         }
-        if self.label.len() > LONGEST_LABEL {
-            return Err(OptionsError::LabelTooLong(self.label.len()));
-        }
+        check_label(&self.label)?;
         // Otherwise each call that waits would end with `full`, which says that others wait.
         if self.max_waiters == 0 {
             return Err(OptionsError::NoWaiters);
@@ -178,6 +176,12 @@ impl Options {
         // back would give a smaller one than the holder has (P2).
         at_least(("token_ttl", self.token_ttl), (option, lease), "the last token must be remembered while it is in use")
     }
+}
+
+/// Checks the label of a client or of a call.
+pub fn check_label(label: &str) -> Result<(), OptionsError> {
+    // It stands in each place of the queue.
+    if label.len() > LONGEST_LABEL { Err(OptionsError::LabelTooLong(label.len())) } else { Ok(()) }
 }
 
 fn in_range(option: &'static str, value: Duration) -> Result<(), OptionsError> {
