@@ -13,7 +13,7 @@ use super::error::{Loss, UnlockError};
 use super::hold::{End, Hold};
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
-use crate::store::error::{Cause, NoAnswer, RefusalKind, RequestError};
+use crate::store::error::{Cause, NoAnswer, RequestError};
 use crate::store::verbs::release::{self as verb, Released};
 
 /// What an unlock did.
@@ -143,7 +143,7 @@ impl Release {
                 }
                 // A retry may help once a person has changed something. That is for the background, until
                 // the lease is over; the caller is told now.
-                let is_final = matches!(&error, RequestError::Refused(refusal) if refusal.kind() == RefusalKind::Final);
+                let is_final = matches!(&error, RequestError::Refused(refusal) if refusal.needs_a_person());
                 // A connection that broke has taken no time: the retry may still learn the outcome.
                 if limit.is_some_and(|limit| is_final || now() >= limit) {
                     return Err(self.failed(error));

@@ -175,3 +175,44 @@ async fn a_release_without_the_right_to_it_goes_on_when_the_right_is_back() {
     })
     .await;
 }
+
+/// A right that is taken away while a client works: each call says at once which one it is, as `ACL SETUSER` takes it.
+#[tokio::test]
+async fn a_right_that_is_taken_away_later_is_named() {
+    limit(async {
+        let server = Server::start().await;
+        let mut redis = server.connection().await;
+        let all = "on >secret resetkeys ~* &* +@all";
+        worker_rule(all).exec_async(&mut redis).await.unwrap();
+        let url = format!("redis://worker:secret@127.0.0.1:{}/", server.port());
+        let client = Timing::default().connect(&url).await;
+        let names = |refusal: &fairlock::Refusal, right: &str| {
+            let text = refusal.to_string();
+            refusal.code == "NOPERM" && text.contains(&format!("ACL SETUSER <user> {right} ("))
+        };
+        // What is read by, what is written by, the scripts themselves, and keys.
+        for (taken, right) in [
+            ("-get", "+get"),
+            ("-pexpire", "+pexpire"),
+            ("-set -hset", "+hset +set"),
+            ("-eval -evalsha", "+eval"),
+            ("resetkeys ~other:*", "~fairlock:*"),
+        ] {
+            worker_rule(taken).exec_async(&mut redis).await.unwrap();
+            let LockError::Refused(refusal) = client.lock("x").lock().await.unwrap_err() else { panic!("{taken}") };
+            assert!(names(&refusal, right), "{taken}: {refusal}");
+            worker_rule(all).exec_async(&mut redis).await.unwrap();
+        }
+        let guard = client.lock("z").lock().await.unwrap();
+        worker_rule("-del").exec_async(&mut redis).await.unwrap();
+        let begun = std::time::Instant::now();
+        let refused = guard.unlock().await.unwrap_err();
+        assert!(begun.elapsed() < Timing::default().operation_timeout, "it need not try again to know");
+        let UnlockError::Refused { refusal, .. } = refused else { panic!("{refused:?}") };
+        assert!(names(&refusal, "+del"), "{refusal}");
+        worker_rule(all).exec_async(&mut redis).await.unwrap();
+        eventually("the background releases it", async || !client.lock("z").is_locked().await.unwrap()).await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
