@@ -12,6 +12,10 @@ impl Collect {
         tracing::subscriber::set_default(self)
     }
 
+    pub fn clear(&self) {
+        self.0.lock().unwrap().clear();
+    }
+
     /// Each as its level and its fields.
     pub fn lines(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
