@@ -11,7 +11,6 @@ use super::cleanup;
 use super::context::Context;
 use super::error::{Loss, UnlockError};
 use super::hold::{End, Hold};
-use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::error::{Cause, NoAnswer, RequestError};
 use crate::store::verbs::release::{self as verb, Released};
@@ -137,7 +136,7 @@ impl Release {
                 return outcome;
             }
             if let Err(error) = self.send().await {
-                let is_paced = error.is_paced();
+                let pause = backoff.pause_after(&error);
                 if matches!(error, RequestError::Closed | RequestError::RuntimeGone) {
                     return Err(self.give_up(error));
                 }
@@ -148,11 +147,7 @@ impl Release {
                 if limit.is_some_and(|limit| is_final || now() >= limit) {
                     return Err(self.failed(error));
                 }
-                if is_paced {
-                    Backoff::short_pause().await;
-                } else {
-                    backoff.pause().await;
-                }
+                pause.await;
             }
         }
     }
