@@ -96,6 +96,11 @@ impl Context {
         };
     }
 
+    /// Not as one of the client's own tasks, which a simulator has ended.
+    pub fn spawn_apart(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
     /// Drives a call in any executor. Outside of tokio there are no timers, so there the call uses those
     /// of the client's runtime. `None`: that one has ended, and no timer is left.
     ///

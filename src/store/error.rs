@@ -99,7 +99,6 @@ impl Refusal {
     fn advice(&self) -> &'static str {
         match self.code.as_str() {
             // First, as in `kind`: the code alone gives the advice for a request that ran nothing.
-            "NOPERM" if self.in_script => "part of the request may have run, and is taken back",
             _ if self.in_script => "part of the request has run, and is taken back",
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
             "NOPERM" => "give the user the keys and channels of the prefix and the commands that README.md lists",
