@@ -247,7 +247,8 @@ impl LockClientBuilder {
     ///
     /// The runtime must be driven all the time: one of several threads is, one of the current thread
     /// only within its `block_on`. The calls themselves use the timers of the runtime that they are made
-    /// in.
+    /// in, and outside of any tokio runtime those of this one. So a client with a runtime of its own
+    /// serves other executors too, such as smol or `futures::executor::block_on`.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self

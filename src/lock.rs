@@ -184,9 +184,7 @@ impl FairLock {
     /// # Cancel safety
     /// As for `lock`.
     pub async fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard, LockError> {
-        // A time-out that is too long to be added is as good as none.
-        let limit = now().checked_add(timeout);
-        let guard = self.run(true, limit).await?;
+        let guard = self.run(true, Some(timeout)).await?;
         guard.ok_or(LockError::Timeout)
     }
 
@@ -403,7 +401,14 @@ impl FairLock {
         Ok((self.engine.holds.owners.entry(self.keys()?, owner, client), request))
     }
 
-    async fn run(&self, wait: bool, limit: Option<Instant>) -> Result<Option<LockGuard>, LockError> {
+    async fn run(&self, wait: bool, timeout: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
+        let acquiring = pin!(self.acquire(wait, timeout));
+        self.engine.context.drive(acquiring).await.unwrap_or(Err(LockError::RuntimeGone))
+    }
+
+    async fn acquire(&self, wait: bool, timeout: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
+        // A time-out that is too long to be added is as good as none.
+        let limit = timeout.and_then(|timeout| now().checked_add(timeout));
         let (entry, request) = self.prepare(wait)?;
         let context = &self.engine.context;
         // Pinned here: passed on by value, it would be in this future twice.

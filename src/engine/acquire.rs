@@ -14,7 +14,6 @@ use super::lease::{self, Queued};
 use super::poller::NewPlace;
 use super::release::Release;
 use super::waiters::{WaitOutcome, Waiter};
-use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::verbs::acquire::{Acquire, Acquired};
@@ -152,10 +151,13 @@ async fn reenter(
             },
             Err(error) => {
                 let gives_up = request.gives_up(since, context.operation_timeout());
+                let pause = backoff.pause_after(&error);
                 entry.last_error.note(error)?;
                 if gives_up {
                     return Err(entry.last_error.unreachable());
                 }
+                pause.await;
+                continue;
             }
         }
         backoff.pause().await;
@@ -275,15 +277,13 @@ impl<'a> Attempt<'a> {
                     // A script that failed half-way may have left anything behind.
                     self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);
                     let gives_up = self.request.gives_up(since, context.operation_timeout());
-                    let is_paced = error.is_paced();
+                    let pause = backoff.pause_after(&error);
                     last_error.note(error)?;
                     if gives_up {
                         return Err(last_error.unreachable());
                     }
-                    if is_paced {
-                        Backoff::short_pause().await;
-                        continue;
-                    }
+                    pause.await;
+                    continue;
                 }
             }
             backoff.pause().await;

@@ -48,7 +48,7 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
     };
     let mut backoff = context.backoff();
     while now() < limit {
-        match leave.run(&context.runner).await {
+        let pause = match leave.run(&context.runner).await {
             Ok(answer) => {
                 if answer.body.more {
                     pass_on(&context, &request.keys);
@@ -62,9 +62,9 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
                 return;
             }
             // A repeated leave needs no seq of its own: the second one finds nothing to do.
-            Err(_) => {}
-        }
-        backoff.pause().await;
+            Err(error) => backoff.pause_after(&error),
+        };
+        pause.await;
     }
 }
 

@@ -3,6 +3,8 @@
 //! It does not depend on the futures of callers, which may stand still: a branch of a `select!` that is
 //! never polled again would stall it.
 
+use std::pin::pin;
+
 use tokio::time::timeout;
 
 use super::Engine;
@@ -30,11 +32,8 @@ pub async fn close(engine: &Engine) -> usize {
     }
     // Only on a closed tracker does `wait` ever end. Tasks can still be spawned on it.
     context.tasks.close();
-    let drained = tokio::select! {
-        biased;
-        () = context.gone.cancelled() => false,
-        drained = timeout(3 * context.operation_timeout(), drain(engine)) => drained.is_ok(),
-    };
+    let draining = pin!(drain_in_time(engine));
+    let drained = context.drive(draining).await.unwrap_or(false);
     // After the drain. Otherwise leaves and releases could not be sent, and others would wait for their
     // leases.
     context.runner.close();
@@ -59,6 +58,16 @@ fn leave_all_waits(engine: &Engine) {
             lease: waiter.lease,
         };
         cleanup::leave(&engine.context, request);
+    }
+}
+
+/// False when the server has not been told everything.
+async fn drain_in_time(engine: &Engine) -> bool {
+    let context = &engine.context;
+    tokio::select! {
+        biased;
+        () = context.gone.cancelled() => false,
+        drained = timeout(3 * context.operation_timeout(), drain(engine)) => drained.is_ok(),
     }
 }
 

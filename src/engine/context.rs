@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -93,6 +94,19 @@ impl Context {
             None => self.tasks.spawn_on(task, &self.runtime),
             Some(hook) => self.tasks.spawn_on(hook(task.boxed()), &self.runtime),
         };
+    }
+
+    /// Not as one of the client's own tasks, which a simulator has ended.
+    pub fn spawn_apart(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Drives a call in any executor. Outside of tokio there are no timers, so there the call uses those
+    /// of the client's runtime. `None`: that one has ended, and no timer is left.
+    ///
+    /// Pinned by the caller: passed on by value, the call would be in the caller's future twice.
+    pub fn drive<F: Future>(&self, call: Pin<&mut F>) -> impl Future<Output = Option<F::Output>> {
+        runtime::drive(&self.runtime, || self.gone.is_cancelled(), call)
     }
 
     /// When nothing that was sent until now can have an effect on the server: its tickets and leases

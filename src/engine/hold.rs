@@ -15,6 +15,7 @@ use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
 use super::error::{Ended, Loss};
 use super::lease;
+use super::losses::Losses;
 use super::owner::Owner;
 use super::owners::{OwnerEntry, OwnerTable};
 use super::schedule::Schedule;
@@ -30,6 +31,8 @@ pub struct Holds {
     pub owners: Arc<OwnerTable<Hold>>,
     /// When the watchdog renews which hold.
     pub schedule: Schedule<Hold>,
+    /// What the log says of losses.
+    pub losses: Losses,
 }
 
 impl fmt::Debug for Holds {
@@ -40,7 +43,12 @@ impl fmt::Debug for Holds {
 
 impl Holds {
     pub fn new(context: Arc<Context>) -> Arc<Self> {
-        Arc::new(Self { context, owners: Arc::new(OwnerTable::new()), schedule: Schedule::new() })
+        Arc::new(Self {
+            context,
+            owners: Arc::new(OwnerTable::new()),
+            schedule: Schedule::new(),
+            losses: Losses::default(),
+        })
     }
 
     /// The server says that this hold was ended by force.
@@ -428,7 +436,7 @@ impl Hold {
         if loss == Loss::Closed || self.live() == 0 {
             tracing::debug!(name = %self.entry.keys.name, token = self.token, %loss, "lost a lock");
         } else {
-            tracing::warn!(name = %self.entry.keys.name, token = self.token, %loss, "lost a lock");
+            self.holds.losses.note(&self.entry.keys.name, self.token, loss);
         }
         cleanup::leave(context, request);
     }

@@ -8,6 +8,7 @@ pub mod error;
 pub mod hold;
 mod last_error;
 mod lease;
+mod losses;
 pub mod owner;
 mod owners;
 mod poller;
@@ -101,6 +102,7 @@ impl Listener for Engine {
     /// Every wait asks and every hold is checked before any new acquire uses the connection.
     fn resumed(self: Arc<Self>, keys: ServedKeys) -> BoxFuture<'static, ()> {
         async move {
+            let _check = self.holds.losses.check();
             let names = self.poller.waiters.names().into_iter().filter(|name| keys.contains(&name.lock));
             let polls = names.map(|name| {
                 let poller = self.poller.clone();
@@ -115,6 +117,7 @@ impl Listener for Engine {
     fn flushed(self: Arc<Self>, keys: ServedKeys) {
         let engine = self.clone();
         self.context.spawn(async move {
+            let _check = engine.holds.losses.check();
             // Only holds: a holder would rely on what is gone until its next renewal (P8). A waiter
             // finds out by its next poll, and asks anew (P9).
             let all: Vec<_> = engine.hold_checks(keys).collect();

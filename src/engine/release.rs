@@ -1,5 +1,6 @@
 //! Giving back: tells the server that a guard ended. Dropped half-way, the background finishes it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,11 +8,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout_at;
 
 use super::cleanup;
+use super::context::Context;
 use super::error::{Loss, UnlockError};
 use super::hold::{End, Hold};
-use crate::store::backoff::Backoff;
 use crate::store::clock::now;
-use crate::store::error::{Cause, NoAnswer, RefusalKind, RequestError};
+use crate::store::error::{Cause, NoAnswer, RequestError};
 use crate::store::verbs::release::{self as verb, Released};
 
 /// What an unlock did.
@@ -66,15 +67,31 @@ impl Release {
     /// Runs until the outcome is known, or until the server gave no answer within the operation
     /// time-out. Dropped before, it goes on in the background.
     pub async fn run(mut self) -> Result<Unlocked, UnlockError> {
-        let gone = self.hold.context().gone.clone();
-        let outcome = tokio::select! {
-            // In this order, so that an outcome that is known already is not lost to the end of the
-            // runtime.
+        let context = self.hold.context().clone();
+        let outcome = {
+            let running = pin!(self.run_or_gone(&context));
+            context.drive(running).await.flatten()
+        };
+        // An outcome that is known already is not lost to the end of the runtime.
+        outcome.or_else(|| self.known()).unwrap_or_else(|| Err(self.give_up(RequestError::RuntimeGone)))
+    }
+
+    /// `None`: the runtime of the client has ended first.
+    async fn run_or_gone(&mut self, context: &Context) -> Option<Result<Unlocked, UnlockError>> {
+        tokio::select! {
+            // In this order, for the same reason.
             biased;
             outcome = self.run_in_time() => Some(outcome),
-            () = gone.cancelled() => None,
-        };
-        outcome.unwrap_or_else(|| Err(self.give_up(RequestError::RuntimeGone)))
+            () = context.gone.cancelled() => None,
+        }
+    }
+
+    /// The outcome, if nothing is left to be done.
+    fn known(&mut self) -> Option<Result<Unlocked, UnlockError>> {
+        let outcome = self.outcome()?;
+        self.finished = true;
+        self.turn = None;
+        Some(outcome)
     }
 
     async fn run_in_time(&mut self) -> Result<Unlocked, UnlockError> {
@@ -115,28 +132,22 @@ impl Release {
         loop {
             // We look again after each answer. A guard that was dropped in between needs one more
             // request.
-            if let Some(outcome) = self.outcome() {
-                self.finished = true;
-                self.turn = None;
+            if let Some(outcome) = self.known() {
                 return outcome;
             }
             if let Err(error) = self.send().await {
-                let is_paced = error.is_paced();
+                let pause = backoff.pause_after(&error);
                 if matches!(error, RequestError::Closed | RequestError::RuntimeGone) {
                     return Err(self.give_up(error));
                 }
                 // A retry may help once a person has changed something. That is for the background, until
                 // the lease is over; the caller is told now.
-                let is_final = matches!(&error, RequestError::Refused(refusal) if refusal.kind() == RefusalKind::Final);
+                let is_final = matches!(&error, RequestError::Refused(refusal) if refusal.needs_a_person());
                 // A connection that broke has taken no time: the retry may still learn the outcome.
                 if limit.is_some_and(|limit| is_final || now() >= limit) {
                     return Err(self.failed(error));
                 }
-                if is_paced {
-                    Backoff::short_pause().await;
-                } else {
-                    backoff.pause().await;
-                }
+                pause.await;
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Single requests that hold nothing and wait for nothing.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use super::cleanup;
@@ -11,6 +12,11 @@ use crate::store::verbs::inspect::{Inspect, Inspected};
 
 /// Ends the present hold. Returns whether there was one.
 pub async fn force_unlock(context: &Arc<Context>, keys: &Arc<Keys>) -> Result<bool, RequestError> {
+    let forcing = pin!(force(context, keys));
+    context.drive(forcing).await.unwrap_or(Err(RequestError::RuntimeGone))
+}
+
+async fn force(context: &Arc<Context>, keys: &Arc<Keys>) -> Result<bool, RequestError> {
     if context.closing.is_cancelled() {
         return Err(RequestError::Closed);
     }
@@ -40,5 +46,8 @@ pub async fn inspect(context: &Context, keys: &Keys, most: u32) -> Result<Inspec
     if context.closing.is_cancelled() {
         return Err(RequestError::Closed);
     }
-    Ok((Inspect { keys, most }).run(&context.runner).await?.body)
+    let inspect = Inspect { keys, most };
+    let asking = pin!(inspect.run(&context.runner));
+    let answer = context.drive(asking).await.unwrap_or(Err(RequestError::RuntimeGone));
+    Ok(answer?.body)
 }

@@ -8,19 +8,21 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Instant;
 
+use tokio::time::sleep_until;
+
 use super::hold::{Hold, Holds};
 use crate::store::clock::now;
 
 /// Called while the runtime is torn down. Starts a thread if there is something to watch.
 pub fn watch_deadlines(holds: &Holds) {
-    // A simulator ends the tasks of a client in a runtime that goes on, with a time of its own.
-    if !holds.context.is_runtime_gone() {
-        return;
-    }
     // Weak, so that the thread does not keep what its holder has given up.
     let held: Vec<_> = holds.owners.holds().iter().map(Arc::downgrade).collect();
     if held.is_empty() {
         return;
+    }
+    // A simulator ends the tasks of a client in a runtime that goes on, with a time of its own.
+    if !holds.context.is_runtime_gone() {
+        return holds.context.spawn_apart(watch_in_a_simulator(held));
     }
     tracing::warn!(holds = held.len(), "the runtime of a client has ended: what it holds ends with its leases");
     let watch = thread::Builder::new().name("fairlock-deadlines".into()).spawn(move || watch(held));
@@ -33,6 +35,12 @@ fn watch(mut held: Vec<Weak<Hold>>) {
     // Without a runtime nothing is renewed, so no deadline moves while this sleeps.
     while let Some(next) = next_deadline(&mut held) {
         thread::sleep(next.saturating_duration_since(now()));
+    }
+}
+
+async fn watch_in_a_simulator(mut held: Vec<Weak<Hold>>) {
+    while let Some(next) = next_deadline(&mut held) {
+        sleep_until(next.into()).await;
     }
 }
 

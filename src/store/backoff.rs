@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Sleep, sleep};
+
+use super::error::RequestError;
 
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(2);
@@ -47,9 +49,10 @@ impl Backoff {
         pause.min(LONGEST)
     }
 
-    /// The pause before a request that then waits at a closed gate, and so needs no long one of its own.
-    pub async fn short_pause() {
-        sleep(SHORTEST).await;
+    /// The pause before a request is tried again. One that then waits at a closed gate needs no long one
+    /// of its own: it would sit that out while the gate opens for the others.
+    pub fn pause_after(&mut self, error: &RequestError) -> Sleep {
+        sleep(if error.is_paced() { SHORTEST } else { self.next() })
     }
 
     pub async fn pause(&mut self) {

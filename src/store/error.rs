@@ -15,7 +15,8 @@ pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The first word of the server's error, such as `WRONGTYPE`, `NOPERM` or `OOM`.
+    /// The first word of the server's error, such as `WRONGTYPE` or `OOM`. For each missing right it is
+    /// `NOPERM`, although servers say `ERR` for one that is missing inside a script.
     pub code: String,
     /// The rest of the server's error.
     pub message: String,
@@ -38,16 +39,37 @@ pub enum RefusalKind {
 impl Refusal {
     /// From the server's error: its code, and the rest.
     pub(crate) fn new(code: &str, message: &str) -> Self {
-        // Redis appends where in the script an error was raised. The scripts' own checks come before
-        // the first write, and their messages begin with the name of the library.
+        // Redis appends where in the script an error was raised. From the end, since a name of a key in
+        // the message may have the same words in it. The scripts' own checks come before the first
+        // write, and their messages begin with the name of the library.
+        let acl_failure = message.strip_prefix("ACL failure in script: ");
+        let message = acl_failure.unwrap_or(message);
         let (text, place) =
-            message.split_once(" script: ").map_or((message, None), |(text, place)| (text, Some(place)));
+            message.rsplit_once(" script: ").map_or((message, None), |(text, place)| (text, Some(place)));
         let is_own_check = text.contains("fairlock: ");
+        // A right that is missing inside a script has no code: Redis 7.0 has these words, later ones and
+        // Valkey have those above.
+        let lacks_right = acl_failure.is_some() || text.starts_with("The user executing the script can't ");
         Self {
-            code: code.to_owned(),
+            code: if lacks_right { "NOPERM" } else { code }.to_owned(),
             message: text.trim_end_matches(',').to_owned(),
-            in_script: place.is_some() && !is_own_check,
+            in_script: acl_failure.is_some() || place.is_some() && !is_own_check,
         }
+    }
+
+    /// The user lacks these rights, as the server said when it was asked for them.
+    pub(crate) fn lacks(&mut self, missing: &[String]) {
+        self.message = format!("the user lacks rights that locks need: ACL SETUSER <user> {}", missing.join(" "));
+    }
+
+    pub(crate) fn is_about_rights(&self) -> bool {
+        self.code == "NOPERM"
+    }
+
+    /// Whether a retry is useless until a person changes something. Part of a script may have run, if a
+    /// right was taken away meanwhile.
+    pub(crate) fn needs_a_person(&self) -> bool {
+        self.kind() == RefusalKind::Final || self.is_about_rights()
     }
 
     pub(crate) fn kind(&self) -> RefusalKind {
@@ -300,3 +322,22 @@ pub struct Disconnected;
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("no answer within {0:?}")]
 pub struct NoAnswer(pub Duration);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Redis 7.0 says it in the first way, Redis 7.2 and Valkey in the second.
+    #[test]
+    fn a_right_that_is_missing_inside_a_script_is_known_in_the_words_of_each_server() {
+        for message in [
+            "The user executing the script can't run this command or subcommand script: 8a2, on @user_script:59.",
+            "ACL failure in script: User w has no permissions to run the 'pexpire' command script: 8a2, on @user_script:59.",
+        ] {
+            let refusal = Refusal::new("ERR", message);
+            assert!(refusal.is_about_rights() && refusal.needs_a_person() && refusal.in_script, "{refusal:?}");
+            assert_eq!(refusal.kind(), RefusalKind::Unknown);
+            assert!(!refusal.message.contains("script: ") && refusal.message.len() > 40, "{refusal}");
+        }
+    }
+}

@@ -77,11 +77,11 @@ impl Node {
         let target = Target::new(server)?;
         let channel = format!("{}{client}", keys::channel_prefix(&options.prefix));
         let shared = Arc::new(Shared {
-            // Asked first, because `target` moves in the next line.
+            // These two first, because `target` moves in the line after them.
             address: target.address(),
+            rights: rights::question(&options.prefix, &channel, &verbs::ALL, target.options.database != 0),
             target,
             operation_timeout: options.operation_timeout,
-            rights: rights::question(&options.prefix, &channel, &verbs::ALL),
             eviction_is_checked: AtomicBool::new(false),
             channel,
             probe: Keys::new(&options.prefix, ""),
@@ -194,10 +194,20 @@ impl Shared {
     ) -> Result<ScriptReply, RequestError> {
         // Each script is in the map.
         let Some(hash) = self.hashes.get(call.script.name) else { return Err(RequestError::Closed) };
-        let outcome = connection.evaluate(hash, call, request).await;
+        let mut outcome = connection.evaluate(hash, call, request).await;
         // A refusal is an answer too.
         if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {
             self.heard();
+        }
+        // A right was taken away since the connection was made. Of one that is missing inside a script the
+        // server does not say which it is.
+        if let Err(RequestError::Refused(refusal)) = &mut outcome
+            && refusal.is_about_rights()
+        {
+            let missing = self.missing_rights(connection).await;
+            if !missing.is_empty() {
+                refusal.lacks(&missing);
+            }
         }
         outcome
     }
@@ -294,8 +304,13 @@ impl Shared {
         }
     }
 
-    /// Names every right that the user lacks.
     async fn check_rights(&self, connection: &Connection) -> Result<(), ConnectError> {
+        let missing = self.missing_rights(connection).await;
+        if missing.is_empty() { Ok(()) } else { Err(ConnectError::Rights { missing }) }
+    }
+
+    /// Names every right that the user lacks.
+    async fn missing_rights(&self, connection: &Connection) -> Vec<String> {
         let mut question = redis::cmd("EVAL");
         // The names of the keys go as ARGV. As KEYS the server would check them itself, and refuse the
         // question rather than answer it.
@@ -306,7 +321,7 @@ impl Shared {
             // A server that cannot tell is asked by the probe instead, and by use.
             Err(error) => {
                 tracing::debug!(address = %self.address, %error, "the server does not tell the rights of its user");
-                return Ok(());
+                Vec::new()
             }
         };
         let mut named = Vec::new();
@@ -317,7 +332,7 @@ impl Shared {
                 named.push(right);
             }
         }
-        if named.is_empty() { Ok(()) } else { Err(ConnectError::Rights { missing: named }) }
+        named
     }
 
     /// Once in the life of a client: a server that evicts keys forgets locks that are held.

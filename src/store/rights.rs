@@ -6,43 +6,60 @@
 use super::keys::{self, Keys};
 use super::script::Script;
 
-/// Asks without running anything. ARGV repeats: command, what its arguments need, how many arguments,
-/// the arguments. Returns what is missing, as ACL SETUSER takes it. A server that cannot tell (before
-/// Redis 7.0, some relatives of Redis) misses nothing here.
+/// Asks without running anything. ARGV repeats: command, the right that its arguments need, how many
+/// arguments, the arguments. Returns what is missing, as ACL SETUSER takes it. A server that cannot tell
+/// (before Redis 7.0, some relatives of Redis) misses nothing here.
+///
+/// EVAL comes first: it is what runs here, so it is granted, and with it the keys are asked for alone. Only
+/// if they are missing are the commands asked for without keys. SET is not: the server finds its key by
+/// code that reads the argument without a look whether it is there.
 pub const SCRIPT: &str = "#!lua flags=no-writes,allow-stale
-local missing = {}
+local missing, keys = {}, true
 if not redis.acl_check_cmd then return missing end
 local function allowed(...)
   local known, yes = pcall(redis.acl_check_cmd, ...)
   return known and yes
 end
+local function lacking(command, right)
+  local of_keys = string.sub(right, 1, 1) == '~'
+  if command == 'eval' then
+    keys = false
+    return right
+  end
+  if right == '' or of_keys and keys then return '+' .. command end
+  if command == 'set' then return nil end
+  if not allowed(command) then return '+' .. command end
+  return right
+end
 local i = 1
 while ARGV[i] do
-  local command, grant, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
-  if not allowed(command) then
-    missing[#missing + 1] = '+' .. command
-  elseif n > 0 and not allowed(command, unpack(ARGV, i + 3, i + 2 + n)) then
-    missing[#missing + 1] = grant
+  local command, right, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+  if not allowed(command, unpack(ARGV, i + 3, i + 2 + n)) then
+    missing[#missing + 1] = lacking(command, right)
   end
   i = i + 3 + n
 end
 return missing
 ";
 
-/// The arguments of [`SCRIPT`] for these scripts and a client that listens on `channel`.
-pub fn question(prefix: &str, channel: &str, scripts: &[&Script]) -> Vec<String> {
+/// The arguments of [`SCRIPT`] for these scripts and a client that listens on `channel`. `selects`: in a
+/// database that has to be chosen.
+pub fn question(prefix: &str, channel: &str, scripts: &[&Script], selects: bool) -> Vec<String> {
     // No lock has the empty name. Its keys stand for those of each name, since rights are given for
     // the prefix.
     let mut asked = Asked { prefix, keys: Keys::new(prefix, ""), words: Vec::new() };
+    let all: Vec<String> = KEYS.iter().filter_map(|name| asked.key(name)).collect();
+    let eval = ["".to_owned(), all.len().to_string()].into_iter().chain(all).collect();
+    asked.push("eval", asked.key_pattern(), eval);
     for (command, names) in scripts.iter().flat_map(|script| calls(&script.source)) {
         asked.call(&command, &names);
     }
-    // Redis checks the KEYS of an EVALSHA themselves, before the script begins. So they are asked for
-    // together, besides the commands inside.
-    let all: Vec<String> = KEYS.iter().filter_map(|name| asked.key(name)).collect();
-    let evalsha = ["0".to_owned(), all.len().to_string()].into_iter().chain(all).collect();
-    asked.push("evalsha", asked.key_pattern(), evalsha);
+    // Without keys: those were asked for with EVAL.
+    asked.push("evalsha", String::new(), vec!["0".to_owned(), "0".to_owned()]);
     asked.push("subscribe", asked.channel_pattern(), vec![channel.to_owned()]);
+    if selects {
+        asked.push("select", String::new(), vec!["0".to_owned()]);
+    }
     asked.words
 }
 
@@ -82,13 +99,14 @@ impl Asked<'_> {
             return self.push(command, self.channel_pattern(), vec![channel, "0".into()]);
         }
         // Nothing after the keys: DEL and EXISTS would take it for another one.
-        let arguments = names.iter().map_while(|name| self.key(name)).collect();
-        self.push(command, self.key_pattern(), arguments);
+        let arguments: Vec<_> = names.iter().map_while(|name| self.key(name)).collect();
+        let right = if arguments.is_empty() { String::new() } else { self.key_pattern() };
+        self.push(command, right, arguments);
     }
 
-    fn push(&mut self, command: &str, grant: String, arguments: Vec<String>) {
+    fn push(&mut self, command: &str, right: String, arguments: Vec<String>) {
         // Their number goes first: ARGV is one flat list, and the script finds the next command by it.
-        self.words.extend([command.to_ascii_lowercase(), grant, arguments.len().to_string()]);
+        self.words.extend([command.to_ascii_lowercase(), right, arguments.len().to_string()]);
         self.words.extend(arguments);
     }
 }
@@ -156,9 +174,18 @@ mod tests {
 
     #[test]
     fn all_keys_and_channels_are_asked_for() {
-        let asked = question("p", "p:wake:me", &verbs::ALL);
-        for word in ["hset", "~p:*", "p:{n:}:tombstone:0:0", "publish", "p:wake:0", "subscribe", "p:wake:me", "evalsha"]
-        {
+        let asked = question("p", "p:wake:me", &verbs::ALL, true);
+        for word in [
+            "hset",
+            "~p:*",
+            "p:{n:}:tombstone:0:0",
+            "publish",
+            "p:wake:0",
+            "subscribe",
+            "p:wake:me",
+            "evalsha",
+            "select",
+        ] {
             assert!(asked.iter().any(|other| other == word), "{word}: {asked:?}");
         }
     }

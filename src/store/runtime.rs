@@ -1,7 +1,10 @@
 //! What a tokio runtime can do. Tokio has no call that tells, so it is tried out.
 
+use std::future::{Future, poll_fn};
 use std::net::UdpSocket;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -32,5 +35,53 @@ pub fn is_gone(runtime: &Handle) -> bool {
         // The task would wait without end.
         task.abort();
         false
+    }
+}
+
+/// Drives a call that may be polled outside of every tokio runtime, where a timer panics: there it enters
+/// `own` while it is polled. `None`: that one has ended, and with it its timers.
+///
+/// Within a runtime the call keeps to that one: `own` may have ended, and the call then still has timers.
+pub fn drive<F: Future>(
+    own: &Handle,
+    is_known_gone: impl Fn() -> bool,
+    mut call: Pin<&mut F>,
+) -> impl Future<Output = Option<F::Output>> {
+    poll_fn(move |context| {
+        // Asked at each poll: a future may be handed from one executor to another.
+        if Handle::try_current().is_ok() {
+            return call.as_mut().poll(context).map(Some);
+        }
+        // Before the poll, since timers of a runtime that has ended panic. The end of a client's runtime
+        // wakes its calls, so each of them comes here once more.
+        if is_known_gone() {
+            return Poll::Ready(None);
+        }
+        let _entered = own.enter();
+        let polled = catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context)));
+        match polled {
+            Ok(polled) => polled.map(Some),
+            // It ended right after the look at it. Nothing else in a call panics.
+            Err(_) if is_gone(own) => Poll::Ready(None),
+            Err(panic) => resume_unwind(panic),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    /// The look at the runtime and the poll are two steps: it may end in between.
+    #[test]
+    fn a_runtime_that_ends_between_the_look_and_the_poll_is_gone() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+        let own = runtime.handle().clone();
+        drop(runtime);
+        let call = pin!(async { tokio::time::sleep(Duration::from_secs(1)).await });
+        let driven = pin!(drive(&own, || false, call));
+        assert_eq!(driven.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(None));
     }
 }

@@ -128,3 +128,39 @@ async fn independent_branches_of_one_task_are_not_told() {
     });
     assert_eq!(said.await, Vec::<String>::new());
 }
+
+/// A watcher that begins at the very moment when the deadline passes looks at the clock twice: before and after it.
+/// The moment is some hundred nanoseconds long, so this tries it many times, from a little earlier to a little later.
+#[tokio::test]
+async fn a_watcher_that_begins_while_the_deadline_passes_hears_of_it() {
+    const TRIALS: u64 = 1500;
+    crate::support::limit(async {
+        let lease = Duration::from_millis(1500);
+        let client = client(Timing::default());
+        let mut guards = Vec::new();
+        for number in 0..TRIALS {
+            let begun = std::time::Instant::now();
+            guards.push(client.lock(format!("x {number}")).with_lease(lease).lock().await.unwrap());
+            // So far apart that there is time for each watcher.
+            while begun.elapsed() < Duration::from_micros(300) {
+                std::hint::spin_loop();
+            }
+        }
+        let mut tokens = Vec::new();
+        for (number, guard) in (0..TRIALS).zip(&guards) {
+            // The task that watches runs up to 20 µs after this.
+            let ahead = Duration::from_nanos(number % 500 * 40);
+            while guard.valid_for() > ahead {
+                std::hint::spin_loop();
+            }
+            tokens.push(guard.lost_token());
+            tokio::task::yield_now().await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let deaf = tokens.iter().filter(|token| !token.is_cancelled()).count();
+        assert_eq!(deaf, 0, "of {TRIALS} watchers");
+        drop(guards);
+        client.close().await.unwrap();
+    })
+    .await;
+}

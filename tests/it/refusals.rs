@@ -175,3 +175,112 @@ async fn a_release_without_the_right_to_it_goes_on_when_the_right_is_back() {
     })
     .await;
 }
+
+/// A right that is taken away while a client works: each call says at once which one it is, as `ACL SETUSER` takes it.
+#[tokio::test]
+async fn a_right_that_is_taken_away_later_is_named() {
+    limit(async {
+        let server = Server::start().await;
+        let mut redis = server.connection().await;
+        let all = "on >secret resetkeys ~* &* +@all";
+        worker_rule(all).exec_async(&mut redis).await.unwrap();
+        let url = format!("redis://worker:secret@127.0.0.1:{}/", server.port());
+        let client = Timing::default().connect(&url).await;
+        let names = |refusal: &fairlock::Refusal, right: &str| {
+            let text = refusal.to_string();
+            refusal.code == "NOPERM" && text.contains(&format!("ACL SETUSER <user> {right} ("))
+        };
+        // What is read by, what is written by, the scripts themselves, and keys.
+        for (taken, right) in [
+            ("-get", "+get"),
+            ("-pexpire", "+pexpire"),
+            ("-set -hset", "+hset +set"),
+            ("-eval -evalsha", "+eval"),
+            ("resetkeys ~other:*", "~fairlock:*"),
+        ] {
+            worker_rule(taken).exec_async(&mut redis).await.unwrap();
+            let LockError::Refused(refusal) = client.lock("x").lock().await.unwrap_err() else { panic!("{taken}") };
+            assert!(names(&refusal, right), "{taken}: {refusal}");
+            worker_rule(all).exec_async(&mut redis).await.unwrap();
+        }
+        let guard = client.lock("z").lock().await.unwrap();
+        worker_rule("-del").exec_async(&mut redis).await.unwrap();
+        let begun = std::time::Instant::now();
+        let refused = guard.unlock().await.unwrap_err();
+        assert!(begun.elapsed() < Timing::default().operation_timeout, "it need not try again to know");
+        let UnlockError::Refused { refusal, .. } = refused else { panic!("{refused:?}") };
+        assert!(names(&refusal, "+del"), "{refusal}");
+        worker_rule(all).exec_async(&mut redis).await.unwrap();
+        eventually("the background releases it", async || !client.lock("z").is_locked().await.unwrap()).await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// It refuses every request while this is set.
+#[cfg(feature = "embedded")]
+#[derive(Clone, Default)]
+struct Refuses(std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+#[cfg(feature = "embedded")]
+impl Refuses {
+    fn set(&self, refuses: bool) {
+        self.0.store(refuses, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[cfg(feature = "embedded")]
+impl fairlock::simulation::Faults for Refuses {
+    fn refuse(&self, _client: &str, _script: &str) -> Option<&'static str> {
+        self.0.load(std::sync::atomic::Ordering::Relaxed).then_some("NOREPLICAS too few replicas")
+    }
+}
+
+/// The gate wakes all that wait at it. Who sits out a long pause of its own meanwhile comes up to 2 s later.
+#[tokio::test(start_paused = true)]
+#[cfg(feature = "embedded")]
+async fn nested_locks_and_leaves_go_on_as_soon_as_the_server_accepts_requests_again() {
+    let refuses = Refuses::default();
+    let server = fairlock::simulation::server(refuses.clone());
+    let timing = Timing { lease: Duration::from_secs(600), waiter_ttl: Duration::from_secs(600), ..Timing::default() };
+    let client = timing.builder().token_ttl(Duration::from_secs(3600)).embedded(&server).unwrap();
+    let mut nested = tokio::task::JoinSet::new();
+    let (mut owners, mut waits, mut blocking) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..20 {
+        let (me, lock) = (fairlock::Owner::new(), client.lock(format!("nested {number}")));
+        owners.push((me, lock.clone(), me.scope(async move { lock.lock().await.unwrap() }).await));
+        blocking.push(client.lock(format!("waited {number}")).lock().await.unwrap());
+        let lock = client.lock(format!("waited {number}"));
+        waits.push(tokio::spawn(async move { lock.lock().await.map(drop) }));
+    }
+    eventually("all wait", async || {
+        let mut waiting = 0;
+        for guard in &blocking {
+            waiting += client.lock(guard.name()).status().await.unwrap().waiters;
+        }
+        waiting == 20
+    })
+    .await;
+    refuses.set(true);
+    for (me, lock, _) in &owners {
+        let lock = lock.clone();
+        nested.spawn(me.scope(async move { lock.lock().await.map(|guard| guard.holds()) }));
+    }
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    refuses.set(false);
+    // Its request is at the gate in any case.
+    client.lock("opens the gate").lock().await.unwrap().unlock().await.unwrap();
+    let open = tokio::time::Instant::now();
+    for guard in &blocking {
+        eventually("it has left", async || client.lock(guard.name()).status().await.unwrap().waiters == 0).await;
+    }
+    let left = open.elapsed();
+    while let Some(holds) = nested.join_next().await {
+        assert_eq!(holds.unwrap().unwrap(), 2);
+    }
+    let entered = open.elapsed();
+    assert!(left < Duration::from_millis(100), "left after {left:?}");
+    assert!(entered < Duration::from_millis(100), "entered after {entered:?}");
+    client.close().await.unwrap();
+}

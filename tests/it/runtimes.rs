@@ -250,3 +250,93 @@ fn a_scope_works_without_a_runtime() {
     let me = Owner::new();
     assert_eq!(without_runtime(me.scope(async { owner::current() })), Some(me));
 }
+
+/// Another executor polls the calls; the timers in them are those of the client's runtime.
+#[test]
+fn a_client_with_a_runtime_of_its_own_serves_executors_without_one() {
+    let own = runtime();
+    let server = own.block_on(Server::start());
+    let builder = Timing::default().builder().runtime(own.handle().clone());
+    let client = without_runtime(builder.connect(server.url())).unwrap();
+    without_runtime(async {
+        let lock = client.lock("x");
+        let guard = lock.lock().await.unwrap();
+        assert!(lock.try_lock().await.unwrap().is_none());
+        assert!(lock.is_locked().await.unwrap());
+        let timed_out = lock.lock_timeout(Duration::from_millis(50)).await;
+        assert!(matches!(timed_out, Err(LockError::Timeout)), "{timed_out:?}");
+
+        let waiting = {
+            let lock = client.lock("x");
+            thread::spawn(move || without_runtime(async move { lock.lock().await.unwrap().unlock().await.unwrap() }))
+        };
+        while lock.status().await.unwrap().waiters == 0 {
+            thread::yield_now();
+        }
+        guard.unlock().await.unwrap();
+        waiting.join().unwrap();
+
+        let inner = lock.clone();
+        let holds = lock.with(|_| async move { inner.lock().await.unwrap().holds() }).await.unwrap();
+        assert_eq!(holds, 2);
+
+        let dropped = lock.with_lease(Duration::from_secs(20)).lock().await.unwrap();
+        let view = dropped.held();
+        drop(dropped);
+        assert_eq!(view.ended().await, fairlock::Ended::Freed);
+
+        let forced = lock.lock().await.unwrap();
+        assert!(lock.force_unlock().await.unwrap());
+        assert_eq!(forced.lost().await, Loss::Forced);
+        assert!(matches!(forced.unlock().await, Err(UnlockError::Lost(Loss::Forced))));
+        client.close().await.unwrap();
+    });
+    own.block_on(server.assert_clean());
+}
+
+/// The timers that such a call would use are gone with the client's runtime.
+#[test]
+fn without_any_runtime_a_client_whose_own_is_gone_says_so() {
+    let (own, here) = (runtime(), runtime());
+    let server = here.block_on(Server::start());
+    let builder = Timing::default().builder().runtime(own.handle().clone());
+    let client = without_runtime(builder.connect(server.url())).unwrap();
+    let (held, unlocked) = without_runtime(async {
+        (client.lock("held").lock().await.unwrap(), client.lock("unlocked").lock().await.unwrap())
+    });
+    let waiting = ["held", "unlocked"].map(|name| {
+        let lock = client.lock(name);
+        let limit = (name == "held").then_some(LONGEST_WAIT);
+        thread::spawn(move || {
+            without_runtime(async move {
+                match limit {
+                    Some(limit) => lock.lock_timeout(limit).await.map(drop),
+                    None => lock.lock().await.map(drop),
+                }
+            })
+        })
+    });
+    without_runtime(async {
+        for name in ["held", "unlocked"] {
+            while client.lock(name).status().await.unwrap().waiters == 0 {
+                thread::yield_now();
+            }
+        }
+    });
+    drop(own);
+    for waiting in waiting {
+        assert!(matches!(waiting.join().unwrap(), Err(LockError::RuntimeGone)));
+    }
+    without_runtime(async {
+        let lock = client.lock("other");
+        assert!(matches!(lock.lock().await, Err(LockError::RuntimeGone)));
+        assert!(matches!(lock.lock_timeout(LONGEST_WAIT).await, Err(LockError::RuntimeGone)));
+        assert!(matches!(lock.try_lock().await, Err(LockError::RuntimeGone)));
+        assert!(matches!(lock.status().await, Err(RequestError::RuntimeGone)));
+        assert!(matches!(lock.is_locked().await, Err(RequestError::RuntimeGone)));
+        assert!(matches!(lock.force_unlock().await, Err(RequestError::RuntimeGone)));
+        assert!(matches!(unlocked.unlock().await, Err(UnlockError::RuntimeGone { .. })));
+        assert_eq!(client.close().await.unwrap_err().unfinished, 1);
+        assert!(!held.is_valid(), "closed");
+    });
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fairlock::{LockClient, LockError, Loss, Owner};
 
-use crate::support::{Proxy, Server, Timing, eventually, limit};
+use crate::support::{Collect, Proxy, Server, Timing, eventually, limit};
 
 /// So long that no renewal comes within a test.
 const AN_HOUR: Duration = Duration::from_secs(3600);
@@ -135,6 +135,53 @@ async fn a_wait_that_ends_while_the_server_is_silent_says_so() {
         assert!(matches!(outcome, Err(LockError::Unreachable(_))), "{outcome:?}");
         holder.unlock().await.unwrap();
         proxy.blackhole(false);
+    })
+    .await;
+}
+
+/// A line for each of ten thousand holds would bury what else the log says.
+#[tokio::test]
+async fn losses_of_one_cause_are_one_warning() {
+    limit(async {
+        let said = Collect::default();
+        let _collecting = said.clone().here();
+        let lines = |level: &str| -> Vec<String> {
+            let lines = said.lines();
+            lines.into_iter().filter(|line| line.starts_with(level) && line.contains("=lost ")).collect()
+        };
+        let warnings = || lines("WARN").into_iter().filter(|line| !line.contains("connection")).collect::<Vec<_>>();
+        let server = Server::start().await;
+        let client = connect(server.url()).await;
+        let flush = async || {
+            redis::cmd("FLUSHALL").exec_async(&mut server.connection().await).await.unwrap();
+        };
+        let restart = async || server.restart().await;
+        for is_restart in [false, true] {
+            for count in [1, 100] {
+                said.clear();
+                let mut held = Vec::new();
+                for number in 0..count {
+                    held.push(client.lock(format!("{is_restart} {number}")).lock().await.unwrap());
+                }
+                if is_restart {
+                    restart().await
+                } else {
+                    flush().await
+                }
+                for guard in &held {
+                    assert_eq!(guard.lost().await, Loss::Gone);
+                }
+                eventually("it is said", async || !warnings().is_empty()).await;
+                let warned = warnings();
+                assert_eq!(warned.len(), 1, "{count} holds: {warned:?}");
+                match count {
+                    1 => assert!(warned[0].contains("name="), "a single one says which: {warned:?}"),
+                    _ => assert!(warned[0].contains("holds=100"), "{warned:?}"),
+                }
+                assert_eq!(lines("DEBUG").len(), if count == 1 { 0 } else { count }, "{:?}", lines("DEBUG"));
+            }
+        }
+        client.close().await.unwrap();
     })
     .await;
 }

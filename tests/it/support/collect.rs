@@ -1,15 +1,24 @@
 //! What the library logs.
 
 use std::fmt::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 /// Collects every event of this thread while its guard lives: tests run on a runtime of one thread.
 #[derive(Clone, Default)]
 pub struct Collect(Arc<Mutex<Vec<String>>>);
 
+/// With a single subscriber in the process, tracing asks that of the thread which comes first to a place that logs.
+/// That may be a test without one, and then nothing is ever heard of that place. So there are always two.
+static ANOTHER: LazyLock<tracing::Dispatch> = LazyLock::new(|| tracing::Dispatch::new(Collect::default()));
+
 impl Collect {
     pub fn here(self) -> tracing::subscriber::DefaultGuard {
+        LazyLock::force(&ANOTHER);
         tracing::subscriber::set_default(self)
+    }
+
+    pub fn clear(&self) {
+        self.0.lock().unwrap().clear();
     }
 
     /// Each as its level and its fields.

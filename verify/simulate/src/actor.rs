@@ -20,9 +20,12 @@ pub struct Actor {
 }
 
 const DEEPEST: usize = 4;
+/// How often an actor goes on when the runtime of its client has ended.
+const ROUNDS_WITHOUT_RUNTIME: u32 = 5;
 
 impl Actor {
     pub async fn live(self) {
+        let mut rounds_without = ROUNDS_WITHOUT_RUNTIME;
         while !self.world.state().ending {
             // Before the calm phase has settled there is nothing new to find, so they are slower.
             let settling = self.world.state().calm && self.world.is_settling();
@@ -38,7 +41,18 @@ impl Actor {
                 }
             })
             .await;
+            if !self.has_runtime() {
+                // It has nothing to do any more, except to hear of it in each way that there is.
+                rounds_without -= 1;
+                if rounds_without == 0 {
+                    return;
+                }
+            }
         }
+    }
+
+    fn has_runtime(&self) -> bool {
+        self.world.has_runtime(self.client.id())
     }
 
     fn note(&self, what: &'static str, more: impl FnOnce() -> String) {
@@ -87,6 +101,10 @@ impl Actor {
             LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } => true,
             // Only with faults: requests from before the calm phase may still be late.
             LockError::Unreachable(_) | LockError::Refused(_) => self.world.is_settling(),
+            LockError::RuntimeGone => {
+                self.world.fault("calls_without_runtime");
+                !self.has_runtime()
+            }
             _ => false,
         };
         if !expected {
@@ -176,7 +194,7 @@ struct Section<'a> {
 
 impl Section<'_> {
     async fn run(mut self) {
-        let (actor, token) = (self.actor, self.guards[0].token());
+        let (actor, mut token) = (self.actor, self.guards[0].token());
         actor.begin(self.lock, self.guards[0].held());
         let steps = actor.world.below(4);
         for _ in 0..steps {
@@ -188,6 +206,7 @@ impl Section<'_> {
                 3 => self.end_a_guard(token).await,
                 4 => self.check_count(token).await,
                 5 => self.two_branches().await,
+                6 => token = self.two_tasks(token).await,
                 _ => actor.work(self.lock, token).await,
             }
         }
@@ -239,6 +258,56 @@ impl Section<'_> {
         other.into_iter().flatten().for_each(|guard| self.nested(guard));
     }
 
+    /// Two tasks of one owner: one drops all guards, one after the other, while the other one asks for a nested lock.
+    /// That gets what is left of the hold or, after its end, a new one. Returns the token of what there is now.
+    async fn two_tasks(&mut self, token: u64) -> u64 {
+        let (world, lock, owner) = (&self.actor.world, self.lock.clone(), self.guards[0].owner());
+        world.fault("owners_in_two_tasks");
+        // The claim ends before the guards do, since another owner may get the lock then.
+        self.actor.end(self.lock, token);
+        let mut rests: Vec<_> = self.guards.iter().map(|_| Duration::from_micros(world.below(8000))).collect();
+        let guards = std::mem::take(&mut self.guards);
+        let dropping = owner.scope(async move {
+            for guard in guards {
+                sleep(rests.pop().unwrap_or_default()).await;
+                drop(guard);
+            }
+        });
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let rest = Duration::from_micros(world.below(8000));
+        let nesting = owner.scope(async move {
+            sleep(rest).await;
+            let _ = answer.send(timeout(Duration::from_millis(1500), lock.lock()).await);
+        });
+        let spawn = |task| tokio::spawn(world.in_process(self.actor.client.id(), task));
+        let (dropping, nesting) = (spawn(Box::pin(dropping)), spawn(Box::pin(nesting)));
+        let _ = tokio::join!(dropping, nesting);
+        self.dropped = true;
+        match answered.await {
+            Ok(Ok(Ok(guard))) => self.goes_on(token, guard),
+            Ok(Ok(Err(error))) => {
+                if self.safe && matches!(error, LockError::Lost) {
+                    world.state().checker.report("P4", format!("without faults {token} was lost to a nested lock"));
+                }
+                self.actor.check_error(&error);
+                token
+            }
+            _ => token,
+        }
+    }
+
+    fn goes_on(&mut self, before: u64, guard: LockGuard) -> u64 {
+        let token = guard.token();
+        self.actor.note("goes on", || format!("under {token} after {before}"));
+        if token < before {
+            let what = format!("an owner that had {before} got the older {token}");
+            self.actor.world.state().checker.report("P2", what);
+        }
+        self.actor.begin(self.lock, guard.held());
+        self.guards.push(guard);
+        token
+    }
+
     /// Unlocks or drops one of the guards, any of them.
     async fn end_a_guard(&mut self, token: u64) {
         let Some(index) = (!self.guards.is_empty()).then(|| self.actor.world.below(self.guards.len() as u64)) else {
@@ -263,10 +332,15 @@ impl Section<'_> {
     fn check_unlock(&mut self, token: u64, outcome: &Result<Unlocked, UnlockError>) {
         let world = &self.actor.world;
         let server_ms = world.server_ms();
+        let has_runtime = self.actor.has_runtime();
         if let (true, Err(error)) = (self.safe, outcome) {
             world.state().checker.report("P4", format!("without faults {token} ended with {error}"));
         }
-        if matches!(outcome, Err(UnlockError::Lost(_))) {
+        if let (true, Err(UnlockError::RuntimeGone { .. })) = (has_runtime, outcome) {
+            world.state().checker.report("errors", format!("{token}: its runtime has not ended"));
+        }
+        // Without a runtime no leave can be sent (R11).
+        if has_runtime && matches!(outcome, Err(UnlockError::Lost(_))) {
             world.state().checker.unlock_answered_lost(&key(self.lock), token);
         }
         match *outcome {
@@ -303,10 +377,26 @@ impl Section<'_> {
         }
     }
 
+    /// P8 without a runtime: nothing is renewed, and the loss is told at the deadline all the same.
+    async fn wait_for_the_deadline(&self, guard: &LockGuard) {
+        let (world, token) = (&self.actor.world, guard.token());
+        let left = guard.valid_for();
+        match timeout(left + Duration::from_millis(10), guard.lost()).await {
+            Ok(_) => world.fault("losses_without_runtime"),
+            Err(_) => {
+                let what = format!("without its runtime, the holder of {token} was not told of its end after {left:?}");
+                world.state().checker.report("P8", what);
+            }
+        }
+    }
+
     /// Works on, or waits until the hold is lost. P8: the loss is reported at the local deadline at the latest.
     async fn wait_for_loss_or_go_on(&self, token: u64) {
         let Some(guard) = self.guards.first() else { return };
         let world = &self.actor.world;
+        if !self.actor.has_runtime() {
+            return self.wait_for_the_deadline(guard).await;
+        }
         if world.below(20) > 0 || world.state().calm {
             return self.actor.work(self.lock, token).await;
         }

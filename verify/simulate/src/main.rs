@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 use run::{Outcome, run};
 
 /// The kinds of faults. A soak in which one of them never happened proves too little.
-const FAULTS: [&str; 21] = [
+const FAULTS: [&str; 25] = [
     "cancellations",
     "deaths",
     "disconnects",
@@ -49,6 +49,10 @@ const FAULTS: [&str; 21] = [
     "flushes",
     "half_open_deaths",
     "overloaded_clients",
+    "runtimes_ended",
+    "calls_without_runtime",
+    "losses_without_runtime",
+    "owners_in_two_tasks",
 ];
 const THREADS: usize = 2;
 /// How many of the last events are shown after a failure.

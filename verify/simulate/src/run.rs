@@ -70,6 +70,8 @@ struct Run {
     world: Arc<World>,
     server: EmbeddedServer,
     processes: Vec<Process>,
+    /// Those whose client's runtime has ended.
+    without_runtime: Vec<Process>,
     names: usize,
     actors: usize,
 }
@@ -78,7 +80,7 @@ impl Run {
     fn new(world: &Arc<World>) -> Self {
         let server = fairlock::simulation::server(world.clone());
         let names = 1 + world.below(3) as usize;
-        Self { world: world.clone(), server, processes: Vec::new(), names, actors: 0 }
+        Self { world: world.clone(), server, processes: Vec::new(), without_runtime: Vec::new(), names, actors: 0 }
     }
 
     async fn play(&mut self) {
@@ -155,10 +157,11 @@ impl Run {
     async fn cause_fault(&mut self) {
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
         let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
-        match self.world.below(13) {
+        match self.world.below(14) {
             0..3 => self.pause(self.processes.get(victim)),
             // All processes at once.
             12 => self.pause(&self.processes),
+            13 => self.end_runtime(victim),
             3..6 => self.kill(victim),
             6..9 => self.disconnect(victim),
             9 => self.restart_server(false).await,
@@ -191,6 +194,23 @@ impl Run {
         let process = self.processes.swap_remove(victim);
         let id = process.client.id().to_owned();
         self.world.kill(&id);
+        self.cut_off(id);
+    }
+
+    /// Its actors go on, each until it has heard of the end.
+    fn end_runtime(&mut self, victim: usize) {
+        if victim >= self.processes.len() {
+            return;
+        }
+        let process = self.processes.swap_remove(victim);
+        let id = process.client.id().to_owned();
+        self.world.end_runtime(&id);
+        self.cut_off(id);
+        self.without_runtime.push(process);
+    }
+
+    /// The server hears now or later that the client is gone.
+    fn cut_off(&self, id: String) {
         if self.world.chance(0.6) {
             return self.server.disconnect(&id);
         }
@@ -239,6 +259,7 @@ impl Run {
         // Once the last late messages have arrived, everything must work again.
         sleep(SETTLING + CALM).await;
         self.world.state().ending = true;
+        self.end_those_without_runtime().await;
         let processes = std::mem::take(&mut self.processes);
         for Process { client, actors } in processes {
             for actor in actors {
@@ -254,6 +275,23 @@ impl Run {
         }
         sleep(SETTLING).await;
         self.nothing_is_left();
+    }
+
+    /// Their callers have all heard of it: none waits for an answer that cannot come. Nothing can be given back, so
+    /// what they held has ended with its lease, and closing need not wait.
+    async fn end_those_without_runtime(&mut self) {
+        for Process { client, actors } in std::mem::take(&mut self.without_runtime) {
+            for actor in actors {
+                match timeout(LONGEST_WAIT, actor).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => self.violated("P10", format!("an actor without a runtime ended with {error}")),
+                    Err(_) => self.violated("P9", format!("an actor of {}, whose runtime ended, hangs", client.id())),
+                }
+            }
+            if timeout(Duration::from_millis(1), client.close()).await.is_err() {
+                self.violated("P10", format!("close of {}, whose runtime ended, waits", client.id()));
+            }
+        }
     }
 
     fn nothing_is_left(&self) {

@@ -75,6 +75,8 @@ enum Life {
 
 struct Process {
     life: Life,
+    /// Its client's runtime has ended: the background tasks are gone, the callers go on.
+    runtime_ended: bool,
     /// The wakers of its tasks, by the tasks' numbers.
     wakers: BTreeMap<u64, Waker>,
 }
@@ -181,12 +183,17 @@ impl World {
         self.state().timeline.take().unwrap_or_default()
     }
 
-    /// Wraps a task of a process: it is paused and killed with the process.
+    /// Wraps a caller's task of a process: it is paused and killed with the process.
     pub fn in_process(&self, process: &str, task: Task) -> Task {
+        self.wrap(process, task, false)
+    }
+
+    fn wrap(&self, process: &str, task: Task, background: bool) -> Task {
         let mut state = self.state();
         state.tasks += 1;
         let number = state.tasks;
-        Box::pin(ProcessTask { world: self.me.clone(), process: process.to_owned(), number, task: Some(task) })
+        let (world, process) = (self.me.clone(), process.to_owned());
+        Box::pin(ProcessTask { world, process, number, background, task: Some(task) })
     }
 
     pub fn be_calm(&self) {
@@ -233,6 +240,24 @@ impl World {
     }
 }
 
+impl World {
+    /// The runtime that the client was made in ends; its callers are in another one.
+    pub fn end_runtime(&self, process: &str) {
+        self.fault("runtimes_ended");
+        let wakers = {
+            let mut state = self.state();
+            let process = state.process(process);
+            process.runtime_ended = true;
+            std::mem::take(&mut process.wakers)
+        };
+        wakers.into_values().for_each(Waker::wake);
+    }
+
+    pub fn has_runtime(&self, process: &str) -> bool {
+        !self.state().process(process).runtime_ended
+    }
+}
+
 impl State {
     fn is_settling(&self, now: Duration) -> bool {
         !self.calm || now < self.calm_since + SETTLING
@@ -255,7 +280,7 @@ impl State {
     }
 
     fn process(&mut self, name: &str) -> &mut Process {
-        let new = || Process { life: Life::Runs, wakers: BTreeMap::new() };
+        let new = || Process { life: Life::Runs, runtime_ended: false, wakers: BTreeMap::new() };
         self.processes.entry(name.to_owned()).or_insert_with(new)
     }
 
@@ -380,7 +405,7 @@ impl Faults for World {
     }
 
     fn spawn(&self, client: &str, task: Task) -> Task {
-        self.in_process(client, task)
+        self.wrap(client, task, true)
     }
 
     fn connected(&self, client: &str, on: bool) {
@@ -426,6 +451,8 @@ struct ProcessTask {
     world: Weak<World>,
     process: String,
     number: u64,
+    /// It ends with its client's runtime.
+    background: bool,
     task: Option<Task>,
 }
 
@@ -441,7 +468,7 @@ impl Future for ProcessTask {
             state.step(now);
             let process = state.process(&this.process);
             process.wakers.insert(this.number, context.waker().clone());
-            process.life
+            if this.background && process.runtime_ended { Life::Dead } else { process.life }
         };
         let outcome = match life {
             Life::Runs => this.task.as_mut().map_or(Poll::Ready(()), |task| task.as_mut().poll(context)),

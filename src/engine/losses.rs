@@ -1,0 +1,89 @@
+//! What the log says of losses: a line for each, but one line for all that a check of all holds finds. After
+//! a flush or a restart without data they have one cause, and may be thousands.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::error::Loss;
+
+#[derive(Debug, Default)]
+pub struct Losses {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Checks of all holds that are under way.
+    checks: u32,
+    /// Lost since the first of them began.
+    lost: Vec<Lost>,
+}
+
+#[derive(Debug)]
+struct Lost {
+    name: Box<str>,
+    token: u64,
+    loss: Loss,
+}
+
+impl Losses {
+    /// All holds are checked until the returned value is dropped.
+    pub fn check(&self) -> Check<'_> {
+        self.state().checks += 1;
+        Check(self)
+    }
+
+    /// A hold was lost while it had a guard.
+    pub fn note(&self, name: &str, token: u64, loss: Loss) {
+        let lost = Lost { name: name.into(), token, loss };
+        {
+            let mut state = self.state();
+            // Also one that the watchdog finds meanwhile: it has the same cause.
+            if state.checks > 0 {
+                return state.lost.push(lost);
+            }
+        }
+        // After the lock is free: a subscriber may take its time.
+        lost.warn();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lost {
+    fn warn(&self) {
+        tracing::warn!(name = %self.name, token = self.token, loss = %self.loss, "lost a lock");
+    }
+
+    fn debug(&self) {
+        tracing::debug!(name = %self.name, token = self.token, loss = %self.loss, "lost a lock");
+    }
+}
+
+/// By a drop, so that what was found is also said when the check is cut off.
+#[derive(Debug)]
+pub struct Check<'a>(&'a Losses);
+
+impl Drop for Check<'_> {
+    fn drop(&mut self) {
+        let lost = {
+            let mut state = self.0.state();
+            state.checks -= 1;
+            // The last one says it for all.
+            if state.checks > 0 { Vec::new() } else { std::mem::take(&mut state.lost) }
+        };
+        match lost.as_slice() {
+            [] => {}
+            [one] => one.warn(),
+            all => {
+                tracing::warn!(
+                    holds = all.len(),
+                    "lost locks: the server does not know them, as after a flush or a restart"
+                );
+                all.iter().for_each(Lost::debug);
+            }
+        }
+    }
+}
