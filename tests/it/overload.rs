@@ -82,7 +82,8 @@ async fn a_request_whose_caller_gave_up_is_never_sent() {
         let calls: Vec<_> = (0..2000)
             .map(|name| {
                 let lock = client.lock(format!("name {name}"));
-                tokio::spawn(async move { lock.lock_timeout(Duration::from_millis(200)).await.map(drop) })
+                // Longer than it takes to begin all calls: the last ones would get the slots of those who gave up.
+                tokio::spawn(async move { lock.lock_timeout(Duration::from_secs(3)).await.map(drop) })
             })
             .collect();
         for call in calls {
