@@ -145,7 +145,8 @@ impl Poller {
             true => round.waiters.iter().collect(),
             false => polled.missing.iter().filter_map(|index| carried.get(*index)).collect(),
         };
-        for waiter in without.into_iter().filter(|waiter| granted.as_ref().is_none_or(|other| other.seq != waiter.seq)) {
+        for waiter in without.into_iter().filter(|waiter| granted.as_ref().is_none_or(|other| other.seq != waiter.seq))
+        {
             waiter.set_outcome(WaitOutcome::NoPlace);
         }
     }

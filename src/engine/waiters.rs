@@ -252,7 +252,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Waiters {
     /// Must come before the first request of this attempt.
-    pub fn register<H>(&self, entry: &OwnerEntry<H>, seq: u64, lease: Duration, terms: &Arc<str>, scoped: bool) -> Arc<Waiter> {
+    pub fn register<H>(
+        &self,
+        entry: &OwnerEntry<H>,
+        seq: u64,
+        lease: Duration,
+        terms: &Arc<str>,
+        scoped: bool,
+    ) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter {
             seq,
             owner_id: entry.owner_id.clone(),
@@ -426,7 +433,6 @@ impl Waiters {
         // What was ended may have been the grant of a ticket whose message is lost.
         self.doubt(lock_key);
     }
-
 
     pub fn find(&self, owner: &str, seq: u64) -> Option<Arc<Waiter>> {
         lock(&self.waiters).get(&seq).filter(|waiter| *waiter.owner_id == *owner).cloned()
