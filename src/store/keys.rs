@@ -8,8 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::clock::millis;
-
 /// The longest name of a lock, in bytes.
 pub const LONGEST_NAME: usize = 1024;
 
@@ -49,7 +47,7 @@ pub fn ticket(owner: &str, seq: u64) -> String {
 
 /// The terms of a wait: how long a grant to it lasts until it is confirmed, and the label of the call.
 pub fn terms(grant_ttl: Duration, label: &str) -> String {
-    format!("{}/{label}", millis(grant_ttl))
+    format!("{}/{label}", grant_ttl.as_millis())
 }
 
 /// A place in the queue: the ticket and its terms.
