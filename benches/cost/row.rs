@@ -1,0 +1,111 @@
+//! The rows of the result, as a table and as JSON.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::Outcome;
+
+/// What one round measured, for one call.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    pub server_ir: f64,
+    pub client_ir: f64,
+    pub client_allocations: f64,
+    /// How many scripts the server ran. A number that is not expected shows that something else was under way.
+    pub calls: f64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    pub name: String,
+    /// `None`: not measured.
+    pub server_ir: Option<f64>,
+    pub client_ir: Option<f64>,
+    pub client_allocations: Option<f64>,
+    /// Only in the table.
+    pub calls: Option<f64>,
+}
+
+impl Row {
+    pub fn median(name: &str, samples: Vec<Sample>) -> Self {
+        let of = |value: fn(&Sample) -> f64| median(samples.iter().map(value).collect());
+        Self {
+            name: name.to_owned(),
+            server_ir: of(|sample| sample.server_ir),
+            client_ir: of(|sample| sample.client_ir),
+            client_allocations: of(|sample| sample.client_allocations),
+            calls: of(|sample| sample.calls),
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "server_ir": self.server_ir.map(f64::round),
+            "client_ir": self.client_ir.map(f64::round),
+            // With tenths: buffers that grow make it no whole number.
+            "client_allocations": self.client_allocations.map(|count| (count * 10.0).round() / 10.0),
+        })
+    }
+
+    fn cells(&self) -> [String; 5] {
+        let cell = |value: Option<f64>, digits: usize| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+        };
+        [
+            self.name.clone(),
+            cell(self.server_ir, 0),
+            cell(self.client_ir, 0),
+            cell(self.client_allocations, 1),
+            cell(self.calls, 2),
+        ]
+    }
+}
+
+/// The upper one if two are in the middle.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+pub fn json(rows: &[Row]) -> Outcome<String> {
+    Ok(serde_json::to_string_pretty(&rows.iter().map(Row::json).collect::<Vec<_>>())?)
+}
+
+pub fn table(rows: &[Row]) -> String {
+    let head = ["row", "server Ir", "client Ir", "client allocations", "scripts"].map(str::to_owned);
+    let mut text = String::new();
+    for [name, cells @ ..] in std::iter::once(head).chain(rows.iter().map(Row::cells)) {
+        let _ = write!(text, "{name:<12}");
+        for cell in cells {
+            let _ = write!(text, "{cell:>20}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(server_ir: f64) -> Sample {
+        Sample { server_ir, client_ir: 59_300.4, client_allocations: 45.02, calls: 2.0 }
+    }
+
+    #[test]
+    fn a_row_is_json_of_these_names() {
+        let row = Row::median("pair", vec![sample(3.0), sample(1.0), sample(2.4)]);
+        let read: Value = serde_json::from_str(&json(&[row]).unwrap()).unwrap();
+        let expected = json!({ "name": "pair", "server_ir": 2.0, "client_ir": 59_300.0, "client_allocations": 45.0 });
+        assert_eq!(read, json!([expected]));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_null() {
+        let row = Row::median("pair", Vec::new());
+        let expected = json!({ "name": "pair", "server_ir": null, "client_ir": null, "client_allocations": null });
+        assert_eq!(row.json(), expected);
+    }
+}
