@@ -32,19 +32,37 @@ struct Plan {
     name: &'static str,
     /// How many calls, or rounds of polls, a phase has.
     count: u32,
-    short_count: u32,
-    /// Such a row is measured once, because a round of it takes seconds.
-    once: bool,
+    /// How many phases are measured, and in a short run.
+    rounds: [u32; 2],
+    polls: bool,
+}
+
+impl Plan {
+    const fn calls(name: &'static str, count: u32, rounds: [u32; 2]) -> Self {
+        Self { name, count, rounds, polls: false }
+    }
+
+    const fn polls(name: &'static str, count: u32, rounds: [u32; 2]) -> Self {
+        Self { name, count, rounds, polls: true }
+    }
+
+    /// By how many the cost of a phase is divided. Polls come by the clock, so that a phase may have one more or
+    /// less than was planned: what counts is how many scripts were run.
+    fn done(&self, scripts: f64) -> f64 {
+        let planned = f64::from(self.count);
+        if self.polls { scripts / (scripts / planned).round().max(1.0) } else { planned }
+    }
 }
 
 const PLANS: [Plan; 6] = [
-    Plan { name: "pair", count: 300, short_count: 100, once: false },
-    Plan { name: "queue", count: 200, short_count: 60, once: false },
-    Plan { name: "hand_over", count: 200, short_count: 60, once: false },
-    Plan { name: "turn", count: 200, short_count: 60, once: false },
-    Plan { name: "poll", count: 20, short_count: 10, once: false },
+    Plan::calls("pair", 100, [7, 3]),
+    Plan::calls("queue", 60, [7, 3]),
+    Plan::calls("hand_over", 30, [9, 3]),
+    Plan::calls("turn", 60, [7, 3]),
+    // Many in a short time: the server also does things by the clock.
+    Plan::polls("poll", 40, [3, 3]),
     // The last one: its waiters are there until the processes end.
-    Plan { name: "poll_1000", count: 6, short_count: 3, once: true },
+    Plan::polls("poll_1000", 5, [1, 1]),
 ];
 
 const WARM_UP: u32 = 10;
@@ -94,30 +112,41 @@ impl Both {
         Ok(Self { child, server, rest })
     }
 
-    /// The median of three rounds. The round before them is for what happens only once.
+    /// The median of some rounds, after one for what happens only once.
     fn row(&mut self, plan: &Plan, short: bool) -> Outcome<Row> {
-        let count = if short { plan.short_count } else { plan.count };
-        if plan.once {
-            return Ok(Row::median(plan.name, vec![self.sample(plan.name, count)?]));
+        let [rounds, short_rounds] = plan.rounds;
+        let rounds = if short { short_rounds } else { rounds };
+        if rounds > 1 {
+            self.sample(&Plan { count: WARM_UP, ..*plan })?;
         }
-        self.sample(plan.name, WARM_UP)?;
-        let rounds = if short { 1 } else { 3 };
-        let samples = (0..rounds).map(|_| self.sample(plan.name, count)).collect::<Outcome<_>>()?;
+        let samples = (0..rounds).map(|_| self.sample(plan)).collect::<Outcome<_>>()?;
         Ok(Row::median(plan.name, samples))
     }
 
-    fn sample(&mut self, name: &str, count: u32) -> Outcome<Sample> {
-        self.child.prepare(name, count)?;
+    fn sample(&mut self, plan: &Plan) -> Outcome<Sample> {
+        self.child.prepare(plan.name, plan.count)?;
         let begun = self.server.begin()?;
         let client_allocations = self.child.work()?;
         let phase = self.server.end(begun, &self.rest)?;
         let client_ir = self.child.end()?;
-        let each = f64::from(count);
+        let done = plan.done(phase.calls);
         Ok(Sample {
-            server_ir: phase.ir / each,
-            client_ir: client_ir / each,
-            client_allocations: client_allocations / each,
-            calls: phase.calls / each,
+            server_ir: phase.ir / done,
+            client_ir: client_ir / done,
+            client_allocations: client_allocations / done,
+            calls: phase.calls / done,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Plan;
+
+    #[test]
+    fn a_poll_more_or_less_does_not_matter() {
+        assert_eq!(Plan::polls("poll", 10, [1, 1]).done(9.0), 9.0);
+        assert_eq!(Plan::polls("poll_1000", 6, [1, 1]).done(56.0), 7.0);
+        assert_eq!(Plan::calls("pair", 10, [1, 1]).done(21.0), 10.0);
     }
 }
