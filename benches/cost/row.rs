@@ -77,13 +77,54 @@ pub fn json(rows: &[Row]) -> Outcome<String> {
     Ok(serde_json::to_string_pretty(&rows.iter().map(Row::json).collect::<Vec<_>>())?)
 }
 
+/// The rows in what `json` wrote.
+pub fn read(text: &str) -> Outcome<Vec<Row>> {
+    let rows: Vec<Value> = serde_json::from_str(text)?;
+    let row = |value: &Value| {
+        let number = |key: &str| value[key].as_f64();
+        Ok(Row {
+            name: value["name"].as_str().ok_or("a row without a name")?.to_owned(),
+            server_ir: number("server_ir"),
+            client_ir: number("client_ir"),
+            client_allocations: number("client_allocations"),
+            calls: None,
+        })
+    };
+    rows.iter().map(row).collect()
+}
+
 pub fn table(rows: &[Row]) -> String {
     let head = ["row", "server Ir", "client Ir", "client allocations", "scripts"].map(str::to_owned);
+    lines(std::iter::once(head).chain(rows.iter().map(Row::cells)))
+}
+
+/// Of the rows that both have: before -> after, and how much that is.
+pub fn comparison(before: &[Row], after: &[Row]) -> String {
+    let head = ["row", "server Ir", "client Ir", "client allocations"].map(str::to_owned);
+    let pairs = after.iter().filter_map(|after| Some((before.iter().find(|row| row.name == after.name)?, after)));
+    let cells = pairs.map(|(before, after)| {
+        [
+            after.name.clone(),
+            change(before.server_ir, after.server_ir),
+            change(before.client_ir, after.client_ir),
+            change(before.client_allocations, after.client_allocations),
+        ]
+    });
+    lines(std::iter::once(head).chain(cells))
+}
+
+fn change(before: Option<f64>, after: Option<f64>) -> String {
+    match (before, after) {
+        (Some(before), Some(after)) => format!("{before:.0} -> {after:.0} ({:.2})", after / before),
+        _ => "-".to_owned(),
+    }
+}
+
+fn lines<const COLUMNS: usize>(rows: impl Iterator<Item = [String; COLUMNS]>) -> String {
     let mut text = String::new();
-    for [name, cells @ ..] in std::iter::once(head).chain(rows.iter().map(Row::cells)) {
-        let _ = write!(text, "{name:<12}");
-        for cell in cells {
-            let _ = write!(text, "{cell:>20}");
+    for cells in rows {
+        for (column, cell) in cells.iter().enumerate() {
+            let _ = if column == 0 { write!(text, "{cell:<12}") } else { write!(text, "{cell:>30}") };
         }
         text.push('\n');
     }
@@ -101,9 +142,11 @@ mod tests {
     #[test]
     fn a_row_is_json_of_these_names() {
         let row = Row::median("pair", vec![sample(3.0), sample(1.0), sample(2.4)]);
-        let read: Value = serde_json::from_str(&json(&[row]).unwrap()).unwrap();
+        let text = json(&[row]).unwrap();
+        let read: Value = serde_json::from_str(&text).unwrap();
         let expected = json!({ "name": "pair", "server_ir": 2.0, "client_ir": 59_300.0, "client_allocations": 45.0 });
         assert_eq!(read, json!([expected]));
+        assert_eq!(super::read(&text).unwrap()[0].client_ir, Some(59_300.0));
     }
 
     #[test]
