@@ -12,7 +12,7 @@ mod server;
 mod side;
 mod work;
 
-use result::{Row, table};
+use result::Row;
 use server::Server;
 use side::Side;
 
@@ -33,27 +33,25 @@ fn main() -> Outcome<()> {
 
 fn compare(older: &str, short: bool) -> Outcome<()> {
     let server = Server::start()?;
-    let rounds = if short { 2 } else { 7 };
+    println!("{}", result::head());
     let mut rows = Vec::new();
     for (transport, url) in [("tcp", server.tcp()), ("unix", server.unix())] {
-        let newer = std::env::current_exe()?;
         // Connected for all rows, so that connecting is in no round.
-        let mut sides = [Side::start(older.as_ref(), &url)?, Side::start(&newer, &url)?];
+        let mut sides = [Side::start(older.as_ref(), &url)?, Side::start(&std::env::current_exe()?, &url)?];
         for plan in work::PLANS.iter().filter(|plan| plan.both || transport == "tcp") {
-            let count = if short { plan.short_count } else { plan.count };
-            // The first round is for what happens only once.
-            sides.iter_mut().try_for_each(|side| side.measure(plan.name, plan.short_count).map(drop))?;
             let mut row = Row::new(plan, transport);
-            for round in 0..rounds {
+            // The first round is for what happens only once, and does not count.
+            sides.iter_mut().try_for_each(|side| side.measure(plan, &server).map(drop))?;
+            for round in 0..if short { 2 } else { plan.rounds } {
                 // Each is the first one in every other round.
                 for index in [round % 2, 1 - round % 2] {
-                    row.values[index].push(sides[index].measure(plan.name, count)?);
+                    row.add(index, sides[index].measure(plan, &server)?);
                 }
             }
             println!("{}", row.line());
             rows.push(row);
         }
     }
-    println!("\n{}\n{}", table(&rows), result::write(&rows)?.display());
+    println!("{}", result::write(&rows)?.display());
     Ok(())
 }

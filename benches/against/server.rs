@@ -35,6 +35,10 @@ impl Server {
         Ok(server)
     }
 
+    pub fn process(&self) -> &Child {
+        &self.process
+    }
+
     pub fn tcp(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
