@@ -1,6 +1,8 @@
 //! What one of the two measures, on command. It has only what older libraries have too.
 
-use std::io::BufRead;
+use std::io::{BufRead, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use fairlock::LockClient;
@@ -41,7 +43,25 @@ pub const PLANS: [Plan; 7] = [
 
 const TASKS: u64 = 1000;
 
+/// Ends the server when this process ends. It is for the case that the process above, which would do that, was killed:
+/// then reading or printing fails here. In all other cases this process is killed, and nothing is dropped.
+struct EndOfServer<'a>(&'a str);
+
+impl Drop for EndOfServer<'_> {
+    fn drop(&mut self) {
+        let end = b"SHUTDOWN NOSAVE\r\n";
+        let _ = match self.0.strip_prefix("unix://") {
+            Some(path) => UnixStream::connect(path).and_then(|mut socket| socket.write_all(end)),
+            None => {
+                let address = self.0.trim_start_matches("redis://").trim_end_matches('/');
+                TcpStream::connect(address).and_then(|mut socket| socket.write_all(end))
+            }
+        };
+    }
+}
+
 pub fn serve(url: &str) -> Outcome<()> {
+    let _end = EndOfServer(url);
     // All in one thread: on two cores this leaves one to Redis.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

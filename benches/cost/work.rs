@@ -18,7 +18,8 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::hint::black_box;
-use std::io::BufRead;
+use std::io::{BufRead, Write};
+use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,7 +44,19 @@ const ROW: Duration = Duration::from_secs(100);
 /// Waiters of a queue that are measured.
 const MORE: u32 = 5;
 
+/// Ends the server when this process ends. It is for the case that the process above, which would do that, was killed:
+/// then reading or printing fails here. In all other cases this process is killed, and nothing is dropped.
+struct EndOfServer<'a>(&'a str);
+
+impl Drop for EndOfServer<'_> {
+    fn drop(&mut self) {
+        let socket = UnixStream::connect(self.0.trim_start_matches("unix://"));
+        let _ = socket.and_then(|mut socket| socket.write_all(b"SHUTDOWN NOSAVE\r\n"));
+    }
+}
+
 pub fn serve(url: &str) -> Outcome<()> {
+    let _end = EndOfServer(url);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         let mut work = Work::new(url).await?;
