@@ -1,0 +1,167 @@
+//! What a call costs Redis and its client, in instructions that callgrind counts. They are the same on a busy
+//! machine, so that a change of cost shows where times are noise.
+//!
+//! `scripts/cost`, with `--short` (fewer calls), `--against COMMIT` (compares with an older library).
+//!
+//! One run has one `redis-server` and one client process, both under callgrind, on a Unix socket. The client
+//! process has several `LockClient`s in one thread and works in phases; callgrind writes a dump at the beginning
+//! and at the end of each, on both sides. So connecting, loading the scripts and all preparation count nowhere.
+//! One call is under way at a time: each waits for the answer of the one before it. What the server does by itself
+//! in each second is measured first and taken off. `work.rs` says what is in each row.
+
+mod allocations;
+mod callgrind;
+mod child;
+mod row;
+mod server;
+mod work;
+
+use std::path::{Path, PathBuf};
+
+use child::Child;
+use row::{Row, Sample};
+use server::{Rest, Server};
+
+/// The repository. Results are written to its `target`.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// A row to measure.
+struct Plan {
+    name: &'static str,
+    /// How many calls, or rounds of polls, a phase has.
+    count: u32,
+    /// How many phases are measured, and in a short run.
+    rounds: [u32; 2],
+    polls: bool,
+}
+
+impl Plan {
+    const fn calls(name: &'static str, count: u32, rounds: [u32; 2]) -> Self {
+        Self { name, count, rounds, polls: false }
+    }
+
+    const fn polls(name: &'static str, count: u32, rounds: [u32; 2]) -> Self {
+        Self { name, count, rounds, polls: true }
+    }
+
+    /// By how many the cost of a phase is divided. Polls come by the clock, so that a phase may have one more or
+    /// less than was planned: what counts is how many scripts were run.
+    fn done(&self, scripts: f64) -> f64 {
+        let planned = f64::from(self.count);
+        if self.polls { scripts / (scripts / planned).round().max(1.0) } else { planned }
+    }
+}
+
+const PLANS: [Plan; 6] = [
+    Plan::calls("pair", 100, [7, 3]),
+    Plan::calls("queue", 60, [7, 3]),
+    Plan::calls("hand_over", 30, [9, 3]),
+    Plan::calls("turn", 60, [7, 3]),
+    // Many in a short time: the server also does things by the clock.
+    Plan::polls("poll", 40, [3, 3]),
+    // The last one: its waiters are there until the processes end.
+    Plan::polls("poll_1000", 5, [1, 1]),
+];
+
+const WARM_UP: u32 = 10;
+
+fn main() -> Outcome<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [role, url] = &words[..]
+        && role == work::ROLE
+    {
+        return work::serve(url);
+    }
+    let (mut short, mut before) = (false, None);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--short" => short = true,
+            // scripts/cost makes it of a commit.
+            "--before" => {
+                before = Some(row::read(&std::fs::read_to_string(words.next().ok_or("a file is missing")?)?)?)
+            }
+            _ => return Err(format!("unknown: {word}; there are --short and --against COMMIT").into()),
+        }
+    }
+    measure(short, before.as_deref())
+}
+
+fn measure(short: bool, before: Option<&[Row]>) -> Outcome<()> {
+    if !callgrind::is_there() {
+        println!("valgrind is not installed, so no cost was measured: apt-get install valgrind");
+        return Ok(());
+    }
+    let mut both = Both::start()?;
+    let rows = PLANS.iter().map(|plan| both.row(plan, short)).collect::<Outcome<Vec<Row>>>()?;
+    println!("instructions for one call; {}\n\n{}", both.server.version()?, row::table(&rows));
+    if let Some(before) = before {
+        println!("compared with the older library\n\n{}", row::comparison(before, &rows));
+    }
+    println!("{}", write(&rows)?.display());
+    Ok(())
+}
+
+fn write(rows: &[Row]) -> Outcome<PathBuf> {
+    let dir = Path::new(ROOT).canonicalize()?.join("target/bench");
+    std::fs::create_dir_all(&dir)?;
+    let path = dir.join("cost.json");
+    std::fs::write(&path, row::json(rows)?)?;
+    Ok(path)
+}
+
+/// The two processes that are measured. The child ends first, so that it does not try to reconnect.
+struct Both {
+    child: Child,
+    server: Server,
+    rest: Rest,
+}
+
+impl Both {
+    fn start() -> Outcome<Self> {
+        let mut server = Server::start()?;
+        let child = Child::start(server.dir(), &server.url())?;
+        let rest = server.measure_rest()?;
+        Ok(Self { child, server, rest })
+    }
+
+    /// The median of some rounds, after one for what happens only once.
+    fn row(&mut self, plan: &Plan, short: bool) -> Outcome<Row> {
+        let [rounds, short_rounds] = plan.rounds;
+        let rounds = if short { short_rounds } else { rounds };
+        if rounds > 1 {
+            self.sample(&Plan { count: WARM_UP, ..*plan })?;
+        }
+        let samples = (0..rounds).map(|_| self.sample(plan)).collect::<Outcome<_>>()?;
+        Ok(Row::median(plan.name, samples))
+    }
+
+    fn sample(&mut self, plan: &Plan) -> Outcome<Sample> {
+        self.child.prepare(plan.name, plan.count)?;
+        let begun = self.server.begin()?;
+        let client_allocations = self.child.work()?;
+        let phase = self.server.end(begun, &self.rest)?;
+        let client_ir = self.child.end()?;
+        let done = plan.done(phase.calls);
+        Ok(Sample {
+            server_ir: phase.ir / done,
+            client_ir: client_ir / done,
+            client_allocations: client_allocations / done,
+            calls: phase.calls / done,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Plan;
+
+    #[test]
+    fn a_poll_more_or_less_does_not_matter() {
+        assert_eq!(Plan::polls("poll", 10, [1, 1]).done(9.0), 9.0);
+        assert_eq!(Plan::polls("poll_1000", 5, [1, 1]).done(41.0), 5.125);
+        assert_eq!(Plan::calls("pair", 10, [1, 1]).done(21.0), 10.0);
+    }
+}

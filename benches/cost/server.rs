@@ -1,0 +1,159 @@
+//! A private `redis-server` under callgrind.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::{Client, Connection, FromRedisValue, Pipeline, cmd};
+
+use crate::Outcome;
+use crate::callgrind::{self, Dumps};
+
+/// The function in the server that runs the command ECHO, which nobody else sends. Redis exports its functions, so
+/// that callgrind knows it also in a stripped server.
+const MARK: &str = "echoCommand";
+
+const START: Duration = Duration::from_secs(30);
+
+/// Killed when dropped.
+pub struct Server {
+    dir: PathBuf,
+    process: Child,
+    admin: Connection,
+    dumps: Dumps,
+}
+
+/// The beginning of a phase.
+pub struct Begun {
+    at: Instant,
+    calls: f64,
+}
+
+/// What the server did in a phase.
+pub struct Phase {
+    pub ir: f64,
+    pub calls: f64,
+}
+
+/// What a phase costs in which nobody asks for anything.
+#[derive(Default)]
+pub struct Rest {
+    /// Of the marks.
+    once: f64,
+    a_second: f64,
+}
+
+impl Server {
+    pub fn start() -> Outcome<Self> {
+        let dir = std::env::temp_dir().join(format!("fairlock-cost-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
+        let out = dir.join("server");
+        let mut command = callgrind::command(MARK, &out);
+        command.arg(&binary).args(["--port", "0", "--save", "", "--appendonly", "no"]);
+        // As little as possible by itself.
+        command.args(["--hz", "1", "--dynamic-hz", "no", "--maxmemory-policy", "noeviction"]);
+        command.arg("--unixsocket").arg(dir.join("socket")).arg("--dir").arg(&dir);
+        let mut process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let admin = match connect(&url(&dir)) {
+            Ok(admin) => admin,
+            Err(error) => {
+                let _ = (process.kill(), process.wait(), std::fs::remove_dir_all(&dir));
+                return Err(format!("{binary} under valgrind does not answer: {error}").into());
+            }
+        };
+        Ok(Self { dir, process, admin, dumps: Dumps::of(out) })
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn url(&self) -> String {
+        url(&self.dir)
+    }
+
+    pub fn begin(&mut self) -> Outcome<Begun> {
+        // In one transaction, so that nothing comes between the number and the dump. What the second command
+        // costs is part of the phase, and of `Rest`.
+        let (info, _): (String, String) = self.run(redis::pipe().cmd("INFO").arg("commandstats").cmd("ECHO").arg(0))?;
+        self.dumps.next()?;
+        Ok(Begun { at: Instant::now(), calls: calls(&info) })
+    }
+
+    pub fn end(&mut self, begun: Begun, rest: &Rest) -> Outcome<Phase> {
+        let (_, info): (String, String) = self.run(redis::pipe().cmd("ECHO").arg(0).cmd("INFO").arg("commandstats"))?;
+        let ir = self.dumps.next()? - rest.once - rest.a_second * begun.at.elapsed().as_secs_f64();
+        Ok(Phase { ir, calls: calls(&info) - begun.calls })
+    }
+
+    /// Two phases in which nothing is asked: one without time, one of three seconds.
+    pub fn measure_rest(&mut self) -> Outcome<Rest> {
+        let mut empty = |time: Duration| {
+            let begun = self.begin()?;
+            std::thread::sleep(time);
+            self.end(begun, &Rest::default()).map(|phase| phase.ir)
+        };
+        // The first marks are dearer.
+        empty(Duration::ZERO)?;
+        let once = empty(Duration::ZERO)?;
+        let seconds = 3;
+        let idle = empty(Duration::from_secs(seconds))?;
+        Ok(Rest { once, a_second: (idle - once) / seconds as f64 })
+    }
+
+    pub fn version(&mut self) -> Outcome<String> {
+        let info: String = cmd("INFO").arg("server").query(&mut self.admin)?;
+        let number = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("unknown");
+        Ok(format!("Redis {}", number.trim()))
+    }
+
+    fn run<T: FromRedisValue>(&mut self, pipeline: &mut Pipeline) -> Outcome<T> {
+        Ok(pipeline.atomic().query(&mut self.admin)?)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn url(dir: &Path) -> String {
+    format!("unix://{}", dir.join("socket").display())
+}
+
+fn connect(url: &str) -> Outcome<Connection> {
+    let client = Client::open(url)?;
+    let limit = Instant::now() + START;
+    loop {
+        match client.get_connection() {
+            Ok(connection) => return Ok(connection),
+            Err(error) if Instant::now() > limit => return Err(error.into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// How many scripts the server has run.
+fn calls(info: &str) -> f64 {
+    let of = |line: &str| {
+        let (name, numbers) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let counts = ["eval", "evalsha", "fcall"].contains(&name);
+        counts.then(|| numbers.split(',').next()?.parse::<f64>().ok()).flatten()
+    };
+    info.lines().filter_map(of).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::calls;
+
+    #[test]
+    fn scripts_are_counted_however_they_are_called() {
+        let info = "cmdstat_eval:calls=2,usec=9\r\ncmdstat_evalsha:calls=40,usec=1\r\ncmdstat_get:calls=7,usec=1\r\n";
+        assert_eq!(calls(info), 42.0);
+    }
+}
