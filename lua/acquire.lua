@@ -40,21 +40,27 @@ local token_ttl
 -- R2: the client has given this copy up. Served now, it would take a lock that no guard gives back.
 if #now_us > #not_after or #now_us == #not_after and now_us > not_after then return 'late ' .. echo end
 
--- The lock is free, the queue is empty (P3), and this owner has not left (R3).
-local is_free = #mode == 1 and call('EXISTS', lock, queue, tombstone) == 0
-local fields, our_holds, attempt, current
-if not is_free then
-  -- R3: a copy that arrives after the owner has left must neither take the lock nor join the queue.
-  local left_up_to = read('GET', tombstone)
-  if left_up_to and tonumber(left_up_to) >= tonumber(seq) then return 'left ' .. echo end
-  fields = read('HMGET', lock, owner, '!grant')
-  our_holds, attempt, current = fields[1], string.match(fields[2] or '', GRANT)
+--#include grant
+
+-- The short ways, and the usual cases. They end before the functions of the long way are made, since making one costs
+-- as much as a small call. First: the lock is free, the queue is empty (P3), and this owner has not left (R3).
+if #mode == 1 and call('EXISTS', lock, queue, tombstone) == 0 then
+  local token = next_token()
+  hold(owner, seq, token, lease, terms)
+  return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease
 end
+
+-- R3: a copy that arrives after the owner has left must neither take the lock nor join the queue.
+local left_up_to = read('GET', tombstone)
+if left_up_to and tonumber(left_up_to) >= tonumber(seq) then return 'left ' .. echo end
+local fields = read('HMGET', lock, owner, '!grant')
+local our_holds, attempt, current = fields[1], string.match(fields[2] or '', GRANT)
+
+--#include millis
 
 -- Joins the queue, or says that the lock is not free. `floor`: no later grant has a token up to it (R7).
 local function join(floor, more)
   if mode == '0' then return 'busy ' .. echo .. ' ' .. more end
-  --#include millis
   local ticket, waiter_ttl, max_waiters = owner .. ':' .. seq, string.match(settings, '^(%d+) (%d+)')
   local client = string.sub(owner, 1, string.find(owner, ':', 1, true) - 1)
   local placed, places = read('ZSCORE', deadlines, ticket), nil
@@ -107,18 +113,8 @@ local function join(floor, more)
   return 'queued ' .. echo .. ' ' .. floor .. ' ' .. remaining .. ' ' .. more .. (known and ' 1' or ' 0')
 end
 
--- The short ways, and the usual cases. They end before the functions of the long way are made, since making one costs
--- as much as a small call. First: somebody else has it.
+-- Second: somebody else has it.
 if current and not our_holds and #mode == 1 then return join(current, '0') end
-
---#include grant
-
--- Second: it is free.
-if is_free then
-  local token = next_token()
-  hold(owner, seq, token, lease, terms)
-  return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease
-end
 
 -- The lease never gets shorter here: the client may already rely on the longer one (R5).
 local function held(token, holds)
@@ -159,8 +155,7 @@ if places > 0 then
   -- A retry whose client was taken for dead: it is alive, and its place counts.
   local client = string.match(owner, '^[^:]*')
   if read('ZSCORE', deadlines, owner .. ':' .. seq) then
-    --#include skip
-    forget_skip(client)
+    call('ZREM', deadlines, '!skip')
     call('ZADD', deadlines, string.format('%d', now + tonumber(string.match(settings, '^%d+'))), client)
   end
   winner, its_seq, its_token, stopped, left = advance(places, current, our_holds and owner)

@@ -24,7 +24,7 @@
 local lock, queue, deadlines, tokens = unpack(KEYS)
 local request, caller, waiter_ttl, token_ttl, channel = unpack(ARGV)
 
---#include clock
+--#include millis
 
 local fields, owner, attempt, token = read('HGETALL', lock), '-', '0', false
 for i = 1, #fields, 2 do

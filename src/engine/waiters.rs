@@ -64,22 +64,50 @@ struct WaiterState {
     withdrawn: Option<i64>,
 }
 
-/// The last answer about a name, which all of its waiters share (R7): a token above the floor was given after
-/// that answer, whichever ticket it went to.
+/// The last answers about a name, which all of its waiters share (R7): a token above the floor of an answer was
+/// given after it, whichever ticket it went to.
 #[derive(Debug)]
-pub struct Trust(Mutex<Queued>);
+pub struct Trust(Mutex<Answers>);
+
+#[derive(Debug)]
+struct Answers {
+    last: Queued,
+    /// The last one with a smaller floor. A grant may be made, and the reply to another request may name its
+    /// token as the floor before the waiter has looked at its message.
+    before: Option<Queued>,
+}
 
 impl Trust {
-    fn last(&self) -> Queued {
-        *lock(&self.0)
+    fn new(queued: Queued) -> Self {
+        Self(Mutex::new(Answers { last: queued, before: None }))
     }
 
-    /// Answers may overtake each other. Only the answer to a later request moves the trust on.
+    /// Answers may overtake each other.
     fn learn(&self, queued: Queued) {
         let mut known = lock(&self.0);
-        if known.asked <= queued.asked {
-            *known = queued;
+        let Answers { last, before } = &mut *known;
+        if queued.floor > last.floor {
+            *before = Some(std::mem::replace(last, queued));
+        } else if queued.floor == last.floor {
+            // Of the same floor, only the answer to a later request moves the trust on.
+            last.asked = last.asked.max(queued.asked);
+        } else if before.is_none_or(|before| before.asked < queued.asked) {
+            *before = Some(queued);
         }
+    }
+
+    /// What a pushed grant is worth. `None`: it is over, since the server has given a later token.
+    fn judge(&self, grant: Grant, now: Instant) -> Option<WaitOutcome> {
+        let known = lock(&self.0);
+        if grant.token < known.last.floor {
+            return None;
+        }
+        let proof = if grant.token > known.last.floor { Some(known.last) } else { known.before };
+        let until = proof.and_then(|queued| queued.trust(grant, now));
+        Some(match until {
+            Some(until) => WaitOutcome::Granted { token: grant.token, until },
+            None => WaitOutcome::Confirm { token: grant.token },
+        })
     }
 }
 
@@ -164,14 +192,9 @@ impl Waiter {
         }
         // In this order. A grant may come before the reply "queued", and must stay here until that
         // reply is there to judge it by (R7).
-        let queued = state.trust.as_ref()?.last();
+        let trust = state.trust.clone()?;
         let grant = state.pushed.take()?;
-        if let Some(until) = queued.trust(grant, now()) {
-            return Some(WaitOutcome::Granted { token: grant.token, until });
-        }
-        // At or below the floor the grant is older than an answer that found the ticket queued, so it
-        // is over.
-        (grant.token > queued.floor).then_some(WaitOutcome::Confirm { token: grant.token })
+        trust.judge(grant, now())
     }
 
     fn state(&self) -> MutexGuard<'_, WaiterState> {
@@ -457,7 +480,7 @@ impl Queue {
             keys,
             waiters: BTreeMap::new(),
             next_poll: due,
-            trust: Arc::new(Trust(Mutex::new(queued))),
+            trust: Arc::new(Trust::new(queued)),
             heard: queued.asked,
             doubts: 0,
             verified: 0,
