@@ -32,6 +32,7 @@ if #fields > 0 and not grant then
 end
 local _, token, s, us, label = string.match(grant or '0 0 0 0 0/', '^(%d+) (%d+) (%d+) (%d+) %d+/(.*)$')
 local reply = { 'inspected', request, clock[1], clock[2], owner, holds, token, s, us, label, call('PTTL', lock), 0 }
+read('ZCARD', deadlines)
 local lives, living = {}, 0
 local places = read('LRANGE', queue, 0, LOOKED_AT_MOST - 1)
 for _, place in ipairs(places) do
