@@ -46,7 +46,8 @@ elseif waiter_ttl ~= '0' then
   --#include skip
   --#include keep
   if string.match(call('LINDEX', queue, '0'), '^[^:]*') == caller then first = '1' end
-  if scores[1] then known = '1' end
+  -- Alive until now: a dead client may have lost places.
+  if scores[1] and math.abs(tonumber(scores[1])) > now then known = '1' end
   forget_skip(caller)
   call('ZADD', deadlines, string.format('%d', now + waiter_ttl), caller)
   keep_queue(tonumber(waiter_ttl))

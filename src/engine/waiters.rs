@@ -260,6 +260,8 @@ struct Queue {
     heard: Instant,
     /// How often there was a reason to doubt that all of them have a place.
     doubts: u64,
+    /// When the last one arose.
+    doubted: Option<Instant>,
     /// Up to which doubt all tickets were verified.
     verified: u64,
     /// The last ticket that was verified in rotation.
@@ -358,7 +360,10 @@ impl Waiters {
             Queue::new(waiter.keys.clone(), queued, due)
         });
         queue.trust.learn(queued);
-        if doubtful && !queue.waiters.is_empty() {
+        // An answer to a request from before the last doubt says no more than those that are doubted. What
+        // verified the others meanwhile did not ask for this ticket.
+        let is_old = queue.doubted.is_some_and(|doubted| queued.asked <= doubted);
+        if is_old || doubtful && !queue.waiters.is_empty() {
             queue.doubt();
         }
         queue.waiters.insert(waiter.seq, waiter.clone());
@@ -483,6 +488,7 @@ impl Queue {
             trust: Arc::new(Trust::new(queued)),
             heard: queued.asked,
             doubts: 0,
+            doubted: None,
             verified: 0,
             rotation: 0,
             sooner: Arc::new(Notify::new()),
@@ -491,6 +497,7 @@ impl Queue {
 
     fn doubt(&mut self) {
         self.doubts += 1;
+        self.doubted = Some(now());
     }
 
     /// The oldest, whose turn is next, and some of the others, so that each is verified in time.
