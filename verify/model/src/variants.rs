@@ -1,7 +1,7 @@
 //! The runs: the base runs, in which all properties hold, and one for each dropped rule, which must
 //! break a property.
 
-use crate::protocol::{Bounds, Event};
+use crate::protocol::{Bounds, Event, Fault};
 use crate::rules::Rules;
 
 /// One run of the model.
@@ -26,20 +26,26 @@ pub enum Expect {
 /// with the default options, a lease is longer than an acquire may be late.
 const SMALL: Bounds = Bounds {
     clients: 2,
+    owners: 2,
     attempts: 1,
     reentries: 0,
     retries: 1,
+    timeouts: 0,
     in_flight: 3,
     end: 3,
     lease: 2,
-    grant_ttl: 2,
+    grant_ttl: [2, 2],
     waiter_ttl: 2,
+    patience: 0,
     operation_timeout: 1,
+    looks: 8,
     trust: false,
     lossy: false,
     try_lock: false,
-    force_unlock: false,
-    restart: false,
+    deafens: 0,
+    reconnects: 0,
+    faults: &[],
+    settles: true,
 };
 
 /// An owner starts again while the leave of its earlier attempt is in flight.
@@ -52,7 +58,7 @@ const LATE_ACQUIRES: Bounds = Bounds { operation_timeout: 2, ..SMALL };
 const TRUST: Bounds = Bounds { trust: true, ..SMALL };
 
 /// A grant TTL above the waiters' time-to-live, as between clients with different settings.
-const LONG_GRANTS: Bounds = Bounds { grant_ttl: 3, ..TRUST };
+const LONG_GRANTS: Bounds = Bounds { grant_ttl: [3, 3], ..TRUST };
 
 /// Leases shorter than the grant TTL, as `with_lease` allows.
 const SHORT_LEASES: Bounds = Bounds { lease: 1, waiter_ttl: 3, ..TRUST };
@@ -131,25 +137,25 @@ fn base() -> Vec<Variant> {
         holds(
             "three",
             "3 clients, pushes are trusted",
-            Bounds { clients: 3, retries: 0, end: 2, ..TRUST },
+            Bounds { clients: 3, owners: 3, retries: 0, end: 2, ..TRUST },
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
         holds(
             "tries",
             "2 clients, one of which never waits (try_lock), 2 attempts each",
             Bounds { try_lock: true, end: 2, ..TWO_ATTEMPTS },
-            &[Busy, HandOver, LeaseExpired, TombstoneRefused, OldEntry],
+            &[Busy, HandOver, LeaseExpired, TombstoneRefused],
         ),
         holds(
             "force",
             "2 clients, force_unlock once; the hold it ends is exempt from P1",
-            Bounds { force_unlock: true, ..TRUST },
+            Bounds { faults: &[Fault::ForceUnlock], ..TRUST },
             &[HandOver, HeldByTrust, LossReported],
         ),
         holds(
             "restart",
             "2 clients, the server loses its data once; holds from before are exempt from P1",
-            Bounds { restart: true, ..TRUST },
+            Bounds { faults: &[Fault::Restart], ..TRUST },
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
     ]
@@ -189,7 +195,7 @@ fn dropped() -> Vec<Variant> {
         drop("r8", "waiters do not poll", SMALL, |r| r.r8_poll = false),
         drop("r9-leave", "an attempt that is given up does not leave", SMALL, |r| r.r9_leave = false),
         drop("r9-pass-on", "a leave does not pass on a grant", SMALL, |r| r.r9_leave_passes_on = false),
-        drop("r10", "tokens come from a counter only", Bounds { restart: true, ..SMALL }, |r| {
+        drop("r10", "tokens come from a counter only", Bounds { faults: &[Fault::Restart], ..SMALL }, |r| {
             r.r10_clock_in_tokens = false;
         }),
         drop("r11", "a lost hold does not leave", SMALL, |r| r.r11_leave_after_loss = false),
