@@ -21,7 +21,7 @@ pub fn all() -> Vec<Property<Protocol>> {
         Property::always("P3 served once", served_once),
         Property::always("P4 count exact", count_exact),
         Property::always("P5 nothing left behind", nothing_left_behind),
-        Property::always("P9 live tickets are queued", live_tickets_are_queued),
+        Property::always("P9 tickets are queued", tickets_are_queued),
         Property::always("P9 waiters can poll", waiters_can_poll),
         Property::always("P9 no waiter is stuck", settle::no_waiter_is_stuck),
     ]
@@ -124,11 +124,12 @@ fn is_wanted(owner: &Owner, seq: Seq) -> bool {
 }
 
 /// P9: each ticket has a place in the list, and only one. Without one `advance` would never find it, and a poll that
-/// asks for it would not say so.
-fn live_tickets_are_queued(_: &Protocol, state: &State) -> bool {
+/// asks for it would not say so. And each place has its ticket, or the list would grow with every waiter that left.
+fn tickets_are_queued(_: &Protocol, state: &State) -> bool {
     let places = |ticket: &Ticket| state.server.queue.iter().filter(|other| *other == ticket).count();
     let deleted = matches!(state.ghost.fault, Some(Fault::DeleteQueue | Fault::DeleteDeadlines));
-    deleted || state.server.tickets.keys().all(|ticket| places(ticket) == 1)
+    let mut tickets = state.server.tickets.keys();
+    deleted || state.server.queue.len() == tickets.len() && tickets.all(|ticket| places(ticket) == 1)
 }
 
 /// P9: a waiter with no message in flight can poll, so a lost push never leaves it stuck.

@@ -45,6 +45,9 @@ pub struct Bounds {
     pub lossy: bool,
     /// The last owner uses `try_lock`: it takes a free lock and never waits.
     pub try_lock: bool,
+    /// Whether callers give up, and holders renew. Runs about the queue can do without.
+    pub gives_up: bool,
+    pub renews: bool,
     /// How often a client may go deaf.
     pub deafens: u8,
     /// How often a connection may be replaced.
@@ -82,14 +85,14 @@ impl Bounds {
         !self.try_lock || owner + 1 != self.owners
     }
 
-    /// Owners beyond the bounds belong to one client more (settle.rs).
+    /// Owners beyond the bounds have a client each (settle.rs).
     pub fn client_of(&self, owner: OwnerId) -> ClientId {
-        if owner < self.owners { owner.min(self.clients - 1) } else { self.clients }
+        if owner < self.owners { owner.min(self.clients - 1) } else { self.clients + owner - self.owners }
     }
 
     pub fn owners_of(&self, client: ClientId) -> impl Iterator<Item = OwnerId> {
         let bounds = *self;
-        (client..bounds.owners + OWNERS_OF_A_CLIENT as u8)
+        (client..client + bounds.owners)
             .filter(move |owner| bounds.client_of(*owner) == client)
             .take(OWNERS_OF_A_CLIENT)
     }
@@ -547,8 +550,8 @@ impl Model for Protocol {
             offer(owner.may_start() && in_turn, Action::Start(id));
             offer(owner.may_retry(), Action::Retry(id));
             offer(owner.may_retry_leave(), Action::RetryLeave(id));
-            offer(owner.may_give_up(), Action::GiveUp(id));
-            offer(owner.may_renew(id, network, bounds, *now), Action::Renew(id));
+            offer(bounds.gives_up && owner.may_give_up(), Action::GiveUp(id));
+            offer(bounds.renews && owner.may_renew(id, network, bounds, *now), Action::Renew(id));
             offer(owner.may_reenter(*now), Action::Reenter(id));
             offer(owner.may_unlock(), Action::Unlock(id));
             offer(owner.may_notice_loss(*now), Action::NoticeLoss(id));

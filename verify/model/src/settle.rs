@@ -1,8 +1,9 @@
 //! What becomes of the waiters of a state when nothing goes wrong any more.
 //!
 //! A property on single states cannot say "at last". So the states in which no message is in flight are followed for some
-//! rounds in which messages arrive at once, clients poll, and holders release. Two more owners compete for the lock
-//! all the time, so it is never free when a poll arrives. Each waiter must come to hold the lock.
+//! rounds in which messages arrive at once, clients poll, and holders release. Three more clients compete for the lock
+//! all the time: it is never free when a poll arrives, and the list is never empty, either of which would tell
+//! that a place is lost. Each waiter must come to hold the lock.
 
 use crate::client::Client;
 use crate::network::OwnerId;
@@ -12,7 +13,7 @@ use crate::protocol::{Action, Event, EventSet, Protocol, State};
 /// An old lease may have to end, a place may be found missing by the second poll, and then all the others are
 /// served first.
 const ROUNDS: u8 = 14;
-const COMPETITORS: u8 = 2;
+const COMPETITORS: u8 = 3;
 
 /// P9: from here on, without faults, each waiter comes to hold the lock.
 pub fn no_waiter_is_stuck(protocol: &Protocol, state: &State) -> bool {
@@ -31,6 +32,10 @@ pub fn no_waiter_is_stuck(protocol: &Protocol, state: &State) -> bool {
     follow.begin();
     for _ in 0..ROUNDS {
         follow.round();
+        // Overtaken on the way.
+        if follow.state.ghost.violation.is_some() {
+            return false;
+        }
         stuck.retain(|id| is_waiting(&follow.state, *id));
         if stuck.is_empty() {
             follow.events.add(Event::Settled);
@@ -53,7 +58,8 @@ impl Follow<'_> {
         self.state.clients.iter_mut().for_each(|client| client.deaf = false);
         let competitors = (0..COMPETITORS).map(|_| Owner::new(&self.protocol.bounds));
         self.state.owners.extend(competitors);
-        self.state.clients.push(Client::new(&self.protocol.bounds));
+        let theirs = (0..COMPETITORS).map(|_| Client::new(&self.protocol.bounds));
+        self.state.clients.extend(theirs);
         self.state.owners.iter_mut().for_each(Owner::allow_all);
     }
 
@@ -76,7 +82,7 @@ impl Follow<'_> {
                 self.step(Action::Retry(id));
             }
         }
-        for client in 0..=self.protocol.bounds.clients {
+        for client in 0..self.protocol.bounds.clients + COMPETITORS {
             if self.protocol.may_poll(&self.state, client) {
                 self.protocol.poll(&mut self.state, client, &mut self.events);
                 self.deliver();

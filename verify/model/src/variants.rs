@@ -42,6 +42,8 @@ const SMALL: Bounds = Bounds {
     trust: false,
     lossy: false,
     try_lock: false,
+    gives_up: true,
+    renews: true,
     deafens: 0,
     reconnects: 0,
     faults: &[],
@@ -66,6 +68,29 @@ const SHORT_LEASES: Bounds = Bounds { lease: 1, waiter_ttl: 3, ..TRUST };
 /// Two levels of holds.
 const NESTED: Bounds = Bounds { reentries: 1, end: 2, ..SMALL };
 
+/// The queue under faults: each request once, callers do not give up, and holders do not renew.
+const QUEUE: Bounds =
+    Bounds { retries: 0, in_flight: 2, end: 3, trust: true, gives_up: false, renews: false, ..SMALL };
+
+/// Two owners of one client wait, and a client beside it.
+const SHARED: Bounds = Bounds { owners: 3, end: 2, ..QUEUE };
+
+/// Subscriptions break.
+const DEAF: Bounds = Bounds { clients: 3, owners: 3, deafens: 1, end: 2, ..QUEUE };
+
+/// `advance` looks at one place in a call.
+const STOPS: Bounds = Bounds { clients: 3, owners: 3, looks: 1, end: 2, ..QUEUE };
+
+/// The server loses a key.
+const DELETE: Bounds =
+    Bounds { faults: &[Fault::DeleteLock, Fault::DeleteQueue, Fault::DeleteDeadlines], end: 2, ..QUEUE };
+
+/// Nothing but doubt finds a lost place: as with more waiters than polls can ask for in reasonable time.
+const DOUBT: Bounds = Bounds { faults: &[Fault::Flush, Fault::DeleteDeadlines, Fault::DeleteQueue], ..QUEUE };
+
+const DOUBT_LOSSY: Bounds = Bounds { lossy: true, ..DOUBT };
+const DOUBT_SHARED: Bounds = Bounds { owners: 3, end: 2, ..DOUBT };
+
 pub fn all() -> Vec<Variant> {
     let mut all = base();
     all.extend(dropped());
@@ -77,6 +102,10 @@ fn base() -> Vec<Variant> {
     use Event::*;
     let holds = |name, about, bounds, events| {
         let rules = Rules::default();
+        Variant { name, about, rules, bounds, expect: Expect::Holds(events) }
+    };
+    let doubt_only = |name, about, bounds, events| {
+        let rules = Rules { rotation: false, ..Rules::default() };
         Variant { name, about, rules, bounds, expect: Expect::Holds(events) }
     };
     vec![
@@ -152,6 +181,71 @@ fn base() -> Vec<Variant> {
             Bounds { faults: &[Fault::ForceUnlock], ..TRUST },
             &[HandOver, HeldByTrust, LossReported],
         ),
+        holds("deaf", "3 clients, a subscription breaks", DEAF, &[Unreachable, PassedOver, Settled]),
+        holds(
+            "deaf-bound",
+            "the same, where advance looks at one place in a call",
+            Bounds { looks: 1, ..DEAF },
+            &[Unreachable, Skipped, Stopped, SkipReset, LeftFromSkipped, DeadCleared],
+        ),
+        holds("shared", "2 clients, one of them with 2 owners", SHARED, &[TrustedByName, NoPlace, Settled]),
+        holds(
+            "shared-lossy",
+            "the same, all messages are lost",
+            Bounds { lossy: true, ..SHARED },
+            &[TrustedByName, NoPlace, Doubted, DoubtEnded, Settled],
+        ),
+        holds(
+            "silent",
+            "2 clients, one of which is not heard for long",
+            Bounds { end: 5, ..QUEUE },
+            &[NoPlace, DeadCleared, Settled],
+        ),
+        holds(
+            "reconnect",
+            "2 clients, a connection breaks, its requests arrive late",
+            Bounds { reconnects: 1, deafens: 1, in_flight: 3, end: 2, ..QUEUE },
+            &[NoPlace, DoubtEnded, Unreachable, Settled],
+        ),
+        holds(
+            "flush",
+            "2 clients, FLUSHALL",
+            Bounds { faults: &[Fault::Flush], retries: 1, in_flight: 3, end: 2, ..QUEUE },
+            &[NoPlace, UnknownHold, Settled],
+        ),
+        holds(
+            "delete",
+            "2 clients, one with 2 owners, one key is deleted",
+            Bounds { faults: &[Fault::DeleteLock, Fault::DeleteQueue, Fault::DeleteDeadlines], ..SHARED },
+            &[NoPlace, FreeLockTold, ListGone, Settled],
+        ),
+        holds(
+            "force-queue",
+            "2 clients, one with 2 owners, force_unlock of a grant",
+            Bounds { faults: &[Fault::ForceUnlock], ..SHARED },
+            &[NoPlace, Settled],
+        ),
+        holds(
+            "clock",
+            "3 clients, the server's clock steps",
+            Bounds { clients: 3, owners: 3, faults: &[Fault::ClockStep, Fault::ClockBack], end: 2, ..QUEUE },
+            &[NoPlace, DeadCleared, Settled],
+        ),
+        holds(
+            "unequal",
+            "2 clients with grant TTLs of 1 and 2",
+            Bounds { grant_ttl: [1, 2], ..QUEUE },
+            &[HandOver, NoPlace, Settled],
+        ),
+        holds(
+            "limited",
+            "2 clients whose callers wait for a limited time",
+            Bounds { patience: 2, gives_up: true, settles: false, ..QUEUE },
+            &[HandOver, DeadCleared],
+        ),
+        doubt_only("doubt", "2 clients, only doubt verifies; keys are lost", DOUBT, &[Doubted, DoubtEnded, Settled]),
+        doubt_only("doubt-lossy", "the same, messages are lost", DOUBT_LOSSY, &[Doubted, DoubtEnded, Settled]),
+        doubt_only("doubt-shared", "the same, one client with 2 owners", DOUBT_SHARED, &[Doubted, DoubtEnded, Settled]),
         holds(
             "restart",
             "2 clients, the server loses its data once; holds from before are exempt from P1",
@@ -201,6 +295,75 @@ fn dropped() -> Vec<Variant> {
         drop("r11", "a lost hold does not leave", SMALL, |r| r.r11_leave_after_loss = false),
         drop("r11-seq", "the leave after a loss takes its seq late (A1)", TWO_ATTEMPTS, |r| {
             r.r11_seq_at_the_loss = false
+        }),
+        drop("r7-name-floor", "the floor of an older answer goes with a poll's send time", Bounds { attempts: 2, ..QUEUE }, |r| {
+            r.r7_floor_of_that_poll = false;
+        }),
+        drop("no-verify", "no rotation and no doubt", QUEUE, |r| {
+            (r.rotation, r.doubt) = (false, false);
+        }),
+        drop("grant-ttl", "the grant TTL of the client that frees the lock", Bounds { grant_ttl: [1, 2], owners: 3, ..QUEUE }, |r| {
+            (r.rotation, r.grant_ttl_of_waiter) = (false, false);
+        }),
+        drop("trim-tickets", "dead places are taken out without their tickets", STOPS, |r| {
+            r.trim_takes_tickets = false;
+        }),
+        drop("purge-place", "a ticket is taken out without its place", Bounds { gives_up: true, ..QUEUE }, |r| {
+            r.purge_takes_place = false;
+        }),
+        drop("skip-heard", "a client that is heard again does not reset !skip", DEAF, |r| {
+            r.skip_reset_when_heard = false;
+        }),
+        drop("skip-purge", "a ticket that leaves does not lower !skip", Bounds { gives_up: true, deafens: 1, ..STOPS }, |r| {
+            r.purge_lowers_skip = false;
+        }),
+        drop("skip-trim", "dead places taken off the head do not lower !skip", STOPS, |r| {
+            r.trim_lowers_skip = false;
+        }),
+        drop("list-gone", "an enqueue leaves tickets without a list alone", Bounds { owners: 3, faults: &[Fault::DeleteQueue], end: 1, ..QUEUE }, |r| {
+            r.enqueue_clears_leftovers = false;
+        }),
+        drop("take-purges", "a repeated acquire does not hear its client, and leaves its ticket where it takes the lock", Bounds { retries: 1, end: 3, ..DEAF }, |r| {
+            (r.acquire_hears_first, r.direct_take_purges) = (false, false);
+        }),
+        drop("unknown-hold", "a hold that nobody knows of is not left", Bounds { faults: &[Fault::Flush], retries: 1, ..QUEUE }, |r| {
+            r.leave_unknown_holds = false;
+        }),
+        drop("doubt-sent", "doubt ends when a verification is sent", DOUBT_LOSSY, |r| {
+            (r.rotation, r.doubt_until_answered) = (false, false);
+        }),
+        drop("dbg1", "x", DOUBT_LOSSY, |r| {
+            (r.rotation, r.doubt) = (false, false);
+        }),
+        drop("dbg2", "x", DOUBT_LOSSY, |r| {
+            (r.rotation, r.doubt_unanswered, r.doubt_unknown) = (false, false, false);
+        }),
+        drop("dbg3", "x", DOUBT_LOSSY, |r| {
+            (r.rotation, r.doubt_unanswered, r.doubt_gap, r.doubt_push, r.doubt_places) = (false, false, false, false, false);
+        }),
+        drop("doubt-unknown", "not being known is no reason to doubt", DOUBT, |r| {
+            (r.rotation, r.doubt_unknown) = (false, false);
+        }),
+        drop("doubt-places", "too few places are no reason to doubt", DOUBT_SHARED, |r| {
+            (r.rotation, r.doubt_places) = (false, false);
+        }),
+        drop("doubt-gap", "a gap between polls is no reason to doubt", QUEUE, |r| {
+            (r.rotation, r.doubt_gap) = (false, false);
+        }),
+        drop("doubt-push", "a push that cannot be trusted is no reason to doubt", QUEUE, |r| {
+            (r.rotation, r.doubt_push) = (false, false);
+        }),
+        drop("doubt-revoked", "a revocation is no reason to doubt", Bounds { faults: &[Fault::ForceUnlock], ..QUEUE }, |r| {
+            (r.rotation, r.doubt_revoked) = (false, false);
+        }),
+        drop("doubt-unanswered", "a poll without an answer is no reason to doubt", DOUBT_LOSSY, |r| {
+            (r.rotation, r.doubt_unanswered) = (false, false);
+        }),
+        drop("doubt-enqueue", "an enqueue that finds its client unknown is no reason to doubt", DOUBT_SHARED, |r| {
+            (r.rotation, r.doubt_enqueue) = (false, false);
+        }),
+        drop("doubt-reconnect", "a reconnect is no reason to doubt", Bounds { reconnects: 1, ..DOUBT }, |r| {
+            (r.rotation, r.doubt_reconnect) = (false, false);
         }),
     ]
 }
