@@ -186,6 +186,11 @@ impl Owner {
         }
     }
 
+    /// Asks for a first hold and has no answer yet.
+    pub fn is_asking(&self) -> bool {
+        matches!(self.stage, Stage::Acquiring { .. })
+    }
+
     /// While a guard lives and the deadline has not passed, one renewal at a time. A renewal that
     /// would change nothing is left out to keep the state space small.
     pub fn may_renew(&self, id: OwnerId, network: &Network, bounds: &Bounds, now: Time) -> bool {

@@ -41,8 +41,10 @@ pub struct Bounds {
     /// R7: whether pushes may be trusted. If not, each grant is confirmed.
     pub trust: bool,
     /// Whether requests and replies may be lost; if not, they may only be late, without bound.
-    /// Pushes may always be lost.
+    /// Pushes may be lost either way.
     pub lossy: bool,
+    /// Pushes are not lost, only late.
+    pub pushes_arrive: bool,
     /// The last owner uses `try_lock`: it takes a free lock and never waits.
     pub try_lock: bool,
     /// Whether callers give up, and holders renew. Runs about the queue can do without.
@@ -309,6 +311,16 @@ impl Protocol {
             trusted.is_some_and(|(sent, _)| now >= sent + unnoticed)
         };
         let gap = self.waiting(state, client).any(|(owner, _)| is_long_ago(owner));
+        // An answer "queued" that came since, or is still on the way, may be older than this one: the server has
+        // verified the others only.
+        let is_unverified = |(index, owner): (usize, OwnerId)| {
+            let owner = state.owners.get(usize::from(owner));
+            owner.is_some_and(|owner| {
+                let waits = owner.waiting_seq().is_some_and(|seq| seq != poll.waiting[index]);
+                waits || owner.is_asking()
+            })
+        };
+        let asks = rules.doubt_covers_asking && bounds.owners_of(client).enumerate().any(is_unverified);
         {
             let asking = &mut state.clients[usize::from(client)];
             asking.poll = None;
@@ -317,7 +329,7 @@ impl Protocol {
             }
             if poll.verifies && asking.doubt == Doubt::Verifying {
                 events.add(Event::DoubtEnded);
-                asking.doubt = Doubt::None;
+                asking.doubt = if asks { Doubt::Raised } else { Doubt::None };
             }
         }
         if let Some(holder) = holder {
@@ -342,7 +354,7 @@ impl Protocol {
         // What speaks for doubt is answered already where this poll has asked for all tickets.
         let unknown = !answer.known && rules.doubt_unknown;
         let places = answer.places < still_waiting && rules.doubt_places;
-        if !poll.verifies && (unknown || places || gap && rules.doubt_gap) {
+        if (!poll.verifies || asks) && (unknown || places || gap && rules.doubt_gap) {
             state.clients[usize::from(client)].raise_doubt(rules, events);
         }
     }
@@ -393,13 +405,15 @@ impl Protocol {
         }
     }
 
-    /// A client forgets the name with its last waiter.
+    /// A client forgets the name when none of its owners asks for it or waits.
     pub fn forget_names(&self, state: &mut State) {
         let State { owners, clients, network, .. } = state;
+        let rules = &self.rules;
         for (id, client) in (0..).zip(clients) {
             let waits = |owner: OwnerId| {
                 let owner = owners.get(usize::from(owner));
-                owner.is_some_and(|owner| owner.waiting_seq().is_some())
+                let asks = |owner: &Owner| rules.doubt_covers_asking && owner.is_asking();
+                owner.is_some_and(|owner| owner.waiting_seq().is_some() || asks(owner))
             };
             if self.bounds.owners_of(id).any(waits) {
                 continue;
@@ -567,7 +581,8 @@ impl Model for Protocol {
         for message in network.iter() {
             let too_early = matches!(message, Message::Pushed { to, push } if !owners[usize::from(*to)].accepts(push));
             offer(!too_early, Action::Deliver(*message));
-            offer(bounds.lossy || matches!(message, Message::Pushed { .. }), Action::Lose(*message));
+            let may_be_lost = if matches!(message, Message::Pushed { .. }) { !bounds.pushes_arrive } else { bounds.lossy };
+            offer(may_be_lost, Action::Lose(*message));
         }
         offer(server.lock.is_none() && !server.queue.is_empty(), Action::PassOn);
         for fault in bounds.faults {

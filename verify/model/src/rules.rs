@@ -61,6 +61,9 @@ pub struct Rules {
     pub doubt_unanswered: bool,
     pub doubt_enqueue: bool,
     pub doubt_unanswered_enqueue: bool,
+    /// Doubt ends by a verification of all that wait when it is answered, and lasts while an acquire has no
+    /// answer.
+    pub doubt_covers_asking: bool,
     /// A free lock after a poll that did not stop means that no waiter of this client has a place.
     pub free_lock_tells: bool,
     /// A hold of this client that nobody in it knows of is left.
@@ -132,6 +135,7 @@ impl Default for Rules {
             doubt_unanswered: true,
             doubt_enqueue: true,
             doubt_unanswered_enqueue: true,
+            doubt_covers_asking: true,
             free_lock_tells: true,
             leave_unknown_holds: true,
             known_means_alive: true,

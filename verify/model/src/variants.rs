@@ -41,6 +41,7 @@ const SMALL: Bounds = Bounds {
     looks: 8,
     trust: false,
     lossy: false,
+    pushes_arrive: false,
     try_lock: false,
     gives_up: true,
     renews: true,
@@ -77,6 +78,10 @@ const SHARED: Bounds = Bounds { owners: 3, end: 2, ..QUEUE };
 
 /// Subscriptions break.
 const DEAF: Bounds = Bounds { clients: 3, owners: 3, deafens: 1, end: 2, ..QUEUE };
+
+/// A list that does not become empty with the first grant, which would tell that a place is lost.
+const CROWD: Bounds = Bounds { clients: 3, owners: 3, attempts: 2, end: 1, waiter_ttl: 3, ..QUEUE };
+const CROWD_FORCE: Bounds = Bounds { faults: &[Fault::ForceUnlock], end: 0, pushes_arrive: true, ..CROWD };
 
 /// `advance` looks at one place in a call.
 const STOPS: Bounds = Bounds { clients: 3, owners: 3, looks: 1, end: 2, ..QUEUE };
@@ -245,6 +250,8 @@ fn base() -> Vec<Variant> {
         ),
         doubt_only("doubt", "2 clients, only doubt verifies; keys are lost", DOUBT, &[Doubted, DoubtEnded, Settled]),
         doubt_only("doubt-lossy", "the same, messages are lost", DOUBT_LOSSY, &[Doubted, DoubtEnded, Settled]),
+        doubt_only("doubt-gaps", "3 clients, only doubt verifies; grants are short", Bounds { grant_ttl: [1, 1], attempts: 1, ..CROWD }, &[Doubted, DoubtEnded, Settled]),
+        doubt_only("doubt-force", "3 clients, only doubt verifies; force_unlock of grants", CROWD_FORCE, &[Doubted, DoubtEnded, Settled]),
         doubt_only("doubt-shared", "the same, one client with 2 owners", DOUBT_SHARED, &[Doubted, DoubtEnded, Settled]),
         holds(
             "restart",
@@ -302,7 +309,7 @@ fn dropped() -> Vec<Variant> {
         drop("no-verify", "no rotation and no doubt", QUEUE, |r| {
             (r.rotation, r.doubt) = (false, false);
         }),
-        drop("grant-ttl", "the grant TTL of the client that frees the lock", Bounds { grant_ttl: [1, 2], owners: 3, ..QUEUE }, |r| {
+        drop("grant-ttl", "the grant TTL of the client that frees the lock", Bounds { grant_ttl: [1, 2], in_flight: 1, ..CROWD }, |r| {
             (r.rotation, r.grant_ttl_of_waiter) = (false, false);
         }),
         drop("trim-tickets", "dead places are taken out without their tickets", STOPS, |r| {
@@ -326,20 +333,11 @@ fn dropped() -> Vec<Variant> {
         drop("take-purges", "a repeated acquire does not hear its client, and leaves its ticket where it takes the lock", Bounds { retries: 1, end: 3, ..DEAF }, |r| {
             (r.acquire_hears_first, r.direct_take_purges) = (false, false);
         }),
-        drop("unknown-hold", "a hold that nobody knows of is not left", Bounds { faults: &[Fault::Flush], retries: 1, ..QUEUE }, |r| {
-            r.leave_unknown_holds = false;
+        drop("doubt-sent", "doubt ends when a verification is sent, though its answer may be lost", DOUBT_LOSSY, |r| {
+            (r.rotation, r.doubt_until_answered, r.doubt_unanswered) = (false, false, false);
         }),
-        drop("doubt-sent", "doubt ends when a verification is sent", DOUBT_LOSSY, |r| {
-            (r.rotation, r.doubt_until_answered) = (false, false);
-        }),
-        drop("dbg1", "x", DOUBT_LOSSY, |r| {
-            (r.rotation, r.doubt) = (false, false);
-        }),
-        drop("dbg2", "x", DOUBT_LOSSY, |r| {
-            (r.rotation, r.doubt_unanswered, r.doubt_unknown) = (false, false, false);
-        }),
-        drop("dbg3", "x", DOUBT_LOSSY, |r| {
-            (r.rotation, r.doubt_unanswered, r.doubt_gap, r.doubt_push, r.doubt_places) = (false, false, false, false, false);
+        drop("doubt-asking", "a verification ends the doubt about those it did not ask for", DOUBT_SHARED, |r| {
+            (r.rotation, r.doubt_covers_asking) = (false, false);
         }),
         drop("doubt-unknown", "not being known is no reason to doubt", DOUBT, |r| {
             (r.rotation, r.doubt_unknown) = (false, false);
@@ -347,14 +345,11 @@ fn dropped() -> Vec<Variant> {
         drop("doubt-places", "too few places are no reason to doubt", DOUBT_SHARED, |r| {
             (r.rotation, r.doubt_places) = (false, false);
         }),
-        drop("doubt-gap", "a gap between polls is no reason to doubt", QUEUE, |r| {
+        drop("doubt-gap", "a gap between polls is no reason to doubt", Bounds { grant_ttl: [1, 1], in_flight: 1, pushes_arrive: false, ..CROWD }, |r| {
             (r.rotation, r.doubt_gap) = (false, false);
         }),
-        drop("doubt-push", "a push that cannot be trusted is no reason to doubt", QUEUE, |r| {
-            (r.rotation, r.doubt_push) = (false, false);
-        }),
-        drop("doubt-revoked", "a revocation is no reason to doubt", Bounds { faults: &[Fault::ForceUnlock], ..QUEUE }, |r| {
-            (r.rotation, r.doubt_revoked) = (false, false);
+        drop("doubt-push", "neither a revocation nor a push that cannot be trusted is a reason to doubt", CROWD_FORCE, |r| {
+            (r.rotation, r.doubt_push, r.doubt_revoked) = (false, false, false);
         }),
         drop("doubt-unanswered", "a poll without an answer is no reason to doubt", DOUBT_LOSSY, |r| {
             (r.rotation, r.doubt_unanswered) = (false, false);
