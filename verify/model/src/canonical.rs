@@ -51,7 +51,7 @@ impl Hash for State {
 
 impl State {
     fn renumber(&mut self) {
-        let (mut tokens, mut seqs, mut polls) = (Ranks::NONE, [Ranks::NONE; 4], [Ranks::NONE; 4]);
+        let (mut tokens, mut seqs, mut polls) = (Ranks::NONE, [Ranks::NONE; 8], [Ranks::NONE; 8]);
         self.visit_numbers(&mut |number| match number {
             Number::Token(token) => tokens.insert(*token),
             Number::Seq(owner, seq) => seqs[usize::from(owner)].insert(*seq),

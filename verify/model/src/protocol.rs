@@ -43,8 +43,10 @@ pub struct Bounds {
     /// Whether requests and replies may be lost; if not, they may only be late, without bound.
     /// Pushes may be lost either way.
     pub lossy: bool,
-    /// Pushes are not lost, only late.
-    pub pushes_arrive: bool,
+    /// Revocations are not lost, only late.
+    pub revocations_arrive: bool,
+    /// All owners have asked when a run begins: the first one holds the lock, the others are queued.
+    pub begun: bool,
     /// The last owner uses `try_lock`: it takes a free lock and never waits.
     pub try_lock: bool,
     /// Whether callers give up, and holders renew. Runs about the queue can do without.
@@ -100,6 +102,9 @@ impl Bounds {
     }
 
     pub fn grant_ttl(&self, client: ClientId) -> Time {
+        if client >= self.clients {
+            return self.waiter_ttl;
+        }
         self.grant_ttl[usize::from(client.min(1))]
     }
 
@@ -505,6 +510,7 @@ impl Protocol {
                     lock.expires += 1;
                 }
                 server.heard.iter_mut().for_each(|(_, heard)| heard.until += 1);
+                server.skip_at += 1;
             }
         }
     }
@@ -547,7 +553,15 @@ impl Model for Protocol {
         let clock_in_tokens = self.bounds.faults.contains(&Fault::Restart);
         let ghost = Ghost { clock_in_tokens, ..Ghost::default() };
         let (server, network) = (Server::default(), Network::default());
-        vec![State { now: 0, server, owners, clients, network, ghost }]
+        let mut state = State { now: 0, server, owners, clients, network, ghost };
+        let mut events = EventSet::default();
+        for id in (0..self.bounds.owners).filter(|_| self.bounds.begun) {
+            self.act(&mut state, id, &mut events, Owner::start);
+            while let Some(message) = state.network.first() {
+                self.deliver(&mut state, message, &mut events);
+            }
+        }
+        vec![state]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -581,7 +595,11 @@ impl Model for Protocol {
         for message in network.iter() {
             let too_early = matches!(message, Message::Pushed { to, push } if !owners[usize::from(*to)].accepts(push));
             offer(!too_early, Action::Deliver(*message));
-            let may_be_lost = if matches!(message, Message::Pushed { .. }) { !bounds.pushes_arrive } else { bounds.lossy };
+            let may_be_lost = match message {
+                Message::Pushed { push: Push::Revoked { .. }, .. } => !bounds.revocations_arrive,
+                Message::Pushed { .. } => true,
+                _ => bounds.lossy,
+            };
             offer(may_be_lost, Action::Lose(*message));
         }
         offer(server.lock.is_none() && !server.queue.is_empty(), Action::PassOn);

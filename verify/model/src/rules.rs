@@ -82,6 +82,8 @@ pub struct Rules {
     pub purge_lowers_skip: bool,
     /// `!skip` gets smaller by the dead places taken off the head of the list.
     pub trim_lowers_skip: bool,
+    /// `!skip` counts only until the clock goes back.
+    pub skip_has_time: bool,
     /// An enqueue that finds no list clears the tickets that are left of it.
     pub enqueue_clears_leftovers: bool,
     /// An acquire that is repeated hears its client before it passes on.
@@ -145,6 +147,7 @@ impl Default for Rules {
             skip_reset_when_heard: true,
             purge_lowers_skip: true,
             trim_lowers_skip: true,
+            skip_has_time: true,
             enqueue_clears_leftovers: true,
             acquire_hears_first: true,
             direct_take_purges: true,

@@ -3,7 +3,7 @@
 
 use crate::map::Map;
 use crate::network::{ClientId, Message, Nested, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Push, Seq, Time, Token};
-use crate::protocol::{Bounds, Event, EventSet, Ghost, Violation};
+use crate::protocol::{Bounds, Event, EventSet, Fault, Ghost, Violation};
 use crate::rules::Rules;
 
 /// The hash of a held lock.
@@ -53,6 +53,8 @@ pub struct Server {
     /// `!skip`: so many places at the head belong to clients that were dead or unreachable, and were not heard
     /// since.
     pub skip: u8,
+    /// When `skip` was counted. Kept only where the clock may go back.
+    pub skip_at: Time,
     /// The last token given out.
     pub token: Token,
     pub tombstones: Map<OwnerId, Tombstone>,
@@ -504,6 +506,10 @@ impl Script<'_> {
     /// Those that are passed over keep their places. Requires a free lock. Returns whether it ended at its
     /// bound, and not at a winner or at the end of the queue.
     fn advance(&mut self, caller: Option<ClientId>) -> bool {
+        // The clock went back: what was dead then may be alive now.
+        if self.server.skip_at > self.now && self.rules.skip_has_time {
+            self.server.skip = 0;
+        }
         let first = usize::from(self.server.skip);
         if first > 0 && first < self.server.queue.len() {
             self.events.add(Event::Skipped);
@@ -524,6 +530,9 @@ impl Script<'_> {
             at += 1;
         }
         self.server.skip = at as u8;
+        if self.bounds.faults.contains(&Fault::ClockBack) {
+            self.server.skip_at = self.now;
+        }
         if winner {
             let ticket = self.server.queue.remove(at);
             self.server.tickets.remove(&ticket);
