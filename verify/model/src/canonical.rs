@@ -41,24 +41,24 @@ impl Hash for State {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let mut copy = self.clone();
         // With the clock in the tokens (R10) the distance between two of them matters.
-        if !copy.ghost.clock_in_tokens {
-            copy.renumber();
-        }
+        copy.renumber(!copy.ghost.clock_in_tokens);
         let State { now, server, owners, clients, network, ghost } = copy;
         (now, server, owners, clients, network, ghost).hash(hasher);
     }
 }
 
 impl State {
-    fn renumber(&mut self) {
+    fn renumber(&mut self, tokens_too: bool) {
         let (mut tokens, mut seqs, mut polls) = (Ranks::NONE, [Ranks::NONE; 8], [Ranks::NONE; 8]);
         self.visit_numbers(&mut |number| match number {
-            Number::Token(token) => tokens.insert(*token),
+            Number::Token(token) if tokens_too => tokens.insert(*token),
+            Number::Token(_) => {}
             Number::Seq(owner, seq) => seqs[usize::from(owner)].insert(*seq),
             Number::Poll(client, poll) => polls[usize::from(client)].insert(*poll),
         });
         self.visit_numbers(&mut |number| match number {
-            Number::Token(token) => *token = tokens.of(*token).into(),
+            Number::Token(token) if tokens_too => *token = tokens.of(*token).into(),
+            Number::Token(_) => {}
             Number::Seq(owner, seq) => *seq = seqs[usize::from(owner)].of(*seq),
             Number::Poll(client, poll) => *poll = polls[usize::from(client)].of(*poll),
         });

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stateright::{Model, Property};
 
 use crate::client::{Client, Doubt};
-use crate::network::{Answer, ClientId, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Push, Request, Time, Token};
+use crate::network::{
+    Answer, ClientId, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Push, Request, Time, Token,
+};
 use crate::owner::{Context, Owner};
 use crate::properties;
 use crate::pruning::Pruning;
@@ -43,6 +45,8 @@ pub struct Bounds {
     /// Whether requests and replies may be lost; if not, they may only be late, without bound.
     /// Pushes may be lost either way.
     pub lossy: bool,
+    /// Every poll asks for all tickets. If not, every second one does, and those in doubt.
+    pub verifies_always: bool,
     /// Revocations are not lost, only late.
     pub revocations_arrive: bool,
     /// All owners have asked when a run begins: the first one holds the lock, the others are queued.

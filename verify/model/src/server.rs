@@ -196,14 +196,7 @@ pub struct Script<'a> {
 
 impl Script<'_> {
     /// lua/acquire.lua
-    pub fn acquire(
-        &mut self,
-        owner: OwnerId,
-        seq: Seq,
-        sent: Time,
-        give_up: Time,
-        nested: Option<Nested>,
-    ) -> Acquired {
+    pub fn acquire(&mut self, owner: OwnerId, seq: Seq, sent: Time, give_up: Time, nested: Option<Nested>) -> Acquired {
         if self.rules.r2_not_after && self.now > self.bounds.not_after(sent) {
             return Acquired::Refused;
         }

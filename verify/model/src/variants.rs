@@ -32,7 +32,7 @@ const SMALL: Bounds = Bounds {
     retries: 1,
     timeouts: 0,
     in_flight: 3,
-    end: 3,
+    end: 2,
     lease: 2,
     grant_ttl: [2, 2],
     waiter_ttl: 2,
@@ -43,6 +43,7 @@ const SMALL: Bounds = Bounds {
     lossy: false,
     revocations_arrive: false,
     begun: false,
+    verifies_always: true,
     try_lock: false,
     gives_up: true,
     renews: true,
@@ -65,14 +66,22 @@ const TRUST: Bounds = Bounds { trust: true, ..SMALL };
 const LONG_GRANTS: Bounds = Bounds { grant_ttl: [3, 3], ..TRUST };
 
 /// Leases shorter than the grant TTL, as `with_lease` allows.
-const SHORT_LEASES: Bounds = Bounds { lease: 1, waiter_ttl: 3, ..TRUST };
+const SHORT_LEASES: Bounds = Bounds { lease: 1, waiter_ttl: 3, in_flight: 2, ..TRUST };
 
 /// Two levels of holds.
-const NESTED: Bounds = Bounds { reentries: 1, end: 2, ..SMALL };
+const NESTED: Bounds = Bounds { reentries: 1, end: 2, in_flight: 2, ..SMALL };
 
 /// The queue under faults: each request once, callers do not give up, and holders do not renew.
-const QUEUE: Bounds =
-    Bounds { retries: 0, in_flight: 2, end: 3, trust: true, gives_up: false, renews: false, ..SMALL };
+const QUEUE: Bounds = Bounds {
+    retries: 0,
+    in_flight: 2,
+    end: 3,
+    trust: true,
+    gives_up: false,
+    renews: false,
+    verifies_always: false,
+    ..SMALL
+};
 
 /// Two owners of one client wait, and a client beside it.
 const SHARED: Bounds = Bounds { owners: 3, end: 2, ..QUEUE };
@@ -85,7 +94,8 @@ const CROWD: Bounds = Bounds { clients: 4, owners: 4, begun: true, end: 1, waite
 const CROWD_FORCE: Bounds = Bounds { faults: &[Fault::ForceUnlock], end: 0, revocations_arrive: true, ..CROWD };
 
 /// Behind an unreachable client a dead one keeps its place, and comes alive again.
-const CLOCK_BACK: Bounds = Bounds { faults: &[Fault::ClockBack], deafens: 1, waiter_ttl: 2, end: 2, ..CROWD };
+const CLOCK_BACK: Bounds =
+    Bounds { faults: &[Fault::ClockBack], deafens: 1, waiter_ttl: 2, end: 2, verifies_always: true, ..CROWD };
 
 /// `advance` looks at one place in a call.
 const STOPS: Bounds = Bounds { clients: 3, owners: 3, looks: 1, begun: true, end: 2, ..QUEUE };
@@ -127,26 +137,26 @@ fn base() -> Vec<Variant> {
         holds(
             "nested-lossy",
             "the same, requests and replies are lost too",
-            Bounds { lossy: true, in_flight: 2, ..NESTED },
+            Bounds { lossy: true, end: 1, ..NESTED },
             &[Nested, RetryAnswered, HandOver, HeldByConfirm, LeaseExpired],
         ),
         holds(
             "lossy",
             "2 clients, pushes are trusted, all messages are lost and repeated",
-            Bounds { lossy: true, ..TRUST },
+            Bounds { lossy: true, in_flight: 2, ..TRUST },
             &[HandOver, HeldByTrust, RetryAnswered, TombstoneRefused, LeaseExpired],
         ),
         holds(
             "two",
             "2 clients, 2 attempts each, every grant confirmed",
-            Bounds { retries: 0, ..TWO_ATTEMPTS },
+            Bounds { retries: 0, in_flight: 2, ..TWO_ATTEMPTS },
             &[HandOver, HeldByConfirm, HeldByPoll, LeaseExpired, LeftWhileOwner, LossReported],
         ),
         holds(
             "trust",
             "2 clients, pushes are trusted (R7)",
-            Bounds { end: 4, ..TRUST },
-            &[HandOver, HeldByTrust, HeldByConfirm, LeaseExpired, RetryAnswered, TombstoneRefused, FloorRefused],
+            Bounds { end: 3, in_flight: 2, ..TRUST },
+            &[HandOver, HeldByTrust, HeldByConfirm, LeaseExpired, RetryAnswered, TombstoneRefused],
         ),
         holds(
             "long-grants",
@@ -157,7 +167,7 @@ fn base() -> Vec<Variant> {
         holds(
             "short-grants",
             "the same, where grants expire before tickets and leases do",
-            Bounds { lease: 3, waiter_ttl: 3, ..TRUST },
+            Bounds { lease: 3, waiter_ttl: 3, in_flight: 2, ..TRUST },
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
         holds(
@@ -175,19 +185,19 @@ fn base() -> Vec<Variant> {
         holds(
             "three",
             "3 clients, pushes are trusted",
-            Bounds { clients: 3, owners: 3, retries: 0, end: 2, ..TRUST },
+            Bounds { clients: 3, owners: 3, retries: 0, in_flight: 2, ..TRUST },
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
         holds(
             "tries",
             "2 clients, one of which never waits (try_lock), 2 attempts each",
-            Bounds { try_lock: true, end: 2, ..TWO_ATTEMPTS },
+            Bounds { try_lock: true, in_flight: 2, ..TWO_ATTEMPTS },
             &[Busy, HandOver, LeaseExpired, TombstoneRefused],
         ),
         holds(
             "force",
             "2 clients, force_unlock once; the hold it ends is exempt from P1",
-            Bounds { faults: &[Fault::ForceUnlock], ..TRUST },
+            Bounds { faults: &[Fault::ForceUnlock], in_flight: 2, ..TRUST },
             &[HandOver, HeldByTrust, LossReported],
         ),
         holds("deaf", "3 clients, a subscription breaks", DEAF, &[Unreachable, PassedOver, Settled]),
@@ -201,7 +211,7 @@ fn base() -> Vec<Variant> {
         holds(
             "shared-lossy",
             "the same, all messages are lost",
-            Bounds { lossy: true, ..SHARED },
+            Bounds { lossy: true, begun: true, ..SHARED },
             &[TrustedByName, NoPlace, Doubted, DoubtEnded, Settled],
         ),
         holds(
@@ -255,13 +265,23 @@ fn base() -> Vec<Variant> {
         ),
         doubt_only("doubt", "2 clients, only doubt verifies; keys are lost", DOUBT, &[Doubted, DoubtEnded, Settled]),
         doubt_only("doubt-lossy", "the same, messages are lost", DOUBT_LOSSY, &[Doubted, DoubtEnded, Settled]),
-        doubt_only("doubt-gaps", "4 clients, only doubt verifies; grants are short", Bounds { grant_ttl: [1, 1], ..CROWD }, &[Doubted, DoubtEnded, Settled]),
-        doubt_only("doubt-force", "4 clients, only doubt verifies; force_unlock of grants", CROWD_FORCE, &[Doubted, DoubtEnded, Settled]),
+        doubt_only(
+            "doubt-gaps",
+            "4 clients, only doubt verifies; grants are short",
+            Bounds { grant_ttl: [1, 1], ..CROWD },
+            &[Doubted, DoubtEnded, Settled],
+        ),
+        doubt_only(
+            "doubt-force",
+            "4 clients, only doubt verifies; force_unlock of grants",
+            CROWD_FORCE,
+            &[Doubted, DoubtEnded, Settled],
+        ),
         doubt_only("doubt-shared", "the same, one client with 2 owners", DOUBT_SHARED, &[Doubted, DoubtEnded, Settled]),
         holds(
             "restart",
             "2 clients, the server loses its data once; holds from before are exempt from P1",
-            Bounds { faults: &[Fault::Restart], ..TRUST },
+            Bounds { faults: &[Fault::Restart], retries: 0, in_flight: 2, ..TRUST },
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
     ]
@@ -289,7 +309,7 @@ fn dropped() -> Vec<Variant> {
             r.r5_no_more_than_wanted = false
         }),
         drop("r6", "a freed lock is not passed on: the next acquire takes it", SMALL, |r| r.r6_hand_over = false),
-        drop("r7-floor", "pushes are trusted with any token", TRUST, |r| r.r7_floor = false),
+        drop("r7-floor", "pushes are trusted with any token", Bounds { attempts: 2, ..QUEUE }, |r| r.r7_floor = false),
         drop("r7-receipt", "trust counts from when the push arrived", TRUST, |r| r.r7_trust_from_poll = false),
         drop("r7-time", "the push names a longer time than the grant lasts", LONG_GRANTS, |r| {
             r.r7_push_says_real_time = false
@@ -308,15 +328,25 @@ fn dropped() -> Vec<Variant> {
         drop("r11-seq", "the leave after a loss takes its seq late (A1)", TWO_ATTEMPTS, |r| {
             r.r11_seq_at_the_loss = false
         }),
-        drop("r7-name-floor", "the floor of an older answer goes with a poll's send time", Bounds { attempts: 2, ..QUEUE }, |r| {
-            r.r7_floor_of_that_poll = false;
-        }),
+        drop(
+            "r7-name-floor",
+            "the floor of an older answer goes with a poll's send time",
+            Bounds { attempts: 2, ..QUEUE },
+            |r| {
+                r.r7_floor_of_that_poll = false;
+            },
+        ),
         drop("no-verify", "no rotation and no doubt", QUEUE, |r| {
             (r.rotation, r.doubt) = (false, false);
         }),
-        drop("grant-ttl", "the grant TTL of the client that frees the lock", Bounds { grant_ttl: [1, 2], ..CROWD }, |r| {
-            (r.rotation, r.grant_ttl_of_waiter) = (false, false);
-        }),
+        drop(
+            "grant-ttl",
+            "the grant TTL of the client that frees the lock",
+            Bounds { grant_ttl: [1, 2], ..CROWD },
+            |r| {
+                (r.rotation, r.grant_ttl_of_waiter) = (false, false);
+            },
+        ),
         drop("trim-tickets", "dead places are taken out without their tickets", STOPS, |r| {
             r.trim_takes_tickets = false;
         }),
@@ -326,19 +356,34 @@ fn dropped() -> Vec<Variant> {
         drop("skip-heard", "a client that is heard again does not reset !skip", DEAF, |r| {
             r.skip_reset_when_heard = false;
         }),
-        drop("skip-purge", "a ticket that leaves does not lower !skip", Bounds { gives_up: true, deafens: 1, ..STOPS }, |r| {
-            r.purge_lowers_skip = false;
-        }),
+        drop(
+            "skip-purge",
+            "a ticket that leaves does not lower !skip",
+            Bounds { gives_up: true, deafens: 1, ..STOPS },
+            |r| {
+                r.purge_lowers_skip = false;
+            },
+        ),
         drop("skip-trim", "dead places taken off the head do not lower !skip", STOPS, |r| {
             r.trim_lowers_skip = false;
         }),
         drop("skip-clock", "!skip is believed after the clock went back", CLOCK_BACK, |r| r.skip_has_time = false),
-        drop("list-gone", "an enqueue leaves tickets without a list alone", Bounds { owners: 3, faults: &[Fault::DeleteQueue], end: 1, ..QUEUE }, |r| {
-            r.enqueue_clears_leftovers = false;
-        }),
-        drop("take-purges", "a repeated acquire does not hear its client, and leaves its ticket where it takes the lock", Bounds { retries: 1, end: 3, ..DEAF }, |r| {
-            (r.acquire_hears_first, r.direct_take_purges) = (false, false);
-        }),
+        drop(
+            "list-gone",
+            "an enqueue leaves tickets without a list alone",
+            Bounds { owners: 3, faults: &[Fault::DeleteQueue], end: 1, ..QUEUE },
+            |r| {
+                r.enqueue_clears_leftovers = false;
+            },
+        ),
+        drop(
+            "take-purges",
+            "a repeated acquire does not hear its client, and leaves its ticket where it takes the lock",
+            Bounds { retries: 1, end: 3, ..DEAF },
+            |r| {
+                (r.acquire_hears_first, r.direct_take_purges) = (false, false);
+            },
+        ),
         drop("doubt-sent", "doubt ends when a verification is sent, though its answer may be lost", DOUBT_LOSSY, |r| {
             (r.rotation, r.doubt_until_answered, r.doubt_unanswered) = (false, false, false);
         }),
