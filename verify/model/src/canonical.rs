@@ -5,15 +5,17 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::client::{Client, Hold, Stage};
-use crate::network::{Answer, ClientId, Message, Push, Request, Seq, Token};
+use crate::client::Client;
+use crate::network::{Answer, ClientId, Message, OwnerId, Poll, Push, Request, Seq, Token};
+use crate::owner::{Hold, Owner, Stage};
 use crate::protocol::{Ghost, State};
 use crate::server::{Acquired, Polled, Released, Server};
 
-/// A number that may be replaced. Seqs are ranked for each client by itself.
+/// A number that may be replaced. Seqs are ranked for each owner by itself, polls for each client.
 pub enum Number<'a> {
     Token(&'a mut Token),
-    Seq(ClientId, &'a mut Seq),
+    Seq(OwnerId, &'a mut Seq),
+    Poll(ClientId, &'a mut Seq),
 }
 
 /// Called with each token and seq in a part of the state.
@@ -26,12 +28,12 @@ struct Ranks(u128);
 impl Ranks {
     const NONE: Self = Self(1);
 
-    fn insert(&mut self, number: u8) {
-        self.0 |= 1 << number;
+    fn insert(&mut self, number: impl Into<u32>) {
+        self.0 |= 1 << number.into();
     }
 
-    fn of(self, number: u8) -> u8 {
-        (self.0 & ((1 << number) - 1)).count_ones() as u8
+    fn of(self, number: impl Into<u32>) -> u8 {
+        (self.0 & ((1 << number.into()) - 1)).count_ones() as u8
     }
 }
 
@@ -39,30 +41,35 @@ impl Hash for State {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let mut copy = self.clone();
         // With the clock in the tokens (R10) the distance between two of them matters.
-        if !copy.ghost.clock_in_tokens {
-            copy.renumber();
-        }
-        let State { now, server, clients, network, ghost } = copy;
-        (now, server, clients, network, ghost).hash(hasher);
+        copy.renumber(!copy.ghost.clock_in_tokens);
+        let State { now, server, owners, clients, network, ghost } = copy;
+        (now, server, owners, clients, network, ghost).hash(hasher);
     }
 }
 
 impl State {
-    fn renumber(&mut self) {
-        let (mut tokens, mut seqs) = (Ranks::NONE, [Ranks::NONE; 8]);
+    fn renumber(&mut self, tokens_too: bool) {
+        let (mut tokens, mut seqs, mut polls) = (Ranks::NONE, [Ranks::NONE; 8], [Ranks::NONE; 8]);
         self.visit_numbers(&mut |number| match number {
-            Number::Token(token) => tokens.insert(*token),
-            Number::Seq(client, seq) => seqs[usize::from(client)].insert(*seq),
+            Number::Token(token) if tokens_too => tokens.insert(*token),
+            Number::Token(_) => {}
+            Number::Seq(owner, seq) => seqs[usize::from(owner)].insert(*seq),
+            Number::Poll(client, poll) => polls[usize::from(client)].insert(*poll),
         });
         self.visit_numbers(&mut |number| match number {
-            Number::Token(token) => *token = tokens.of(*token),
-            Number::Seq(client, seq) => *seq = seqs[usize::from(client)].of(*seq),
+            Number::Token(token) if tokens_too => *token = tokens.of(*token).into(),
+            Number::Token(_) => {}
+            Number::Seq(owner, seq) => *seq = seqs[usize::from(owner)].of(*seq),
+            Number::Poll(client, poll) => *poll = polls[usize::from(client)].of(*poll),
         });
     }
 
     fn visit_numbers(&mut self, visit: Visitor<'_>) {
-        let Self { server, clients, network, ghost, now: _ } = self;
+        let Self { server, owners, clients, network, ghost, now: _ } = self;
         server.visit_numbers(visit);
+        for (id, owner) in (0..).zip(owners) {
+            owner.visit_numbers(id, visit);
+        }
         for (id, client) in (0..).zip(clients) {
             client.visit_numbers(id, visit);
         }
@@ -82,13 +89,13 @@ impl Server {
         }
         visit(Number::Token(&mut self.token));
         self.queue.iter_mut().for_each(|ticket| visit(Number::Seq(ticket.owner, &mut ticket.seq)));
-        self.deadlines.iter_mut().for_each(|(ticket, _)| visit(Number::Seq(ticket.owner, &mut ticket.seq)));
+        self.tickets.iter_mut().for_each(|(ticket, _)| visit(Number::Seq(ticket.owner, &mut ticket.seq)));
         self.tombstones.iter_mut().for_each(|(owner, tombstone)| visit(Number::Seq(*owner, &mut tombstone.seq)));
     }
 }
 
-impl Client {
-    fn visit_numbers(&mut self, id: ClientId, visit: Visitor<'_>) {
+impl Owner {
+    fn visit_numbers(&mut self, id: OwnerId, visit: Visitor<'_>) {
         visit(Number::Seq(id, &mut self.next_seq));
         match &mut self.stage {
             Stage::Idle => {}
@@ -114,14 +121,30 @@ impl Client {
     }
 }
 
+/// The first owner of a client has its number, and the others follow (`Bounds::client_of`). A client with one owner
+/// names 0 for the second.
+fn visit_poll(poll: &mut Poll, client: ClientId, visit: Visitor<'_>) {
+    visit(Number::Poll(client, &mut poll.number));
+    for (owner, seq) in (client..).zip(&mut poll.waiting) {
+        visit(Number::Seq(owner, seq));
+    }
+}
+
+impl Client {
+    fn visit_numbers(&mut self, id: ClientId, visit: Visitor<'_>) {
+        visit(Number::Poll(id, &mut self.next_poll));
+        self.poll.iter_mut().for_each(|poll| visit_poll(poll, id, visit));
+        self.answered.iter_mut().for_each(|(_, floor)| visit(Number::Token(floor)));
+    }
+}
+
 impl Request {
-    fn visit_numbers(&mut self, client: ClientId, visit: Visitor<'_>) {
+    fn visit_numbers(&mut self, client: OwnerId, visit: Visitor<'_>) {
         match self {
             Self::Acquire { seq, nested, .. } => {
                 visit(Number::Seq(client, seq));
                 nested.iter_mut().for_each(|nested| visit(Number::Token(&mut nested.token)));
             }
-            Self::Poll { seq, .. } => visit(Number::Seq(client, seq)),
             Self::Leave { seq, attempt, .. } => {
                 visit(Number::Seq(client, seq));
                 visit(Number::Seq(client, attempt));
@@ -147,6 +170,11 @@ impl Message {
                 request.visit_numbers(*to, visit);
                 answer.visit_numbers(visit);
             }
+            Self::PollToServer { from, poll } => visit_poll(poll, *from, visit),
+            Self::PollReply { to, poll, answer } => {
+                visit_poll(poll, *to, visit);
+                answer.visit_numbers(visit);
+            }
             Self::Pushed { to, push: Push::Grant { seq, token, .. } } => {
                 visit(Number::Seq(*to, seq));
                 visit(Number::Token(token));
@@ -159,10 +187,19 @@ impl Message {
 impl Answer {
     fn visit_numbers(&mut self, visit: Visitor<'_>) {
         match self {
-            Self::Acquired(Acquired::Held { token, .. } | Acquired::Queued { floor: token })
-            | Self::Polled(Polled::Granted { token, .. } | Polled::Queued { floor: token })
+            Self::Acquired(Acquired::Held { token, .. } | Acquired::Queued { floor: token, .. })
             | Self::Released(Released::Freed { token }) => visit(Number::Token(token)),
             _ => {}
+        }
+    }
+}
+
+impl Polled {
+    fn visit_numbers(&mut self, visit: Visitor<'_>) {
+        visit(Number::Token(&mut self.floor));
+        if let Some(holder) = &mut self.holder {
+            visit(Number::Seq(holder.owner, &mut holder.attempt));
+            visit(Number::Token(&mut holder.token));
         }
     }
 }

@@ -1,14 +1,17 @@
-//! Text of counterexamples. Clients are A, B, C; `#2` is seq 2; `t1` is tick 1.
+//! Text of counterexamples. Owners are A, B, C; a client has the name of its first owner; `#2` is seq 2; `t1` is
+//! tick 1.
 
 use std::fmt::{Display, Formatter, Result};
 
-use crate::client::{Client, Hold, Stage};
-use crate::network::{Answer, ClientId, Message, Push, Request};
+use crate::client::Client;
+use crate::network::{Answer, FOREVER, Message, OwnerId, Poll, Push, Request};
+use crate::owner::{Hold, Owner, Stage};
 use crate::protocol::{Action, State};
 use crate::server::{Server, Ticket, Tombstone};
 
-fn name(client: ClientId) -> char {
-    char::from(b'A' + client)
+/// Of an owner, or of a client.
+fn name(id: OwnerId) -> char {
+    char::from(b'A' + id)
 }
 
 fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
@@ -23,18 +26,22 @@ impl Display for Action {
             Self::Retry(id) => write!(f, "{} sends its request again", name(id)),
             Self::RetryLeave(id) => write!(f, "{} sends its leave again", name(id)),
             Self::GiveUp(id) => write!(f, "{} gives up", name(id)),
-            Self::Poll(id) => write!(f, "{} polls", name(id)),
+            Self::Poll(id) => write!(f, "client {} polls", name(id)),
             Self::Renew(id) => write!(f, "{} renews", name(id)),
             Self::Reenter(id) => write!(f, "{} asks for one more hold", name(id)),
             Self::Unlock(id) => write!(f, "{} drops a guard", name(id)),
             Self::NoticeLoss(id) => write!(f, "{} notices that its deadline has passed", name(id)),
             Self::SendLateLeave(id) => write!(f, "{} sends the leave of the hold that it lost", name(id)),
-            Self::Deliver(message @ Message::ToServer { .. }) => write!(f, "the server serves {message}"),
-            Self::Deliver(message) => write!(f, "{} receives {message}", name(message.client())),
+            Self::GiveUpPoll(id) => write!(f, "client {} does not wait for its poll any more", name(id)),
+            Self::Deafen(id) => write!(f, "the subscription of client {} breaks", name(id)),
+            Self::Reconnect(id) => write!(f, "client {} reconnects", name(id)),
+            Self::Deliver(message @ (Message::ToServer { .. } | Message::PollToServer { .. })) => {
+                write!(f, "the server serves {message}")
+            }
+            Self::Deliver(message) => write!(f, "received: {message}"),
             Self::Lose(message) => write!(f, "lost: {message}"),
-            Self::PassOn => f.write_str("a free lock is passed on by a poll without tickets"),
-            Self::ForceUnlock => f.write_str("force_unlock"),
-            Self::Restart => f.write_str("the server restarts without its data"),
+            Self::PassOn => f.write_str("a free lock is passed on by a poll without a client"),
+            Self::Fault(fault) => write!(f, "{fault:?}"),
         }
     }
 }
@@ -44,6 +51,8 @@ impl Display for Message {
         match self {
             Self::ToServer { from, request } => write!(f, "[{} {request}]", name(*from)),
             Self::Reply { to, request, answer } => write!(f, "[{} {request} = {answer}]", name(*to)),
+            Self::PollToServer { from, poll } => write!(f, "[client {} {poll}]", name(*from)),
+            Self::PollReply { to, poll, answer } => write!(f, "[client {} {poll} = {answer:?}]", name(*to)),
             Self::Pushed { to, push } => write!(f, "[push to {}: {push}]", name(*to)),
         }
     }
@@ -52,14 +61,13 @@ impl Display for Message {
 impl Display for Request {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match *self {
-            Self::Acquire { seq, copy, sent, nested } => {
+            Self::Acquire { seq, copy, sent, nested, .. } => {
                 write!(f, "acquire #{seq}")?;
                 if let Some(nested) = nested {
                     write!(f, " to re-enter token {} with {}", nested.token, nested.holds)?;
                 }
                 write!(f, ", sent t{sent}{}", CopyNumber(copy))
             }
-            Self::Poll { seq, sent } => write!(f, "poll #{seq}, sent t{sent}"),
             Self::Leave { seq, copies_until, copy, .. } => {
                 write!(f, "leave up to #{seq}{}{}", CopiesUntil(copies_until), CopyNumber(copy))
             }
@@ -68,6 +76,14 @@ impl Display for Request {
             }
             Self::Renew { token, sent, .. } => write!(f, "renew token {token}, sent t{sent}"),
         }
+    }
+}
+
+impl Display for Poll {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self { number, sent, waiting, verifies } = self;
+        let verifies = if *verifies { " that verifies" } else { "" };
+        write!(f, "poll {number}{verifies}, waiting {waiting:?}, sent t{sent}")
     }
 }
 
@@ -93,7 +109,6 @@ impl Display for Answer {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             Self::Acquired(answer) => write!(f, "{answer:?}"),
-            Self::Polled(answer) => write!(f, "{answer:?}"),
             Self::Left(answer) => write!(f, "{answer:?}"),
             Self::Released(answer) => write!(f, "{answer:?}"),
             Self::Renewed(answer) => write!(f, "{answer:?}"),
@@ -113,8 +128,11 @@ impl Display for Push {
 impl Display for State {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         writeln!(f, "t{} {}", self.now, self.server)?;
+        for (id, owner) in (0..).zip(&self.owners) {
+            writeln!(f, "       {}: {owner}", name(id))?;
+        }
         for (id, client) in (0..).zip(&self.clients) {
-            writeln!(f, "       {}: {client}", name(id))?;
+            writeln!(f, "       client {}: {client}", name(id))?;
         }
         write!(f, "       in flight: {}", list(self.network.iter()))
     }
@@ -130,19 +148,30 @@ impl Display for Server {
             }
             None => f.write_str("free")?,
         }
-        let entry = |ticket: &Ticket| match self.deadlines.get(ticket) {
-            Some(deadline) => format!("{}#{} until t{deadline}", name(ticket.owner), ticket.seq),
-            None => format!("{}#{} dead", name(ticket.owner), ticket.seq),
+        let place = |ticket: &Ticket| {
+            let give_up = match self.tickets.get(ticket) {
+                Some(&FOREVER) => String::new(),
+                Some(give_up) => format!(" until t{give_up}"),
+                None => " without ticket".to_owned(),
+            };
+            format!("{}#{}{give_up}", name(ticket.owner), ticket.seq)
         };
-        write!(f, "; queue: {}", list(self.queue.iter().map(entry)))?;
-        let tombstone = |(owner, tombstone): &(ClientId, Tombstone)| {
+        write!(f, "; queue: {}", list(self.queue.iter().map(place)))?;
+        let lost = self.tickets.keys().filter(|ticket| !self.queue.contains(ticket));
+        write!(f, "; tickets without place: {}", list(lost.map(place)))?;
+        for (client, heard) in self.heard.iter() {
+            let unreachable = if heard.unreachable { " unreachable" } else { "" };
+            write!(f, "; client {} until t{}{unreachable}", name(*client), heard.until)?;
+        }
+        write!(f, "; skip {}", self.skip)?;
+        let tombstone = |(owner, tombstone): &(OwnerId, Tombstone)| {
             format!("{} up to #{} until t{}", name(*owner), tombstone.seq, tombstone.until)
         };
         write!(f, "; tombstones: {}", list(self.tombstones.iter().map(tombstone)))
     }
 }
 
-impl Display for Client {
+impl Display for Owner {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match &self.stage {
             Stage::Idle => f.write_str("idle")?,
@@ -158,5 +187,15 @@ impl Display for Client {
         }
         self.leaving.iter().try_for_each(|leave| write!(f, "; leaving: {leave}"))?;
         if self.unsent_leave.is_some() { f.write_str("; a leave not sent yet") } else { Ok(()) }
+    }
+}
+
+impl Display for Client {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self { poll, answered, doubt, deaf, verified, .. } = self;
+        write!(f, "doubt {doubt:?}, last answer {answered:?}")?;
+        poll.iter().try_for_each(|poll| write!(f, ", unanswered: {poll}"))?;
+        write!(f, "{}", if *verified { ", verified last" } else { "" })?;
+        write!(f, "{}", if *deaf { ", deaf" } else { "" })
     }
 }

@@ -5,11 +5,13 @@ mod client;
 mod display;
 mod map;
 mod network;
+mod owner;
 mod properties;
 mod protocol;
 mod pruning;
 mod rules;
 mod server;
+mod settle;
 mod variants;
 
 use std::process::ExitCode;

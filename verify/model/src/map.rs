@@ -42,7 +42,7 @@ impl<K: Copy + Ord, V> Map<K, V> {
         self.0.is_empty()
     }
 
-    pub fn keys(&self) -> impl Iterator<Item = &K> {
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &K> {
         self.0.iter().map(|(key, _)| key)
     }
 

@@ -3,10 +3,12 @@
 
 use crate::server::{Acquired, Left, Polled, Released, Renewed};
 
+/// A client has one owner or more: `Bounds::client_of`.
 pub type ClientId = u8;
-/// Number of a request, growing per client. A retry keeps the seq of its request (R1).
+pub type OwnerId = u8;
+/// Number of a request, growing per owner. A retry keeps the seq of its request (R1).
 pub type Seq = u8;
-pub type Token = u8;
+pub type Token = u16;
 /// A tick of the one clock. Clients read the server's time from it; the library's estimate of that
 /// time is not modelled.
 pub type Time = u8;
@@ -18,7 +20,7 @@ pub struct Nested {
     pub holds: u8,
 }
 
-/// A request of a client. `sent` is the time just before it was sent (R5). `copy` numbers the
+/// A request of an owner. `sent` is the time just before it was sent (R5). `copy` numbers the
 /// retries, which are the same request otherwise (R1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Request {
@@ -26,11 +28,9 @@ pub enum Request {
         seq: Seq,
         copy: u8,
         sent: Time,
+        /// When the caller gives up, with the slack that the server adds; `FOREVER` if never.
+        give_up: Time,
         nested: Option<Nested>,
-    },
-    Poll {
-        seq: Seq,
-        sent: Time,
     },
     /// `copies_until`: server time until which a copy of the acquire may still be served (R3); 0 if
     /// none is in flight.
@@ -57,10 +57,25 @@ pub enum Request {
     },
 }
 
+pub const FOREVER: Time = Time::MAX;
+/// Owners of one client.
+pub const OWNERS_OF_A_CLIENT: usize = 2;
+
+/// One poll of a name by a client (R8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Poll {
+    /// Growing per client, so that a late answer is not taken for that to a later poll.
+    pub number: Seq,
+    pub sent: Time,
+    /// The seqs of the client's owners that waited when it was sent; 0 for the others. Their tickets are
+    /// in the request only if it `verifies`.
+    pub waiting: [Seq; OWNERS_OF_A_CLIENT],
+    pub verifies: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Answer {
     Acquired(Acquired),
-    Polled(Polled),
     Left(Left),
     Released(Released),
     Renewed(Renewed),
@@ -84,29 +99,28 @@ pub enum Push {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Message {
     ToServer {
-        from: ClientId,
+        from: OwnerId,
         request: Request,
     },
-    /// A reply echoes its request, so the client can tell which copy was answered.
+    /// A reply echoes its request, so the owner can tell which copy was answered.
     Reply {
-        to: ClientId,
+        to: OwnerId,
         request: Request,
         answer: Answer,
     },
-    Pushed {
+    PollToServer {
+        from: ClientId,
+        poll: Poll,
+    },
+    PollReply {
         to: ClientId,
+        poll: Poll,
+        answer: Polled,
+    },
+    Pushed {
+        to: OwnerId,
         push: Push,
     },
-}
-
-impl Message {
-    pub fn client(&self) -> ClientId {
-        match *self {
-            Self::ToServer { from: client, .. } | Self::Reply { to: client, .. } | Self::Pushed { to: client, .. } => {
-                client
-            }
-        }
-    }
 }
 
 /// A sorted list without duplicates, so that equal sets compare equal.
@@ -114,7 +128,7 @@ impl Message {
 pub struct Network(Vec<Message>);
 
 impl Network {
-    pub fn send(&mut self, from: ClientId, request: Request) {
+    pub fn send(&mut self, from: OwnerId, request: Request) {
         self.insert(Message::ToServer { from, request });
     }
 
@@ -147,16 +161,29 @@ impl Network {
         self.0.iter_mut()
     }
 
-    /// Whether a matching request of this client, or the reply to one, is in flight.
-    pub fn has_request(&self, client: ClientId, matches: impl Fn(&Request) -> bool) -> bool {
-        self.of(client).any(|message| match message {
-            Message::ToServer { request, .. } | Message::Reply { request, .. } => matches(request),
-            Message::Pushed { .. } => false,
+    /// Whether a matching request of this owner, or the reply to one, is in flight.
+    pub fn has_request(&self, owner: OwnerId, matches: impl Fn(&Request) -> bool) -> bool {
+        self.0.iter().any(|message| match message {
+            Message::ToServer { from, request } | Message::Reply { to: from, request, .. } => {
+                *from == owner && matches(request)
+            }
+            _ => false,
         })
     }
 
-    pub fn of(&self, client: ClientId) -> impl Iterator<Item = &Message> {
-        self.0.iter().filter(move |message| message.client() == client)
+    /// Whether this poll, or the reply to it, is in flight.
+    pub fn has_poll(&self, client: ClientId, number: Seq) -> bool {
+        self.0.iter().any(|message| match message {
+            Message::PollToServer { from, poll } | Message::PollReply { to: from, poll, .. } => {
+                *from == client && poll.number == number
+            }
+            _ => false,
+        })
+    }
+
+    /// The first in the order of the list.
+    pub fn first(&self) -> Option<Message> {
+        self.0.first().copied()
     }
 
     pub fn len(&self) -> usize {

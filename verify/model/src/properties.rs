@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use stateright::Property;
 
-use crate::client::{Client, Hold, Stage};
-use crate::network::{ClientId, Seq};
-use crate::protocol::{Protocol, State, Violation};
+use crate::network::{OwnerId, Seq};
+use crate::owner::{Hold, Owner, Stage};
+use crate::protocol::{Fault, Protocol, State, Violation};
 use crate::server::Ticket;
+use crate::settle;
 
 pub fn all() -> Vec<Property<Protocol>> {
     vec![
@@ -16,20 +17,22 @@ pub fn all() -> Vec<Property<Protocol>> {
         Property::always("P2 tokens grow", tokens_grow),
         Property::always("P2 tokens are unique", tokens_are_unique),
         Property::always("P3 no overtaking", no_overtaking),
+        Property::always("P3 no place is lost", no_place_is_lost),
         Property::always("P3 served once", served_once),
         Property::always("P4 count exact", count_exact),
         Property::always("P5 nothing left behind", nothing_left_behind),
-        Property::always("P9 live tickets are queued", live_tickets_are_queued),
+        Property::always("P9 tickets are queued", tickets_are_queued),
         Property::always("P9 waiters can poll", waiters_can_poll),
+        Property::always("P9 no waiter is stuck", settle::no_waiter_is_stuck),
     ]
 }
 
-fn clients(state: &State) -> impl Iterator<Item = (ClientId, &Client)> {
-    (0..).zip(&state.clients)
+fn owners(state: &State) -> impl Iterator<Item = (OwnerId, &Owner)> {
+    (0..).zip(&state.owners)
 }
 
-fn holds(state: &State) -> impl Iterator<Item = (ClientId, &Hold)> {
-    clients(state).filter_map(|(id, client)| match &client.stage {
+fn holds(state: &State) -> impl Iterator<Item = (OwnerId, &Hold)> {
+    owners(state).filter_map(|(id, owner)| match &owner.stage {
         Stage::Holding(hold) => Some((id, hold)),
         _ => None,
     })
@@ -37,7 +40,7 @@ fn holds(state: &State) -> impl Iterator<Item = (ClientId, &Hold)> {
 
 /// The clients that consider the lock theirs at this instant. Holds that were ended by force_unlock
 /// or lost with the server's data are exempt: their clients learn of it later.
-fn local_holders(state: &State) -> impl Iterator<Item = (ClientId, &Hold)> {
+fn local_holders(state: &State) -> impl Iterator<Item = (OwnerId, &Hold)> {
     holds(state).filter(|(_, hold)| hold.is_valid(state.now) && hold.token > state.ghost.exempt_up_to)
 }
 
@@ -65,17 +68,22 @@ fn tokens_are_unique(_: &Protocol, state: &State) -> bool {
     tokens.len() == holds(state).count()
 }
 
-/// P3: no acquire takes a free lock while another owner has a live ticket. (`advance` itself serves
-/// the first live ticket by construction.)
+/// P3: no acquire takes a free lock, and no grant is made, while a ticket that came earlier is alive and its client
+/// reachable.
 fn no_overtaking(_: &Protocol, state: &State) -> bool {
     state.ghost.violation != Some(Violation::Overtaken)
 }
 
-/// P3: an attempt that owns the lock no longer waits. The list may hold two entries of one ticket
-/// (decision 15), but serving one of them makes the other dead.
+/// P3: a ticket whose client is heard keeps its place until it is granted the lock or leaves, whatever else
+/// happens.
+fn no_place_is_lost(_: &Protocol, state: &State) -> bool {
+    state.ghost.violation != Some(Violation::PlaceLost)
+}
+
+/// P3: an attempt that owns the lock no longer waits.
 fn served_once(_: &Protocol, state: &State) -> bool {
     let served = state.server.lock.map(|lock| Ticket { owner: lock.owner, seq: lock.attempt });
-    served.is_none_or(|ticket| !state.server.deadlines.contains_key(&ticket))
+    served.is_none_or(|ticket| !state.server.tickets.contains_key(&ticket))
 }
 
 /// P4: at rest the server's count equals the number of guards. Late copies of earlier requests may
@@ -88,38 +96,48 @@ fn count_exact(_: &Protocol, state: &State) -> bool {
 }
 
 /// P5, R9, R11: for each ticket or hold on the server, the client still wants it or retries a leave
-/// that will end it. A copy in flight does not count as such a leave: it may be lost.
-fn nothing_left_behind(_: &Protocol, state: &State) -> bool {
+/// that will end it. A copy in flight does not count as such a leave: it may be lost. Without the tombstones,
+/// after FLUSHALL, a late acquire may leave something behind. It blocks others no longer than a grant, or a lease
+/// ("P9 no waiter is stuck").
+fn nothing_left_behind(protocol: &Protocol, state: &State) -> bool {
+    if state.ghost.fault == Some(Fault::Flush) {
+        return true;
+    }
     let wanted = |ticket: Ticket| {
-        let client = &state.clients[usize::from(ticket.owner)];
-        is_wanted(client, ticket.seq) || client.is_leaving(ticket.seq)
+        let owner = &state.owners[usize::from(ticket.owner)];
+        is_wanted(owner, ticket.seq) || owner.is_leaving(ticket.seq)
     };
     let owner = state.server.lock.map(|lock| Ticket { owner: lock.owner, seq: lock.attempt });
-    let live = state.server.deadlines.keys().filter(|ticket| state.server.is_alive(**ticket, state.now));
+    let is_alive = |ticket: &&Ticket| state.server.alive_until(**ticket, state.now, &protocol.bounds).is_some();
+    let live = state.server.tickets.keys().filter(is_alive);
     owner.into_iter().chain(live.copied()).all(wanted)
 }
 
 /// Whether the seq belongs to the current attempt or hold. A hold covers later seqs too: it ends
 /// with a request that ends all of the owner's earlier ones.
-fn is_wanted(client: &Client, seq: Seq) -> bool {
-    match &client.stage {
+fn is_wanted(owner: &Owner, seq: Seq) -> bool {
+    match &owner.stage {
         Stage::Idle => false,
         Stage::Acquiring { seq: ours, .. } | Stage::Waiting { seq: ours, .. } => seq == *ours,
         Stage::Holding(hold) => seq >= hold.attempt,
     }
 }
 
-/// P9: each live ticket has an entry in the list. Without one `advance` would never find it, and
-/// its polls would be answered "queued" until the client gives up.
-fn live_tickets_are_queued(_: &Protocol, state: &State) -> bool {
-    state.server.deadlines.keys().all(|ticket| state.server.queue.contains(ticket))
+/// P9: each ticket has a place in the list, and only one. Without one `advance` would never find it, and a poll that
+/// asks for it would not say so. And each place has its ticket, or the list would grow with every waiter that left.
+fn tickets_are_queued(_: &Protocol, state: &State) -> bool {
+    let places = |ticket: &Ticket| state.server.queue.iter().filter(|other| *other == ticket).count();
+    let deleted = matches!(state.ghost.fault, Some(Fault::DeleteQueue | Fault::DeleteDeadlines));
+    let mut tickets = state.server.tickets.keys();
+    deleted || state.server.queue.len() == tickets.len() && tickets.all(|ticket| places(ticket) == 1)
 }
 
 /// P9: a waiter with no message in flight can poll, so a lost push never leaves it stuck.
 fn waiters_can_poll(protocol: &Protocol, state: &State) -> bool {
-    clients(state).all(|(id, client)| {
-        let waiting = matches!(client.stage, Stage::Waiting { .. });
-        let not_stuck = state.network.of(id).next().is_some() || client.may_poll(id, &state.network, &protocol.rules);
-        !waiting || not_stuck
+    (0..).zip(&state.clients).all(|(id, client)| {
+        let mut owners = protocol.bounds.owners_of(id).filter_map(|owner| state.owners.get(usize::from(owner)));
+        let waits = owners.any(|owner| owner.waiting_seq().is_some());
+        let in_flight = client.poll.is_some_and(|poll| state.network.has_poll(id, poll.number));
+        !waits || in_flight || protocol.may_poll(state, id)
     })
 }

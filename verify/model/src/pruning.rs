@@ -6,7 +6,8 @@
 //! always possible in its place.
 
 use crate::client::Client;
-use crate::network::{ClientId, Message, Nested, Request, Seq, Time, Token};
+use crate::network::{Message, Nested, OwnerId, Request, Seq, Time, Token};
+use crate::owner::{Owner, Stage};
 use crate::protocol::{Bounds, Event, EventSet, State};
 use crate::rules::Rules;
 use crate::server::{Lock, Server, Ticket};
@@ -18,14 +19,14 @@ pub struct Pruning<'a> {
 
 impl Pruning<'_> {
     pub fn prune(&self, state: &mut State, events: &mut EventSet) {
-        let State { now, server, clients, network, .. } = state;
-        network.retain(|message| self.has_effect(message, *now, server, clients, events));
+        let State { now, server, owners, clients, network, .. } = state;
+        network.retain(|message| self.has_effect(message, *now, server, owners, clients, events));
         let in_flight: Vec<_> = network.iter().copied().collect();
-        network.retain(|message| self.may_end_something(message, server, clients, &in_flight));
+        network.retain(|message| self.may_end_something(message, server, owners, &in_flight));
         if self.rules.r3_tombstone {
             // A tombstone matters only to an acquire that it would refuse.
             server.tombstones.retain(|owner, tombstone| {
-                acquire_may_come(*owner, tombstone.seq, &clients[usize::from(*owner)], network.iter())
+                acquire_may_come(*owner, tombstone.seq, &owners[usize::from(*owner)], network.iter())
             });
         }
     }
@@ -36,32 +37,44 @@ impl Pruning<'_> {
         message: &Message,
         now: Time,
         server: &Server,
+        owners: &[Owner],
         clients: &[Client],
         events: &mut EventSet,
     ) -> bool {
-        let client = &clients[usize::from(message.client())];
         match message {
-            Message::Reply { request, .. } => client.awaits(request),
-            Message::Pushed { push, .. } => client.may_use(push, self.rules),
-            Message::ToServer { from, request } => match *request {
-                Request::Acquire { seq, sent, nested, .. } => {
-                    !self.is_refused(*from, seq, sent, now, server, events)
-                        && (client.awaits(request) || may_reenter(*from, seq, nested, server))
+            Message::Reply { to, request, .. } => owners[usize::from(*to)].awaits(request),
+            Message::Pushed { to, push } => owners[usize::from(*to)].may_use(push, self.rules),
+            Message::PollReply { to, poll, .. } => clients[usize::from(*to)].awaits(poll),
+            // A late poll still keeps its client alive, as long as that has or may get a ticket.
+            Message::PollToServer { from, poll } => {
+                let is_over = |owner: OwnerId| {
+                    let has_ticket = server.tickets.keys().any(|ticket| ticket.owner == owner);
+                    let owner = owners.get(usize::from(owner));
+                    !has_ticket && owner.is_none_or(|owner| owner.stage == Stage::Idle && !owner.may_start())
+                };
+                clients[usize::from(*from)].awaits(poll) || !self.bounds.owners_of(*from).all(is_over)
+            }
+            Message::ToServer { from, request } => {
+                let owner = &owners[usize::from(*from)];
+                match *request {
+                    Request::Acquire { seq, sent, nested, .. } => {
+                        !self.is_refused(*from, seq, sent, now, server, events)
+                            && (owner.awaits(request) || may_reenter(*from, seq, nested, server))
+                    }
+                    Request::Renew { token, .. } => owner.awaits(request) || self.may_renew(token, server),
+                    Request::Release { holds: 1.., seq, token, .. } => {
+                        owner.awaits(request) || held_under(*from, token, server).is_some_and(|lock| lock.attempt < seq)
+                    }
+                    Request::Leave { .. } | Request::Release { .. } => true,
                 }
-                Request::Renew { token, .. } => client.awaits(request) || self.may_renew(token, server),
-                Request::Poll { seq, .. } => client.awaits(request) || is_known(*from, seq, server),
-                Request::Release { holds: 1.., seq, token, .. } => {
-                    client.awaits(request) || held_under(*from, token, server).is_some_and(|lock| lock.attempt < seq)
-                }
-                Request::Leave { .. } | Request::Release { .. } => true,
-            },
+            }
         }
     }
 
     /// R2, R3: refused whenever it arrives. A client that still awaits the answer only retries.
     fn is_refused(
         &self,
-        from: ClientId,
+        from: OwnerId,
         seq: Seq,
         sent: Time,
         now: Time,
@@ -83,47 +96,43 @@ impl Pruning<'_> {
     }
 
     /// False for a leave, or a release to 0, that would find nothing to end, however late it comes.
-    fn may_end_something(&self, message: &Message, server: &Server, clients: &[Client], in_flight: &[Message]) -> bool {
+    fn may_end_something(&self, message: &Message, server: &Server, owners: &[Owner], in_flight: &[Message]) -> bool {
         let Message::ToServer { from, request } = *message else { return true };
         let (Request::Leave { seq, attempt, .. } | Request::Release { seq, attempt, holds: 0, .. }) = request else {
             return true;
         };
-        let client = &clients[usize::from(from)];
+        let owner = &owners[usize::from(from)];
         let finds_something = server.held_by(from).is_some_and(|lock| lock.attempt <= seq)
-            || server.deadlines.contains_key(&Ticket { owner: from, seq: attempt });
+            || server.tickets.contains_key(&Ticket { owner: from, seq: attempt })
+            || server.queue.contains(&Ticket { owner: from, seq: attempt });
         !self.rules.r4_ends_compare_seq
-            || client.awaits(&request)
+            || owner.awaits(&request)
             || finds_something
-            || acquire_may_come(from, seq, client, in_flight.iter())
+            || acquire_may_come(from, seq, owner, in_flight.iter())
     }
 }
 
 /// A nested acquire finds "lost" once the token of its hold is gone: tokens never come back (P2).
-fn may_reenter(from: ClientId, seq: Seq, nested: Option<Nested>, server: &Server) -> bool {
+fn may_reenter(from: OwnerId, seq: Seq, nested: Option<Nested>, server: &Server) -> bool {
     let Some(nested) = nested else { return true };
     held_under(from, nested.token, server).is_some_and(|lock| lock.attempt <= seq)
 }
 
-fn held_under(owner: ClientId, token: Token, server: &Server) -> Option<Lock> {
+fn held_under(owner: OwnerId, token: Token, server: &Server) -> Option<Lock> {
     server.held_by(owner).filter(|lock| lock.token == token)
-}
-
-fn is_known(owner: ClientId, seq: Seq, server: &Server) -> bool {
-    let held = server.held_by(owner).is_some_and(|lock| lock.attempt == seq);
-    held || server.deadlines.contains_key(&Ticket { owner, seq })
 }
 
 /// Whether an acquire with a seq up to `up_to` is in flight or may still be sent.
 fn acquire_may_come<'a>(
-    owner: ClientId,
+    id: OwnerId,
     up_to: Seq,
-    client: &Client,
+    owner: &Owner,
     mut in_flight: impl Iterator<Item = &'a Message>,
 ) -> bool {
     let acquires = |request: &Request| matches!(*request, Request::Acquire { seq, .. } if seq <= up_to);
-    client.may_send_acquire(up_to)
+    owner.may_send_acquire(up_to)
         || in_flight.any(|message| match message {
-            Message::ToServer { from, request } => *from == owner && acquires(request),
+            Message::ToServer { from, request } => *from == id && acquires(request),
             _ => false,
         })
 }

@@ -33,6 +33,10 @@ pub struct Rules {
     pub r7_floor: bool,
     /// R7: trust ends one grant time after the last poll was sent, not after the push arrived.
     pub r7_trust_from_poll: bool,
+    /// R7: any answered poll of the name renews the trust of all its waiters.
+    pub r7_trust_from_any_poll: bool,
+    /// R7: with the send time of a poll goes the floor of its answer, not an older one.
+    pub r7_floor_of_that_poll: bool,
     /// R7: the push names the real duration of the grant, after the cap by the ticket's deadline.
     pub r7_push_says_real_time: bool,
     /// R7: a push serves only the attempt whose ticket it names, not a later one of its owner.
@@ -41,6 +45,51 @@ pub struct Rules {
     pub r7_confirm: bool,
     /// R8: waiters poll.
     pub r8_poll: bool,
+    /// R8: every second poll asks for each ticket, without a reason to doubt.
+    pub rotation: bool,
+    /// R8: in doubt the next poll asks for all tickets.
+    pub doubt: bool,
+    /// R8: doubt ends when a verification that was sent after it arose is answered, not when it is sent.
+    pub doubt_until_answered: bool,
+    // Reasons to doubt.
+    pub doubt_reconnect: bool,
+    pub doubt_unknown: bool,
+    pub doubt_places: bool,
+    pub doubt_gap: bool,
+    pub doubt_push: bool,
+    pub doubt_revoked: bool,
+    pub doubt_unanswered: bool,
+    pub doubt_enqueue: bool,
+    pub doubt_unanswered_enqueue: bool,
+    /// Doubt ends by a verification of all that wait when it is answered, and lasts while an acquire has no
+    /// answer.
+    pub doubt_covers_asking: bool,
+    /// A free lock after a poll that did not stop means that no waiter of this client has a place.
+    pub free_lock_tells: bool,
+    /// A hold of this client that nobody in it knows of is left.
+    pub leave_unknown_holds: bool,
+    /// "Known" says that the client was alive, not only that it was in the sorted set.
+    pub known_means_alive: bool,
+    /// A grant lasts for the waiter's grant TTL, not for that of the client which frees the lock.
+    pub grant_ttl_of_waiter: bool,
+    /// Dead places leave the list together with their tickets.
+    pub trim_takes_tickets: bool,
+    /// A ticket that leaves takes its place out of the list.
+    pub purge_takes_place: bool,
+    /// `!skip` goes when a client is heard that was dead or unreachable.
+    pub skip_reset_when_heard: bool,
+    /// `!skip` gets smaller when a ticket leaves.
+    pub purge_lowers_skip: bool,
+    /// `!skip` gets smaller by the dead places taken off the head of the list.
+    pub trim_lowers_skip: bool,
+    /// `!skip` counts only until the clock goes back.
+    pub skip_has_time: bool,
+    /// An enqueue that finds no list clears the tickets that are left of it.
+    pub enqueue_clears_leftovers: bool,
+    /// An acquire that is repeated hears its client before it passes on.
+    pub acquire_hears_first: bool,
+    /// An acquire that takes a free lock takes its own ticket out of the queue.
+    pub direct_take_purges: bool,
     /// R9: an attempt that is given up leaves.
     pub r9_leave: bool,
     /// R9: a leave that finds its attempt granted frees the lock and passes it on.
@@ -74,6 +123,34 @@ impl Default for Rules {
             r7_push_names_ticket: true,
             r7_confirm: true,
             r8_poll: true,
+            r7_trust_from_any_poll: true,
+            r7_floor_of_that_poll: true,
+            rotation: true,
+            doubt: true,
+            doubt_until_answered: true,
+            doubt_reconnect: true,
+            doubt_unknown: true,
+            doubt_places: true,
+            doubt_gap: true,
+            doubt_push: true,
+            doubt_revoked: true,
+            doubt_unanswered: true,
+            doubt_enqueue: true,
+            doubt_unanswered_enqueue: true,
+            doubt_covers_asking: true,
+            free_lock_tells: true,
+            leave_unknown_holds: true,
+            known_means_alive: true,
+            grant_ttl_of_waiter: true,
+            trim_takes_tickets: true,
+            purge_takes_place: true,
+            skip_reset_when_heard: true,
+            purge_lowers_skip: true,
+            trim_lowers_skip: true,
+            skip_has_time: true,
+            enqueue_clears_leftovers: true,
+            acquire_hears_first: true,
+            direct_take_purges: true,
             r9_leave: true,
             r9_leave_passes_on: true,
             r10_clock_in_tokens: true,

@@ -2,14 +2,14 @@
 //! atomic, so each call is one step.
 
 use crate::map::Map;
-use crate::network::{ClientId, Message, Nested, Network, Push, Seq, Time, Token};
-use crate::protocol::{Bounds, Event, EventSet, Ghost, Violation};
+use crate::network::{ClientId, Message, Nested, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Push, Seq, Time, Token};
+use crate::protocol::{Bounds, Event, EventSet, Fault, Ghost, Violation};
 use crate::rules::Rules;
 
-/// The hash of a held lock. Each client of the model has one owner.
+/// The hash of a held lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lock {
-    pub owner: ClientId,
+    pub owner: OwnerId,
     pub holds: u8,
     /// `!attempt`: the last seq served (R1).
     pub attempt: Seq,
@@ -17,11 +17,20 @@ pub struct Lock {
     pub expires: Time,
 }
 
-/// One attempt in the queue; the list entry without its label.
+/// One attempt in the queue. In the list it is a place: the waiter's grant TTL, which stands beside it there, is
+/// `Bounds::grant_ttl` of its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
-    pub owner: ClientId,
+    pub owner: OwnerId,
     pub seq: Seq,
+}
+
+/// A client in the sorted set. The sign of its score is `unreachable`: PUBLISH reached nobody, and it was not
+/// heard since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Heard {
+    pub until: Time,
+    pub unreachable: bool,
 }
 
 /// The key `:tombstone:<owner>`: acquires of this owner up to `seq` are refused (R3).
@@ -31,17 +40,24 @@ pub struct Tombstone {
     pub until: Time,
 }
 
-/// All keys of one name.
+/// All keys of one name. `tickets`, `heard` and `skip` are one sorted set in Redis.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Server {
     pub lock: Option<Lock>,
-    /// The list of entries, oldest first. It may contain dead tickets.
+    /// The list of places, oldest first. It may contain dead ones.
     pub queue: Vec<Ticket>,
-    /// The sorted set. A ticket is alive until its deadline here.
-    pub deadlines: Map<Ticket, Time>,
+    /// When the caller of a ticket gives up.
+    pub tickets: Map<Ticket, Time>,
+    /// Until when a client is alive without being heard again.
+    pub heard: Map<ClientId, Heard>,
+    /// `!skip`: so many places at the head belong to clients that were dead or unreachable, and were not heard
+    /// since.
+    pub skip: u8,
+    /// When `skip` was counted. Kept only where the clock may go back.
+    pub skip_at: Time,
     /// The last token given out.
     pub token: Token,
-    pub tombstones: Map<ClientId, Tombstone>,
+    pub tombstones: Map<OwnerId, Tombstone>,
 }
 
 impl Server {
@@ -52,14 +68,45 @@ impl Server {
             events.add(Event::LeaseExpired);
         }
         self.tombstones.retain(|_, tombstone| tombstone.until > now);
+        // The keys of the queue outlive the last living client, and expire together.
+        if !self.heard.is_empty() && self.heard.iter().all(|(_, heard)| heard.until < now) {
+            self.queue.clear();
+            self.forget_queue();
+        }
     }
 
-    pub fn held_by(&self, owner: ClientId) -> Option<Lock> {
+    /// Deletes the sorted set.
+    pub fn forget_queue(&mut self) {
+        self.tickets.clear();
+        self.heard.clear();
+        self.skip = 0;
+    }
+
+    pub fn held_by(&self, owner: OwnerId) -> Option<Lock> {
         self.lock.filter(|lock| lock.owner == owner)
     }
 
-    pub fn is_alive(&self, ticket: Ticket, now: Time) -> bool {
-        self.deadlines.get(&ticket).is_some_and(|deadline| *deadline > now)
+    /// Until when a ticket lives, if it does: its client is heard, and its caller has not given up.
+    pub fn alive_until(&self, ticket: Ticket, now: Time, bounds: &Bounds) -> Option<Time> {
+        let heard = self.heard.get(&bounds.client_of(ticket.owner))?;
+        let until = heard.until.min(*self.tickets.get(&ticket)?);
+        (until > now).then_some(until)
+    }
+
+    /// Whether it would live if it still had its ticket.
+    pub fn alive_until_or_heard(&self, ticket: Ticket, now: Time, bounds: &Bounds) -> bool {
+        let heard = self.heard.get(&bounds.client_of(ticket.owner));
+        let has_time = self.tickets.get(&ticket).is_none_or(|give_up| *give_up > now);
+        has_time && heard.is_none_or(|heard| heard.until > now)
+    }
+
+    pub fn is_unreachable(&self, client: ClientId) -> bool {
+        self.heard.get(&client).is_some_and(|heard| heard.unreachable)
+    }
+
+    /// The tickets that live and have a place.
+    pub fn waiting(&self, now: Time, bounds: &Bounds) -> impl Iterator<Item = Ticket> {
+        self.queue.iter().copied().filter(move |ticket| self.alive_until(*ticket, now, bounds).is_some())
     }
 }
 
@@ -73,6 +120,8 @@ pub enum Acquired {
     /// Each later grant has a token above `floor` (R7).
     Queued {
         floor: Token,
+        /// The client was in the sorted set already.
+        known: bool,
     },
     /// Not free, and the caller does not wait.
     Busy,
@@ -83,11 +132,27 @@ pub enum Acquired {
     Refused,
 }
 
+/// The holder, as a poll names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Polled {
-    Granted { token: Token, remaining: Time },
-    Queued { floor: Token },
-    Unknown,
+pub struct Holder {
+    pub owner: OwnerId,
+    pub attempt: Seq,
+    pub token: Token,
+    pub remaining: Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Polled {
+    pub holder: Option<Holder>,
+    pub floor: Token,
+    /// `advance` ended at its bound, so places behind it were not looked at.
+    pub stopped: bool,
+    /// The client was in the sorted set before.
+    pub known: bool,
+    /// The length of the list.
+    pub places: u8,
+    /// Which of the tickets in the request have no place.
+    pub missing: [bool; OWNERS_OF_A_CLIENT],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,6 +186,8 @@ pub struct Script<'a> {
     pub rules: &'a Rules,
     pub bounds: &'a Bounds,
     pub now: Time,
+    /// A push to these clients reaches nobody.
+    pub deaf: &'a [bool],
     pub server: &'a mut Server,
     pub network: &'a mut Network,
     pub ghost: &'a mut Ghost,
@@ -129,7 +196,7 @@ pub struct Script<'a> {
 
 impl Script<'_> {
     /// lua/acquire.lua
-    pub fn acquire(&mut self, owner: ClientId, seq: Seq, sent: Time, nested: Option<Nested>) -> Acquired {
+    pub fn acquire(&mut self, owner: OwnerId, seq: Seq, sent: Time, give_up: Time, nested: Option<Nested>) -> Acquired {
         if self.rules.r2_not_after && self.now > self.bounds.not_after(sent) {
             return Acquired::Refused;
         }
@@ -139,11 +206,11 @@ impl Script<'_> {
         }
         match nested {
             Some(nested) => self.reenter(owner, seq, nested),
-            None => self.acquire_first(owner, seq),
+            None => self.acquire_first(owner, seq, give_up),
         }
     }
 
-    fn reenter(&mut self, owner: ClientId, seq: Seq, nested: Nested) -> Acquired {
+    fn reenter(&mut self, owner: OwnerId, seq: Seq, nested: Nested) -> Acquired {
         let Some(lock) = self.server.held_by(owner).filter(|lock| lock.token == nested.token) else {
             return Acquired::Lost;
         };
@@ -163,8 +230,9 @@ impl Script<'_> {
         self.reply_held()
     }
 
-    fn acquire_first(&mut self, owner: ClientId, seq: Seq) -> Acquired {
+    fn acquire_first(&mut self, owner: OwnerId, seq: Seq, give_up: Time) -> Acquired {
         let ticket = Ticket { owner, seq };
+        let client = self.bounds.client_of(owner);
         if let Some(lock) = self.server.held_by(owner) {
             if lock.attempt == seq {
                 self.events.add(Event::RetryAnswered);
@@ -179,16 +247,28 @@ impl Script<'_> {
             // The owner asks for a first hold, so its earlier one is over (decision 3).
             self.server.lock = None;
         }
+        // A client whose ticket asks again is heard first, as in a poll: `advance` must not find it dead.
+        let mut known = None;
+        if self.server.tickets.contains_key(&ticket) && !self.server.queue.is_empty() {
+            if self.server.alive_until(ticket, self.now, self.bounds).is_none() {
+                self.events.add(Event::AskedAgainDead);
+            }
+            if self.rules.acquire_hears_first {
+                known = Some(self.hear(client));
+            }
+        }
+        let mut stopped = false;
         if self.server.lock.is_none() && self.rules.r6_hand_over {
-            self.advance();
+            stopped = self.advance(Some(client));
             if self.server.held_by(owner).is_some_and(|lock| lock.attempt == seq) {
                 return self.reply_held();
             }
         }
-        if self.server.lock.is_none() {
+        // P3: where `advance` stopped at its bound, a living ticket may wait behind it.
+        if self.server.lock.is_none() && !stopped {
             self.record_overtaking(owner);
-            if !self.rules.r6_hand_over {
-                // Where `advance` runs it takes the caller's ticket out of the queue.
+            // It does not wait any more. Its ticket would come alive again when its client is heard.
+            if self.rules.direct_take_purges {
                 self.purge(ticket);
             }
             let token = self.hold(ticket, self.bounds.lease);
@@ -198,8 +278,31 @@ impl Script<'_> {
             self.events.add(Event::Busy);
             return Acquired::Busy;
         }
-        self.enqueue(ticket);
-        Acquired::Queued { floor: self.server.lock.map_or(self.server.token, |lock| lock.token) }
+        if self.server.queue.is_empty() && self.rules.enqueue_clears_leftovers {
+            // Somebody deleted the list: tickets without it have no place.
+            self.server.forget_queue();
+        }
+        let had = self.hear(client);
+        self.enqueue(ticket, give_up);
+        let floor = self.server.lock.map_or(self.server.token, |lock| lock.token);
+        Acquired::Queued { floor, known: known.unwrap_or(had) }
+    }
+
+    /// The client is alive, whatever it was before. Returns whether it was known.
+    fn hear(&mut self, client: ClientId) -> bool {
+        let before = self.server.heard.get(&client).copied();
+        let is_alive = before.is_some_and(|heard| heard.until > self.now);
+        if !is_alive || self.server.is_unreachable(client) {
+            if before.is_some() && self.server.skip > 0 {
+                self.events.add(Event::SkipReset);
+            }
+            if self.rules.skip_reset_when_heard {
+                self.server.skip = 0;
+            }
+        }
+        let until = self.now + self.bounds.waiter_ttl;
+        self.server.heard.insert(client, Heard { until, unreachable: false });
+        if self.rules.known_means_alive { is_alive } else { before.is_some() }
     }
 
     /// Does not shorten the lease: the holder may already rely on the longer one (P1).
@@ -217,55 +320,55 @@ impl Script<'_> {
         (lock.token, lock.expires - self.now)
     }
 
-    fn enqueue(&mut self, ticket: Ticket) {
-        if !self.server.deadlines.contains_key(&ticket) {
-            let now = self.now;
-            self.server.deadlines.retain(|_, deadline| *deadline > now);
-            // The list may still have the entry from before the ticket expired. That entry then
-            // counts (decision 15).
-            if self.server.queue.contains(&ticket) {
-                self.events.add(Event::OldEntry);
-            }
-            self.server.queue.push(ticket);
-        } else {
+    /// One place for each ticket.
+    fn enqueue(&mut self, ticket: Ticket, give_up: Time) {
+        if self.server.tickets.contains_key(&ticket) {
             self.events.add(Event::RetryAnswered);
+        } else {
+            self.server.queue.push(ticket);
         }
-        self.server.deadlines.insert(ticket, self.now + self.bounds.waiter_ttl);
+        self.server.tickets.insert(ticket, give_up);
     }
 
-    /// lua/poll.lua, for one ticket.
-    pub fn poll(&mut self, owner: ClientId, seq: Seq) -> Polled {
-        let ticket = Ticket { owner, seq };
+    /// lua/poll.lua
+    pub fn poll(&mut self, client: ClientId, poll: Poll) -> Polled {
         // Renew before passing on: a client that polls is alive, even if its deadline just passed
         // (decision 5).
-        let queued = self.server.deadlines.contains_key(&ticket);
-        if queued {
-            self.server.deadlines.insert(ticket, self.now + self.bounds.waiter_ttl);
+        let known = match self.server.queue.is_empty() {
+            true => self.server.heard.contains_key(&client),
+            false => self.hear(client),
+        };
+        let stopped = self.pass_on(Some(client));
+        let mut missing = [false; OWNERS_OF_A_CLIENT];
+        for (index, owner) in self.bounds.owners_of(client).enumerate() {
+            let seq = poll.waiting[index];
+            let placed = !self.server.queue.is_empty() && self.server.tickets.contains_key(&Ticket { owner, seq });
+            missing[index] = poll.verifies && seq > 0 && !placed;
         }
-        self.pass_on();
-        match self.server.lock {
-            Some(lock) if lock.owner == owner && lock.attempt == seq => {
-                let (token, remaining) = self.extend(self.bounds.lease);
-                Polled::Granted { token, remaining }
+        if self.server.queue.is_empty() {
+            if !self.server.tickets.is_empty() {
+                self.events.add(Event::ListGone);
             }
-            Some(lock) if queued => Polled::Queued { floor: lock.token },
-            // Not queued; or the lock is still free, so `advance` found no entry of this ticket.
-            _ => {
-                self.server.deadlines.remove(&ticket);
-                Polled::Unknown
-            }
+            self.server.forget_queue();
         }
+        let holder = self.server.lock.map(|Lock { owner, attempt, token, expires, .. }| Holder {
+            owner,
+            attempt,
+            token,
+            remaining: expires - self.now,
+        });
+        let floor = holder.map_or(self.server.token, |holder| holder.token);
+        let places = self.server.queue.len() as u8;
+        Polled { holder, floor, stopped, known, places, missing }
     }
 
-    /// lua/poll.lua without tickets: passes on a free lock.
-    pub fn pass_on(&mut self) {
-        if self.server.lock.is_none() && self.rules.r6_hand_over {
-            self.advance();
-        }
+    /// lua/poll.lua without a client: passes on a free lock. Returns whether `advance` ended at its bound.
+    pub fn pass_on(&mut self, caller: Option<ClientId>) -> bool {
+        self.server.lock.is_none() && self.rules.r6_hand_over && self.advance(caller)
     }
 
     /// lua/leave.lua
-    pub fn leave(&mut self, owner: ClientId, seq: Seq, attempt: Seq, copies_until: Time) -> Left {
+    pub fn leave(&mut self, owner: OwnerId, seq: Seq, attempt: Seq, copies_until: Time) -> Left {
         self.write_tombstone(owner, seq, copies_until);
         self.purge(Ticket { owner, seq: attempt });
         let ours = self.is_ended_by(owner, seq) && self.rules.r9_leave_passes_on;
@@ -273,14 +376,14 @@ impl Script<'_> {
             self.events.add(Event::LeftWhileOwner);
             self.server.lock = None;
         }
-        self.pass_on();
+        self.pass_on(Some(self.bounds.client_of(owner)));
         Left::Done
     }
 
     /// lua/release.lua
     pub fn release(
         &mut self,
-        owner: ClientId,
+        owner: OwnerId,
         seq: Seq,
         holds: u8,
         token: Token,
@@ -299,14 +402,14 @@ impl Script<'_> {
         if ours {
             self.server.lock = None;
         }
-        self.pass_on();
+        self.pass_on(Some(self.bounds.client_of(owner)));
         match lock {
             Some(lock) if ours => Released::Freed { token: lock.token },
             _ => Released::Gone,
         }
     }
 
-    fn release_some(&mut self, owner: ClientId, seq: Seq, holds: u8, token: Token) -> Released {
+    fn release_some(&mut self, owner: OwnerId, seq: Seq, holds: u8, token: Token) -> Released {
         let Some(lock) = self.server.held_by(owner).filter(|lock| lock.token == token && lock.attempt <= seq) else {
             return Released::Lost;
         };
@@ -318,12 +421,12 @@ impl Script<'_> {
 
     /// R4: a request ends what the owner has from requests up to its seq. A late copy must not end
     /// a later attempt.
-    fn is_ended_by(&self, owner: ClientId, seq: Seq) -> bool {
+    fn is_ended_by(&self, owner: OwnerId, seq: Seq) -> bool {
         self.server.held_by(owner).is_some_and(|lock| lock.attempt <= seq || !self.rules.r4_ends_compare_seq)
     }
 
     /// lua/renew.lua
-    pub fn renew(&mut self, owner: ClientId, token: Token, only: Seq) -> Renewed {
+    pub fn renew(&mut self, owner: OwnerId, token: Token, only: Seq) -> Renewed {
         let lease = self.bounds.lease;
         let ours = self.server.held_by(owner);
         match ours.filter(|lock| lock.token == token || !self.rules.r4_renew_compares_token) {
@@ -343,27 +446,46 @@ impl Script<'_> {
 
     /// lua/force_unlock.lua
     pub fn force_unlock(&mut self) {
-        if let Some(lock) = self.server.lock.take() {
+        if let Some(lock) = self.server.lock.take()
+            && !self.is_deaf(lock.owner)
+        {
             self.network.insert(Message::Pushed { to: lock.owner, push: Push::Revoked { token: lock.token } });
         }
-        self.pass_on();
+        self.pass_on(None);
     }
 
-    /// lua/lib/purge.lua: takes a ticket out of the queue (R3).
+    fn is_deaf(&self, owner: OwnerId) -> bool {
+        self.deaf.get(usize::from(self.bounds.client_of(owner))).is_some_and(|deaf| *deaf)
+    }
+
+    /// lua/lib/purge.lua: takes a ticket out of the queue, and its place (R3).
     fn purge(&mut self, ticket: Ticket) {
-        if !self.rules.r3_purge || self.server.deadlines.remove(&ticket).is_none() {
+        if !self.rules.r3_purge {
             return;
         }
-        if self.server.deadlines.is_empty() {
-            self.server.queue.clear();
-        } else if let Some(index) = self.server.queue.iter().rposition(|other| *other == ticket) {
+        self.server.tickets.remove(&ticket);
+        if !self.rules.purge_takes_place {
+            return;
+        }
+        if let Some(index) = self.server.queue.iter().rposition(|other| *other == ticket) {
             self.server.queue.remove(index);
+            if index < usize::from(self.server.skip) {
+                self.events.add(Event::LeftFromSkipped);
+            }
+            // LREM does not say where it found the place. Where that was one of the skipped, all behind it
+            // move up; skipping one less is right in each case.
+            if self.rules.purge_lowers_skip {
+                self.server.skip = self.server.skip.saturating_sub(1);
+            }
+        }
+        if self.server.queue.is_empty() {
+            self.server.forget_queue();
         }
     }
 
     /// lua/lib/purge.lua: late copies of acquires up to `seq` find the tombstone until one tick after
     /// `copies_until` (R3). After that R2 refuses them.
-    fn write_tombstone(&mut self, owner: ClientId, seq: Seq, copies_until: Time) {
+    fn write_tombstone(&mut self, owner: OwnerId, seq: Seq, copies_until: Time) {
         if !self.rules.r3_tombstone || copies_until < self.now.max(1) {
             return;
         }
@@ -373,36 +495,111 @@ impl Script<'_> {
         self.server.tombstones.insert(owner, tombstone);
     }
 
-    /// lua/lib/advance.lua: makes the first live ticket the owner (R6). Requires a free lock.
-    fn advance(&mut self) {
-        let mut examined = 0;
-        let mut winner = None;
-        for ticket in &self.server.queue {
-            examined += 1;
-            // A dead ticket and the winner both leave the queue.
-            let deadline = self.server.deadlines.remove(ticket);
-            if let Some(deadline) = deadline.filter(|deadline| *deadline > self.now) {
-                winner = Some((*ticket, deadline));
+    /// lua/lib/advance.lua: the first ticket that is alive and whose client is reachable gets the lock (R6).
+    /// Those that are passed over keep their places. Requires a free lock. Returns whether it ended at its
+    /// bound, and not at a winner or at the end of the queue.
+    fn advance(&mut self, caller: Option<ClientId>) -> bool {
+        // The clock went back: what was dead then may be alive now.
+        if self.server.skip_at > self.now && self.rules.skip_has_time {
+            self.server.skip = 0;
+        }
+        let first = usize::from(self.server.skip);
+        if first > 0 && first < self.server.queue.len() {
+            self.events.add(Event::Skipped);
+        }
+        let mut at = first;
+        let mut winner = false;
+        let mut stopped = false;
+        while let Some(ticket) = self.server.queue.get(at).copied() {
+            stopped = at - first == self.bounds.looks;
+            if stopped {
+                self.events.add(Event::Stopped);
                 break;
             }
+            winner = self.serve(ticket, at, caller);
+            if winner {
+                break;
+            }
+            at += 1;
         }
-        self.server.queue.drain(..examined);
-        if examined > 0 && self.server.queue.is_empty() {
-            self.server.deadlines.clear();
+        self.server.skip = at as u8;
+        if self.bounds.faults.contains(&Fault::ClockBack) {
+            self.server.skip_at = self.now;
         }
-        if let Some((ticket, deadline)) = winner {
-            self.grant(ticket, deadline);
+        if winner {
+            let ticket = self.server.queue.remove(at);
+            self.server.tickets.remove(&ticket);
+            if at > 0 {
+                self.events.add(Event::PassedOver);
+            }
+        }
+        self.clear_dead();
+        if self.server.queue.is_empty() {
+            self.server.forget_queue();
+        }
+        stopped
+    }
+
+    /// Grants the lock to this ticket if it lives and its client hears of it.
+    fn serve(&mut self, ticket: Ticket, at: usize, caller: Option<ClientId>) -> bool {
+        let client = self.bounds.client_of(ticket.owner);
+        let Some(alive_until) = self.server.alive_until(ticket, self.now, self.bounds) else { return false };
+        if self.server.is_unreachable(client) {
+            return false;
+        }
+        if self.is_deaf(ticket.owner) && caller != Some(client) {
+            if let Some(heard) = self.server.heard.get(&client).copied() {
+                self.server.heard.insert(client, Heard { unreachable: true, ..heard });
+                self.events.add(Event::Unreachable);
+            }
+            return false;
+        }
+        let before = self.server.queue[..at].to_vec();
+        if before.into_iter().any(|other| self.may_be_served(other, caller)) {
+            self.ghost.violation = Some(Violation::Overtaken);
+        }
+        self.grant(ticket, alive_until, caller);
+        true
+    }
+
+    /// P3: no other ticket may be served before this one.
+    fn may_be_served(&self, ticket: Ticket, caller: Option<ClientId>) -> bool {
+        let client = self.bounds.client_of(ticket.owner);
+        self.server.alive_until(ticket, self.now, self.bounds).is_some()
+            && !self.server.is_unreachable(client)
+            && (!self.is_deaf(ticket.owner) || caller == Some(client))
+    }
+
+    /// Takes dead places off the head of the list, with their tickets; a bounded number in a call.
+    fn clear_dead(&mut self) {
+        let is_dead = |ticket: &&Ticket| self.server.alive_until(**ticket, self.now, self.bounds).is_none();
+        let dead = self.server.queue.iter().take(self.bounds.looks).take_while(is_dead).count();
+        for ticket in self.server.queue.drain(..dead) {
+            if self.rules.trim_takes_tickets {
+                self.server.tickets.remove(&ticket);
+            }
+            self.events.add(Event::DeadCleared);
+        }
+        if self.rules.trim_lowers_skip {
+            self.server.skip = self.server.skip.saturating_sub(dead as u8);
         }
     }
 
-    fn grant(&mut self, ticket: Ticket, deadline: Time) {
-        // Capped by the ticket's deadline, so dead waiters do not add up (P6, decision 1).
-        let lease = self.bounds.grant_ttl.min(deadline - self.now);
+    fn grant(&mut self, ticket: Ticket, alive_until: Time, caller: Option<ClientId>) {
+        let client = self.bounds.client_of(ticket.owner);
+        let grant_ttl = match caller {
+            Some(caller) if !self.rules.grant_ttl_of_waiter => self.bounds.grant_ttl(caller),
+            _ => self.bounds.grant_ttl(client),
+        };
+        // Capped by the deadlines of client and ticket, so dead waiters do not add up (P6, decision 1).
+        let lease = grant_ttl.min(alive_until - self.now);
         let token = self.hold(ticket, lease);
-        // The push names the duration, since the waiter's settings may differ (R7).
-        let lasts = if self.rules.r7_push_says_real_time { lease } else { self.bounds.grant_ttl };
-        let push = Push::Grant { seq: ticket.seq, token, lasts };
-        self.network.insert(Message::Pushed { to: ticket.owner, push });
+        // The push names the duration, since the cap is not known to the waiter (R7).
+        let lasts = if self.rules.r7_push_says_real_time { lease } else { grant_ttl };
+        if !self.is_deaf(ticket.owner) {
+            let push = Push::Grant { seq: ticket.seq, token, lasts };
+            self.network.insert(Message::Pushed { to: ticket.owner, push });
+        }
         self.events.add(Event::HandOver);
     }
 
@@ -425,10 +622,12 @@ impl Script<'_> {
         if self.rules.r10_clock_in_tokens { stored.max(self.bounds.clock_for_tokens(self.now)) } else { stored }
     }
 
-    /// Records a violation of P3: an acquire takes a free lock past a live ticket of another owner.
-    fn record_overtaking(&mut self, owner: ClientId) {
-        let waits = |ticket: &Ticket| ticket.owner != owner && self.server.is_alive(*ticket, self.now);
-        if self.server.queue.iter().any(waits) {
+    /// Records a violation of P3: an acquire takes a free lock past a ticket of another owner that could be
+    /// served.
+    fn record_overtaking(&mut self, owner: OwnerId) {
+        let caller = Some(self.bounds.client_of(owner));
+        let queue = self.server.queue.clone();
+        if queue.into_iter().any(|ticket| ticket.owner != owner && self.may_be_served(ticket, caller)) {
             self.ghost.violation = Some(Violation::Overtaken);
         }
     }

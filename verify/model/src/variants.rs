@@ -1,7 +1,7 @@
 //! The runs: the base runs, in which all properties hold, and one for each dropped rule, which must
 //! break a property.
 
-use crate::protocol::{Bounds, Event};
+use crate::protocol::{Bounds, Event, Fault};
 use crate::rules::Rules;
 
 /// One run of the model.
@@ -26,20 +26,31 @@ pub enum Expect {
 /// with the default options, a lease is longer than an acquire may be late.
 const SMALL: Bounds = Bounds {
     clients: 2,
+    owners: 2,
     attempts: 1,
     reentries: 0,
     retries: 1,
+    timeouts: 0,
     in_flight: 3,
-    end: 3,
+    end: 2,
     lease: 2,
-    grant_ttl: 2,
+    grant_ttl: [2, 2],
     waiter_ttl: 2,
+    patience: 0,
     operation_timeout: 1,
+    looks: 8,
     trust: false,
     lossy: false,
+    revocations_arrive: false,
+    begun: false,
+    verifies_always: true,
     try_lock: false,
-    force_unlock: false,
-    restart: false,
+    gives_up: true,
+    renews: true,
+    deafens: 0,
+    reconnects: 0,
+    faults: &[],
+    settles: true,
 };
 
 /// An owner starts again while the leave of its earlier attempt is in flight.
@@ -52,13 +63,60 @@ const LATE_ACQUIRES: Bounds = Bounds { operation_timeout: 2, ..SMALL };
 const TRUST: Bounds = Bounds { trust: true, ..SMALL };
 
 /// A grant TTL above the waiters' time-to-live, as between clients with different settings.
-const LONG_GRANTS: Bounds = Bounds { grant_ttl: 3, ..TRUST };
+const LONG_GRANTS: Bounds = Bounds { grant_ttl: [3, 3], ..TRUST };
 
 /// Leases shorter than the grant TTL, as `with_lease` allows.
-const SHORT_LEASES: Bounds = Bounds { lease: 1, waiter_ttl: 3, ..TRUST };
+const SHORT_LEASES: Bounds = Bounds { lease: 1, waiter_ttl: 3, in_flight: 2, ..TRUST };
 
 /// Two levels of holds.
-const NESTED: Bounds = Bounds { reentries: 1, end: 2, ..SMALL };
+const NESTED: Bounds = Bounds { reentries: 1, end: 2, in_flight: 2, ..SMALL };
+
+/// The queue under faults: each request once, callers do not give up, and holders do not renew.
+const QUEUE: Bounds = Bounds {
+    retries: 0,
+    in_flight: 2,
+    end: 3,
+    trust: true,
+    gives_up: false,
+    renews: false,
+    verifies_always: false,
+    ..SMALL
+};
+
+/// Two owners of one client wait, and a client beside it.
+const SHARED: Bounds = Bounds { owners: 3, end: 2, ..QUEUE };
+
+/// Subscriptions break.
+const DEAF: Bounds = Bounds { clients: 3, owners: 3, deafens: 1, begun: true, end: 2, ..QUEUE };
+
+/// A list that does not become empty with the first grant, which would tell that a place is lost.
+const CROWD: Bounds = Bounds { clients: 4, owners: 4, begun: true, end: 1, waiter_ttl: 3, ..QUEUE };
+const CROWD_FORCE: Bounds = Bounds { faults: &[Fault::ForceUnlock], end: 0, revocations_arrive: true, ..CROWD };
+
+/// Behind an unreachable client a dead one keeps its place, and comes alive again.
+const CLOCK_BACK: Bounds = Bounds {
+    faults: &[Fault::ClockBack],
+    clients: 3,
+    owners: 3,
+    deafens: 1,
+    waiter_ttl: 2,
+    end: 2,
+    verifies_always: true,
+    ..CROWD
+};
+
+/// `advance` looks at one place in a call.
+const STOPS: Bounds = Bounds { clients: 3, owners: 3, looks: 1, begun: true, end: 2, ..QUEUE };
+
+/// The server loses a key.
+const DELETE: Bounds =
+    Bounds { faults: &[Fault::DeleteLock, Fault::DeleteQueue, Fault::DeleteDeadlines], end: 2, ..QUEUE };
+
+/// Nothing but doubt finds a lost place: as with more waiters than polls can ask for in reasonable time.
+const DOUBT: Bounds = Bounds { faults: &[Fault::Flush, Fault::DeleteDeadlines, Fault::DeleteQueue], ..QUEUE };
+
+const DOUBT_LOSSY: Bounds = Bounds { lossy: true, ..DOUBT };
+const DOUBT_SHARED: Bounds = Bounds { owners: 3, end: 1, ..DOUBT };
 
 pub fn all() -> Vec<Variant> {
     let mut all = base();
@@ -73,6 +131,10 @@ fn base() -> Vec<Variant> {
         let rules = Rules::default();
         Variant { name, about, rules, bounds, expect: Expect::Holds(events) }
     };
+    let doubt_only = |name, about, bounds, events| {
+        let rules = Rules { rotation: false, ..Rules::default() };
+        Variant { name, about, rules, bounds, expect: Expect::Holds(events) }
+    };
     vec![
         holds(
             "nested",
@@ -83,26 +145,26 @@ fn base() -> Vec<Variant> {
         holds(
             "nested-lossy",
             "the same, requests and replies are lost too",
-            Bounds { lossy: true, in_flight: 2, ..NESTED },
+            Bounds { lossy: true, end: 1, ..NESTED },
             &[Nested, RetryAnswered, HandOver, HeldByConfirm, LeaseExpired],
         ),
         holds(
             "lossy",
             "2 clients, pushes are trusted, all messages are lost and repeated",
-            Bounds { lossy: true, ..TRUST },
+            Bounds { lossy: true, in_flight: 2, ..TRUST },
             &[HandOver, HeldByTrust, RetryAnswered, TombstoneRefused, LeaseExpired],
         ),
         holds(
             "two",
             "2 clients, 2 attempts each, every grant confirmed",
-            Bounds { retries: 0, ..TWO_ATTEMPTS },
+            Bounds { retries: 0, in_flight: 2, ..TWO_ATTEMPTS },
             &[HandOver, HeldByConfirm, HeldByPoll, LeaseExpired, LeftWhileOwner, LossReported],
         ),
         holds(
             "trust",
             "2 clients, pushes are trusted (R7)",
-            Bounds { end: 4, ..TRUST },
-            &[HandOver, HeldByTrust, HeldByConfirm, LeaseExpired, RetryAnswered, TombstoneRefused, FloorRefused],
+            Bounds { end: 3, in_flight: 2, ..TRUST },
+            &[HandOver, HeldByTrust, HeldByConfirm, LeaseExpired, RetryAnswered, TombstoneRefused],
         ),
         holds(
             "long-grants",
@@ -113,7 +175,7 @@ fn base() -> Vec<Variant> {
         holds(
             "short-grants",
             "the same, where grants expire before tickets and leases do",
-            Bounds { lease: 3, waiter_ttl: 3, ..TRUST },
+            Bounds { lease: 3, waiter_ttl: 3, in_flight: 2, ..TRUST },
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
         holds(
@@ -131,25 +193,103 @@ fn base() -> Vec<Variant> {
         holds(
             "three",
             "3 clients, pushes are trusted",
-            Bounds { clients: 3, retries: 0, end: 2, ..TRUST },
+            Bounds { clients: 3, owners: 3, retries: 0, in_flight: 2, ..TRUST },
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
         holds(
             "tries",
             "2 clients, one of which never waits (try_lock), 2 attempts each",
-            Bounds { try_lock: true, end: 2, ..TWO_ATTEMPTS },
-            &[Busy, HandOver, LeaseExpired, TombstoneRefused, OldEntry],
+            Bounds { try_lock: true, in_flight: 2, ..TWO_ATTEMPTS },
+            &[Busy, HandOver, LeaseExpired, TombstoneRefused],
         ),
         holds(
             "force",
             "2 clients, force_unlock once; the hold it ends is exempt from P1",
-            Bounds { force_unlock: true, ..TRUST },
+            Bounds { faults: &[Fault::ForceUnlock], in_flight: 2, ..TRUST },
             &[HandOver, HeldByTrust, LossReported],
         ),
+        holds("deaf", "3 clients, a subscription breaks", DEAF, &[Unreachable, PassedOver, Settled]),
+        holds(
+            "deaf-bound",
+            "the same, where advance looks at one place in a call",
+            Bounds { looks: 1, gives_up: true, ..DEAF },
+            &[Unreachable, Skipped, Stopped, SkipReset, LeftFromSkipped, DeadCleared],
+        ),
+        holds("shared", "2 clients, one of them with 2 owners", SHARED, &[TrustedByName, NoPlace, Settled]),
+        holds(
+            "shared-lossy",
+            "the same, all messages are lost",
+            Bounds { lossy: true, begun: true, ..SHARED },
+            &[TrustedByName, NoPlace, Doubted, DoubtEnded, Settled],
+        ),
+        holds(
+            "silent",
+            "2 clients, one of which is not heard for long",
+            Bounds { end: 5, ..QUEUE },
+            &[NoPlace, DeadCleared, Settled],
+        ),
+        holds(
+            "reconnect",
+            "2 clients, a connection breaks, its requests arrive late",
+            Bounds { reconnects: 1, deafens: 1, in_flight: 3, end: 2, ..QUEUE },
+            &[NoPlace, DoubtEnded, Unreachable, Settled],
+        ),
+        holds(
+            "flush",
+            "2 clients, FLUSHALL",
+            Bounds { faults: &[Fault::Flush], retries: 1, end: 2, ..QUEUE },
+            &[NoPlace, UnknownHold, Settled],
+        ),
+        holds(
+            "delete",
+            "2 clients, one with 2 owners, one key is deleted",
+            Bounds { owners: 3, begun: true, ..DELETE },
+            &[NoPlace, FreeLockTold, ListGone, Settled],
+        ),
+        holds(
+            "force-queue",
+            "2 clients, one with 2 owners, force_unlock of a grant",
+            Bounds { faults: &[Fault::ForceUnlock], begun: true, end: 1, ..SHARED },
+            &[NoPlace, Settled],
+        ),
+        holds(
+            "clock",
+            "3 clients, the server's clock steps",
+            Bounds { clients: 3, owners: 3, begun: true, faults: &[Fault::ClockStep], end: 2, ..QUEUE },
+            &[NoPlace, DeadCleared, Settled],
+        ),
+        holds("clock-back", "3 clients, the server's clock goes back", CLOCK_BACK, &[Unreachable, Settled]),
+        holds(
+            "unequal",
+            "2 clients with grant TTLs of 1 and 2",
+            Bounds { grant_ttl: [1, 2], ..QUEUE },
+            &[HandOver, NoPlace, Settled],
+        ),
+        holds(
+            "limited",
+            "2 clients whose callers wait for a limited time",
+            Bounds { patience: 2, gives_up: true, settles: false, ..QUEUE },
+            &[HandOver, DeadCleared],
+        ),
+        doubt_only("doubt", "2 clients, only doubt verifies; keys are lost", DOUBT, &[Doubted, DoubtEnded, Settled]),
+        doubt_only("doubt-lossy", "the same, messages are lost", DOUBT_LOSSY, &[Doubted, DoubtEnded, Settled]),
+        doubt_only(
+            "doubt-gaps",
+            "4 clients, only doubt verifies; grants are short",
+            Bounds { grant_ttl: [1, 1], ..CROWD },
+            &[Doubted, DoubtEnded, Settled],
+        ),
+        doubt_only(
+            "doubt-force",
+            "4 clients, only doubt verifies; force_unlock of grants",
+            CROWD_FORCE,
+            &[Doubted, DoubtEnded, Settled],
+        ),
+        doubt_only("doubt-shared", "the same, one client with 2 owners", DOUBT_SHARED, &[Doubted, DoubtEnded, Settled]),
         holds(
             "restart",
             "2 clients, the server loses its data once; holds from before are exempt from P1",
-            Bounds { restart: true, ..TRUST },
+            Bounds { faults: &[Fault::Restart], retries: 0, in_flight: 2, ..TRUST },
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
     ]
@@ -177,7 +317,7 @@ fn dropped() -> Vec<Variant> {
             r.r5_no_more_than_wanted = false
         }),
         drop("r6", "a freed lock is not passed on: the next acquire takes it", SMALL, |r| r.r6_hand_over = false),
-        drop("r7-floor", "pushes are trusted with any token", TRUST, |r| r.r7_floor = false),
+        drop("r7-floor", "pushes are trusted with any token", Bounds { attempts: 2, ..QUEUE }, |r| r.r7_floor = false),
         drop("r7-receipt", "trust counts from when the push arrived", TRUST, |r| r.r7_trust_from_poll = false),
         drop("r7-time", "the push names a longer time than the grant lasts", LONG_GRANTS, |r| {
             r.r7_push_says_real_time = false
@@ -189,12 +329,92 @@ fn dropped() -> Vec<Variant> {
         drop("r8", "waiters do not poll", SMALL, |r| r.r8_poll = false),
         drop("r9-leave", "an attempt that is given up does not leave", SMALL, |r| r.r9_leave = false),
         drop("r9-pass-on", "a leave does not pass on a grant", SMALL, |r| r.r9_leave_passes_on = false),
-        drop("r10", "tokens come from a counter only", Bounds { restart: true, ..SMALL }, |r| {
+        drop("r10", "tokens come from a counter only", Bounds { faults: &[Fault::Restart], ..SMALL }, |r| {
             r.r10_clock_in_tokens = false;
         }),
         drop("r11", "a lost hold does not leave", SMALL, |r| r.r11_leave_after_loss = false),
         drop("r11-seq", "the leave after a loss takes its seq late (A1)", TWO_ATTEMPTS, |r| {
             r.r11_seq_at_the_loss = false
+        }),
+        drop(
+            "r7-name-floor",
+            "the floor of an older answer goes with a poll's send time",
+            Bounds { attempts: 2, ..QUEUE },
+            |r| {
+                r.r7_floor_of_that_poll = false;
+            },
+        ),
+        drop("no-verify", "no rotation and no doubt", QUEUE, |r| {
+            (r.rotation, r.doubt) = (false, false);
+        }),
+        drop(
+            "grant-ttl",
+            "the grant TTL of the client that frees the lock",
+            Bounds { grant_ttl: [1, 2], ..CROWD },
+            |r| {
+                (r.rotation, r.grant_ttl_of_waiter) = (false, false);
+            },
+        ),
+        drop("trim-tickets", "dead places are taken out without their tickets", STOPS, |r| {
+            r.trim_takes_tickets = false;
+        }),
+        drop("purge-place", "a ticket is taken out without its place", Bounds { gives_up: true, ..QUEUE }, |r| {
+            r.purge_takes_place = false;
+        }),
+        drop("skip-heard", "a client that is heard again does not reset !skip", DEAF, |r| {
+            r.skip_reset_when_heard = false;
+        }),
+        drop(
+            "skip-purge",
+            "a ticket that leaves does not lower !skip",
+            Bounds { gives_up: true, deafens: 1, ..STOPS },
+            |r| {
+                r.purge_lowers_skip = false;
+            },
+        ),
+        drop("skip-trim", "dead places taken off the head do not lower !skip", STOPS, |r| {
+            r.trim_lowers_skip = false;
+        }),
+        drop("skip-clock", "!skip is believed after the clock went back", CLOCK_BACK, |r| r.skip_has_time = false),
+        drop(
+            "list-gone",
+            "an enqueue leaves tickets without a list alone",
+            Bounds { owners: 3, faults: &[Fault::DeleteQueue], end: 1, ..QUEUE },
+            |r| {
+                r.enqueue_clears_leftovers = false;
+            },
+        ),
+        drop(
+            "take-purges",
+            "a repeated acquire does not hear its client, and leaves its ticket where it takes the lock",
+            Bounds { retries: 1, end: 3, ..DEAF },
+            |r| {
+                (r.acquire_hears_first, r.direct_take_purges) = (false, false);
+            },
+        ),
+        drop("doubt-sent", "doubt ends when a verification is sent, though its answer may be lost", DOUBT_LOSSY, |r| {
+            (r.rotation, r.doubt_until_answered, r.doubt_unanswered) = (false, false, false);
+        }),
+        drop("doubt-asking", "a verification ends the doubt about those it did not ask for", DOUBT_SHARED, |r| {
+            (r.rotation, r.doubt_covers_asking) = (false, false);
+        }),
+        drop("doubt-unknown", "not being known is no reason to doubt", DOUBT, |r| {
+            (r.rotation, r.doubt_unknown) = (false, false);
+        }),
+        drop("doubt-gap", "a gap between polls is no reason to doubt", Bounds { grant_ttl: [1, 1], ..CROWD }, |r| {
+            (r.rotation, r.doubt_gap) = (false, false);
+        }),
+        drop("doubt-revoked", "a revocation is no reason to doubt", CROWD_FORCE, |r| {
+            (r.rotation, r.doubt_revoked) = (false, false);
+        }),
+        drop("doubt-unanswered", "a poll without an answer is no reason to doubt", DOUBT_LOSSY, |r| {
+            (r.rotation, r.doubt_unanswered) = (false, false);
+        }),
+        drop("doubt-enqueue", "an enqueue that finds its client unknown is no reason to doubt", DOUBT_SHARED, |r| {
+            (r.rotation, r.doubt_enqueue) = (false, false);
+        }),
+        drop("doubt-reconnect", "a reconnect is no reason to doubt", Bounds { reconnects: 1, ..DOUBT }, |r| {
+            (r.rotation, r.doubt_reconnect) = (false, false);
         }),
     ]
 }
