@@ -123,7 +123,7 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long a waiter keeps its place while the server does not hear from it. Defaults to 6 s.
+    /// How long the waiters of this client keep their places while the server does not hear from it. Defaults to 6 s.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -145,8 +145,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long a lock that was handed to a waiter is kept for it until the waiter answers. Defaults
-    /// to 3 s.
+    /// How long a lock that was handed to a waiter of this client is kept for it until the waiter
+    /// answers. It must be longer than [`poll_interval`](Self::poll_interval), and longer than a round
+    /// trip on a slow link. Defaults to 3 s.
     ///
     /// ```
     /// # use std::time::Duration;
