@@ -28,7 +28,7 @@ mod embedded {
 }
 
 /// The scripts by name, with their includes filled in, as the library sends them.
-static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
+pub static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
     let texts = [
         ("acquire", include_str!("../../lua/acquire.lua")),
         ("force_unlock", include_str!("../../lua/force_unlock.lua")),

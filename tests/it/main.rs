@@ -23,6 +23,7 @@ mod refusals;
 mod runtimes;
 mod scripts;
 mod silence;
+mod slots;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

@@ -1,0 +1,585 @@
+//! R13: on a cluster that moves a slot, a script runs as a whole or not at all.
+//!
+//! In such a slot Redis routes each command of a script anew. A key that is not there, or not there any more, is then
+//! "Script attempted to access a non local key", and what the script did before stays. So every script runs here over
+//! every state of its keys, on both nodes of a cluster that moves their slot. It either refuses before anything ran, or
+//! does the same as in a slot that rests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{RedisResult, Value};
+
+use crate::bench::{SCRIPTS, flatten, key};
+use crate::support::{Server, eventually, free_port, limit_to};
+
+/// A node of the cluster. Its server ends with it.
+struct Node {
+    server: Server,
+    redis: MultiplexedConnection,
+    id: String,
+    /// Clients `d` and `e` hear of their grants, as `c`, the caller, would; `x` and `w` do not.
+    _subscribed: PubSub,
+}
+
+impl Node {
+    async fn start() -> Self {
+        // The port of the cluster's bus is the other one plus 10,000 otherwise, which need not be free.
+        let bus = free_port().to_string();
+        let server = Server::with(&["--cluster-enabled", "yes", "--cluster-port", &bus]).await;
+        let mut redis = server.connection().await;
+        let id = redis::cmd("CLUSTER").arg("MYID").query_async(&mut redis).await.unwrap();
+        let mut subscribed = redis::Client::open(server.url()).unwrap().get_async_pubsub().await.unwrap();
+        subscribed.subscribe(&["fairlock:wake:d", "fairlock:wake:e"]).await.unwrap();
+        Self { server, redis, id, _subscribed: subscribed }
+    }
+
+    /// Sends all of them at once. An error is a reply like any other.
+    async fn pipe(&mut self, commands: &[Words]) -> Vec<Outcome> {
+        let mut pipe = redis::pipe();
+        for words in commands {
+            pipe.cmd(&words[0]).arg(&words[1..]);
+        }
+        let replies: Vec<RedisResult<Value>> = pipe.ignore_errors().query_async(&mut self.redis).await.unwrap();
+        replies.into_iter().map(|reply| reply.map_err(|error| error.to_string())).collect()
+    }
+
+    async fn command(&mut self, text: &str) -> Vec<String> {
+        let reply = self.pipe(&[words(text)]).await.remove(0);
+        flatten(reply.unwrap_or_else(|error| panic!("{text}: {error}")))
+    }
+}
+
+type Words = Vec<String>;
+type Outcome = Result<Value, String>;
+
+fn words(text: &str) -> Words {
+    text.split(' ').map(ToOwned::to_owned).collect()
+}
+
+/// Two nodes. The slot of the name is on its way from the first, which has all slots, to the second.
+struct Cluster {
+    source: Node,
+    target: Node,
+    slot: String,
+}
+
+/// Where a script runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// A slot that does not move.
+    Rest,
+    /// The node that the slot leaves.
+    Source,
+    /// The node that gets it, over ASK.
+    Target,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let (mut source, mut target) = (Node::start().await, Node::start().await);
+        source.command("CLUSTER ADDSLOTSRANGE 0 16383").await;
+        let ports = target.command("CLUSTER NODES").await.concat();
+        // `<id> <address>:<port>@<bus port> …`
+        let bus = ports.split(['@', ' ', ',']).nth(2).unwrap();
+        source.command(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", target.server.port())).await;
+        let slot = source.command(&format!("CLUSTER KEYSLOT {}", key("lock"))).await.concat();
+        eventually("both nodes know of each other, and who has the slots", async || {
+            let (mut one, mut two) = (source.server.connection().await, target.server.connection().await);
+            let mut agree = true;
+            for redis in [&mut one, &mut two] {
+                let info: String = redis::cmd("CLUSTER").arg("INFO").query_async(redis).await.unwrap();
+                agree &= info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:2");
+                agree &= info.contains("cluster_size:1");
+                let nodes: String = redis::cmd("CLUSTER").arg("NODES").query_async(redis).await.unwrap();
+                agree &= !nodes.contains("handshake");
+            }
+            agree
+        })
+        .await;
+        target.command(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", source.id)).await;
+        for node in [&mut source, &mut target] {
+            node.command("FLUSHALL").await;
+        }
+        Self { source, target, slot }
+    }
+
+    /// Makes the state, looks at it, runs the script, and looks again.
+    async fn run(&mut self, at: At, state: &[Words], script: &Words) -> Run {
+        let setslot = |how: &str| words(&format!("CLUSTER SETSLOT {} {how}", self.slot));
+        let mut commands = vec![words("FLUSHALL")];
+        match at {
+            At::Rest | At::Source => {
+                commands.extend(state.iter().cloned());
+                commands.extend(reads());
+                if at == At::Source {
+                    commands.push(setslot(&format!("MIGRATING {}", self.target.id)));
+                }
+                commands.push(script.clone());
+                commands.push(setslot("STABLE"));
+                commands.extend(reads());
+            }
+            At::Target => {
+                let asked = state.iter().cloned().chain(reads()).chain([script.clone()]).chain(reads());
+                commands.extend(asked.flat_map(|command| [words("ASKING"), command]));
+            }
+        }
+        let node = if at == At::Target { &mut self.target } else { &mut self.source };
+        let mut replies = node.pipe(&commands).await;
+        if at == At::Target {
+            let mut index = 0;
+            replies.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+        } else {
+            // Those to SETSLOT.
+            drop(replies.remove(replies.len() - reads().len() - 1));
+            if at == At::Source {
+                drop(replies.remove(replies.len() - reads().len() - 2));
+            }
+        }
+        let after = contents(replies.split_off(replies.len() - reads().len()));
+        let outcome = replies.pop().unwrap();
+        let before = contents(replies.split_off(replies.len() - reads().len()));
+        for reply in replies {
+            reply.expect("the state can be made");
+        }
+        Run { before, outcome, after }
+    }
+}
+
+struct Run {
+    before: Vec<String>,
+    outcome: Outcome,
+    after: Vec<String>,
+}
+
+const TOMBSTONE: &str = "tombstone:c:1";
+
+/// Reads all that the keys hold, and how long they live.
+fn reads() -> Vec<Words> {
+    let contents = [
+        format!("HGETALL {}", key("lock")),
+        format!("LRANGE {} 0 -1", key("queue")),
+        format!("ZRANGE {} 0 -1 WITHSCORES", key("deadlines")),
+        format!("GET {}", key("tokens")),
+        format!("GET {}", key(TOMBSTONE)),
+    ];
+    let kinds = ["lock", "queue", "deadlines", "tokens", TOMBSTONE];
+    let lifetimes = kinds.map(|kind| format!("PTTL {}", key(kind)));
+    contents.iter().chain(&lifetimes).map(|text| words(text)).collect()
+}
+
+/// One text for each reply to `reads`.
+fn contents(replies: Vec<Outcome>) -> Vec<String> {
+    let mut texts = Vec::new();
+    for (index, reply) in replies.into_iter().enumerate() {
+        let reply = flatten(reply.expect("a key can be read"));
+        texts.push(match index {
+            // Hash and sorted set have no order that matters.
+            0 | 2 => {
+                let mut pairs: Vec<_> = reply.chunks(2).map(|pair| pair.join("=")).collect();
+                pairs.sort();
+                pairs.join(" | ")
+            }
+            _ => reply.join(" | "),
+        });
+    }
+    texts
+}
+
+/// Whether two runs did the same: all is equal but for times.
+fn alike(one: &[String], other: &[String]) -> bool {
+    fn numbers(text: &str) -> (String, Vec<i64>) {
+        let mut form = String::new();
+        let mut found = Vec::new();
+        let mut digits = String::new();
+        for character in text.chars().chain(['\n']) {
+            if character.is_ascii_digit() {
+                digits.push(character);
+                continue;
+            }
+            if !digits.is_empty() {
+                found.push(digits.parse().unwrap());
+                form.push('#');
+                digits.clear();
+            }
+            form.push(character);
+        }
+        (form, found)
+    }
+    let near = |(one, other): (&i64, &i64)| {
+        let most = match one.min(other) {
+            ..500 => 0,
+            // What is left of a lease.
+            500..1_000_000_000 => 400,
+            // Seconds and milliseconds since 1970.
+            1_000_000_000..1_000_000_000_000_000 => 10_000,
+            // Microseconds: tokens.
+            _ => 30_000_000,
+        };
+        (one - other).abs() <= most
+    };
+    one.len() == other.len()
+        && one.iter().zip(other).all(|(one, other)| {
+            let (one, other) = (numbers(&without_clock(one)), numbers(&without_clock(other)));
+            one.0 == other.0 && one.1.iter().zip(&other.1).all(near)
+        })
+}
+
+/// Leaves out the microseconds in the field `!grant`, any number up to a million.
+fn without_clock(text: &str) -> String {
+    let Some((head, grant)) = text.split_once("!grant=") else { return text.to_owned() };
+    let kept: Vec<_> = grant.split(' ').enumerate().filter(|(index, _)| *index != 3).map(|(_, word)| word).collect();
+    format!("{head}!grant={}", kept.join(" "))
+}
+
+/// The reply without the server's time.
+fn without_time(reply: Value) -> Vec<String> {
+    let words: Vec<String> = match reply {
+        Value::Array(_) => flatten(reply),
+        text => flatten(text).concat().split(' ').map(ToOwned::to_owned).collect(),
+    };
+    let is_time = |index: &usize| matches!(index, 2 | 3) || words[0] == "inspected" && matches!(index, 7 | 8);
+    words.iter().enumerate().filter(|(index, _)| !is_time(index)).map(|(_, word)| word.clone()).collect()
+}
+
+// ---- the states
+
+/// A token that is behind the clock, and one that is ahead of it: then the clock has gone back.
+const TOKENS: [&str; 2] = ["7", "9007199254700000"];
+
+/// What the keys of the name hold, as one state.
+struct State {
+    /// `-`, or OWNER SEQ HOLDS.
+    lock: &'static str,
+    /// One letter for each place: see `place`. With a number before it: so many of them.
+    queue: String,
+    /// Which of list and sorted set are left out, though there is a queue.
+    without: &'static str,
+    token: &'static str,
+    tokens: bool,
+    tombstone: Option<&'static str>,
+}
+
+impl State {
+    fn name(&self) -> String {
+        let Self { lock, queue, without, token, tokens, tombstone } = self;
+        let tokens = if *tokens { token } else { "-" };
+        format!("lock {lock}, queue {queue:?} without {without:?}, tokens {tokens}, tombstone {tombstone:?}")
+    }
+
+    /// The commands that make it.
+    fn commands(&self) -> Vec<Words> {
+        let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+        let mut commands = Vec::new();
+        if let [owner, seq, holds] = self.lock.split(' ').collect::<Vec<_>>()[..] {
+            let grant = format!("{seq} {} 1700000000 5 3000/L", self.token);
+            commands.push(["HSET", &key("lock"), owner, holds, "!grant", &grant].map(String::from).to_vec());
+            commands.push(words(&format!("PEXPIRE {} 10000", key("lock"))));
+        }
+        let (mut places, mut scores) = (Vec::new(), BTreeMap::new());
+        let mut times = String::new();
+        for letter in self.queue.chars() {
+            if letter.is_ascii_digit() {
+                times.push(letter);
+                continue;
+            }
+            for _ in 0..std::mem::take(&mut times).parse().unwrap_or(1) {
+                place(letter, now, &mut places, &mut scores);
+            }
+        }
+        if self.queue.len() > 1 && self.queue.contains('!') {
+            scores.insert("!skip".into(), "40".into());
+        }
+        if !places.is_empty() && !self.without.contains('q') {
+            commands.push([words(&format!("RPUSH {}", key("queue"))), places].concat());
+            commands.push(words(&format!("PEXPIRE {} 12000", key("queue"))));
+        }
+        if !scores.is_empty() && !self.without.contains('d') {
+            let members = scores.into_iter().flat_map(|(member, score)| [score, member]);
+            commands.push(words(&format!("ZADD {}", key("deadlines"))).into_iter().chain(members).collect());
+            commands.push(words(&format!("PEXPIRE {} 12000", key("deadlines"))));
+        }
+        if self.tokens {
+            commands.push(words(&format!("SET {} {} PX 60000", key("tokens"), self.token)));
+        }
+        if let Some(seq) = self.tombstone {
+            commands.push(words(&format!("SET {} {seq} PX 5000", key(TOMBSTONE))));
+        }
+        commands
+    }
+}
+
+/// Adds a place of this kind to the queue.
+fn place(kind: char, now: i64, places: &mut Words, scores: &mut BTreeMap<String, String>) {
+    let seq = 10 + places.len();
+    let (client, score) = match kind {
+        // Alive, and reachable.
+        'd' => ("d", Some(now + 20_000)),
+        // Dead: not heard for too long.
+        'z' => ("z", Some(now - 1000)),
+        // Dead: forgotten.
+        'y' => ("y", None),
+        // Alive, and no message reaches it, which nobody knows yet.
+        'x' => ("x", Some(now + 20_000)),
+        // The same, and it is known.
+        'w' => ("w", Some(-now - 20_000)),
+        // Left; its place is still there.
+        'e' => ("e", Some(now + 20_000)),
+        // The caller's client: the attempt of the calls, and then others.
+        'c' => ("c", Some(now + 20_000)),
+        // A note that the first ones need not be looked at.
+        '!' => return,
+        _ => panic!("no such kind of place: {kind}"),
+    };
+    let mine = kind == 'c' && !scores.contains_key("c:1:5");
+    let ticket = if mine { "c:1:5".into() } else { format!("{client}:2:{seq}") };
+    if let Some(score) = score {
+        scores.insert(client.into(), score.to_string());
+    }
+    if kind != 'e' {
+        scores.insert(ticket.clone(), "inf".into());
+    }
+    places.push(format!("{ticket}/3000/L"));
+}
+
+const LOCKS: [&str; 6] = ["-", "c:1 4 1", "c:1 5 1", "c:1 9 1", "c:1 4 2", "d:1 2 1"];
+
+fn states() -> Vec<State> {
+    let mut queues: BTreeSet<String> = BTreeSet::from([String::new()]);
+    for first in "dzyxwec".chars() {
+        queues.insert(first.into());
+        queues.extend("dzyxwec".chars().map(|second| format!("{first}{second}")));
+    }
+    let longer = ["zzd", "xcd", "zxcd", "eec", "dcd", "cdc", "zyxwe", "zyxwedc"];
+    // With a note, in the middle of many, and beyond what one call clears or looks at.
+    let many =
+        ["40z", "40zd", "40xcd", "!40wcd", "!40wzc", "!40zc", "140z", "140zd", "140zc", "2100w", "2100wd", "c2100w"];
+    queues.extend(longer.into_iter().chain(many).map(ToOwned::to_owned));
+    let mut states = Vec::new();
+    // All keys are there, as far as there is a queue.
+    for queue in &queues {
+        for lock in LOCKS {
+            for token in TOKENS {
+                for seq in ["4", "9"] {
+                    // A second hold and a clock that went back only where the queue is short.
+                    let is_long = queue.len() > 1;
+                    if is_long && (lock == "c:1 4 2" || lock == "-" || lock == "c:1 9 1" && token != TOKENS[0]) {
+                        continue;
+                    }
+                    let (queue, tombstone) = (queue.clone(), Some(seq));
+                    states.push(State { lock, queue, without: "", token, tokens: true, tombstone });
+                }
+            }
+        }
+    }
+    // Each key is there or not.
+    for queue in ["", "d", "c", "zd", "cx"] {
+        for lock in LOCKS {
+            for without in ["", "q", "d"] {
+                for tokens in [false, true] {
+                    for tombstone in [None, Some("4")] {
+                        let complete = without.is_empty() && tokens && tombstone.is_some();
+                        if !complete && (!queue.is_empty() || without.is_empty()) {
+                            let queue = queue.to_owned();
+                            states.push(State { lock, queue, without, token: TOKENS[0], tokens, tombstone });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    states
+}
+
+// ---- the calls
+
+struct Call {
+    script: &'static str,
+    what: &'static str,
+    keys: &'static [&'static str],
+    /// Behind the number of the request. `+N` stands for N ms from now, `+Nus` for that in us, TOKEN for the token of
+    /// the hold.
+    args: &'static [&'static str],
+}
+
+const FOUR: &[&str] = &["lock", "queue", "deadlines", "tokens"];
+const FIVE: &[&str] = &["lock", "queue", "deadlines", "tokens", TOMBSTONE];
+const SETTINGS: &str = "6000 100 60000 fairlock:wake:";
+const CHANNEL: &str = "fairlock:wake:";
+
+/// All scripts, with arguments as src/store/verbs sends them.
+const CALLS: [Call; 17] = {
+    const fn call(
+        script: &'static str,
+        what: &'static str,
+        keys: &'static [&'static str],
+        args: &'static [&'static str],
+    ) -> Call {
+        Call { script, what, keys, args }
+    }
+    [
+        call("acquire", "waits", FIVE, &["+2000us", "c:1", "5", "1", "10000", "3000/L", SETTINGS]),
+        call("acquire", "does not wait", FIVE, &["+2000us", "c:1", "5", "0", "10000", "3000/L", SETTINGS]),
+        call("acquire", "one more", FIVE, &["+2000us", "c:1", "5", "1:TOKEN", "10000", "3000/L", SETTINGS]),
+        call(
+            "acquire",
+            "may be full",
+            FIVE,
+            &["+2000us", "c:1", "5", "1", "10000", "3000/L", "6000 1 60000 fairlock:wake:"],
+        ),
+        call("acquire", "late", FIVE, &["+-1us", "c:1", "5", "1", "10000", "3000/L", SETTINGS]),
+        call("poll", "waits", FOUR, &["c", "6000", "60000", CHANNEL, "c:1:5", "c:2:11"]),
+        call("poll", "passes on", FOUR, &["c", "0", "60000", CHANNEL]),
+        call("leave", "no copy", FIVE, &["0", "c:1", "5", "c:1:5/3000/L", "60000", CHANNEL]),
+        call("leave", "with a copy", FIVE, &["+2000", "c:1", "5", "c:1:5/3000/L", "60000", CHANNEL]),
+        call("renew", "one key", &["lock"], &["c:1", "TOKEN", "10000", "0"]),
+        call("renew", "a shorter lease", &["lock"], &["c:1", "TOKEN", "3000", "4"]),
+        call("renew", "with the token", &["lock", "tokens"], &["c:1", "TOKEN", "10000", "0", "60000"]),
+        call("release", "to 0", FOUR, &["c:1", "5", "0", "60000", CHANNEL]),
+        call("release", "to 1", FOUR, &["c:1", "5", "1:TOKEN", "60000", CHANNEL]),
+        call("release", "with a copy", FIVE, &["c:1", "5", "0", "60000", CHANNEL, "+2000 c:1:5/3000/L"]),
+        call("force_unlock", "", FOUR, &["+2000us", "c", "60000", CHANNEL]),
+        call("inspect", "", &["lock", "queue", "deadlines"], &["10"]),
+    ]
+};
+
+impl Call {
+    fn name(&self) -> String {
+        [self.script, self.what].join(" ").trim_end().to_owned()
+    }
+
+    fn command(&self, hash: &str, token: &str) -> Words {
+        let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+        let mut command = vec!["EVALSHA".into(), hash.into(), self.keys.len().to_string()];
+        command.extend(self.keys.iter().map(|kind| key(kind)));
+        command.push("77".into());
+        for arg in self.args {
+            let (first, rest) = arg.split_once(' ').map_or((*arg, None), |(first, rest)| (first, Some(rest)));
+            let first = match first.strip_prefix('+') {
+                Some(later) => match later.strip_suffix("us") {
+                    Some(later) => (1000 * (now + later.parse::<i64>().unwrap())).to_string(),
+                    None => (now + later.parse::<i64>().unwrap()).to_string(),
+                },
+                None => first.replace("TOKEN", token),
+            };
+            command.push(rest.map_or(first.clone(), |rest| format!("{first} {rest}")));
+        }
+        command
+    }
+
+    /// Whether this call can tell these states apart.
+    fn needs(&self, state: &State) -> bool {
+        let by_tombstone = self.keys.contains(&TOMBSTONE) || state.tombstone != Some("9");
+        let by_token = self.keys.contains(&"tokens") || state.token == TOKENS[0];
+        // Long queues matter to those who look at them.
+        let by_queue = self.keys.contains(&"queue") || state.queue.len() < 2;
+        by_tombstone && by_token && by_queue
+    }
+}
+
+// ---- the search
+
+#[derive(Default)]
+struct Found {
+    /// How often a script ran normally, by call and node.
+    ran: BTreeMap<(String, &'static str), u32>,
+    refused: u32,
+    states: usize,
+    /// Something was done, and then there was an error.
+    half_done: Vec<(&'static str, String)>,
+    /// A refusal that changed something, or an effect other than in a slot that rests.
+    wrong: Vec<String>,
+}
+
+/// Runs each of the calls over each of the states.
+async fn search(scripts: &BTreeMap<&'static str, String>, calls: &[&Call]) -> Found {
+    let mut cluster = Cluster::start().await;
+    let mut hashes = BTreeMap::new();
+    for (name, text) in scripts {
+        let load: Words = ["SCRIPT", "LOAD", text].map(ToOwned::to_owned).to_vec();
+        for node in [&mut cluster.source, &mut cluster.target] {
+            hashes.insert(*name, flatten(node.pipe(std::slice::from_ref(&load)).await.remove(0).unwrap()).concat());
+        }
+    }
+    let states = states();
+    let mut found = Found { states: states.len(), ..Found::default() };
+    for state in &states {
+        for call in calls.iter().filter(|call| call.needs(state)) {
+            let expected = judge_at_rest(&mut cluster, state, call, &hashes[call.script]).await;
+            for (at, node) in [(At::Source, "source"), (At::Target, "target")] {
+                let what = format!("{} at the {node}: {}", call.name(), state.name());
+                let script = call.command(&hashes[call.script], state.token);
+                let run = cluster.run(at, &state.commands(), &script).await;
+                match run.outcome {
+                    Ok(reply) => {
+                        let reply = without_time(reply);
+                        if !(alike(&reply, &expected.0) && alike(&run.after, &expected.1)) {
+                            // Not all at once: a loaded machine may have been slow in one of the runs.
+                            let again = judge_at_rest(&mut cluster, state, call, &hashes[call.script]).await;
+                            if !(alike(&reply, &again.0) && alike(&run.after, &again.1)) {
+                                let done = (reply, run.after);
+                                found.wrong.push(format!("{what}\n    did {done:?}\n instead of {again:?}"));
+                            }
+                        }
+                        *found.ran.entry((call.name(), node)).or_default() += 1;
+                    }
+                    Err(error) if ["TRYAGAIN", "ASK", "MOVED"].iter().any(|code| is_code(&error, code)) => {
+                        found.refused += 1;
+                        if !alike(&run.before, &run.after) {
+                            found.wrong.push(format!("{what}: refused with {error}, and changed {:?}", run.after));
+                        }
+                    }
+                    Err(error) => {
+                        found.half_done.push((call.script, format!("{what}\n    {error}\n    left {:?}", run.after)));
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The redis crate shows codes that it knows by a word of its own.
+fn is_code(error: &str, code: &str) -> bool {
+    let known = match code {
+        "TRYAGAIN" => "TryAgain",
+        "ASK" => "Ask",
+        _ => "Moved",
+    };
+    error.starts_with(code) || error.starts_with(known)
+}
+
+/// Reply and state where the slot does not move.
+async fn judge_at_rest(cluster: &mut Cluster, state: &State, call: &Call, hash: &str) -> (Words, Vec<String>) {
+    let run = cluster.run(At::Rest, &state.commands(), &call.command(hash, state.token)).await;
+    let reply = run.outcome.unwrap_or_else(|error| panic!("{} at rest, {}: {error}", call.name(), state.name()));
+    (without_time(reply), run.after)
+}
+
+#[tokio::test]
+async fn r13_each_script_in_a_slot_that_moves_runs_as_a_whole_or_not_at_all() {
+    limit_to(Duration::from_secs(600), async {
+        let calls: Vec<_> = CALLS.iter().collect();
+        let scripts: BTreeSet<_> = calls.iter().map(|call| call.script).collect();
+        assert!(SCRIPTS.keys().eq(scripts.iter()), "each script of the library is called");
+        let found = search(&SCRIPTS, &calls).await;
+        let all: u32 = found.ran.values().sum();
+        println!("{} states: {all} calls ran, {} were refused", found.states, found.refused);
+        println!("{:#?}", found.ran);
+        let few = |list: &[String]| list.iter().take(20).cloned().collect::<Vec<_>>().join("\n");
+        let half_done: Vec<_> = found.half_done.into_iter().map(|(_, what)| what).collect();
+        assert!(half_done.is_empty(), "{} half done:\n{}", half_done.len(), few(&half_done));
+        assert!(found.wrong.is_empty(), "{} wrong:\n{}", found.wrong.len(), few(&found.wrong));
+        for call in calls {
+            for node in ["source", "target"] {
+                let ran = found.ran.get(&(call.name(), node)).copied().unwrap_or_default();
+                assert!(ran >= 10, "{} ran {ran} times at the {node}", call.name());
+            }
+        }
+    })
+    .await;
+}
