@@ -141,7 +141,7 @@ end
 if our_holds and last == this then return held(current, our_holds) end
 if our_holds and last > this then return 'stale ' .. echo end
 
-local caller, channel = owner, string.match(settings, '[^ ]*$')
+local caller, channel = owner, string.match(settings, '^%d+ %d+ %d+ (.*)$')
 --#include advance
 -- A hash without a grant is not a lock: taking it would mix our fields into somebody's data, and a release
 -- would delete it.
