@@ -23,7 +23,7 @@
 --   held, token, holds, lease left ms
 --   queued, floor (every later grant has a token above it), lease left ms of the holder or -1, more, known (1: the
 --                      client had not been given up as dead)
---   busy, more         not free, and its caller does not wait
+--   busy, more         not free, and its caller does not wait, or has to ask again: more is 1
 --   full, waiters, more   max_waiters are queued
 --   lost               one more, but the owner does not hold under that token
 --   late | left | stale  not_after has passed | a tombstone | a later attempt of the owner was served
@@ -176,7 +176,12 @@ if not stopped then
   hold(owner, seq, token, lease, terms)
   return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease
 end
-if our_holds then call('DEL', lock) end
 -- The lock is free, and this bound holds for the token of the next grant: an older one that is still on its way to
 -- the client does not pass it.
-return join(free_floor(current), '1')
+local floor = free_floor(current)
+if our_holds then
+  call('DEL', lock)
+  -- After a clock that went back the floor can be this token, and the key must not be looked at again (R13).
+  current = nil
+end
+return join(floor, '1')
