@@ -20,18 +20,21 @@ local function sweep(places)
   local evidence = tickets < places or call('ZCOUNT', deadlines, -now, now) > 0
   local size = evidence and SWEPT_AT_MOST or SWEPT_AT_LEAST
   local from = places > size and clock[2] % (places - size) or 0
-  -- One place stays: a list that is emptied here is deleted, and could not be written again (R13).
-  local bound, lives, dead = math.min(TAKEN_AT_MOST, places - 1), {}, {}
+  -- One place stays: a list that is emptied here is deleted, and could not be written again (R13). Its ticket goes.
+  local lives, dead, taken = {}, {}, 0
   for i, place in ipairs(read('LRANGE', queue, from, from + size - 1)) do
-    if #dead < bound and is_dead(place, lives) then
-      -- By index: a search through the list for each would cost too much.
-      call('LSET', queue, from + i - 1, '')
+    if #dead < TAKEN_AT_MOST and is_dead(place, lives) then
       dead[#dead + 1] = string.match(place, '^[^/]*')
+      if taken < places - 1 then
+        -- By index: a search through the list for each would cost too much.
+        call('LSET', queue, from + i - 1, '')
+        taken = taken + 1
+      end
     end
   end
   if #dead == 0 then return tickets, places, false end
-  call('LREM', queue, 0, '')
+  if taken > 0 then call('LREM', queue, 0, '') end
   tickets = tickets - call('ZREM', deadlines, unpack(dead))
   call('ZREM', deadlines, '!skip')
-  return tickets, places - #dead, #dead == bound or places > size
+  return tickets, places - taken, #dead == TAKEN_AT_MOST or places > size
 end
