@@ -17,6 +17,7 @@ mod guards;
 mod holders;
 mod leaving;
 mod overload;
+mod queue;
 mod reentrance;
 mod reentry;
 mod refusals;

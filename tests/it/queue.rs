@@ -1,0 +1,462 @@
+//! The queue in bad weather: distant clients, many waiters, those that gave up or died, other versions.
+//!
+//! The rows A1 to A11 of an attack on the first protocol, in which a waiter was polled for by name. Its numbers were
+//! greater; these are as small as they can be to fail on it. Nothing here was run on it again: its scripts and options
+//! were others.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use fairlock::{FairLock, LockClient, LockError, LockGuard};
+use tokio::task::JoinHandle;
+
+use crate::support::{Proxy, Server, Timing, eventually, limit, limit_to, on_a_server};
+
+const NAME: &str = "q";
+const QUEUE: &str = "fairlock:{n:q}:queue";
+const TOKEN: &str = "fairlock:{n:q}:token";
+
+/// Times that go with a distant server.
+fn distant() -> Timing {
+    Timing {
+        lease: Duration::from_secs(30),
+        operation_timeout: Duration::from_secs(20),
+        waiter_ttl: Duration::from_millis(1500),
+        poll_interval: Duration::from_millis(400),
+        grant_ttl: Duration::from_millis(1200),
+    }
+}
+
+fn wait(lock: &FairLock) -> JoinHandle<Result<LockGuard, LockError>> {
+    let lock = lock.clone();
+    tokio::spawn(async move { lock.lock().await })
+}
+
+fn waits(client: &LockClient, count: usize) -> Vec<JoinHandle<Result<LockGuard, LockError>>> {
+    (0..count).map(|_| wait(&client.lock(NAME))).collect()
+}
+
+/// Gives up all of them.
+fn abort<T>(waits: Vec<JoinHandle<T>>) {
+    waits.iter().for_each(JoinHandle::abort);
+}
+
+/// Waits until Redis counts so many living waiters.
+async fn count(client: &LockClient, waiters: usize) {
+    let lock = client.lock(NAME);
+    eventually(&format!("{waiters} wait"), async || lock.status().await.unwrap().waiters == waiters as u64).await;
+}
+
+/// The places of the queue, in order.
+async fn places(server: &Server) -> Vec<String> {
+    redis::cmd("LRANGE").arg(QUEUE).arg(0).arg(-1).query_async(&mut server.connection().await).await.unwrap()
+}
+
+async fn run(server: &Server, command: &[&str]) -> redis::Value {
+    redis::cmd(command[0]).arg(&command[1..]).query_async(&mut server.connection().await).await.unwrap()
+}
+
+/// A1: the places of a distant client expired while its polls went round, and a newcomer was served second or third.
+#[tokio::test]
+async fn a1_a_newcomer_behind_many_waiters_of_a_distant_client_is_served_last() {
+    const MANY: usize = 2000;
+    limit_to(Duration::from_secs(110), async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let (near, far) = (distant().connect(&server.url()).await, distant().connect(&proxy.url()).await);
+        let holder = near.lock(NAME).lock().await.unwrap();
+        proxy.delay(Duration::from_millis(100));
+        let served = Arc::new(Mutex::new(Vec::new()));
+        let serve = |who: &'static str, client: &LockClient| {
+            let (lock, served) = (client.lock(NAME), served.clone());
+            tokio::spawn(async move {
+                let guard = lock.lock().await.unwrap();
+                served.lock().unwrap().push(who);
+                guard.unlock().await.unwrap();
+            })
+        };
+        let many: Vec<_> = (0..MANY).map(|_| serve("one of many", &far)).collect();
+        count(&near, MANY).await;
+        let newcomer = serve("the newcomer", &near);
+        count(&near, MANY + 1).await;
+        // Longer than two waiter_ttl: 16 polls of 128 tickets, one after the other, took longer than one.
+        let before = places(&server).await;
+        tokio::time::sleep(2 * distant().waiter_ttl + distant().poll_interval).await;
+        assert!(places(&server).await == before, "each kept its place");
+        assert_eq!(near.lock(NAME).status().await.unwrap().waiters, MANY as u64 + 1);
+        holder.unlock().await.unwrap();
+        let some = async || served.lock().unwrap().len() >= 5;
+        eventually("some are served over the distance", some).await;
+        // The rest need not take a round trip each.
+        proxy.delay(Duration::ZERO);
+        for task in many {
+            task.await.unwrap();
+        }
+        newcomer.await.unwrap();
+        let served = std::mem::take(&mut *served.lock().unwrap());
+        assert_eq!(served.iter().position(|who| *who == "the newcomer"), Some(MANY), "of {}", served.len());
+        far.close().await.unwrap();
+        near.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+/// A2: the grant_ttl of whoever released counted, so a client next to the server starved a distant one.
+#[tokio::test]
+async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let hasty = Timing {
+            waiter_ttl: Duration::from_millis(1000),
+            poll_interval: Duration::from_millis(100),
+            grant_ttl: Duration::from_millis(150),
+            ..distant()
+        };
+        let patient = Timing { waiter_ttl: Duration::from_secs(6), grant_ttl: Duration::from_secs(4), ..distant() };
+        let (near, far) = (hasty.connect(&server.url()).await, patient.connect(&proxy.url()).await);
+        proxy.delay(Duration::from_millis(150));
+        let (near_turns, far_turns) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+        let turns = |client: &LockClient, turns: &Arc<Mutex<u32>>| {
+            let (lock, turns) = (client.lock(NAME), turns.clone());
+            tokio::spawn(async move {
+                loop {
+                    let guard = lock.lock().await.unwrap();
+                    guard.unlock().await.expect("nobody's hold is lost");
+                    *turns.lock().unwrap() += 1;
+                }
+            })
+        };
+        let tasks = vec![turns(&near, &near_turns), turns(&far, &far_turns), turns(&far, &far_turns)];
+        let reach = async |least: u32| {
+            let [near, far] = [&near_turns, &far_turns].map(|turns| *turns.lock().unwrap());
+            eventually("both have more turns", async || {
+                *near_turns.lock().unwrap() >= near + least && *far_turns.lock().unwrap() >= far + least
+            })
+            .await;
+        };
+        reach(8).await;
+        // Without messages a grant must last until the next poll has found it.
+        proxy.drop_pushes(true);
+        reach(3).await;
+        assert!(!tasks.iter().any(JoinHandle::is_finished));
+        abort(tasks);
+        near.close().await.unwrap();
+        far.close().await.unwrap();
+    })
+    .await;
+}
+
+/// A4: the places of those who left were passed over 128 at a time, by polls, while the lock was free.
+#[tokio::test]
+async fn a4_waits_that_were_given_up_leave_nothing_in_the_queue() {
+    const LEFT: usize = 600;
+    const LIVING: usize = 30;
+    on_a_server(async |server| {
+        let client = Timing::relaxed().connect(&server.url()).await;
+        let holder = client.lock(NAME).lock().await.unwrap();
+        let left = waits(&client, LEFT);
+        count(&client, LEFT).await;
+        let living: Vec<_> = waits(&client, LIVING);
+        count(&client, LEFT + LIVING).await;
+        abort(left);
+        count(&client, LIVING).await;
+        assert_eq!(places(server).await.len(), LIVING, "the list has the living only");
+        let before = server.calls("evalsha").await;
+        let begun = Instant::now();
+        holder.unlock().await.unwrap();
+        for wait in living {
+            wait.await.unwrap().unwrap().unlock().await.unwrap();
+        }
+        let calls = server.calls("evalsha").await - before;
+        // One for each release, and the regular polls of that time.
+        let polls = 2 + begun.elapsed().as_millis() / Timing::default().poll_interval.as_millis();
+        assert!(u128::from(calls) <= LIVING as u128 + 1 + polls, "{calls} calls");
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// How long a living waiter waits behind those of a client whose connection is closed.
+async fn behind_a_closed_connection(server: &Server, dead: usize) -> Duration {
+    let client = Timing::relaxed().connect(&server.url()).await;
+    let proxy = Proxy::start(server).await;
+    let gone = Timing::relaxed().connect(&proxy.url()).await;
+    let holder = client.lock(NAME).lock().await.unwrap();
+    let dead_waits = waits(&gone, dead);
+    count(&client, dead).await;
+    let living = wait(&client.lock(NAME));
+    count(&client, dead + 1).await;
+    proxy.refuse(true);
+    proxy.reset_all();
+    proxy.assert_no_connections().await;
+    let begun = Instant::now();
+    holder.unlock().await.unwrap();
+    living.await.unwrap().unwrap().unlock().await.unwrap();
+    let took = begun.elapsed();
+    abort(dead_waits);
+    client.close().await.unwrap();
+    took
+}
+
+/// A5: more unreachable tickets than one call looks at kept a free lock until they died, 6 s later.
+#[tokio::test]
+async fn a5_closed_connections_are_passed_over() {
+    limit(async {
+        let server = Server::start().await;
+        let took = behind_a_closed_connection(&server, 1500).await;
+        assert!(took < Timing::relaxed().waiter_ttl, "{took:?}");
+    })
+    .await;
+}
+
+/// A5: a monitor hears every channel, so that each client seems to be reachable. Then all that are dead cost one
+/// waiter_ttl together.
+#[tokio::test]
+async fn a5_under_a_monitor_closed_connections_cost_one_waiter_ttl() {
+    limit(async {
+        let server = Server::start().await;
+        let mut monitor = redis::Client::open(server.url()).unwrap().get_async_pubsub().await.unwrap();
+        monitor.psubscribe("*").await.unwrap();
+        let took = behind_a_closed_connection(&server, 20).await;
+        // And a poll after the last of these grants has ended.
+        let allowed = Timing::relaxed().waiter_ttl + 2 * Timing::relaxed().poll_interval;
+        assert!(took < allowed, "{took:?}");
+    })
+    .await;
+}
+
+/// A7: after a reconnect nobody was served until all waiters were polled for: one round trip for 128 of them.
+#[tokio::test]
+async fn a7_a_reconnect_with_many_waiters_does_not_keep_other_names_waiting() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let (near, far) = (distant().connect(&server.url()).await, distant().connect(&proxy.url()).await);
+        proxy.delay(Duration::from_millis(150));
+        let reconnect = async |other: &str| {
+            proxy.reset_all();
+            let begun = Instant::now();
+            let guard = far.lock(other).try_lock().await.unwrap().expect("it is free");
+            let took = begun.elapsed();
+            guard.unlock().await.unwrap();
+            took
+        };
+        let alone = reconnect("other 1").await;
+        let holder = near.lock(NAME).lock().await.unwrap();
+        let many = waits(&far, 3000);
+        count(&near, 3000).await;
+        let with_many = reconnect("other 2").await;
+        // 24 requests one after the other would take 7 s.
+        assert!(with_many < alone + Duration::from_secs(3), "{with_many:?}, and {alone:?} without waiters");
+        count(&near, 3000).await;
+        abort(many);
+        holder.unlock().await.unwrap();
+        near.close().await.unwrap();
+    })
+    .await;
+}
+
+/// A9: those who had left or died were counted, or kept others out, until a call cleared them.
+#[tokio::test]
+async fn a9_waiters_are_counted_exactly() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let builder = || Timing::relaxed().builder().max_waiters(10);
+        let client = builder().connect(server.url()).await.unwrap();
+        let dying = builder().connect(proxy.url()).await.unwrap();
+        let full = async || match client.lock(NAME).lock().await {
+            Err(LockError::QueueFull { waiters }) => waiters,
+            other => panic!("not full: {other:?}"),
+        };
+        let holder = client.lock(NAME).lock().await.unwrap();
+        let (left, stay) = (waits(&client, 4), waits(&client, 3));
+        count(&client, 7).await;
+        let dead = waits(&dying, 3);
+        count(&client, 10).await;
+        assert_eq!(full().await, 10);
+        abort(left);
+        count(&client, 6).await;
+        let more = waits(&client, 4);
+        count(&client, 10).await;
+        assert_eq!(full().await, 10);
+        // Three die.
+        proxy.blackhole(true);
+        count(&client, 7).await;
+        let last = waits(&client, 3);
+        count(&client, 10).await;
+        assert_eq!(full().await, 10);
+        assert_eq!(client.lock(NAME).status().await.unwrap().queue.len(), 10);
+        holder.unlock().await.unwrap();
+        for wait in stay.into_iter().chain(more).chain(last) {
+            wait.await.unwrap().unwrap().unlock().await.unwrap();
+        }
+        abort(dead);
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// A9, where the queue has room for one.
+#[tokio::test]
+async fn a9_one_dead_waiter_does_not_fill_a_queue_of_one() {
+    limit(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let builder = || Timing::relaxed().builder().max_waiters(1);
+        let client = builder().connect(server.url()).await.unwrap();
+        let dying = builder().connect(proxy.url()).await.unwrap();
+        let holder = client.lock(NAME).lock().await.unwrap();
+        let dead = waits(&dying, 1);
+        count(&client, 1).await;
+        proxy.blackhole(true);
+        count(&client, 0).await;
+        let living = wait(&client.lock(NAME));
+        count(&client, 1).await;
+        assert!(matches!(client.lock(NAME).lock().await, Err(LockError::QueueFull { waiters: 1 })));
+        holder.unlock().await.unwrap();
+        living.await.unwrap().unwrap().unlock().await.unwrap();
+        abort(dead);
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn status_tells_since_when_and_what_for() {
+    on_a_server(async |server| {
+        let client = Timing::relaxed().builder().label("the client").connect(server.url()).await.unwrap();
+        let lock = client.lock(NAME);
+        let before = SystemTime::now();
+        let holder = fairlock::owner::scope(async {
+            let outer = lock.labelled("job 17").lock().await.unwrap();
+            let since = lock.status().await.unwrap().holder.unwrap().since;
+            // One more hold changes neither.
+            let inner = lock.labelled("job 18").lock().await.unwrap();
+            let holder = lock.status().await.unwrap().holder.unwrap();
+            assert_eq!((holder.since, holder.holds, &*holder.label), (since, 2, "job 17"));
+            inner.unlock().await.unwrap();
+            outer
+        })
+        .await;
+        // The server runs on this machine, and a clock may be set right a little meanwhile.
+        let since = lock.status().await.unwrap().holder.unwrap().since;
+        let slack = Duration::from_secs(1);
+        assert!((before - slack..=SystemTime::now() + slack).contains(&since), "{since:?}");
+        let first = wait(&lock.labelled("a label / with : signs"));
+        count(&client, 1).await;
+        let second = wait(&lock);
+        count(&client, 2).await;
+        let labels: Vec<_> = lock.status().await.unwrap().queue.into_iter().map(|waiter| waiter.label).collect();
+        assert_eq!(labels, ["a label / with : signs", "the client"]);
+        holder.unlock().await.unwrap();
+        let first = first.await.unwrap().unwrap();
+        let holder = lock.status().await.unwrap().holder.unwrap();
+        assert_eq!(holder.label, "a label / with : signs");
+        assert!(holder.since > since, "the next hold began later");
+        first.unlock().await.unwrap();
+        second.await.unwrap().unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// A10: scripts of two versions damaged each other's queue.
+#[tokio::test]
+async fn a10_a_newer_format_is_refused_by_name_and_stays_as_it_is() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::relaxed().connect(&server.url()).await;
+        let lock = client.lock(NAME);
+        let dump = async |key: &str| run(&server, &["DUMP", key]).await;
+        let refused = |error: LockError| {
+            assert!(matches!(error, LockError::Refused(_)), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains("format 3") && text.contains("newer version of fairlock"), "{text}");
+        };
+        let hash = "fairlock:{n:q}";
+        run(&server, &["HSET", hash, "!format", "3", "state", "held"]).await;
+        let before = dump(hash).await;
+        refused(lock.lock().await.unwrap_err());
+        refused(lock.try_lock().await.unwrap_err());
+        for error in [lock.force_unlock().await.unwrap_err(), lock.status().await.unwrap_err()] {
+            assert!(error.to_string().contains("format 3"), "{error}");
+        }
+        assert_eq!(dump(hash).await, before);
+        run(&server, &["DEL", hash]).await;
+        run(&server, &["RPUSH", QUEUE, "!3/of a newer one"]).await;
+        let before = dump(QUEUE).await;
+        refused(lock.lock().await.unwrap_err());
+        refused(lock.try_lock().await.unwrap_err());
+        assert_eq!(dump(QUEUE).await, before);
+        run(&server, &["DEL", QUEUE]).await;
+        lock.lock().await.unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// A11: the key of the token expired under a hold that was longer than its time.
+#[tokio::test]
+async fn a11_the_last_token_is_remembered_under_a_long_hold() {
+    on_a_server(async |server| {
+        let timing = Timing::default();
+        let client = timing.builder().token_ttl(timing.lease).connect(server.url()).await.unwrap();
+        let lock = client.lock(NAME);
+        // As if the server's clock had gone back an hour since.
+        let ahead = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap() + Duration::from_secs(3600);
+        run(server, &["SET", TOKEN, &ahead.as_micros().to_string(), "PX", "60000"]).await;
+        let first = lock.lock().await.unwrap();
+        assert_eq!(u128::from(first.token()), ahead.as_micros() + 1);
+        let waiting = wait(&lock);
+        count(&client, 1).await;
+        // It has expired: the hash knows the token.
+        run(server, &["DEL", TOKEN]).await;
+        let earlier = first.token();
+        first.unlock().await.unwrap();
+        let second = waiting.await.unwrap().unwrap();
+        assert!(second.token() > earlier, "{} after {earlier}", second.token());
+        // Nobody waits, so the hash is gone with the hold: the key is needed, and a renewal brings it back.
+        run(server, &["DEL", TOKEN]).await;
+        eventually("the key is back", async || {
+            let token: Option<u64> =
+                redis::cmd("GET").arg(TOKEN).query_async(&mut server.connection().await).await.unwrap();
+            token == Some(second.token())
+        })
+        .await;
+        let earlier = second.token();
+        second.unlock().await.unwrap();
+        let third = lock.lock().await.unwrap();
+        assert!(third.token() > earlier, "{} after {earlier}", third.token());
+        third.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// A prefix may have a space. The settings of a client are sent as words.
+#[tokio::test]
+async fn a_prefix_with_a_space_has_a_channel() {
+    limit(async {
+        let server = Server::start().await;
+        let timing = Timing::relaxed();
+        let builder = || timing.builder().prefix("my app");
+        let (client, other) =
+            (builder().connect(server.url()).await.unwrap(), builder().connect(server.url()).await.unwrap());
+        let lock = client.lock(NAME);
+        let holder = lock.lock().await.unwrap();
+        let waiting = wait(&lock);
+        count(&client, 1).await;
+        // As if the holder were dead: the next call finds the lock free, and passes it on.
+        run(&server, &["DEL", "my app:{n:q}"]).await;
+        assert!(other.lock(NAME).try_lock().await.unwrap().is_none(), "who waits is first");
+        assert_eq!(lock.status().await.unwrap().waiters, 0, "its client was reached");
+        drop(waiting.await.unwrap().unwrap());
+        drop(holder);
+        client.close().await.unwrap();
+        other.close().await.unwrap();
+    })
+    .await;
+}
