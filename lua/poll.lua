@@ -50,7 +50,7 @@ elseif waiter_ttl ~= '0' then
   if scores[1] and math.abs(tonumber(scores[1])) > now then known = '1' end
   forget_skip(caller)
   call('ZADD', deadlines, string.format('%d', now + waiter_ttl), caller)
-  keep_queue(tonumber(waiter_ttl))
+  keep_queue(tonumber(waiter_ttl), scores[1])
 end
 for i = 6, #ARGV do
   if not scores[i - 4] then missing = missing .. ' ' .. i - 5 end
