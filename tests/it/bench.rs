@@ -139,18 +139,23 @@ impl Bench {
         }
     }
 
+    /// Shows all rows that differ.
     pub async fn check(&mut self, rows: &[Row]) {
+        let mut differences = Vec::new();
         for row in rows {
             self.command("FLUSHALL").await;
             for step in row.before {
                 self.prepare(step).await;
             }
-            assert_fits(row.what, "reply", &self.call(row.call).await, row.reply);
-            assert_fits(row.what, "state", &self.state().await, row.after);
+            let reply = self.call(row.call).await;
+            differences.extend(difference(row.what, "reply", &reply, row.reply));
+            differences.extend(difference(row.what, "state", &self.state().await, row.after));
             self.assert_everything_expires(row.what).await;
-            assert_fits(row.what, "second reply", &self.call(row.call).await, row.again);
-            assert_fits(row.what, "state after the second", &self.state().await, row.after);
+            let again = self.call(row.call).await;
+            differences.extend(difference(row.what, "second reply", &again, row.again));
+            differences.extend(difference(row.what, "state after the second", &self.state().await, row.after));
         }
+        assert!(differences.is_empty(), "{}", differences.join("\n"));
     }
 
     /// `held OWNER SEQ TOKEN`, `waits PLACE`, `dead CLIENT`, `unreachable CLIENT`, `tombstone OWNER SEQ`, `token N`,
@@ -557,9 +562,13 @@ pub fn normal(word: &str) -> String {
     if made { "T".into() } else { word.into() }
 }
 
-pub fn assert_fits(what: &str, part: &str, found: &str, expected: &str) {
+fn difference(what: &str, part: &str, found: &str, expected: &str) -> Option<String> {
     let (words, pattern): (Vec<_>, Vec<_>) = (found.split(' ').collect(), expected.split(' ').collect());
     let fits =
         words.len() == pattern.len() && words.iter().zip(&pattern).all(|(word, like)| *like == "*" || word == like);
-    assert!(fits, "{what}: {part}\n    found {found:?}\n expected {expected:?}");
+    (!fits).then(|| format!("{what}: {part}\n    found {found:?}\n expected {expected:?}"))
+}
+
+pub fn assert_fits(what: &str, part: &str, found: &str, expected: &str) {
+    assert_eq!(difference(what, part, found, expected), None);
 }
