@@ -75,14 +75,13 @@ local function join(floor, more)
     max_waiters = tonumber(max_waiters)
     if places > max_waiters then
       --#include sweep
-      call('RPOP', queue)
       local waiters, again
-      waiters, places, again = sweep(places - 1)
+      waiters, places, again = sweep(places)
       -- The list is bounded too: it may have places of those who left, which are passed over later.
-      if waiters >= max_waiters or places >= 2 * max_waiters then
+      if waiters >= max_waiters or places > 2 * max_waiters then
+        call('RPOP', queue)
         return 'full ' .. echo .. ' ' .. waiters .. (again and ' 1' or ' 0')
       end
-      places = call('RPUSH', queue, ticket .. '/' .. terms)
     end
   end
   if placed or places > 32 then
