@@ -114,6 +114,11 @@ impl Bench {
         ]
     }
 
+    /// The fastest.
+    pub async fn one() -> Self {
+        Self::each().await.pop().expect("a store")
+    }
+
     pub async fn on(server: Server) -> Self {
         let mut subscribed = redis::Client::open(server.url()).unwrap().get_async_pubsub().await.unwrap();
         subscribed.subscribe(&["fairlock:wake:d", "fairlock:wake:e"]).await.unwrap();
@@ -129,6 +134,10 @@ impl Bench {
             keyspace.channels.extend(["d", "e"].map(|client| format!("fairlock:wake:{client}").into_bytes()));
         });
         Self { store: Store::Embedded(Box::new(engine)) }
+    }
+
+    pub fn is_real(&self) -> bool {
+        matches!(self.store, Store::Redis { .. })
     }
 
     pub fn server(&self) -> &Server {
@@ -324,8 +333,7 @@ impl Bench {
 
     /// All that the keys hold, without times: see the top of this file.
     pub async fn state(&mut self) -> String {
-        let mut lock: Vec<_> = pairs(self.command("HGETALL lock").await).iter().map(|pair| shown_field(pair)).collect();
-        lock.sort_by_key(|field| (!field.contains('='), field.clone()));
+        let lock = self.lock_state().await.strip_prefix("lock ").map(str::to_owned).into_iter().collect();
         let places = flatten(self.command("LRANGE queue 0 -1").await);
         let queue: Vec<_> =
             places.iter().map(|place| place.strip_suffix("/3000/L").unwrap_or(place).to_owned()).collect();
@@ -369,6 +377,36 @@ impl Bench {
         ];
         let parts = parts.into_iter().filter(|(_, words)| !words.is_empty());
         parts.map(|(kind, words)| format!("{kind} {}", words.join(" "))).collect::<Vec<_>>().join(" | ")
+    }
+
+    /// What the hash holds, as in `state`.
+    pub async fn lock_state(&mut self) -> String {
+        let mut lock: Vec<_> = pairs(self.command("HGETALL lock").await).iter().map(|pair| shown_field(pair)).collect();
+        lock.sort_by_key(|field| (!field.contains('='), field.clone()));
+        if lock.is_empty() { String::new() } else { format!("lock {}", lock.join(" ")) }
+    }
+
+    pub async fn holder(&mut self) -> Option<String> {
+        let fields = pairs(self.command("HGETALL lock").await);
+        fields.iter().find(|field| !field.starts_with('!')).map(|field| field.split('=').next().unwrap().to_owned())
+    }
+
+    /// The tickets in the list, and whether each counts: it has not left, and its client lives and is not marked as
+    /// unreachable.
+    pub async fn queue(&mut self) -> Vec<(String, bool)> {
+        let members: HashMap<_, _> = self.members().await.into_iter().collect();
+        let now = self.now().await as f64;
+        let places = flatten(self.command("LRANGE queue 0 -1").await);
+        let tickets = places.iter().map(|place| place.split('/').next().unwrap().to_owned());
+        let counts = |ticket: &String| {
+            members.contains_key(ticket) && members.get(client_of(ticket)).is_some_and(|until| *until > now)
+        };
+        tickets.map(|ticket| (ticket.clone(), counts(&ticket))).collect()
+    }
+
+    /// The number of places to skip.
+    pub async fn skip(&mut self) -> usize {
+        self.members().await.iter().find(|(member, _)| member == "!skip").map_or(0, |(_, skip)| *skip as usize)
     }
 
     /// The sorted set: clients with their deadlines, tickets, and the count of those to skip.
