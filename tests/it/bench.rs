@@ -168,7 +168,7 @@ impl Bench {
     }
 
     /// `held OWNER SEQ TOKEN`, `waits PLACE`, `dead CLIENT`, `unreachable CLIENT`, `tombstone OWNER SEQ`, `token N`,
-    /// `foreign KIND`, or a Redis command with the kind of a key in place of the key.
+    /// `newer lock`, `foreign KIND`, or a Redis command with the kind of a key in place of the key.
     pub async fn prepare(&mut self, step: &str) {
         self.try_prepare(step).await.unwrap_or_else(|error| panic!("{step}: {error:?}"));
     }
@@ -199,6 +199,7 @@ impl Bench {
             }
             ["tombstone", owner, seq] => vec![format!("SET tombstone:{owner} {seq} PX 5000")],
             ["token", token] => vec![format!("SET tokens {token} PX 60000")],
+            ["newer", "lock"] => vec!["DEL lock".into(), "HSET lock !format 3".into()],
             // A value of a type that this key never has.
             ["foreign", "tokens"] => vec!["DEL tokens".into(), "RPUSH tokens foreign".into()],
             ["foreign", kind] => vec![format!("SET {kind} foreign PX 60000")],
