@@ -63,7 +63,7 @@ local function join(floor, more)
   if mode == '0' then return 'busy ' .. echo .. ' ' .. more end
   local ticket, waiter_ttl, max_waiters = owner .. ':' .. seq, string.match(settings, '^(%d+) (%d+)')
   local client = string.sub(owner, 1, string.find(owner, ':', 1, true) - 1)
-  local placed, places = read('ZSCORE', deadlines, ticket), nil
+  local placed, places, is_new = read('ZSCORE', deadlines, ticket), nil, false
   if placed and call('EXISTS', queue) == 0 then
     -- The list was deleted by hand: no ticket has a place.
     call('DEL', deadlines)
@@ -71,17 +71,17 @@ local function join(floor, more)
   end
   if not placed then
     places = read('RPUSH', queue, ticket .. '/' .. terms)
+    is_new = places == 1
     max_waiters = tonumber(max_waiters)
     if places > max_waiters then
       --#include sweep
-      call('RPOP', queue)
       local waiters, again
-      waiters, places, again = sweep(places - 1)
+      waiters, places, again = sweep(places)
       -- The list is bounded too: it may have places of those who left, which are passed over later.
-      if waiters >= max_waiters or places >= 2 * max_waiters then
+      if waiters >= max_waiters or places > 2 * max_waiters then
+        call('RPOP', queue)
         return 'full ' .. echo .. ' ' .. waiters .. (again and ' 1' or ' 0')
       end
-      places = call('RPUSH', queue, ticket .. '/' .. terms)
     end
   end
   if placed or places > 32 then
@@ -91,12 +91,12 @@ local function join(floor, more)
   local added = call('ZADD', deadlines, string.format('%d', now + waiter_ttl), client, 'inf', ticket)
   local known = added + (placed and 1 or 0) < 2
   -- Otherwise the polls of this client keep the queue.
-  if not known or places == 1 then
+  if not known or is_new then
     --#include keep
-    keep_queue(tonumber(waiter_ttl))
+    keep_queue(tonumber(waiter_ttl), known)
     -- Clients that were here once would pile up under a queue that never ends.
     local members = call('ZCARD', deadlines)
-    if places == 1 and members > 2 then
+    if is_new and members > 2 then
       -- The list was deleted by hand: no other ticket has a place. (R13: a list that was absent keeps a script from
       -- running in a slot that moves.)
       call('DEL', deadlines)

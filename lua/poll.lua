@@ -37,6 +37,18 @@ end
 local places, first, known, missing = read('LLEN', queue), '0', '0', ''
 local scores = read('ZMSCORE', deadlines, caller, unpack(ARGV, 6))
 
+local first_place = places > 0 and waiter_ttl ~= '0' and call('LINDEX', queue, '0')
+local first_client = first_place and string.match(first_place, '^([^:/]+):%d+:%d+/%d+/')
+local floor, lease, more, pass_on = token, -2, '0', nil
+if not token or first_place and not first_client then
+  --#include advance
+  -- All that may be refused comes before the first write.
+  if first_place and not first_client then refuse_place(first_place) end
+  if #fields > 0 then refuse_hash() end
+  floor = free_floor()
+  if places > 0 then pass_on = advance end
+end
+
 -- Hear first, then pass on: a client that polls is alive, even if its deadline passed a moment ago.
 if places == 0 then
   -- The list was deleted by hand, or never was: no ticket has a place.
@@ -45,35 +57,29 @@ if places == 0 then
 elseif waiter_ttl ~= '0' then
   --#include skip
   --#include keep
-  if string.match(call('LINDEX', queue, '0'), '^[^:]*') == caller then first = '1' end
+  if first_client == caller then first = '1' end
   -- Alive until now: a dead client may have lost places.
   if scores[1] and math.abs(tonumber(scores[1])) > now then known = '1' end
   forget_skip(caller)
   call('ZADD', deadlines, string.format('%d', now + waiter_ttl), caller)
-  keep_queue(tonumber(waiter_ttl))
+  keep_queue(tonumber(waiter_ttl), scores[1])
 end
 for i = 6, #ARGV do
   if not scores[i - 4] then missing = missing .. ' ' .. i - 5 end
 end
 
-local floor, lease, more = token, -2, '0'
 if token then
   lease = call('PTTL', lock)
   -- A hash without a lease was made by a script that was refused before it could set one, when a right was taken
   -- away. Without a lease here it would stay held forever if its client died.
   if lease == -1 then call('PEXPIRE', lock, '5000') end
-else
-  --#include advance
-  if #fields > 0 then refuse_hash() end
-  floor = free_floor()
-  if places > 0 then
-    local winner, seq, its_token, stopped, rest = advance(places)
-    places = rest
-    if winner then
-      owner, attempt, token, floor, lease = winner, seq, its_token, its_token, call('PTTL', lock)
-    elseif stopped then
-      more = '1'
-    end
+elseif pass_on then
+  local winner, seq, its_token, stopped, rest = pass_on(places)
+  places = rest
+  if winner then
+    owner, attempt, token, floor, lease = winner, seq, its_token, its_token, call('PTTL', lock)
+  elseif stopped then
+    more = '1'
   end
 end
 return 'polled ' .. echo .. ' ' .. more .. ' ' .. known .. ' ' .. places .. ' ' .. first .. ' ' .. owner .. ' ' .. attempt .. ' '

@@ -308,35 +308,42 @@ fn scripts() -> Vec<Script> {
     verbs.iter().map(whole).collect()
 }
 
-/// All numbers N of `what[N`, as in `KEYS[3]` or `ARGV[7...]`.
-fn indices(text: &str, what: &str) -> BTreeSet<u32> {
-    let start = format!("{what}[");
-    let after = text.split(&start).skip(1);
-    after.filter_map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()).collect()
-}
-
 #[test]
 fn there_is_a_script_for_each_verb_and_no_other() {
     let names: Vec<_> = scripts().into_iter().map(|script| script.name).collect();
     assert_eq!(names, ["acquire", "force_unlock", "inspect", "leave", "poll", "release", "renew"]);
 }
 
+/// The first two lines of a script give names to KEYS and ARGV, those of the header and in its order. `names...` in a
+/// header is for all that follow, which have no names.
 #[test]
-fn lua_headers_name_exactly_the_keys_and_arguments_that_the_body_uses() {
+fn lua_scripts_name_their_keys_and_arguments_at_once_and_as_in_the_header() {
     for script in scripts() {
+        let mut lines = script.body.lines();
         for what in ["KEYS", "ARGV"] {
-            let (named, mut used) = (indices(&script.header, what), indices(&script.body, what));
-            // poll takes any number of tickets, in a loop from here on.
-            if script.body.contains(&format!("for i = 7, #{what}")) {
-                used.insert(7);
+            let line = lines.next().unwrap();
+            let names = line.strip_prefix("local ").and_then(|line| line.strip_suffix(&format!(" = unpack({what})")));
+            let mut unpacked: Vec<_> = names.unwrap_or_else(|| panic!("{}: {line}", script.name)).split(", ").collect();
+            let start = format!("-- {what}[");
+            let header: Vec<_> = script.header.lines().filter_map(|line| line.strip_prefix(&start)).collect();
+            for (index, line) in header.iter().enumerate() {
+                let number = line.split([']', '.']).next().unwrap();
+                assert_eq!(number, (index + 1).to_string(), "{}: {what} in the header", script.name);
             }
-            assert_eq!(named, used, "{}: {what}", script.name);
-            let without_gaps: BTreeSet<u32> = (1..=u32::try_from(named.len()).unwrap()).collect();
-            assert_eq!(named, without_gaps, "{}: {what} has a gap", script.name);
+            if header.last().unwrap().contains("...]") {
+                assert!(script.body.contains(&format!("unpack({what}, {})", header.len())), "{}: {what}", script.name);
+                unpacked.push(header.last().unwrap().split_whitespace().nth(1).unwrap());
+            }
+            assert_eq!(header_names(&script.header, what), unpacked, "{}: {what}", script.name);
         }
+        let others = lines.filter(|line| line.contains("KEYS")).count();
+        assert_eq!(others, 0, "{}: KEYS after its first line", script.name);
         for part in ["Returns", "second run"] {
             assert!(script.header.contains(part), "{}: the header does not say {part:?}", script.name);
         }
+    }
+    for (name, text) in parts() {
+        assert!(!text.contains("KEYS[") && !text.contains("ARGV["), "{name}");
     }
 }
 
@@ -368,9 +375,8 @@ fn rust_sends_keys_and_arguments_in_the_order_of_the_header() {
         let keys = sent_names(&verb, "key");
         assert_eq!(keys, header_names(&script.header, "KEYS"), "{}: KEYS", script.name);
         let mut args = sent_names(&verb, "arg");
-        // The runner adds the first argument. In poll, a ticket and its lease have one name.
+        // The runner adds the first argument.
         args.insert(0, "request".into());
-        args.dedup();
         assert_eq!(args, header_names(&script.header, "ARGV"), "{}: ARGV", script.name);
     }
 }
@@ -386,50 +392,52 @@ fn there_is_a_verb_for_each_script() {
     }
 }
 
-/// Each status that a script can return is named in its header and decoded on the Rust side.
-#[test]
-fn lua_statuses_are_in_the_header_and_in_the_verb() {
-    for script in scripts() {
-        let reply = verb(&script.name);
-        let (_, returns) = script.header.split_once("Returns").unwrap();
-        let mut found = 0;
-        // What stands before a status in the scripts: at the start of a reply, or in an expression.
-        for lead in ["return { '", "  '", "and '", "or '", "= i, '"] {
-            for rest in script.body.split(lead).skip(1) {
-                let status = rest.split('\'').next().unwrap();
-                let is_status = !status.is_empty() && status.bytes().all(|byte| byte.is_ascii_lowercase());
-                if !is_status || !rest[status.len()..].starts_with("'") {
-                    continue;
-                }
-                found += 1;
-                assert!(returns.contains(status), "{}: the header does not name {status:?}", script.name);
-                assert!(
-                    reply.contains(&format!("\"{status}\"")),
-                    "{}: the Rust side does not know {status:?}",
-                    script.name
-                );
-            }
+/// The words in quotes that are made of small letters, and what stands before them. A space may follow the word.
+fn quoted_words(code: &str, quote: char) -> Vec<(&str, &str)> {
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(start) = code[from..].find(quote).map(|index| from + index) {
+        let Some(end) = code[start + 1..].find(quote).map(|index| start + 1 + index) else { break };
+        let word = &code[start + 1..end];
+        let word = word.strip_suffix(' ').unwrap_or(word);
+        if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase()) {
+            found.push((&code[..start], word));
         }
-        assert!(found > 0, "{}: no status found", script.name);
+        from = end + 1;
     }
+    found
 }
 
+/// Each reply begins with a status. The script, its header and the Rust side know the same ones.
 #[test]
-fn lua_logic_names_its_keys_and_arguments_once() {
+fn lua_statuses_are_those_of_the_header_and_of_the_verb() {
     for script in scripts() {
-        let logic = script.body.split_once("--#include ").expect("every script includes a part").1;
-        assert!(!logic.contains("KEYS["), "{}: KEYS[…] in the logic", script.name);
-    }
-    for path in files("lua/lib", ".lua") {
-        let text = fs::read_to_string(&path).unwrap();
-        assert!(!text.contains("KEYS[") && !text.contains("ARGV["), "{}", path.display());
+        let code: Vec<_> = script.body.lines().map(|line| line.split("--").next().unwrap()).collect();
+        let code = code.join("\n");
+        // What stands before a status: a `return`, alone or with a choice between two, or the beginning of a list.
+        let leads = ["return ", "return (ours and ", "return (token and ", " or ", "{ "];
+        let replies = quoted_words(&code, '\'');
+        let found: BTreeSet<_> = replies
+            .into_iter()
+            .filter(|(before, _)| leads.iter().any(|lead| before.ends_with(lead)))
+            .map(|(_, status)| status)
+            .collect();
+        assert!(!found.is_empty(), "{}: no status found", script.name);
+        let (_, returns) = script.header.split_once("Returns").unwrap();
+        for status in &found {
+            let is_named = returns.split(|c: char| !c.is_ascii_lowercase()).any(|word| word == *status);
+            assert!(is_named, "{}: the header does not name {status:?}", script.name);
+        }
+        let verb = verb(&script.name);
+        let (_, decode) = verb.split_once("fn decode(").unwrap();
+        let known: BTreeSet<_> = quoted_words(decode, '"').into_iter().map(|(_, status)| status).collect();
+        assert_eq!(found, known, "{}: in Lua and in Rust", script.name);
     }
 }
 
-/// The part that a line includes, and how far the line is indented.
-fn include(line: &str) -> Option<(usize, &str)> {
-    let directive = line.trim_start();
-    Some((line.len() - directive.len(), directive.strip_prefix("--#include ")?))
+/// The part that a line includes.
+fn include(line: &str) -> Option<&str> {
+    line.trim_start().strip_prefix("--#include ")
 }
 
 /// The files of `lua/lib`: name and text.
@@ -486,50 +494,159 @@ fn each_lua_part_is_included_by_a_script_and_at_most_once() {
     assert_eq!(twice, script::assemble("--#include serve\n"));
 }
 
-/// A part includes what it needs, and a script calls no function of a part above the line that includes it.
-#[test]
-fn lua_functions_are_called_after_their_definition() {
-    let parts = parts();
-    let lines = parts.iter().flat_map(|(_, text)| text.lines());
-    let definitions = lines.filter_map(|line| line.strip_prefix("local function "));
-    let functions: Vec<_> = definitions.filter_map(|rest| rest.split('(').next()).collect();
-    assert!(functions.contains(&"advance") && functions.contains(&"read_lock"), "{functions:?}");
-    for (name, whole) in assembled() {
-        for function in &functions {
-            let mut is_defined = false;
-            for line in whole.lines() {
-                is_defined |= line.starts_with(&format!("local function {function}("));
-                let code = line.split("--").next().unwrap();
-                let calls = |before: &str| !before.ends_with(|c: char| c.is_ascii_alphanumeric() || "_.:".contains(c));
-                let used = code.match_indices(&format!("{function}(")).any(|(start, _)| calls(&code[..start]));
-                assert!(is_defined || !used, "{name} calls {function} before its definition: {line}");
+/// Names, and the signs that matter for their scope. Comments and texts are left out.
+fn tokens(lua: &str) -> Vec<&str> {
+    let (mut tokens, mut rest) = (Vec::new(), lua);
+    while let Some(c) = rest.chars().next() {
+        let length = match c {
+            '#' if rest.starts_with("#!") => rest.find('\n').unwrap_or(rest.len()),
+            '-' if rest.starts_with("--") => rest.find('\n').unwrap_or(rest.len()),
+            '\'' => {
+                let mut end = 1;
+                while !rest[end..].starts_with('\'') {
+                    end += if rest[end..].starts_with('\\') { 2 } else { 1 };
+                }
+                end + 1
+            }
+            '_' | 'a'..='z' | 'A'..='Z' | '0'..='9' => {
+                rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len())
+            }
+            _ => ["..", "==", "~=", "<=", ">="]
+                .iter()
+                .find(|sign| rest.starts_with(**sign))
+                .map_or(c.len_utf8(), |s| s.len()),
+        };
+        let (token, after) = rest.split_at(length);
+        if !c.is_whitespace() && c != '\'' && !token.starts_with("--") && !token.starts_with("#!") {
+            tokens.push(token);
+        }
+        rest = after;
+    }
+    tokens
+}
+
+const LUA_GLOBALS: [&str; 10] =
+    ["ARGV", "KEYS", "error", "ipairs", "math", "redis", "string", "tonumber", "type", "unpack"];
+const LUA_WORDS: [&str; 20] = [
+    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil", "not", "or",
+    "repeat", "return", "then", "true", "while",
+];
+
+/// What a script uses without having it, and how often it uses each of its own names. A name counts from its
+/// declaration to the end of the block.
+fn names_of(lua: &str) -> (Vec<&str>, BTreeMap<&str, usize>) {
+    let tokens = tokens(lua);
+    let (mut scopes, mut unknown, mut uses) = (vec![BTreeSet::new()], Vec::new(), BTreeMap::new());
+    let (mut of_loop, mut braces, mut at) = (Vec::new(), 0, 0);
+    // The names of a list like `a, b` at `at`; leaves `at` behind it.
+    let list = |at: &mut usize| {
+        let mut names = vec![tokens[*at]];
+        *at += 1;
+        while tokens.get(*at) == Some(&",") {
+            names.push(tokens[*at + 1]);
+            *at += 2;
+        }
+        names
+    };
+    while let Some(token) = tokens.get(at).copied() {
+        at += 1;
+        match token {
+            "local" if tokens[at] != "function" => {
+                let names = list(&mut at);
+                names.iter().for_each(|name| *uses.entry(*name).or_insert(0) += 0);
+                scopes.last_mut().unwrap().extend(names);
+            }
+            "function" => {
+                if tokens[at] != "(" {
+                    scopes.last_mut().unwrap().insert(tokens[at]);
+                    uses.entry(tokens[at]).or_insert(0);
+                    at += 1;
+                }
+                at += 1;
+                scopes.push(if tokens[at] == ")" { BTreeSet::new() } else { list(&mut at).into_iter().collect() });
+            }
+            "for" => of_loop = list(&mut at),
+            "do" | "then" | "repeat" => scopes.push(std::mem::take(&mut of_loop).into_iter().collect()),
+            "else" => *scopes.last_mut().unwrap() = BTreeSet::new(),
+            "end" | "elseif" => drop(scopes.pop()),
+            "{" => braces += 1,
+            "}" => braces -= 1,
+            _ if !token.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') || LUA_WORDS.contains(&token) => {}
+            _ => {
+                let is_field = matches!(tokens[at - 2], "." | ":");
+                let is_key = braces > 0 && tokens.get(at) == Some(&"=");
+                if is_field || is_key {
+                } else if scopes.iter().any(|scope| scope.contains(token)) {
+                    // `x = …` sets and does not use it.
+                    *uses.entry(token).or_insert(0) += usize::from(tokens.get(at) != Some(&"="));
+                } else if !LUA_GLOBALS.contains(&token) {
+                    unknown.push(token);
+                }
             }
         }
     }
+    assert_eq!(scopes.len(), 1, "a block does not end");
+    (unknown, uses)
 }
 
-/// Functions that a part defines inside a block end with the block. `script.rs` does not fill in the same part again
-/// after it, so nothing after the block may need it.
 #[test]
-fn lua_parts_included_inside_a_block_are_not_needed_after_it() {
-    fn needed(part: &str, all: &mut BTreeSet<String>) {
-        if all.insert(part.to_owned()) {
-            let text = parts().into_iter().find(|(name, _)| name == part).map(|(_, text)| text).unwrap_or_default();
-            text.lines().filter_map(include).for_each(|(_, name)| needed(name, all));
-        }
+fn the_reader_of_lua_knows_where_a_name_ends() {
+    let unknown = |lua| names_of(lua).0;
+    assert_eq!(unknown("local function f(a) return a + b end f(a)"), ["b", "a"]);
+    assert_eq!(unknown("if x then local y = 'it\\'s z' end return y -- z"), ["x", "y"]);
+    assert_eq!(unknown("for i, v in ipairs(KEYS) do call(v.i, { i = v }) end return i"), ["call", "i"]);
+    assert_eq!(names_of("local a, b = 1, 2\nlocal function f() a = b end").1, [("a", 0), ("b", 1), ("f", 0)].into());
+}
+
+/// A part includes what it needs, and what it makes inside a block ends with the block: Redis refuses a name that is
+/// not there, but only when a call gets to it.
+#[test]
+fn lua_names_are_there_where_they_are_used_and_all_are_used() {
+    let mut uses = BTreeMap::new();
+    let assembled = assembled();
+    let lib = |name: &str| name.starts_with("lib/");
+    for (name, whole) in assembled.iter().filter(|(name, _)| !lib(name)) {
+        let (unknown, used) = names_of(whole);
+        let own = fs::read_to_string(root().join(format!("lua/{name}.lua"))).unwrap();
+        // `hold` looks at the settings only where a script does not name the token_ttl.
+        let excused = if own.contains(" token_ttl, channel") { ["settings"].as_slice() } else { &[] };
+        let unknown: Vec<_> = unknown.into_iter().filter(|name| !excused.contains(name)).collect();
+        assert_eq!(unknown, Vec::<&str>::new(), "{name} uses names that are not there");
+        let own_names = names_of(&own).1;
+        let unused: Vec<_> = own_names.keys().filter(|own| used[**own] == 0 && **own != "_").collect();
+        assert_eq!(unused, Vec::<&&str>::new(), "{name} does not use its names");
+        used.iter().for_each(|(name, count)| *uses.entry(*name).or_insert(0) += count);
     }
-    for script in scripts() {
-        let (mut outside, mut inside) = (BTreeSet::new(), BTreeSet::new());
-        for (indent, part) in script.body.lines().filter_map(include) {
-            let mut all = BTreeSet::new();
-            needed(part, &mut all);
-            let hidden: Vec<_> = all.intersection(&inside).collect();
-            assert!(hidden.is_empty(), "{}: {part} needs {hidden:?}, included inside an earlier block", script.name);
-            if indent == 0 { outside.extend(all) } else { inside.extend(all.difference(&outside).cloned()) }
-        }
-    }
+    assert!(uses["advance"] > 0 && uses["places"] > 0, "{uses:?}");
+    let unused: Vec<_> = uses.iter().filter(|(name, count)| **count == 0 && **name != "_").collect();
+    assert!(unused.is_empty(), "no script uses {unused:?}");
+}
+
+#[test]
+fn lua_parts_include_what_they_need_in_their_first_lines() {
     for (name, text) in parts() {
         let late: Vec<_> = text.lines().skip_while(|line| include(line).is_some()).filter_map(include).collect();
         assert!(late.is_empty(), "{name} includes {late:?} after its first lines");
+    }
+    // A part says which names of its script it uses. All else comes from the parts that it includes.
+    for (name, whole) in assembled().iter().filter(|(name, _)| name.starts_with("lib/")) {
+        let said: BTreeSet<_> = whole
+            .lines()
+            .filter(|line| line.starts_with("-- "))
+            .collect::<Vec<_>>()
+            .join(" ")
+            .split("Uses: ")
+            .skip(1)
+            .flat_map(|text| {
+                text.split('.')
+                    .next()
+                    .unwrap()
+                    .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        let unsaid: BTreeSet<_> = names_of(whole).0.into_iter().filter(|name| !said.contains(*name)).collect();
+        assert_eq!(unsaid, BTreeSet::new(), "{name} uses names of its script without saying so");
     }
 }

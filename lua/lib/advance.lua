@@ -19,8 +19,9 @@ local function is_wanted(place)
   return read('ZSCORE', deadlines, (string.match(place, '^[^/]*')))
 end
 
--- Puts the tickets of the dead places at the head of the queue into `tickets`, up to a bound.
-local function find_dead_head(tickets)
+-- Puts the tickets of the dead places at the head of the queue into `tickets`, up to a bound, and their clients into
+-- `clients` if those are dead.
+local function find_dead_head(tickets, clients)
   local states, from, size = {}, 0, 1 -- most often the first one lives
   while from < CLEARED_AT_MOST do
     for _, place in ipairs(read('LRANGE', queue, from, from + size - 1)) do
@@ -28,6 +29,7 @@ local function find_dead_head(tickets)
       states[client] = states[client] or (client_state(client))
       if states[client] ~= 0 and is_wanted(place) then return end
       tickets[#tickets + 1] = string.match(place, '^[^/]*')
+      if states[client] == 0 and clients[#clients] ~= client then clients[#clients + 1] = client end
     end
     from, size = from + size, CLEARED_AT_MOST - 1
   end
@@ -49,7 +51,7 @@ local function advance(places, current, ending)
   local skip = tonumber(read('ZSCORE', deadlines, '!skip') or '0')
   -- A list that was made shorter by hand.
   if skip >= places then skip = 0 end
-  local states, marks, dead = {}, {}, {}
+  local states, marks, dead, dead_clients = {}, {}, {}, {}
   -- A client that is passed over gets a negative deadline. If it is heard again, the count of those that are passed over
   -- ends, also if the clock went back and it never looked dead to itself.
   local function mark(client, deadline)
@@ -85,13 +87,16 @@ local function advance(places, current, ending)
       elseif state < 0 then
         only_dead = only_dead and not is_wanted(place)
       end
-      if only_dead and #dead < CLEARED_AT_MOST then dead[#dead + 1] = string.match(place, '^[^/]*') end
+      if only_dead and #dead < CLEARED_AT_MOST then
+        dead[#dead + 1] = string.match(place, '^[^/]*')
+        if state == 0 and dead_clients[#dead_clients] ~= client then dead_clients[#dead_clients + 1] = client end
+      end
     end
     index, size = index + #block, 500
   end
   local stopped = not at and index < places
   local passed = at or math.min(index, places)
-  if skip > 0 then find_dead_head(dead) end
+  if skip > 0 then find_dead_head(dead, dead_clients) end
 
   local cleared = math.min(#dead, passed)
   local remaining = places - cleared - (at and 1 or 0)
@@ -100,6 +105,8 @@ local function advance(places, current, ending)
   else
     if #marks > 0 then call('ZADD', deadlines, unpack(marks, 1, math.min(#marks, 4000))) end
     if at then dead[#dead + 1] = string.match(winner[4], '^[^/]*') end
+    -- A client whose places were taken has no member any more, so that it hears of it.
+    for _, client in ipairs(dead_clients) do dead[#dead + 1] = client end
     if passed - cleared >= WORTH_A_NOTE then
       call('ZADD', deadlines, passed - cleared, '!skip')
     elseif skip > 0 then

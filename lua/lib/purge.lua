@@ -20,7 +20,8 @@ local function purge(place, places)
   if removed == places then
     call('DEL', deadlines)
   else
-    if places > 32 then forget_skip(string.match(place, '^[^:]*')) end
+    -- From 32 on, see advance.
+    if places >= 32 then forget_skip(string.match(place, '^[^:]*')) end
     call('ZREM', deadlines, ticket)
   end
   return places - removed

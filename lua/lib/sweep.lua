@@ -13,28 +13,31 @@ local function is_dead(place, lives)
   return not lives[client] or not read('ZSCORE', deadlines, (string.match(place, '^[^/]*')))
 end
 
--- Takes dead places out of a part of the queue: of all of it if that is short, else of another part each time.
+-- Takes dead places out of a part of the queue: of all of it if that is short, else of another part each time. The
+-- last place is the caller's own, which has no ticket yet and stays. So the list is not emptied: it would be deleted, and
+-- could not be written again (R13).
 -- Returns how many tickets are left, how many places, and whether another call may find more dead ones.
 local function sweep(places)
   local tickets = call('ZCOUNT', deadlines, 'inf', 'inf')
-  local evidence = tickets < places or call('ZCOUNT', deadlines, -now, now) > 0
+  local others = places - 1
+  local evidence = tickets < others or call('ZCOUNT', deadlines, -now, now) > 0
   local size = evidence and SWEPT_AT_MOST or SWEPT_AT_LEAST
-  local from = places > size and clock[2] % (places - size) or 0
-  -- One place stays: a list that is emptied here is deleted, and could not be written again (R13). Its ticket goes.
-  local lives, dead, taken = {}, {}, 0
-  for i, place in ipairs(read('LRANGE', queue, from, from + size - 1)) do
+  local from = others > size and clock[2] % (others - size + 1) or 0
+  local lives, dead, clients = {}, {}, {}
+  -- Of one place alone there are no others, and LRANGE to -1 would be all of it.
+  for i, place in ipairs(others > 0 and read('LRANGE', queue, from, math.min(from + size, others) - 1) or {}) do
     if #dead < TAKEN_AT_MOST and is_dead(place, lives) then
+      -- By index: a search through the list for each would cost too much.
+      call('LSET', queue, from + i - 1, '')
       dead[#dead + 1] = string.match(place, '^[^/]*')
-      if taken < places - 1 then
-        -- By index: a search through the list for each would cost too much.
-        call('LSET', queue, from + i - 1, '')
-        taken = taken + 1
-      end
+      local client = string.match(place, '^[^:]*')
+      if not lives[client] then clients[#clients + 1] = client end
     end
   end
   if #dead == 0 then return tickets, places, false end
-  if taken > 0 then call('LREM', queue, 0, '') end
+  call('LREM', queue, 0, '')
   tickets = tickets - call('ZREM', deadlines, unpack(dead))
-  call('ZREM', deadlines, '!skip')
-  return tickets, places - taken, #dead == TAKEN_AT_MOST or places > size
+  -- A client whose places were taken has no member any more, so that it hears of it.
+  call('ZREM', deadlines, '!skip', unpack(clients))
+  return tickets, places - #dead, #dead == TAKEN_AT_MOST or others > size
 end

@@ -1,8 +1,14 @@
 //! Runs single scripts on one store, with calls, replies and the state of the keys written as text.
 //!
 //! In an expected text `*` matches any word. A token that the server made is shown as `T`; tokens that a test
-//! sets are small numbers. Clients `d` and `e` are subscribed to their channels, `x` is not (so it is
-//! unreachable), and `c` is the caller.
+//! sets are small numbers. Clients `d` and `e` are subscribed to their channels, `x` and `y` are not (so they are
+//! unreachable), and `c` is the caller. In a step and in a call `~` stands for a space inside a word.
+//!
+//! A state is written as
+//! `lock OWNER=HOLDS ATTEMPT,TOKEN,SINCE,TERMS | queue PLACE… | clients CLIENT… | tickets TICKET… | skip N |
+//! tombstone OWNER=SEQ`, without the parts that are empty. SINCE is 0 where a test made the grant. Terms `3000/L` of a
+//! place are left out. A client is `-x` if it is marked as unreachable and `!x` if it is dead. The tickets are left out
+//! where they are those of the queue, as they should be.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
@@ -108,6 +114,11 @@ impl Bench {
         ]
     }
 
+    /// The fastest.
+    pub async fn one() -> Self {
+        Self::each().await.pop().expect("a store")
+    }
+
     pub async fn on(server: Server) -> Self {
         let mut subscribed = redis::Client::open(server.url()).unwrap().get_async_pubsub().await.unwrap();
         subscribed.subscribe(&["fairlock:wake:d", "fairlock:wake:e"]).await.unwrap();
@@ -125,6 +136,10 @@ impl Bench {
         Self { store: Store::Embedded(Box::new(engine)) }
     }
 
+    pub fn is_real(&self) -> bool {
+        matches!(self.store, Store::Redis { .. })
+    }
+
     pub fn server(&self) -> &Server {
         match &self.store {
             Store::Redis { server, .. } => server,
@@ -133,22 +148,27 @@ impl Bench {
         }
     }
 
+    /// Shows all rows that differ.
     pub async fn check(&mut self, rows: &[Row]) {
+        let mut differences = Vec::new();
         for row in rows {
             self.command("FLUSHALL").await;
             for step in row.before {
                 self.prepare(step).await;
             }
-            assert_fits(row.what, "reply", &self.call(row.call).await, row.reply);
-            assert_fits(row.what, "state", &self.state().await, row.after);
+            let reply = self.call(row.call).await;
+            differences.extend(difference(row.what, "reply", &reply, row.reply));
+            differences.extend(difference(row.what, "state", &self.state().await, row.after));
             self.assert_everything_expires(row.what).await;
-            assert_fits(row.what, "second reply", &self.call(row.call).await, row.again);
-            assert_fits(row.what, "state after the second", &self.state().await, row.after);
+            let again = self.call(row.call).await;
+            differences.extend(difference(row.what, "second reply", &again, row.again));
+            differences.extend(difference(row.what, "state after the second", &self.state().await, row.after));
         }
+        assert!(differences.is_empty(), "{}", differences.join("\n"));
     }
 
-    /// `held OWNER SEQ TOKEN`, `waits TICKET`, `dead TICKET`, `tombstone OWNER SEQ`, `token N`, `foreign KIND`, or a
-    /// Redis command with the kind of a key in place of the key.
+    /// `held OWNER SEQ TOKEN`, `waits PLACE`, `dead CLIENT`, `unreachable CLIENT`, `tombstone OWNER SEQ`, `token N`,
+    /// `newer lock`, `foreign KIND`, or a Redis command with the kind of a key in place of the key.
     pub async fn prepare(&mut self, step: &str) {
         self.try_prepare(step).await.unwrap_or_else(|error| panic!("{step}: {error:?}"));
     }
@@ -156,23 +176,30 @@ impl Bench {
     pub async fn try_prepare(&mut self, step: &str) -> Result<(), Refused> {
         let parts: Vec<&str> = step.split(' ').collect();
         let (soon, past) = (self.now().await + 5000, self.now().await - 1);
+        let expire = || ["PEXPIRE queue 12000".to_owned(), "PEXPIRE deadlines 12000".to_owned()];
         let commands = match parts[..] {
             ["held", owner, seq, token] => vec![
-                format!("HSET lock {owner} 1 !attempt {seq} !token {token} !label L"),
+                format!("HSET lock {owner} 1 !grant {seq}~{token}~0~0~3000/L"),
                 "PEXPIRE lock 10000".into(),
                 format!("SET tokens {token} PX 60000"),
             ],
-            ["waits" | "dead", ticket] => {
-                let deadline = if parts[0] == "waits" { soon } else { past };
-                vec![
-                    format!("RPUSH queue {ticket}/L"),
-                    format!("ZADD deadlines {deadline} {ticket}"),
-                    "PEXPIRE queue 12000".into(),
-                    "PEXPIRE deadlines 12000".into(),
-                ]
+            ["waits", place] => {
+                let place = if place.contains('/') { place.to_owned() } else { format!("{place}/3000/L") };
+                let ticket = place.split('/').next().unwrap();
+                let mut commands = vec![
+                    format!("RPUSH queue {place}"),
+                    format!("ZADD deadlines {soon} {} inf {ticket}", client_of(ticket)),
+                ];
+                commands.extend(expire());
+                commands
+            }
+            ["dead", client] => [format!("ZADD deadlines {past} {client}")].into_iter().chain(expire()).collect(),
+            ["unreachable", client] => {
+                [format!("ZADD deadlines -{soon} {client}")].into_iter().chain(expire()).collect()
             }
             ["tombstone", owner, seq] => vec![format!("SET tombstone:{owner} {seq} PX 5000")],
             ["token", token] => vec![format!("SET tokens {token} PX 60000")],
+            ["newer", "lock"] => vec!["DEL lock".into(), "HSET lock !format 3".into()],
             // A value of a type that this key never has.
             ["foreign", "tokens"] => vec!["DEL tokens".into(), "RPUSH tokens foreign".into()],
             ["foreign", kind] => vec![format!("SET {kind} foreign PX 60000")],
@@ -212,8 +239,8 @@ impl Bench {
 
     /// The token in the lock's hash.
     pub async fn lock_token(&mut self) -> Option<String> {
-        let token = self.try_command(words("HGET lock !token")).await.ok()?;
-        (token != Value::Nil).then(|| flatten(token).concat())
+        let grant = self.try_command(words("HGET lock !grant")).await.ok()?;
+        (grant != Value::Nil).then(|| flatten(grant).concat().split(' ').nth(1).unwrap().to_owned())
     }
 
     /// Runs `verb name=value …`, with defaults for the other arguments. Returns the reply without the request's
@@ -235,32 +262,41 @@ impl Bench {
         let owner = given.get("owner").copied().unwrap_or("c:1").to_owned();
         let script = SCRIPTS.keys().copied().find(|name| *name == verb).expect("a script of that name");
         let (kinds, names) = shape(verb);
-        for name in given.keys() {
-            assert!(
-                names.contains(name) || ["owner", "seq", "tickets"].contains(name),
-                "{call}: {verb} has no argument {name}"
-            );
-        }
+        let known =
+            |name| names.contains(&name) || ["tickets", "late", "remember"].contains(&name) || SETTINGS.contains(&name);
+        assert!(given.keys().all(|name| known(name)), "{call}: {verb} has other arguments");
+        // The last key and the last argument of a release and of a renewal are for some calls only.
+        let optional = ["late", "remember"].iter().filter(|name| given.contains_key(*name)).count();
+        let unused = usize::from(["release", "renew"].contains(&verb)).saturating_sub(optional);
         let kind = |kind: &&str| if *kind == "tombstone" { key(&format!("tombstone:{owner}")) } else { key(kind) };
-        let keys: Vec<String> = kinds.iter().map(kind).collect();
+        let keys: Vec<String> = kinds[..kinds.len() - unused].iter().map(kind).collect();
         let mut args = Vec::new();
-        // `+N` stands for N ms from now.
-        for name in names {
+        for name in &names[..names.len() - unused] {
             let value = given.get(name).map_or_else(|| default(name, &owner, &given), ToString::to_string);
-            args.push(
-                value.strip_prefix('+').map_or(value.clone(), |ms| (now + ms.parse::<i64>().unwrap()).to_string()),
-            );
+            // `+N` stands for N ms from now, in the script's unit.
+            let value = match value.strip_prefix('+') {
+                Some(rest) => {
+                    let (ms, rest) = rest.split_once('~').map_or((rest, None), |(ms, rest)| (ms, Some(rest)));
+                    let unit = if *name == "not_after" { 1000 } else { 1 };
+                    let time = ((now + ms.parse::<i64>().unwrap()) * unit).to_string();
+                    rest.map_or(time.clone(), |rest| format!("{time} {rest}"))
+                }
+                None => value,
+            };
+            args.push(value.replace('~', " "));
         }
-        for ticket in given.get("tickets").into_iter().flat_map(|tickets| tickets.split(',')) {
-            args.extend([ticket.to_owned(), "10000".to_owned()]);
-        }
-        let mut words = flatten(self.eval(script, &keys, &args).await?);
+        args.extend(given.get("tickets").into_iter().flat_map(|tickets| tickets.split(',')).map(str::to_owned));
+        let mut words = match self.eval(script, &keys, &args).await? {
+            Value::BulkString(text) => String::from_utf8(text).unwrap().split(' ').map(str::to_owned).collect(),
+            list => flatten(list),
+        };
         assert_eq!(words[1], "77", "the number of the request in the reply to {call}");
-        let time: i64 = words[2].parse().unwrap();
+        let (seconds, micros): (i64, i64) = (words[2].parse().unwrap(), words[3].parse().unwrap());
+        let time = seconds * 1000 + micros / 1000;
         // A release that does not need the time does not read the clock, and answers 0.
         let without_time = time == 0 && verb == "release";
         assert!(without_time || (now - 1..now + 5000).contains(&time), "the time in the reply to {call}");
-        words.drain(1..3);
+        words.drain(1..4);
         Ok(words)
     }
 
@@ -296,17 +332,35 @@ impl Bench {
         keys
     }
 
-    /// All that the keys hold, without times.
+    /// All that the keys hold, without times: see the top of this file.
     pub async fn state(&mut self) -> String {
-        let mut parts = Vec::new();
-        let normal_pair = |pair: String| match pair.split_once('=') {
-            Some((field, value)) => format!("{field}={}", normal(value)),
-            None => pair,
-        };
-        let lock = pairs(self.command("HGETALL lock").await).into_iter().map(normal_pair).collect();
-        let queue = flatten(self.command("LRANGE queue 0 -1").await);
-        let mut living = self.living().await;
-        living.sort();
+        let lock = self.lock_state().await.strip_prefix("lock ").map(str::to_owned).into_iter().collect();
+        let places = flatten(self.command("LRANGE queue 0 -1").await);
+        let queue: Vec<_> =
+            places.iter().map(|place| place.strip_suffix("/3000/L").unwrap_or(place).to_owned()).collect();
+        let mut placed: Vec<_> = places.iter().map(|place| place.split('/').next().unwrap().to_owned()).collect();
+        placed.sort();
+        let now = self.now().await;
+        let (mut clients, mut tickets, mut skip) = (Vec::new(), Vec::new(), Vec::new());
+        for (member, score) in self.members().await {
+            match member.as_str() {
+                "!skip" => skip.push(score.to_string()),
+                ticket if ticket.contains(':') => {
+                    tickets.push(if score.is_infinite() { member } else { format!("{member}={score}") })
+                }
+                _ => {
+                    let dead = if score.abs() as i64 > now { "" } else { "!" };
+                    clients.push(format!("{dead}{}{member}", if score < 0.0 { "-" } else { "" }));
+                }
+            }
+        }
+        clients.sort_by_key(|client| client.trim_start_matches(['!', '-']).to_owned());
+        tickets.sort();
+        if tickets == placed {
+            tickets.clear();
+        } else if tickets.is_empty() {
+            tickets.push("none".into());
+        }
         let mut tombstones = Vec::new();
         for key in self.keys().await {
             if let Some((_, owner)) = key.split_once(":tombstone:") {
@@ -314,18 +368,60 @@ impl Bench {
                 tombstones.push(format!("{owner}={seq}"));
             }
         }
-        let lock = in_one_order(lock);
-        for (kind, words) in [("lock", lock), ("queue", queue), ("living", living), ("tombstone", tombstones)] {
-            if !words.is_empty() {
-                parts.push(format!("{kind} {}", words.iter().map(|word| normal(word)).collect::<Vec<_>>().join(" ")));
-            }
-        }
-        parts.join(" | ")
+        let parts = [
+            ("lock", lock),
+            ("queue", queue),
+            ("clients", clients),
+            ("tickets", tickets),
+            ("skip", skip),
+            ("tombstone", tombstones),
+        ];
+        let parts = parts.into_iter().filter(|(_, words)| !words.is_empty());
+        parts.map(|(kind, words)| format!("{kind} {}", words.join(" "))).collect::<Vec<_>>().join(" | ")
     }
 
-    /// The tickets of the sorted set: those that have not left, dead ones included.
-    pub async fn living(&mut self) -> Vec<String> {
-        flatten(self.command("ZRANGEBYSCORE deadlines -inf +inf").await)
+    /// What the hash holds, as in `state`.
+    pub async fn lock_state(&mut self) -> String {
+        let mut lock: Vec<_> = pairs(self.command("HGETALL lock").await).iter().map(|pair| shown_field(pair)).collect();
+        lock.sort_by_key(|field| (!field.contains('='), field.clone()));
+        if lock.is_empty() { String::new() } else { format!("lock {}", lock.join(" ")) }
+    }
+
+    pub async fn holder(&mut self) -> Option<String> {
+        let fields = pairs(self.command("HGETALL lock").await);
+        fields.iter().find(|field| !field.starts_with('!')).map(|field| field.split('=').next().unwrap().to_owned())
+    }
+
+    /// The tickets in the list, and whether each counts: it has not left, and its client lives and is not marked as
+    /// unreachable.
+    pub async fn queue(&mut self) -> Vec<(String, bool)> {
+        let members: HashMap<_, _> = self.members().await.into_iter().collect();
+        let now = self.now().await as f64;
+        let places = flatten(self.command("LRANGE queue 0 -1").await);
+        let tickets = places.iter().map(|place| place.split('/').next().unwrap().to_owned());
+        let counts = |ticket: &String| {
+            members.contains_key(ticket) && members.get(client_of(ticket)).is_some_and(|until| *until > now)
+        };
+        tickets.map(|ticket| (ticket.clone(), counts(&ticket))).collect()
+    }
+
+    /// The number of places to skip.
+    pub async fn skip(&mut self) -> usize {
+        self.members().await.iter().find(|(member, _)| member == "!skip").map_or(0, |(_, skip)| *skip as usize)
+    }
+
+    /// The sorted set: clients with their deadlines, tickets, and the count of those to skip.
+    pub async fn members(&mut self) -> Vec<(String, f64)> {
+        let members = flatten(self.command("ZRANGE deadlines 0 -1").await);
+        if members.is_empty() {
+            return Vec::new();
+        }
+        let scores = flatten(self.command(&format!("ZMSCORE deadlines {}", members.join(" "))).await);
+        members.into_iter().zip(scores.iter().map(|score| score.parse().unwrap())).collect()
+    }
+
+    pub async fn number(&mut self, command: &str) -> i64 {
+        flatten(self.command(command).await)[0].parse().unwrap()
     }
 
     pub async fn ttl(&mut self, kind: &str) -> i64 {
@@ -365,8 +461,10 @@ impl Bench {
         let mut contents = Vec::new();
         // Only the read for the key's own type succeeds.
         if let Ok(fields) = self.try_command(about("HGETALL", &[])).await {
-            contents.extend(in_one_order(pairs(fields)));
-        } else if let Ok(members) = self.try_command(about("ZRANGEBYSCORE", &["-inf", "+inf"])).await {
+            let mut fields = pairs(fields);
+            fields.sort();
+            contents.extend(fields);
+        } else if let Ok(members) = self.try_command(about("ZRANGE", &["0", "-1"])).await {
             // Sorted by name: the scores are times, and the two stores may differ by a millisecond.
             let mut members = flatten(members);
             members.sort();
@@ -385,19 +483,20 @@ impl Bench {
 /// The words of a command, with the kind of a key replaced by the key.
 fn words(text: &str) -> Vec<String> {
     let words = text.split(' ').enumerate();
-    words.map(|(index, word)| if index == 1 { key(word) } else { word.to_owned() }).collect()
+    words.map(|(index, word)| if index == 1 { key(word) } else { word.replace('~', " ") }).collect()
 }
 
-/// The fields of a hash come in any order.
-fn in_one_order(mut fields: Vec<String>) -> Vec<String> {
-    let rank = |field: &String| match field.split('=').next() {
-        Some("!attempt") => 1,
-        Some("!token") => 2,
-        Some("!label") => 3,
-        _ => 0,
-    };
-    fields.sort_by_key(|field| (rank(field), field.clone()));
-    fields
+pub fn client_of(ticket: &str) -> &str {
+    ticket.split(':').next().unwrap()
+}
+
+/// A field of the hash. A grant is shown as `ATTEMPT,TOKEN,SINCE,TERMS`.
+fn shown_field(pair: &str) -> String {
+    let Some(grant) = pair.strip_prefix("!grant=") else { return pair.to_owned() };
+    let words: Vec<_> = grant.splitn(5, ' ').collect();
+    let [attempt, token, seconds, micros, terms] = words[..] else { return pair.to_owned() };
+    let since: i64 = seconds.parse::<i64>().unwrap() * 1_000_000 + micros.parse::<i64>().unwrap();
+    format!("{attempt},{},{},{terms}", normal(token), normal(&since.to_string()))
 }
 
 fn micros() -> i64 {
@@ -422,51 +521,22 @@ fn value(reply: embedded::keyspace::Reply) -> Result<Value, Refused> {
     })
 }
 
-/// The kinds of KEYS and the names of ARGV, in order.
+/// The kinds of KEYS and the names of ARGV, in order: all that a call may have.
 pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
     const ALL: &[&str] = &["lock", "queue", "deadlines", "tokens", "tombstone"];
     match verb {
-        "acquire" => (
-            ALL,
-            &[
-                "request",
-                "not_after",
-                "owner",
-                "seq",
-                "holds",
-                "token",
-                "wait",
-                "lease",
-                "waiter_ttl",
-                "max_waiters",
-                "grant_ttl",
-                "token_ttl",
-                "channel",
-                "label",
-            ],
-        ),
-        "poll" => (&ALL[..4], &["request", "waiter_ttl", "grant_ttl", "token_ttl", "channel", "caller"]),
-        "leave" => (ALL, &["request", "copies_until", "owner", "seq", "entry", "grant_ttl", "token_ttl", "channel"]),
-        "renew" => (&ALL[..1], &["request", "owner", "token", "lease", "only"]),
-        "release" => (
-            ALL,
-            &[
-                "request",
-                "copies_until",
-                "owner",
-                "seq",
-                "holds",
-                "token",
-                "grant_ttl",
-                "token_ttl",
-                "channel",
-                "entry",
-            ],
-        ),
-        "force_unlock" => (&ALL[..4], &["request", "not_after", "grant_ttl", "token_ttl", "channel", "caller"]),
+        "acquire" => (ALL, &["request", "not_after", "owner", "seq", "mode", "lease", "terms", "settings"]),
+        "poll" => (&ALL[..4], &["request", "caller", "waiter_ttl", "token_ttl", "channel"]),
+        "leave" => (ALL, &["request", "copies_until", "owner", "seq", "place", "token_ttl", "channel"]),
+        "renew" => (&["lock", "tokens"], &["request", "owner", "token", "lease", "only", "remember"]),
+        "release" => (ALL, &["request", "owner", "seq", "holds", "token_ttl", "channel", "late"]),
+        "force_unlock" => (&ALL[..4], &["request", "not_after", "caller", "token_ttl", "channel"]),
         _ => (&["lock", "queue", "deadlines"], &["request", "most"]),
     }
 }
+
+/// What the `settings` of an acquire are made of.
+const SETTINGS: [&str; 4] = ["waiter_ttl", "max_waiters", "token_ttl", "channel"];
 
 fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
     let seq = given.get("seq").copied().unwrap_or("5");
@@ -476,17 +546,19 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
         "owner" => owner.into(),
         "seq" => "5".into(),
         "holds" | "copies_until" | "only" => "0".into(),
-        "token" => String::new(),
-        "wait" => "1".into(),
+        "mode" => "1".into(),
         "lease" => "10000".into(),
+        "terms" => "3000/L".into(),
+        "settings" => {
+            let value = |name: &&str| given.get(name).map_or_else(|| default(name, owner, given), ToString::to_string);
+            SETTINGS.iter().map(value).collect::<Vec<_>>().join(" ")
+        }
         "waiter_ttl" => "6000".into(),
         "max_waiters" => "100".into(),
-        "grant_ttl" => "3000".into(),
         "token_ttl" => "60000".into(),
         "channel" => "fairlock:wake:".into(),
         "caller" => "c".into(),
-        "label" => "L".into(),
-        "entry" => format!("{owner}:{seq}/L"),
+        "place" => format!("{owner}:{seq}/3000/L"),
         "most" => "10".into(),
         _ => panic!("no default for {name}"),
     }
@@ -529,9 +601,13 @@ pub fn normal(word: &str) -> String {
     if made { "T".into() } else { word.into() }
 }
 
-pub fn assert_fits(what: &str, part: &str, found: &str, expected: &str) {
+fn difference(what: &str, part: &str, found: &str, expected: &str) -> Option<String> {
     let (words, pattern): (Vec<_>, Vec<_>) = (found.split(' ').collect(), expected.split(' ').collect());
     let fits =
         words.len() == pattern.len() && words.iter().zip(&pattern).all(|(word, like)| *like == "*" || word == like);
-    assert!(fits, "{what}: {part}\n    found {found:?}\n expected {expected:?}");
+    (!fits).then(|| format!("{what}: {part}\n    found {found:?}\n expected {expected:?}"))
+}
+
+pub fn assert_fits(what: &str, part: &str, found: &str, expected: &str) {
+    assert_eq!(difference(what, part, found, expected), None);
 }

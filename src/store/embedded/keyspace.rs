@@ -190,6 +190,7 @@ const COMMANDS: &[Command] = &[
     ("ZCARD", 2, Keyspace::zcard),
     ("ZCOUNT", 4, Keyspace::zcount),
     ("ZMSCORE", -3, Keyspace::zmscore),
+    ("ZRANGE", 4, Keyspace::zrange),
     ("ZREM", -3, Keyspace::zrem),
     ("ZREMRANGEBYSCORE", 4, Keyspace::zremrangebyscore),
     ("ZSCORE", 3, Keyspace::zscore),
@@ -522,6 +523,15 @@ impl Keyspace {
             members.iter().filter(|member| zset.remove(member)).count()
         };
         count(self.change(&words[0], remove)?)
+    }
+
+    /// No script uses it. Tests and people look at a queue with it.
+    fn zrange(&mut self, words: Words<'_>) -> Outcome {
+        let (from, to) = (integer(&words[1])?, integer(&words[2])?);
+        let Some(zset) = self.read::<Zset>(&words[0])? else { return Ok(Reply::List(Vec::new())) };
+        let range = index_range(from, to, zset.order.len());
+        let members = zset.order.iter().skip(range.start).take(range.len());
+        Ok(Reply::List(members.map(|(_, member)| Reply::Bulk(member.clone())).collect()))
     }
 
     fn zrem(&mut self, words: Words<'_>) -> Outcome {
