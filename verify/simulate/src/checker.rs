@@ -13,6 +13,8 @@ use fairlock::simulation::Ran;
 
 use crate::keys::{Keys, client_of, grant_ttl_of, ticket_of};
 
+const MOST_VIOLATIONS: usize = 4;
+
 /// The state of one lock on the server, derived from its replies.
 #[derive(Default)]
 struct Lock {
@@ -135,7 +137,10 @@ impl Claim {
 
 impl Checker {
     fn violated(&mut self, promise: &str, what: String) {
-        self.violations.push(format!("{promise}: {what}"));
+        // The rest follows from the first ones.
+        if self.violations.len() < MOST_VIOLATIONS {
+            self.violations.push(format!("{promise}: {what}"));
+        }
     }
 
     pub fn connected(&mut self, client: &str, on: bool) {
@@ -349,7 +354,9 @@ impl Checker {
         }
         let mut wrong = Vec::new();
         if !agree {
-            wrong.push(format!("places and tickets of {key} differ: {keys:?}"));
+            let without: Vec<_> = keys.places.iter().filter(|place| !place.has_ticket).collect();
+            let (places, tickets) = (keys.places.len(), keys.tickets);
+            wrong.push(format!("{places} places and {tickets} tickets of {key}; without a ticket: {without:?}"));
         }
         let mut places = keys.places.iter().map(|place| place.ticket.as_str()).peekable();
         let clients = &lock.clients;

@@ -451,7 +451,11 @@ impl Faults for World {
         }
         state.checker.settled = !state.is_settling(at);
         let meddled = std::mem::take(&mut state.meddled);
+        let before = state.checker.violations.len();
         state.checker.ran(ran, &keys, meddled);
+        for violation in state.checker.violations[before..].to_vec() {
+            state.note(at, "VIOLATION", 0, || violation);
+        }
     }
 }
 
