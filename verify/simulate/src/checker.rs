@@ -327,7 +327,8 @@ impl Checker {
         let asked = ran.script == "poll" || ran.reply.as_ref().is_ok_and(|reply| reply[0] == "queued");
         let settled = self.settled;
         let lock = self.lock(key);
-        lock.queue_until = ran.at / 1000 + keys.queue_lifetime;
+        // -1: none, because the command was refused that sets it.
+        lock.queue_until = if keys.queue_lifetime < 0 { i64::MAX } else { ran.at / 1000 + keys.queue_lifetime };
         let excused = std::mem::take(&mut lock.excused);
         if lock.inexact {
             let stale = lock.list_deleted && asked && !meddled && keys.tickets > keys.places.len();
@@ -378,7 +379,7 @@ impl Checker {
             if keys.clients.get(name) != Some(&told) {
                 wrong.push(format!("{name} lives on {key} until {told}, not {:?}", keys.clients.get(name)));
             }
-            if keys.queue_lifetime < client.until - ran.at / 1000 {
+            if lock.queue_until < client.until {
                 wrong.push(format!("the queue of {key} expires in {} ms, before {name}", keys.queue_lifetime));
             }
         }
