@@ -333,7 +333,8 @@ impl Checker {
         if lock.inexact {
             let stale = lock.list_deleted && asked && !meddled && keys.tickets > keys.places.len();
             lock.list_deleted &= !asked || meddled;
-            lock.inexact = !agree;
+            let kept = keys.clients.values().all(|until| until.abs() <= lock.queue_until);
+            lock.inexact = !agree || !kept;
             // What there is now is the truth, since nobody knows better.
             lock.queue.clear();
             lock.clients.clear();
