@@ -90,8 +90,9 @@ local function join(floor, more)
   end
   local added = call('ZADD', deadlines, string.format('%d', now + waiter_ttl), client, 'inf', ticket)
   local known = added + (placed and 1 or 0) < 2
-  -- Otherwise the polls of this client keep the queue.
-  if not known or is_new then
+  -- Also for a client that is known: waits that are shorter than its poll interval may keep a queue from ever being
+  -- empty, and then nobody polls (P10).
+  if not known or is_new or call('PTTL', queue) < 1.5 * waiter_ttl then
     --#include keep
     keep_queue(tonumber(waiter_ttl), known)
     -- Clients that were here once would pile up under a queue that never ends.

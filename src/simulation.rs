@@ -10,3 +10,10 @@ use crate::EmbeddedServer;
 pub fn server(faults: impl Faults) -> EmbeddedServer {
     EmbeddedServer::with_faults(faults)
 }
+
+/// Runs one command on the server's keys, outside of any script: what an administrator might do, or a look at the
+/// state. The words of the reply; nil is an empty one.
+#[must_use]
+pub fn command(server: &EmbeddedServer, words: &[&str]) -> Vec<String> {
+    server.command(words)
+}

@@ -207,6 +207,9 @@ struct Attempt<'a> {
     copies_until: i64,
     /// The server has a place or a hold for it.
     must_leave: bool,
+    /// When it first asked about a grant without an answer. That may have set the lease that it wants, which can be
+    /// shorter than the grant.
+    confirming: Option<Instant>,
 }
 
 enum Asked {
@@ -221,7 +224,7 @@ impl<'a> Attempt<'a> {
         let seq = engine.context.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
         let waiter = engine.poller.waiters.register(entry, seq, request.lease, &request.terms, request.scoped);
-        Self { engine, entry, request, seq, waiter, copies_until: 0, must_leave: false }
+        Self { engine, entry, request, seq, waiter, copies_until: 0, must_leave: false, confirming: None }
     }
 
     /// Asks until there is an answer. Each retry is the same request (R1).
@@ -298,7 +301,8 @@ impl<'a> Attempt<'a> {
                 WaitOutcome::Granted { token, until } => {
                     // At first the grant's own time counts. A lease that is shorter than it is kept
                     // from the start.
-                    let deadline = until.min(lease::deadline(now(), self.request.lease));
+                    let lease_from = self.confirming.unwrap_or_else(now);
+                    let deadline = until.min(lease::deadline(lease_from, self.request.lease));
                     return Ok(self.hold(token, deadline, None));
                 }
                 WaitOutcome::Confirm { token } => {
@@ -326,6 +330,7 @@ impl<'a> Attempt<'a> {
             only: Some(self.seq),
             remember: false,
         };
+        self.confirming.get_or_insert_with(now);
         match renew.run(&self.engine.context.runner).await {
             Ok(answer) => {
                 if let Renewed::Renewed { lease_left } = answer.body {

@@ -155,6 +155,13 @@ impl EmbeddedServer {
         let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&[b"FLUSHALL".to_vec()])));
     }
 
+    /// One command of an administrator, or a look of a simulator. The words of the reply; nil is an empty one.
+    pub(crate) fn command(&self, words: &[&str]) -> Vec<String> {
+        let words: Vec<_> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+        let reply = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&words)));
+        reply.ok().flatten().map_or_else(Vec::new, flat)
+    }
+
     /// Closes all connections and accepts no new ones. The keys stay, and expire in time.
     ///
     /// ```
@@ -419,6 +426,17 @@ fn answer(reply: Reply) -> Answer {
             fields.collect::<Result<_, _>>().map(ScriptReply::List)
         }
         other => Err(malformed(&other)),
+    }
+}
+
+fn flat(reply: Reply) -> Vec<String> {
+    match reply {
+        Reply::Ok => vec!["OK".into()],
+        Reply::Nil => vec![String::new()],
+        Reply::Int(number) => vec![number.to_string()],
+        Reply::Bulk(bytes) => vec![String::from_utf8_lossy(&bytes).into_owned()],
+        Reply::Error(text) => vec![text],
+        Reply::List(replies) => replies.into_iter().flat_map(flat).collect(),
     }
 }
 

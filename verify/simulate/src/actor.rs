@@ -74,6 +74,7 @@ impl Actor {
         let fixed = self.shortest_lease + Duration::from_millis(self.world.below(1000));
         let lock = if kind < 16 && !calm { lock.with_lease(fixed) } else { lock.clone() };
         self.note("wants", || lock.name().to_owned());
+        let waiting = Waiting::begin(self);
         let outcome = match kind % 5 {
             // Cancelled by its caller.
             0 => timeout(limit, lock.lock()).await.unwrap_or_else(|_| {
@@ -84,6 +85,7 @@ impl Actor {
             2 => lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)),
             _ => lock.lock().await,
         };
+        drop(waiting);
         match outcome {
             Ok(guard) => {
                 // A hold that is renewed, without faults: only its guards may end it.
@@ -172,6 +174,23 @@ impl Actor {
             _ => 6000,
         };
         self.world.sleep_up_to(Duration::from_millis(most)).await;
+    }
+}
+
+/// An actor waits, until this is dropped.
+struct Waiting<'a>(&'a Actor);
+
+impl<'a> Waiting<'a> {
+    fn begin(actor: &'a Actor) -> Self {
+        let since = actor.world.elapsed();
+        actor.world.state().waiting.insert(actor.number, since);
+        Self(actor)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.world.state().waiting.remove(&self.0.number);
     }
 }
 

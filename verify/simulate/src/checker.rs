@@ -1,8 +1,9 @@
 //! Compares every event with the promises P1 to P10 and the rules R1 to R12 of docs/design.md.
 //!
 //! It sees two sides. The server: each script that ran, in order, with its reply. From these it derives the
-//! holder and the queue itself. The clients: who has a guard, and until when it is valid. Both are compared at
-//! each event, so a violation is found at once and not only when it has consequences.
+//! holder and the queue itself, and compares them with the keys as they are after the script. The clients: who has a
+//! guard, and until when it is valid. Both are compared at each event, so a violation is found at once and not only
+//! when it has consequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,8 +11,9 @@ use std::time::Duration;
 use fairlock::Held;
 use fairlock::simulation::Ran;
 
-/// Longer than a ticket of this simulation can wait behind others.
-const ORDER_UNKNOWN_MS: i64 = 30_000;
+use crate::keys::{Keys, client_of, grant_ttl_of, ticket_of};
+
+const MOST_VIOLATIONS: usize = 4;
 
 /// The state of one lock on the server, derived from its replies.
 #[derive(Default)]
@@ -19,14 +21,24 @@ struct Lock {
     /// The greatest token ever given (P2).
     newest: u64,
     holder: Option<Holder>,
+    /// All places, oldest first.
     queue: Vec<Waiter>,
-    /// All tickets that were ever in the queue.
-    known: BTreeSet<String>,
+    /// Those that have places.
+    clients: BTreeMap<String, Client>,
+    /// Server time, ms: when the keys of the queue expire.
+    queue_until: i64,
     /// By owner: the seq up to which it has left. Requests up to there must not be served (R2, R3).
     tombstones: BTreeMap<String, u64>,
     resource: Resource,
-    /// Server time, ms. A script was refused half-way, and nobody knows which entries it touched.
-    order_unknown_until: i64,
+    /// The greatest token of which a client was told that all later grants are above it (R7).
+    floor: u64,
+    /// A script was refused half-way, or a key was deleted by hand: places and tickets are not what the replies say.
+    /// It ends when they agree again.
+    inexact: bool,
+    /// Its list was deleted by hand, and no client has asked since.
+    list_deleted: bool,
+    /// Places that were dead as the script began, whose client it heard.
+    excused: BTreeSet<String>,
 }
 
 struct Holder {
@@ -38,11 +50,23 @@ struct Holder {
 
 struct Waiter {
     ticket: String,
-    /// Server time, ms.
+    /// ms, of the call that waits.
+    grant_ttl: i64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Client {
+    /// Server time, ms: dead unless it is heard until then.
     until: i64,
-    /// Its position is unknown. It was in the queue before, died or let its grant expire, and asked again: its old
-    /// entry may still be in the list and give it its old position (docs/design.md, decision 15).
-    requeued: bool,
+    /// A message reached nobody, and it was not heard since.
+    unreachable: bool,
+}
+
+impl Client {
+    fn lives(self, at: i64) -> bool {
+        // In microseconds. What is left must be worth a lease of 1 ms.
+        1000 * self.until - at >= 1000
+    }
 }
 
 /// What the lock protects: a counter that refuses tokens smaller than one it has seen.
@@ -74,8 +98,6 @@ pub struct Checker {
     void: BTreeSet<Hold>,
     /// Holds, by lock key and token, that a script which was refused half-way may have ended.
     perhaps_ended: BTreeSet<(String, u64)>,
-    /// Owners, by lock key, to whom a script that was refused half-way may have given the lock.
-    perhaps_began: BTreeSet<(String, String)>,
     /// Holds whose unlock answered `Freed`, and when.
     freed: BTreeMap<Hold, std::time::Instant>,
     connected: BTreeSet<String>,
@@ -96,17 +118,15 @@ pub struct Checker {
     pub sections: u64,
 }
 
-fn client_of(ticket_or_owner: &str) -> &str {
-    ticket_or_owner.split(':').next().unwrap_or_default()
-}
-
-/// An entry of the queue is `<ticket>/<label>`.
-fn ticket_of(entry: &str) -> &str {
-    entry.split_once('/').map_or(entry, |(ticket, _)| ticket)
-}
-
 fn number<T: std::str::FromStr + Default>(words: &[String], index: usize) -> T {
     words.get(index).and_then(|word| word.parse().ok()).unwrap_or_default()
+}
+
+impl Lock {
+    fn client(&self, ticket: &str) -> Client {
+        self.clients.get(client_of(ticket)).copied().unwrap_or_default()
+    }
+
 }
 
 impl Claim {
@@ -117,7 +137,10 @@ impl Claim {
 
 impl Checker {
     fn violated(&mut self, promise: &str, what: String) {
-        self.violations.push(format!("{promise}: {what}"));
+        // The rest follows from the first ones.
+        if self.violations.len() < MOST_VIOLATIONS {
+            self.violations.push(format!("{promise}: {what}"));
+        }
     }
 
     pub fn connected(&mut self, client: &str, on: bool) {
@@ -132,9 +155,37 @@ impl Checker {
     pub fn flushed(&mut self) {
         for (key, lock) in &mut self.locks {
             lock.queue.clear();
+            lock.clients.clear();
             lock.tombstones.clear();
+            lock.inexact = false;
+            lock.list_deleted = false;
             self.void.extend(lock.holder.take().map(|holder| (key.clone(), holder.token)));
         }
+    }
+
+    /// An administrator deleted one key.
+    pub fn deleted(&mut self, key: &str) {
+        let (name, part) = key.rsplit_once('}').unwrap_or_default();
+        let name = format!("{name}}}");
+        let lock = self.lock(&name);
+        match part {
+            "" => {
+                let token = lock.holder.take().map(|holder| holder.token);
+                self.void.extend(token.map(|token| (name, token)));
+            }
+            _ if lock.queue.is_empty() && !lock.inexact => {}
+            _ => {
+                lock.queue.clear();
+                lock.clients.clear();
+                lock.inexact = true;
+                lock.list_deleted |= part == ":queue";
+            }
+        }
+    }
+
+    /// Places and tickets of this lock are what the replies say.
+    pub fn is_exact(&self, key: &str) -> bool {
+        self.locks.get(key).is_none_or(|lock| !lock.inexact)
     }
 
     /// A process died, and with it its claims. The caller drops them after it has let go of the checker: dropping the
@@ -144,71 +195,212 @@ impl Checker {
         self.claims.extract_if(.., |claim| claim.process == process).collect()
     }
 
-    pub fn ran(&mut self, ran: &Ran<'_>) {
-        let reply = match &ran.reply {
-            Ok(reply) => reply,
-            Err(refusal) => return self.refused(ran, refusal),
-        };
-        let key = &ran.keys[0];
+    /// `meddled`: a command of this script may have been refused.
+    pub fn ran(&mut self, ran: &Ran<'_>, keys: &Keys, meddled: bool) {
+        let name = &ran.keys[0];
+        self.expire_queue(name, ran);
+        match &ran.reply {
+            Err(refusal) if !refusal.contains("part of the request has run") => return,
+            Err(_) => self.refused(name, ran),
+            Ok(reply) => self.answered(name, ran, reply, meddled),
+        }
+        self.compare_holder(name, ran, keys, meddled || ran.reply.is_err());
+        self.compare_queue(name, ran, keys, meddled || ran.reply.is_err());
+        self.check_passed_on(name, ran, keys);
+    }
+
+    /// P10: the keys of the queue outlive all that wait.
+    fn expire_queue(&mut self, key: &str, ran: &Ran<'_>) {
+        let lock = self.lock(key);
+        if lock.inexact || lock.queue.is_empty() || ran.at / 1000 < lock.queue_until {
+            return;
+        }
+        lock.queue.clear();
+        let clients = std::mem::take(&mut lock.clients);
+        if let Some((client, _)) = clients.iter().find(|(_, client)| client.lives(ran.at)) {
+            self.violated("P10", format!("the queue of {key} expired, and {client} lives"));
+        }
+    }
+
+    fn answered(&mut self, key: &str, ran: &Ran<'_>, reply: &[String], meddled: bool) {
         let status = reply[0].as_str();
-        self.locks.entry(key.clone()).or_default();
+        if meddled {
+            self.lock(key).inexact = true;
+        }
         match ran.script {
-            "acquire" => {
-                self.grants_published(key, ran);
-                self.acquired(key, ran, reply);
-            }
+            "acquire" => self.acquired(key, ran, reply),
             "poll" => self.polled(key, ran, reply),
             "leave" => {
                 self.note_tombstone(key, ran);
                 self.ended(key, ticket_of(&ran.args[4]), status == "freed");
                 self.grants_published(key, ran);
-                self.check_passed_on(key, ran, status);
             }
             "release" => {
-                // Only a release with `copies_until` takes the ticket of a late copy out of the queue (R3).
-                let purged = if ran.args[1] == "0" { "" } else { ticket_of(&ran.args[9]) };
-                if ran.args[4] == "0" {
+                // Only a release with `late` takes the ticket of a late copy out of the queue (R3).
+                let late = ran.args.get(6).and_then(|late| late.split_once(' '));
+                let purged = late.map_or("", |(_, place)| ticket_of(place));
+                if ran.args[3] == "0" {
                     self.note_tombstone(key, ran);
                 }
                 self.ended(key, purged, status == "freed");
                 self.grants_published(key, ran);
-                self.check_passed_on(key, ran, status);
             }
             "force_unlock" => {
                 if status == "freed" {
-                    self.void.insert((key.clone(), number(reply, 3)));
+                    self.void.insert((key.to_owned(), number(reply, 4)));
                     self.ended(key, "", true);
                 }
                 self.grants_published(key, ran);
-                self.check_passed_on(key, ran, status);
             }
             "renew" => self.renewed(key, ran, reply),
+            "inspect" => self.inspected(key, ran, reply),
             _ => {}
         }
     }
 
     /// A script that was refused half-way has done an unknown part of its work: it may have taken tickets out, or
-    /// ended the hold of its owner. What follows is not held against it until the server says more.
-    fn refused(&mut self, ran: &Ran<'_>, refusal: &str) {
-        let Some(key) = ran.keys.first().filter(|_| refusal.contains("part of the request has run")) else { return };
+    /// ended the hold of its owner. What follows is not held against it until the keys say more.
+    fn refused(&mut self, key: &str, ran: &Ran<'_>) {
         self.grants_published(key, ran);
         let owner = match ran.script {
-            "acquire" | "release" | "leave" => ran.args.get(2),
+            "acquire" | "leave" => ran.args.get(2),
+            "release" => ran.args.get(1),
             _ => None,
         };
-        // Entries may be missing, double, or out of place: P3 and R6 are checked again when all tickets of now are gone.
-        self.lock(key).order_unknown_until = ran.at / 1000 + ORDER_UNKNOWN_MS;
-        if ran.script == "acquire" {
-            self.perhaps_began.extend(owner.map(|owner| (key.clone(), owner.clone())));
-        }
         let lock = self.lock(key);
+        lock.inexact = true;
         let ended = |holder: &&Holder| owner == Some(&holder.owner) || ran.script == "force_unlock";
         if let Some(token) = lock.holder.as_ref().filter(ended).map(|holder| holder.token) {
-            self.perhaps_ended.insert((key.clone(), token));
+            self.perhaps_ended.insert((key.to_owned(), token));
             if ran.script == "force_unlock" {
                 // Ended, and its holder not told: P1 does not apply to it.
-                self.void.insert((key.clone(), token));
+                self.void.insert((key.to_owned(), token));
             }
+        }
+    }
+
+    /// The hash says the same as the replies.
+    fn compare_holder(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys, meddled: bool) {
+        let now = ran.at / 1000;
+        let lock = self.lock(key);
+        let told = lock.holder.as_ref().map(|holder| (holder.token, holder.until));
+        if keys.token == 0 {
+            if let Some((token, until)) = told.filter(|_| !meddled).filter(|(_, until)| *until > now) {
+                let perhaps_ended = self.perhaps_ended.contains(&(key.to_owned(), token));
+                if !perhaps_ended {
+                    self.violated("P1", format!("{key} is free, but held under {token} for {} ms", until - now));
+                }
+            }
+            return;
+        }
+        let owner = keys.owners.last().cloned().unwrap_or_default();
+        // A lease that a refused script did not set comes with the next poll.
+        let until = if keys.lease < 0 { i64::MAX / 2000 } else { now + keys.lease };
+        if told.is_none_or(|(token, _)| token != keys.token) {
+            if !meddled {
+                self.violated("P1", format!("{owner} has {key} under {}, and no reply said so", keys.token));
+            }
+            let lock = self.lock(key);
+            lock.queue.retain(|waiter| waiter.ticket.rsplit_once(':').is_none_or(|(its, _)| its != owner));
+            self.begins(key, ran, Holder { owner, token: keys.token, until });
+            return;
+        }
+        let inexact = lock.inexact;
+        let two = keys.owners.len() != 1 && !meddled && !inexact;
+        let differs = told.is_some_and(|(_, told)| (told - until).abs() > 1);
+        if let Some(holder) = lock.holder.as_mut().filter(|_| meddled || inexact || differs) {
+            holder.until = until;
+        }
+        if two {
+            self.violated("P1", format!("{key} has the owners {:?}", keys.owners));
+        }
+        if differs && !meddled && !inexact {
+            let told = told.map_or(0, |(_, until)| until - now);
+            self.violated("R5", format!("{key} has a lease of {} ms, and replies said {told}", keys.lease));
+        }
+    }
+
+    /// No place is lost while its client is heard, the order is that of arrival, and places, tickets and deadlines
+    /// are exact.
+    fn compare_queue(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys, meddled: bool) {
+        let agree = keys.agree();
+        let asked = ran.script == "poll" || ran.reply.as_ref().is_ok_and(|reply| reply[0] == "queued");
+        let settled = self.settled;
+        let lock = self.lock(key);
+        // -1: none, because the command was refused that sets it.
+        lock.queue_until = if keys.queue_lifetime < 0 { i64::MAX } else { ran.at / 1000 + keys.queue_lifetime };
+        let excused = std::mem::take(&mut lock.excused);
+        if lock.inexact {
+            let stale = lock.list_deleted && asked && !meddled && keys.tickets > keys.places.len();
+            lock.list_deleted &= !asked || meddled;
+            let kept = keys.clients.values().all(|until| until.abs() <= lock.queue_until);
+            lock.inexact = !agree || !kept;
+            // What there is now is the truth, since nobody knows better.
+            lock.queue.clear();
+            lock.clients.clear();
+            for place in keys.places.iter().filter(|place| place.has_ticket) {
+                let there = lock.queue.iter().any(|waiter| waiter.ticket == place.ticket);
+                if !there {
+                    lock.queue.push(Waiter { ticket: place.ticket.clone(), grant_ttl: place.grant_ttl });
+                }
+            }
+            for (client, until) in &keys.clients {
+                lock.clients.insert(client.clone(), Client { until: until.abs(), unreachable: *until < 0 });
+            }
+            if stale {
+                self.violated("P3", format!("{key} has {} tickets for {} places", keys.tickets, keys.places.len()));
+            } else if settled && !agree {
+                self.violated("P10", format!("places and tickets of {key} do not become the same again"));
+            }
+            return;
+        }
+        let mut wrong = Vec::new();
+        if !agree {
+            let without: Vec<_> = keys.places.iter().filter(|place| !place.has_ticket).collect();
+            let (places, tickets) = (keys.places.len(), keys.tickets);
+            wrong.push(format!("{places} places and {tickets} tickets of {key}; without a ticket: {without:?}"));
+        }
+        let mut places = keys.places.iter().map(|place| place.ticket.as_str()).peekable();
+        let clients = &lock.clients;
+        lock.queue.retain(|waiter| {
+            let there = places.next_if_eq(&waiter.ticket.as_str()).is_some();
+            let client = clients.get(client_of(&waiter.ticket)).copied().unwrap_or_default();
+            if !there && client.lives(ran.at) && !excused.contains(&waiter.ticket) {
+                wrong.push(format!("{} lost its place on {key}, and its client lives", waiter.ticket));
+            }
+            there
+        });
+        if let Some(place) = places.next() {
+            wrong.push(format!("{place} has a place on {key} that it was not given"));
+        }
+        let queue = &lock.queue;
+        lock.clients.retain(|name, _| queue.iter().any(|waiter| client_of(&waiter.ticket) == name));
+        for (name, client) in lock.clients.iter().filter(|(_, client)| client.lives(ran.at)) {
+            let told = if client.unreachable { -client.until } else { client.until };
+            if keys.clients.get(name) != Some(&told) {
+                wrong.push(format!("{name} lives on {key} until {told}, not {:?}", keys.clients.get(name)));
+            }
+            if lock.queue_until < client.until {
+                wrong.push(format!("the queue of {key} expires in {} ms, before {name}", keys.queue_lifetime));
+            }
+        }
+        for what in wrong {
+            self.violated("P3", what);
+        }
+    }
+
+    /// The exact waiters.
+    fn inspected(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
+        let lock = self.lock(key);
+        if lock.inexact {
+            return;
+        }
+        let lives = |waiter: &&Waiter| lock.client(&waiter.ticket).lives(ran.at);
+        let living: Vec<_> = lock.queue.iter().filter(lives).map(|waiter| waiter.ticket.clone()).collect();
+        let named: Vec<_> = reply[12..].chunks(3).map(|words| words[0].clone()).collect();
+        let count: usize = number(reply, 11);
+        if count != living.len() || !living.starts_with(&named) {
+            self.violated("P3", format!("status of {key}: {count} wait, {named:?}; they are {living:?}"));
         }
     }
 
@@ -216,11 +408,28 @@ impl Checker {
         self.locks.entry(key.to_owned()).or_default()
     }
 
+    /// A client was heard: by a poll or an acquire.
+    fn heard(&mut self, key: &str, client: &str, until: i64) {
+        self.lock(key).clients.insert(client.to_owned(), Client { until, unreachable: false });
+    }
+
+    /// R7: no later grant has a token up to this one.
+    fn told_floor(&mut self, key: &str, floor: u64, exact: bool) {
+        let lock = self.lock(key);
+        let newest = lock.newest;
+        lock.floor = lock.floor.max(floor);
+        if floor < newest && exact {
+            self.violated("R7", format!("{key} has given {newest}, and a client was told the floor {floor}"));
+        }
+    }
+
     /// R3: a leave or a final release writes a tombstone if a copy of the acquire may still be in flight. From now on
     /// no copy of that attempt may be served.
     fn note_tombstone(&mut self, key: &str, ran: &Ran<'_>) {
-        let (owner, seq) = (&ran.args[2], number::<u64>(ran.args, 3));
-        if ran.args[1] != "0" {
+        let is_leave = ran.script == "leave";
+        let (owner, seq) = if is_leave { (&ran.args[2], &ran.args[3]) } else { (&ran.args[1], &ran.args[2]) };
+        let seq: u64 = seq.parse().unwrap_or_default();
+        if if is_leave { ran.args[1] != "0" } else { ran.args.len() > 6 } {
             let tombstone = self.lock(key).tombstones.entry(owner.clone()).or_default();
             *tombstone = seq.max(*tombstone);
         }
@@ -243,15 +452,26 @@ impl Checker {
         for published in ran.published {
             let words: Vec<&str> = published.message.split(' ').collect();
             if let ["grant", token, lasts, ticket, ..] = words[..] {
+                let client = client_of(ticket);
                 // The script passes over a client that did not receive the grant, except the caller itself.
-                if !published.received && client_of(ticket) != ran.client {
+                if !published.received && client != ran.client {
+                    if let Some(client) = self.lock(key).clients.get_mut(client) {
+                        client.unreachable = true;
+                    }
                     continue;
                 }
                 let (token, lasts): (u64, i64) = (token.parse().unwrap_or(0), lasts.parse().unwrap_or(0));
-                let position = self.lock(key).queue.iter().position(|waiter| waiter.ticket == ticket);
-                let requeued = position.is_none_or(|position| self.lock(key).queue[position].requeued);
-                if !requeued {
+                let lock = self.lock(key);
+                let position = lock.queue.iter().position(|waiter| waiter.ticket == ticket);
+                if !lock.inexact {
+                    let left = (1000 * lock.client(ticket).until - ran.at) / 1000;
+                    let wanted = position.map_or(0, |position| lock.queue[position].grant_ttl).min(left);
                     self.check_no_overtaking(key, ran, position.unwrap_or(0), ticket);
+                    if position.is_none() {
+                        self.violated("P3", format!("{ticket} has no place on {key}, and was granted it"));
+                    } else if (wanted - lasts).abs() > 1 {
+                        self.violated("P6", format!("a grant to {ticket} lasts {lasts} ms in place of {wanted}"));
+                    }
                 }
                 self.lock(key).queue.retain(|waiter| waiter.ticket != ticket);
                 let owner = ticket.rsplit_once(':').map_or(ticket, |(owner, _)| owner).to_owned();
@@ -261,19 +481,15 @@ impl Checker {
         }
     }
 
-    /// The first of the `ahead` foremost waiters that the server must not pass over: it is alive, and its client is
-    /// connected or the caller.
+    /// The first of the `ahead` foremost waiters that the server must not pass over: its client lives, was heard since
+    /// a message did not reach it, and is connected or the caller.
     fn first_in_line(&self, key: &str, ran: &Ran<'_>, ahead: usize) -> Option<String> {
-        let (now, caller) = (ran.at / 1000, ran.client);
+        let lock = self.locks.get(key).filter(|lock| !lock.inexact)?;
         let must_be_served = |waiter: &&Waiter| {
-            let client = client_of(&waiter.ticket);
-            waiter.until > now && (self.connected.contains(client) || client == caller)
+            let (name, client) = (client_of(&waiter.ticket), lock.client(&waiter.ticket));
+            client.lives(ran.at) && !client.unreachable && (self.connected.contains(name) || name == ran.client)
         };
-        let Lock { queue, order_unknown_until, .. } = self.locks.get(key)?;
-        if now < *order_unknown_until {
-            return None;
-        }
-        queue[..ahead.min(queue.len())].iter().find(must_be_served).map(|waiter| waiter.ticket.clone())
+        lock.queue[..ahead.min(lock.queue.len())].iter().find(must_be_served).map(|waiter| waiter.ticket.clone())
     }
 
     /// P3: the winner has no live and reachable waiter ahead of it.
@@ -283,13 +499,16 @@ impl Checker {
         }
     }
 
-    /// R6: the script that frees the lock grants it to the first in line.
-    fn check_passed_on(&mut self, key: &str, ran: &Ran<'_>, status: &str) {
-        if status != "freed" || self.lock(key).holder.is_some() {
+    /// R6: the script that frees the lock, or finds it free, grants it to the first in line.
+    fn check_passed_on(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys) {
+        if keys.token != 0 || ran.reply.is_err() || matches!(ran.script, "inspect" | "renew") {
+            return;
+        }
+        if ran.reply.as_ref().is_ok_and(|reply| matches!(reply[0].as_str(), "late" | "left" | "lost" | "stale")) {
             return;
         }
         if let Some(first) = self.first_in_line(key, ran, usize::MAX) {
-            self.violated("R6", format!("{key} was freed and not passed on to {first}"));
+            self.violated("R6", format!("{key} is free and was not passed on to {first}"));
         }
     }
 
@@ -299,7 +518,7 @@ impl Checker {
         let now = ran.at / 1000;
         self.grants += 1;
         let lock = self.lock(key);
-        let newest = lock.newest;
+        let (newest, floor) = (lock.newest, lock.floor);
         lock.newest = newest.max(holder.token);
         let before = lock.holder.take();
         let token = holder.token;
@@ -310,6 +529,9 @@ impl Checker {
         lock.holder = Some(holder);
         if token <= newest {
             self.violated("P2", format!("token {token} after {newest} on {key}"));
+        }
+        if token <= floor {
+            self.violated("R7", format!("token {token} on {key} after a client was told the floor {floor}"));
         }
         if let Some(before) = before {
             let expired = before.until <= now;
@@ -338,41 +560,63 @@ impl Checker {
             let what = format!("{owner} had left up to {tombstone:?}, and its request {seq} was served on {key}");
             self.violated("P5", what);
         }
+        let ticket = format!("{owner}:{seq}");
+        let is_first_held = ran.args[4].len() == 1;
+        let lock = self.lock(key);
+        let (exact, placed) = (!lock.inexact, lock.queue.iter().any(|waiter| waiter.ticket == ticket));
+        let known = lock.client(&ticket).lives(ran.at) && !lock.queue.is_empty();
+        let waiter_ttl: i64 = ran.args[7].split(' ').next().and_then(|ms| ms.parse().ok()).unwrap_or_default();
+        let lives_until = now + waiter_ttl;
+        // A place that it has counts before the lock is passed on.
+        if placed && is_first_held && matches!(reply[0].as_str(), "held" | "queued") {
+            self.heard(key, ran.client, lives_until);
+        }
+        // An owner that asks for a first hold ends an earlier one of its own.
+        self.grants_published(key, ran);
+        let lock = self.lock(key);
+        // Where nobody is left the deadlines go as well.
+        let goes_on = lock.queue.iter().any(|waiter| lock.client(&waiter.ticket).lives(ran.at));
         match reply[0].as_str() {
             "held" => {
-                let token: u64 = number(reply, 3);
-                let until = now + number::<i64>(reply, 5);
+                let token: u64 = number(reply, 4);
+                let until = now + number::<i64>(reply, 6);
                 let is_holder = self.lock(key).holder.as_ref().is_some_and(|holder| holder.token == token);
                 if is_holder {
                     self.extended(key, token, until);
                 } else {
                     let all = self.lock(key).queue.len();
-                    // It may have it since an earlier copy that was refused half-way, before others queued.
-                    if !self.perhaps_began.remove(&(key.to_owned(), owner.clone())) {
-                        self.check_no_overtaking(key, ran, all, owner);
-                    }
+                    self.check_no_overtaking(key, ran, all, owner);
                     self.begins(key, ran, Holder { owner: owner.clone(), token, until });
                 }
             }
             "queued" => {
-                let ticket = format!("{owner}:{seq}");
-                let until = now + number::<i64>(ran.args, 8);
-                self.queued(key, ticket, now, until);
+                if !placed {
+                    let lock = self.lock(key);
+                    // Its other places were dead until now, and may have gone.
+                    if !known {
+                        let theirs = lock.queue.iter().filter(|waiter| client_of(&waiter.ticket) == ran.client);
+                        lock.excused = theirs.map(|waiter| waiter.ticket.clone()).collect();
+                    }
+                    lock.queue.push(Waiter { ticket, grant_ttl: grant_ttl_of(&format!("/{}", ran.args[6])) });
+                }
+                self.heard(key, ran.client, lives_until);
+                self.told_floor(key, number(reply, 4), exact);
+                if exact && known && goes_on && reply[7] != "1" {
+                    self.violated("R8", format!("{} is known on {key}, and was told that it is not", ran.client));
+                }
             }
+            "full" => self.check_full(key, ran, reply),
             _ => {}
         }
     }
 
-    fn queued(&mut self, key: &str, ticket: String, now: i64, until: i64) {
-        let Lock { queue, known, .. } = self.lock(key);
-        match queue.iter_mut().find(|waiter| waiter.ticket == ticket) {
-            Some(waiter) if waiter.until > now => waiter.until = until,
-            // New, or dead since a while: to P3 it is behind all others.
-            _ => {
-                queue.retain(|waiter| waiter.ticket != ticket);
-                let requeued = !known.insert(ticket.clone());
-                queue.push(Waiter { ticket, until, requeued });
-            }
+    /// Nobody is refused while there is room, once the dead are out. Up to so many places are looked at in a call.
+    fn check_full(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
+        let most: usize = ran.args[7].split(' ').nth(1).and_then(|most| most.parse().ok()).unwrap_or_default();
+        let lock = self.lock(key);
+        let living = lock.queue.iter().filter(|waiter| lock.client(&waiter.ticket).lives(ran.at)).count();
+        if !lock.inexact && lock.queue.len() <= 64 && living < most && number::<u64>(reply, 5) == 0 {
+            self.violated("P3", format!("{key} is full with {living} of {most}: {}", reply.join(" ")));
         }
     }
 
@@ -382,32 +626,53 @@ impl Checker {
         }
     }
 
-    /// A poll first renews the caller's tickets and then passes the lock on (docs/design.md, decision 5).
+    /// A poll first hears the caller and then passes the lock on (docs/design.md, decision 5).
     fn polled(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let now = ran.at / 1000;
-        let until = now + number::<i64>(ran.args, 1);
-        let tickets: Vec<_> = ran.args[6..].iter().step_by(2).collect();
-        // Index, status, token and time left, for the tickets that are not simply queued.
-        let statuses: BTreeMap<usize, &[String]> =
-            reply[7..].chunks(4).map(|words| (number(words, 0), words)).collect();
-        for (index, ticket) in tickets.into_iter().enumerate() {
-            let queue = &mut self.lock(key).queue;
-            if statuses.get(&(index + 1)).is_some_and(|words| words[1] == "unknown") {
-                queue.retain(|waiter| waiter.ticket != *ticket);
-            } else if let Some(waiter) = queue.iter_mut().find(|waiter| waiter.ticket == *ticket) {
-                waiter.until = until;
-            }
+        let waiter_ttl: i64 = number(ran.args, 2);
+        let lock = self.lock(key);
+        let exact = !lock.inexact;
+        let has_place = |ticket: &&String| lock.queue.iter().any(|waiter| waiter.ticket == **ticket);
+        let missing: Vec<_> = ran.args[5..].iter().filter(|ticket| !has_place(ticket)).cloned().collect();
+        let told: Vec<_> =
+            reply[13..].iter().map(|index| ran.args[4 + index.parse::<usize>().unwrap_or(1)].clone()).collect();
+        let known = lock.client(ran.client).lives(ran.at) && !lock.queue.is_empty();
+        let first = lock.queue.first().is_some_and(|first| client_of(&first.ticket) == ran.client);
+        let waits = waiter_ttl > 0 && !lock.queue.is_empty();
+        if waits {
+            self.heard(key, ran.client, now + waiter_ttl);
         }
         self.grants_published(key, ran);
-        for words in statuses.values().filter(|words| words[1] == "granted") {
-            self.extended(key, number(words, 2), now + number::<i64>(words, 3));
+        self.told_floor(key, number(reply, 11), exact);
+        let (owner, token, lease) = (&reply[8], number::<u64>(reply, 10), number::<i64>(reply, 12));
+        // A lease that was missing is set now.
+        if lease >= 0 {
+            self.extended(key, token, now + lease);
+        }
+        if !exact {
+            return;
+        }
+        if missing != told {
+            self.violated("P3", format!("without a place on {key} are {missing:?}, and the poll says {told:?}"));
+        }
+        if waits && known && reply[5] != "1" {
+            self.violated("R8", format!("{} is known on {key}, and was told that it is not", ran.client));
+        }
+        if waits && first != (reply[7] == "1") {
+            self.violated("R8", format!("whether {} is first in line on {key}: {first}", ran.client));
+        }
+        let holder = self.lock(key).holder.as_ref().filter(|holder| holder.until > now);
+        let holds = holder.map(|holder| (holder.owner.clone(), holder.token));
+        let named = (token > 0).then(|| (owner.clone(), token));
+        if holds.is_some() && holds != named {
+            self.violated("P9", format!("{holds:?} has {key}, and a poll named {named:?}"));
         }
     }
 
     fn renewed(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let token: u64 = number(ran.args, 2);
         if reply[0] == "renewed" {
-            self.extended(key, token, ran.at / 1000 + number::<i64>(reply, 3));
+            self.extended(key, token, ran.at / 1000 + number::<i64>(reply, 4));
         }
         // P10: the last unlock stops the renewals.
         if self.freed.get(&(key.to_owned(), token)).is_some_and(|freed| ran.sent > *freed) {

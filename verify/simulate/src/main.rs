@@ -15,6 +15,7 @@
 
 mod actor;
 mod checker;
+mod keys;
 mod run;
 mod world;
 
@@ -27,10 +28,13 @@ use std::time::{Duration, Instant, SystemTime};
 use run::{Outcome, run};
 
 /// The kinds of faults. A soak in which one of them never happened proves too little.
-const FAULTS: [&str; 25] = [
+const FAULTS: [&str; 28] = [
     "cancellations",
     "deaths",
+    "crowds",
     "disconnects",
+    "keys_deleted",
+    "silences",
     "forced_unlocks",
     "pauses",
     "pushes_delayed",

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fairlock::simulation::command;
 use fairlock::{EmbeddedServer, LockClient, LockClientBuilder};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -19,6 +20,8 @@ const FAULTY: Duration = Duration::from_secs(60);
 const LONGEST_WAIT: Duration = Duration::from_secs(180);
 /// How long the actors go on in the calm phase, once no late message is left.
 const CALM: Duration = Duration::from_secs(6);
+/// In the calm phase no actor waits longer than this while the others go on.
+const LONGEST_CALM_WAIT: Duration = Duration::from_secs(15);
 /// A run with less than this proves nothing.
 const LEAST_SECTIONS: u64 = 60;
 const LEAST_FAULTS: u64 = 100;
@@ -53,7 +56,8 @@ async fn watch_queues(world: Arc<World>, server: EmbeddedServer) {
         sleep(Duration::from_millis(20)).await;
         let keys = server.keys();
         for name in keys.iter().filter_map(|key| key.strip_suffix(":deadlines")) {
-            if !keys.contains(&format!("{name}:queue")) {
+            let is_exact = world.state().checker.is_exact(name);
+            if is_exact && !keys.contains(&format!("{name}:queue")) {
                 world.state().checker.report("P3", format!("{name} has living waiters and no queue"));
             }
         }
@@ -73,14 +77,19 @@ struct Run {
     /// Those whose client's runtime has ended.
     without_runtime: Vec<Process>,
     names: usize,
+    /// Many of one client wait for one lock, more than one poll verifies.
+    is_crowded: bool,
     actors: usize,
 }
 
 impl Run {
     fn new(world: &Arc<World>) -> Self {
         let server = fairlock::simulation::server(world.clone());
-        let names = 1 + world.below(3) as usize;
-        Self { world: world.clone(), server, processes: Vec::new(), without_runtime: Vec::new(), names, actors: 0 }
+        world.serve(Some(server.clone()));
+        let is_crowded = world.chance(0.2);
+        let names = if is_crowded { 1 } else { 1 + world.below(3) as usize };
+        let (processes, without_runtime) = (Vec::new(), Vec::new());
+        Self { world: world.clone(), server, processes, without_runtime, names, is_crowded, actors: 0 }
     }
 
     async fn play(&mut self) {
@@ -117,7 +126,11 @@ impl Run {
         let (builder, shortest_lease) = self.settings();
         // The server is down: another process may start later.
         let Ok(client) = builder.embedded(&self.server) else { return };
-        let actors = 1 + self.world.below(4) as usize;
+        let mut actors = 1 + self.world.below(4) as usize;
+        if self.is_crowded && self.processes.is_empty() {
+            self.world.fault("crowds");
+            actors = 18 + self.world.below(32) as usize;
+        }
         let mut handles = Vec::new();
         for _ in 0..actors {
             self.actors += 1;
@@ -144,7 +157,7 @@ impl Run {
         let builder = LockClient::builder()
             .label("simulated")
             // With a queue that can be full, acquire clears dead tickets early, which is code of its own.
-            .max_waiters(if self.world.chance(0.3) { 2 + self.world.below(8) as u32 } else { 65_536 })
+            .max_waiters(if self.world.chance(if self.is_crowded { 0.1 } else { 0.3 }) { 2 + self.world.below(8) as u32 } else { 65_536 })
             .operation_timeout(timeout)
             .poll_interval(poll)
             .grant_ttl(grant)
@@ -157,7 +170,7 @@ impl Run {
     async fn cause_fault(&mut self) {
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
         let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
-        match self.world.below(14) {
+        match self.world.below(17) {
             0..3 => self.pause(self.processes.get(victim)),
             // All processes at once.
             12 => self.pause(&self.processes),
@@ -166,6 +179,8 @@ impl Run {
             6..9 => self.disconnect(victim),
             9 => self.restart_server(false).await,
             10 => self.restart_server(true).await,
+            14 => self.silence(victim),
+            15..17 => self.delete_a_key(),
             _ => self.flush(),
         }
         if self.processes.len() < 2 || self.world.chance(0.1) {
@@ -185,6 +200,31 @@ impl Run {
             sleep(length).await;
             victims.iter().for_each(|victim| world.go_on(victim));
         });
+    }
+
+    /// Not heard for longer than a waiter lives, then back. In half of the cases no message reaches it.
+    fn silence(&self, victim: usize) {
+        let Some(victim) = self.processes.get(victim) else { return };
+        self.world.fault("silences");
+        let (world, id) = (self.world.clone(), victim.client.id().to_owned());
+        if world.chance(0.5) {
+            self.server.disconnect(&id);
+        }
+        tokio::spawn(async move {
+            world.pause(&id);
+            sleep(Duration::from_millis(2000 + world.below(5000))).await;
+            world.go_on(&id);
+        });
+    }
+
+    /// By hand.
+    fn delete_a_key(&self) {
+        let part = ["", ":queue", ":deadlines"][self.world.below(3) as usize];
+        let key = format!("fairlock:{{n:lock{}}}{part}", self.world.below(self.names as u64));
+        self.world.fault("keys_deleted");
+        self.world.note("deletes", 0, || key.clone());
+        let _ = command(&self.server, &["DEL", &key]);
+        self.world.state().checker.deleted(&key);
     }
 
     fn kill(&mut self, victim: usize) {
@@ -258,6 +298,7 @@ impl Run {
         }
         // Once the last late messages have arrived, everything must work again.
         sleep(SETTLING + CALM).await;
+        self.nobody_waits_long();
         self.world.state().ending = true;
         self.end_those_without_runtime().await;
         let processes = std::mem::take(&mut self.processes);
@@ -275,6 +316,15 @@ impl Run {
         }
         sleep(SETTLING).await;
         self.nothing_is_left();
+    }
+
+    /// P9: who lost its place finds out, and the queue moves.
+    fn nobody_waits_long(&self) {
+        let latest = self.world.elapsed().saturating_sub(LONGEST_CALM_WAIT);
+        let waiting = self.world.state().waiting.clone();
+        if let Some((actor, since)) = waiting.into_iter().find(|(_, since)| *since < latest) {
+            self.violated("P9", format!("actor {actor} waits since {since:?}, and there are no faults"));
+        }
     }
 
     /// Their callers have all heard of it: none waits for an answer that cannot come. Nothing can be given back, so
@@ -319,6 +369,7 @@ impl Run {
         let fingerprint = self.world.fingerprint();
         let timeline = self.world.timeline();
         let virtual_time = self.world.elapsed();
+        self.world.serve(None);
         let mut state = self.world.state();
         Outcome {
             violations: std::mem::take(&mut state.checker.violations),

@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use fairlock::EmbeddedServer;
 use fairlock::simulation::{Delivery, Faults, Ran, Task};
 use tokio::time::Instant;
 
 use crate::checker::Checker;
+use crate::keys::Keys;
 
 /// How likely each fault is in one run.
 #[derive(Debug, Clone, Copy)]
@@ -100,11 +102,17 @@ pub struct State {
     /// The server's clock when the run began, in microseconds.
     origin: Option<i64>,
     names: BTreeMap<String, String>,
+    /// A command of the script that runs may be refused.
+    meddled: bool,
+    /// Since when each actor waits.
+    pub waiting: BTreeMap<usize, Duration>,
 }
 
 pub struct World {
     me: Weak<Self>,
     state: Mutex<State>,
+    /// While the run lasts.
+    server: Mutex<Option<EmbeddedServer>>,
     began: Instant,
 }
 
@@ -129,13 +137,26 @@ impl World {
                 timeline: verbose.then(Vec::new),
                 origin: None,
                 names: BTreeMap::new(),
+                meddled: false,
+                waiting: BTreeMap::new(),
             }),
+            server: Mutex::default(),
             began: Instant::now(),
         })
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("a panic ends the simulation")
+    }
+
+    /// The server refers to the world too, so this ends with the run.
+    pub fn serve(&self, server: Option<EmbeddedServer>) {
+        *self.server.lock().expect("a panic ends the simulation") = server;
+    }
+
+    fn keys_of(&self, lock: &str) -> Keys {
+        let server = self.server.lock().expect("a panic ends the simulation").clone();
+        server.map_or_else(Keys::default, |server| Keys::of(&server, lock))
     }
 
     pub fn elapsed(&self) -> Duration {
@@ -391,7 +412,9 @@ impl Faults for World {
     fn refuse_inside(&self, _client: &str, _script: &str) -> Option<u32> {
         let mut state = self.state();
         let refused = state.rates.refused / 3.0;
-        state.happens(refused, "refused_inside_scripts").then(|| state.rng.u32(..12))
+        let happens = state.happens(refused, "refused_inside_scripts");
+        state.meddled = happens;
+        happens.then(|| state.rng.u32(..12))
     }
 
     fn reconnect(&self, _client: &str) -> Duration {
@@ -416,6 +439,8 @@ impl Faults for World {
     fn ran(&self, ran: &Ran<'_>) {
         let at = self.elapsed();
         let origin = ran.at - self.server_time(at).as_micros() as i64;
+        // Before the state is locked: the server asks for its time.
+        let keys = self.keys_of(&ran.keys[0]);
         let mut state = self.state();
         state.origin.get_or_insert(origin);
         let status = ran.reply.as_ref().map_or(0, |reply| reply[0].len() + reply.len());
@@ -425,22 +450,27 @@ impl Faults for World {
             state.note(at, what, 0, || published.message.clone());
         }
         state.checker.settled = !state.is_settling(at);
-        state.checker.ran(ran);
+        let meddled = std::mem::take(&mut state.meddled);
+        let before = state.checker.violations.len();
+        state.checker.ran(ran, &keys, meddled);
+        for violation in state.checker.violations[before..].to_vec() {
+            state.note(at, "VIOLATION", 0, || violation);
+        }
     }
 }
 
 /// The request and its reply in one line, without the client's settings.
 fn describe(ran: &Ran<'_>) -> String {
     let request = match ran.script {
-        "acquire" => [&ran.args[..2], &ran.args[2..7], &ran.args[7..8]].concat(),
-        "poll" => ran.args[6..].iter().step_by(2).cloned().collect(),
+        "acquire" => ran.args[1..].to_vec(),
+        "poll" => [&ran.args[2..3], &ran.args[5..]].concat(),
         "leave" => ran.args[1..5].to_vec(),
-        "release" => ran.args[1..6].to_vec(),
+        "release" => [&ran.args[1..4], &ran.args[6..]].concat(),
         "renew" => ran.args[1..].to_vec(),
         _ => Vec::new(),
     };
     let reply = match &ran.reply {
-        Ok(reply) => [&reply[..1], &reply[3..]].concat().join(" "),
+        Ok(reply) => [&reply[..1], &reply[4.min(reply.len())..]].concat().join(" "),
         Err(refusal) => refusal.clone(),
     };
     format!("{} from {} on {} -> {reply}", request.join(" "), ran.client, ran.keys[0])

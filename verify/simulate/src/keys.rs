@@ -1,0 +1,93 @@
+//! What one lock has on the server, as it is after a script.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fairlock::EmbeddedServer;
+use fairlock::simulation::command;
+
+#[derive(Debug, Default)]
+pub struct Keys {
+    /// The owners in the hash: one at most, unless a script was refused half-way.
+    pub owners: Vec<String>,
+    /// Of the grant; 0: free.
+    pub token: u64,
+    /// ms; -1: none.
+    pub lease: i64,
+    pub places: Vec<Place>,
+    /// The deadlines, in ms, of the clients that have places. Negative: unreachable.
+    pub clients: BTreeMap<String, i64>,
+    /// How many tickets the sorted set has.
+    pub tickets: usize,
+    /// ms.
+    pub queue_lifetime: i64,
+    pub deadlines_lifetime: i64,
+}
+
+/// `<ticket>/<grant_ttl>/<label>`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub ticket: String,
+    pub grant_ttl: i64,
+    pub has_ticket: bool,
+}
+
+pub fn client_of(ticket_or_owner: &str) -> &str {
+    ticket_or_owner.split(':').next().unwrap_or_default()
+}
+
+pub fn ticket_of(place: &str) -> &str {
+    place.split_once('/').map_or(place, |(ticket, _)| ticket)
+}
+
+pub fn grant_ttl_of(place: &str) -> i64 {
+    place.split('/').nth(1).and_then(|ms| ms.parse().ok()).unwrap_or_default()
+}
+
+impl Keys {
+    pub fn of(server: &EmbeddedServer, lock: &str) -> Self {
+        let (queue, deadlines) = (format!("{lock}:queue"), format!("{lock}:deadlines"));
+        let number = |words: &[&str]| command(server, words).first().and_then(|word| word.parse::<i64>().ok());
+        let mut keys = Self {
+            lease: number(&["PTTL", lock]).unwrap_or(-2),
+            tickets: number(&["ZCOUNT", &deadlines, "inf", "inf"]).unwrap_or(0) as usize,
+            queue_lifetime: number(&["PTTL", &queue]).unwrap_or(-2),
+            deadlines_lifetime: number(&["PTTL", &deadlines]).unwrap_or(-2),
+            ..Self::default()
+        };
+        for field in command(server, &["HGETALL", lock]).chunks(2) {
+            if field[0] == "!grant" {
+                keys.token = field[1].split(' ').nth(1).and_then(|token| token.parse().ok()).unwrap_or(0);
+            } else {
+                keys.owners.push(field[0].clone());
+            }
+        }
+        let places = command(server, &["LRANGE", &queue, "0", "-1"]);
+        if places.is_empty() {
+            return keys;
+        }
+        let tickets: Vec<_> = places.iter().map(|place| ticket_of(place)).collect();
+        let clients: BTreeSet<_> = places.iter().map(|place| client_of(place)).collect();
+        let words: Vec<_> = ["ZMSCORE", &deadlines].into_iter().chain(tickets.iter().copied()).collect();
+        let scores = command(server, &words);
+        let with_scores = places.iter().zip(&scores);
+        keys.places = with_scores
+            .map(|(place, score)| Place {
+                ticket: ticket_of(place).to_owned(),
+                grant_ttl: grant_ttl_of(place),
+                has_ticket: score == "inf",
+            })
+            .collect();
+        let words: Vec<_> = ["ZMSCORE", &deadlines].into_iter().chain(clients.iter().copied()).collect();
+        let scores = command(server, &words);
+        let with_scores = clients.into_iter().zip(scores);
+        keys.clients = with_scores.filter_map(|(client, at)| Some((client.to_owned(), at.parse().ok()?))).collect();
+        keys
+    }
+
+    /// Each place has its ticket, and each ticket has one place.
+    pub fn agree(&self) -> bool {
+        let distinct: BTreeSet<_> = self.places.iter().map(|place| &place.ticket).collect();
+        let paired = self.places.iter().all(|place| place.has_ticket) && self.tickets == self.places.len();
+        paired && distinct.len() == self.places.len() && self.queue_lifetime == self.deadlines_lifetime
+    }
+}
