@@ -7,7 +7,7 @@
 -- ARGV[1] request    growing number, returned as it is
 -- ARGV[2] most       waiters to name
 --
--- Returns a list: inspected, request, server time (s and us), owner or '', holds, token or '', held since (s and us, or 0),
+-- Returns a list: inspected, request, server time (s and us), owner or '', holds, token or 0, held since (s and us, or 0),
 -- label, lease left ms or -1, living waiters, then for each named one: ticket, ms until its client is dead, label.
 -- It looks at so many places; those behind them count as living if they have a ticket.
 --
@@ -33,14 +33,16 @@ end
 local _, token, s, us, label = string.match(grant or '0 0 0 0 0/', '^(%d+) (%d+) (%d+) (%d+) %d+/(.*)$')
 local reply = { 'inspected', request, clock[1], clock[2], owner, holds, token, s, us, label, call('PTTL', lock), 0 }
 read('ZCARD', deadlines)
-local lives, living = {}, 0
+local lives, living, tickets = {}, 0, 0
 local places = read('LRANGE', queue, 0, LOOKED_AT_MOST - 1)
 for _, place in ipairs(places) do
   local ticket, client, its_label = string.match(place, '^(([^:/]+):%d+:%d+)/%d+/(.*)$')
   if client and lives[client] == nil then
     lives[client] = math.abs(tonumber(read('ZSCORE', deadlines, client) or 0)) - now
   end
-  if client and lives[client] >= 1 and read('ZSCORE', deadlines, ticket) then
+  local has_ticket = client and read('ZSCORE', deadlines, ticket)
+  if has_ticket then tickets = tickets + 1 end
+  if has_ticket and lives[client] >= 1 then
     living = living + 1
     if living <= tonumber(most) then
       local n = #reply
@@ -49,7 +51,7 @@ for _, place in ipairs(places) do
   end
 end
 if #places == LOOKED_AT_MOST then
-  living = living + math.max(0, read('ZCOUNT', deadlines, 'inf', 'inf') - LOOKED_AT_MOST)
+  living = living + math.max(0, read('ZCOUNT', deadlines, 'inf', 'inf') - tickets)
 end
 reply[12] = living
 return reply

@@ -15,8 +15,8 @@
 -- ARGV[6...] tickets to look for
 --
 -- Returns one text: polled, request, server time (s and us), more, known (1: the client had not been given up as
--- dead), places, first (1: the client is first in line), then of the holder: owner or -, attempt, token or 0, then
--- floor, lease left ms or -2, and the numbers of the tickets that have no place.
+-- dead), places, first (1: the client was first in line before this call), then of the holder: owner or -, attempt,
+-- token or 0, then floor, lease left ms or -2, and the numbers of the tickets that have no place.
 -- `more` is 1 when the lock is free and a live ticket may wait behind those that one call looks at: poll at once.
 --
 -- Keeps: no ticket gets a place in the queue that it did not have. A second run answers the same, but for `known`,

@@ -14,8 +14,8 @@ local function is_dead(place, lives)
 end
 
 -- Takes dead places out of a part of the queue: of all of it if that is short, else of another part each time. The
--- last place is the caller's own, which has no ticket yet and stays. So the list is not emptied: it would be deleted, and
--- could not be written again (R13).
+-- last place is the caller's own, which has no ticket yet and stays. So the list is not emptied: it would be deleted,
+-- and could not be written again (R13).
 -- Returns how many tickets are left, how many places, and whether another call may find more dead ones.
 local function sweep(places)
   local tickets = call('ZCOUNT', deadlines, 'inf', 'inf')
