@@ -100,14 +100,6 @@ async fn acquire_rows() {
             again: "busy 0",
         },
         Row {
-            what: "free, another waits: queued behind it",
-            before: &["waits d:1:2"],
-            call: "acquire",
-            reply: "queued T * 0 0",
-            after: "lock d:1=1 2,T,T,3000/L | queue c:1:5 | clients c",
-            again: "queued T * 0 1",
-        },
-        Row {
             what: "free, others wait: queued behind them",
             before: &["waits d:1:2", "waits e:1:3"],
             call: "acquire",
@@ -230,10 +222,10 @@ async fn acquire_rows() {
         },
         Row {
             what: "a first hold ends the owner's earlier one, and the waiters are served first",
-            before: &["held c:1 4 7", "waits d:1:2"],
+            before: &["held c:1 4 7", "waits d:1:2", "waits e:1:3"],
             call: "acquire",
             reply: "queued T * 0 0",
-            after: "lock d:1=1 2,T,T,3000/L | queue c:1:5 | clients c",
+            after: "lock d:1=1 2,T,T,3000/L | queue e:1:3 c:1:5 | clients c d e",
             again: "queued T * 0 1",
         },
         Row {
@@ -278,6 +270,23 @@ async fn acquire_rows() {
         },
     ];
     limit(check(&rows)).await;
+}
+
+/// R13: the keys of a queue that has just ended cannot be made again in the same call. So the caller asks once more.
+#[tokio::test]
+async fn an_acquire_that_serves_the_last_waiter_asks_again() {
+    limit(async {
+        for before in ["token 7", "held c:1 4 7"] {
+            for mut bench in Bench::each().await {
+                bench.prepare(before).await;
+                bench.prepare("waits d:1:2").await;
+                assert_eq!(bench.call("acquire").await, "busy 1");
+                assert_eq!(bench.state().await, "lock d:1=1 2,T,T,3000/L");
+                assert_fits(before, "reply", &bench.call("acquire").await, "queued T * 0 0");
+            }
+        }
+    })
+    .await;
 }
 
 /// R8: a client that polls is heard first, and a free lock is passed on then.
@@ -360,7 +369,7 @@ async fn poll_rows() {
             what: "the caller is alive, even past its deadline",
             before: &["waits c:1:5", "waits d:1:6", "dead c"],
             call: "poll tickets=c:1:5",
-            reply: "polled 0 * 1 * c:1 5 T T 3000",
+            reply: "polled 0 0 1 * c:1 5 T T 3000",
             after: "lock c:1=1 5,T,T,3000/L | queue d:1:6 | clients c d",
             again: "polled 0 1 1 0 c:1 5 T T * 1",
         },
@@ -954,6 +963,23 @@ async fn inspect_rows() {
         },
     ];
     limit(check(&rows)).await;
+}
+
+/// Of a long queue only the first 4,096 places are looked at. Those behind them count if they have a ticket.
+#[tokio::test]
+async fn inspect_counts_the_tickets_of_a_long_queue() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            many(&mut bench, "z", 1, 1000).await;
+            many(&mut bench, "d", 1, 8000).await;
+            bench.prepare("dead z").await;
+            let left: String = (1..=3000).map(|seq| format!(" d:1:{seq}")).collect();
+            bench.command(&format!("ZREM deadlines{left}")).await;
+            let reply = bench.call("inspect most=1").await;
+            assert_fits("long", "reply", &reply, "inspected  0 0 0 0  -2 5000 d:1:3001 * L");
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
