@@ -305,7 +305,7 @@ async fn poll_rows() {
             what: "the client waits for nothing: it is not heard, and passes the lock on",
             before: &["waits d:1:2"],
             call: "poll waiter_ttl=0",
-            reply: "polled 0 0 0 0 d:1 2 T T 3000",
+            reply: "polled 0 0 0 0 d:1 2 T T *",
             after: "lock d:1=1 2,T,T,3000/L",
             again: "polled 0 0 0 0 d:1 2 T T *",
         },
@@ -353,7 +353,7 @@ async fn poll_rows() {
             what: "the lease has ended: granted to the caller",
             before: &["waits c:1:5", "waits d:1:6"],
             call: "poll tickets=c:1:5",
-            reply: "polled 0 1 1 * c:1 5 T T 3000",
+            reply: "polled 0 1 1 * c:1 5 T T *",
             after: "lock c:1=1 5,T,T,3000/L | queue d:1:6 | clients c d",
             again: "polled 0 1 1 0 c:1 5 T T * 1",
         },
@@ -361,7 +361,7 @@ async fn poll_rows() {
             what: "the lease has ended: granted to an earlier waiter",
             before: &["waits d:1:6", "waits c:1:5"],
             call: "poll tickets=c:1:5",
-            reply: "polled 0 1 1 * d:1 6 T T 3000",
+            reply: "polled 0 1 1 * d:1 6 T T *",
             after: "lock d:1=1 6,T,T,3000/L | queue c:1:5 | clients c d",
             again: "polled 0 1 1 1 d:1 6 T T *",
         },
@@ -369,7 +369,7 @@ async fn poll_rows() {
             what: "the caller is alive, even past its deadline",
             before: &["waits c:1:5", "waits d:1:6", "dead c"],
             call: "poll tickets=c:1:5",
-            reply: "polled 0 0 1 * c:1 5 T T 3000",
+            reply: "polled 0 0 1 * c:1 5 T T *",
             after: "lock c:1=1 5,T,T,3000/L | queue d:1:6 | clients c d",
             again: "polled 0 1 1 0 c:1 5 T T * 1",
         },
@@ -377,7 +377,7 @@ async fn poll_rows() {
             what: "heard again: an unreachable one is served in its turn",
             before: &["waits x:1:3", "waits d:1:6", "unreachable x"],
             call: "poll caller=x tickets=x:1:3",
-            reply: "polled 0 1 1 * x:1 3 T T 3000",
+            reply: "polled 0 1 1 * x:1 3 T T *",
             after: "lock x:1=1 3,T,T,3000/L | queue d:1:6 | clients d x",
             again: "polled 0 1 1 0 x:1 3 T T * 1",
         },
@@ -393,7 +393,7 @@ async fn poll_rows() {
                 "dead z",
             ],
             call: "poll waiter_ttl=0",
-            reply: "polled 0 0 4 0 d:3 6 T T 3000",
+            reply: "polled 0 0 4 0 d:3 6 T T *",
             after: "lock d:3=1 6,T,T,3000/L | queue x:1:3 z:2:4 x:2:5 d:4:7 | clients d -x",
             again: "polled 0 0 4 0 d:3 6 T T *",
         },
@@ -409,7 +409,7 @@ async fn poll_rows() {
             what: "one who left is passed over",
             before: &["waits d:1:2", "waits d:2:3", "ZREM deadlines d:1:2"],
             call: "poll waiter_ttl=0",
-            reply: "polled 0 0 0 0 d:2 3 T T 3000",
+            reply: "polled 0 0 0 0 d:2 3 T T *",
             after: "lock d:2=1 3,T,T,3000/L",
             again: "polled 0 0 0 0 d:2 3 T T *",
         },
@@ -481,7 +481,7 @@ async fn deletion_rows() {
             what: "the hash was deleted: the next one is served",
             before: &["held e:1 2 7", "waits d:2:3", "waits c:1:5", "DEL lock"],
             call: "poll tickets=c:1:5",
-            reply: "polled 0 1 1 * d:2 3 T T 3000",
+            reply: "polled 0 1 1 * d:2 3 T T *",
             after: "lock d:2=1 3,T,T,3000/L | queue c:1:5 | clients c d",
             again: "polled 0 1 1 1 d:2 3 T T *",
         },
@@ -1252,6 +1252,27 @@ async fn the_count_of_places_to_skip_ends_when_one_of_their_clients_is_heard_or_
                 assert_eq!(skip, count, "{call}: {state}");
                 assert!(!state.contains("tickets"), "{call}: {state}");
             }
+        }
+    })
+    .await;
+}
+
+/// The shortest list that has such a count: it must not hide who comes after a leave.
+#[tokio::test]
+async fn a_leave_from_the_shortest_list_with_a_count_ends_it() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            bench.prepare("held c:1 4 7").await;
+            many(&mut bench, "x", 1, 32).await;
+            bench.prepare("waits d:1:50").await;
+            bench.call("release").await;
+            assert_eq!((bench.number("LLEN queue").await, bench.skip().await), (32, 32));
+            bench.call("leave owner=x:1 seq=7").await;
+            for seq in 51..54 {
+                bench.call(&format!("acquire owner=d:{seq} seq={seq}")).await;
+            }
+            bench.call("force_unlock").await;
+            assert!(bench.lock_state().await.starts_with("lock d:51=1 51,"), "{}", bench.lock_state().await);
         }
     })
     .await;
