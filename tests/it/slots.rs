@@ -366,8 +366,7 @@ fn states() -> Vec<State> {
     }
     let longer = ["zzd", "xcd", "zxcd", "eec", "dcd", "cdc", "zyxwe", "zyxwedc"];
     // With a note, in the middle of many, and beyond what one call clears or looks at.
-    let many =
-        ["40z", "40zd", "40xcd", "!40wcd", "!40wzc", "!40zc", "140z", "140zd", "140zc", "2100w", "2100wd", "c2100w"];
+    let many = ["40z", "40zd", "40xcd", "!40wcd", "!40wzc", "!40zc", "140z", "140zd", "140zc", "2100wd"];
     queues.extend(longer.into_iter().chain(many).map(ToOwned::to_owned));
     let mut states = Vec::new();
     // All keys are there, as far as there is a queue.
@@ -381,7 +380,7 @@ fn states() -> Vec<State> {
                         0 | 1 => true,
                         _ if seq == "9" || token != TOKENS[0] && !is_vast => false,
                         2 | 3 => !["-", "c:1 4 2"].contains(&lock),
-                        _ => ["c:1 4 1", "d:1 2 1"].contains(&lock),
+                        _ => lock == "c:1 4 1" || lock == "d:1 2 1" && !is_vast,
                     };
                     if !matters {
                         continue;
