@@ -13,6 +13,8 @@ use fairlock::simulation::Ran;
 
 use crate::keys::{Keys, client_of, grant_ttl_of, ticket_of};
 
+/// Of a hold whose lease was refused: the next acquire or poll sets one.
+const WITHOUT_LEASE: i64 = i64::MAX / 2000;
 const MOST_VIOLATIONS: usize = 4;
 
 /// The state of one lock on the server, derived from its replies.
@@ -126,7 +128,6 @@ impl Lock {
     fn client(&self, ticket: &str) -> Client {
         self.clients.get(client_of(ticket)).copied().unwrap_or_default()
     }
-
 }
 
 impl Claim {
@@ -295,7 +296,7 @@ impl Checker {
         }
         let owner = keys.owners.last().cloned().unwrap_or_default();
         // A lease that a refused script did not set comes with the next poll.
-        let until = if keys.lease < 0 { i64::MAX / 2000 } else { now + keys.lease };
+        let until = if keys.lease < 0 { WITHOUT_LEASE } else { now + keys.lease };
         if told.is_none_or(|(token, _)| token != keys.token) {
             if !meddled {
                 self.violated("P1", format!("{owner} has {key} under {}, and no reply said so", keys.token));
@@ -307,8 +308,10 @@ impl Checker {
         }
         let inexact = lock.inexact;
         let two = keys.owners.len() != 1 && !meddled && !inexact;
-        let differs = told.is_some_and(|(_, told)| (told - until).abs() > 1);
-        if let Some(holder) = lock.holder.as_mut().filter(|_| meddled || inexact || differs) {
+        let differs = told.is_some_and(|(_, told)| told != WITHOUT_LEASE && (told - until).abs() > 1);
+        if let Some(holder) =
+            lock.holder.as_mut().filter(|holder| meddled || inexact || differs || holder.until == WITHOUT_LEASE)
+        {
             holder.until = until;
         }
         if two {

@@ -157,7 +157,11 @@ impl Run {
         let builder = LockClient::builder()
             .label("simulated")
             // With a queue that can be full, acquire clears dead tickets early, which is code of its own.
-            .max_waiters(if self.world.chance(if self.is_crowded { 0.1 } else { 0.3 }) { 2 + self.world.below(8) as u32 } else { 65_536 })
+            .max_waiters(if self.world.chance(if self.is_crowded { 0.1 } else { 0.3 }) {
+                2 + self.world.below(8) as u32
+            } else {
+                65_536
+            })
             .operation_timeout(timeout)
             .poll_interval(poll)
             .grant_ttl(grant)
