@@ -127,7 +127,8 @@ impl Run {
         // The server is down: another process may start later.
         let Ok(client) = builder.embedded(&self.server) else { return };
         let mut actors = 1 + self.world.below(4) as usize;
-        if self.is_crowded && self.processes.is_empty() {
+        let has_crowd = self.processes.iter().any(|process| process.actors.len() >= 18);
+        if self.is_crowded && !has_crowd {
             self.world.fault("crowds");
             actors = 18 + self.world.below(32) as usize;
         }
