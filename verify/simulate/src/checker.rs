@@ -13,6 +13,8 @@ use fairlock::simulation::Ran;
 
 use crate::keys::{Keys, client_of, grant_ttl_of, ticket_of};
 
+/// Of a hold whose lease was refused: the next acquire or poll sets one.
+const WITHOUT_LEASE: i64 = i64::MAX / 2000;
 const MOST_VIOLATIONS: usize = 4;
 
 /// The state of one lock on the server, derived from its replies.
@@ -37,6 +39,8 @@ struct Lock {
     inexact: bool,
     /// Its list was deleted by hand, and no client has asked since.
     list_deleted: bool,
+    /// Polls of its client since one asked for it, by ticket.
+    not_asked_for: BTreeMap<String, usize>,
     /// Places that were dead as the script began, whose client it heard.
     excused: BTreeSet<String>,
 }
@@ -126,7 +130,6 @@ impl Lock {
     fn client(&self, ticket: &str) -> Client {
         self.clients.get(client_of(ticket)).copied().unwrap_or_default()
     }
-
 }
 
 impl Claim {
@@ -295,7 +298,7 @@ impl Checker {
         }
         let owner = keys.owners.last().cloned().unwrap_or_default();
         // A lease that a refused script did not set comes with the next poll.
-        let until = if keys.lease < 0 { i64::MAX / 2000 } else { now + keys.lease };
+        let until = if keys.lease < 0 { WITHOUT_LEASE } else { now + keys.lease };
         if told.is_none_or(|(token, _)| token != keys.token) {
             if !meddled {
                 self.violated("P1", format!("{owner} has {key} under {}, and no reply said so", keys.token));
@@ -307,8 +310,10 @@ impl Checker {
         }
         let inexact = lock.inexact;
         let two = keys.owners.len() != 1 && !meddled && !inexact;
-        let differs = told.is_some_and(|(_, told)| (told - until).abs() > 1);
-        if let Some(holder) = lock.holder.as_mut().filter(|_| meddled || inexact || differs) {
+        let differs = told.is_some_and(|(_, told)| told != WITHOUT_LEASE && (told - until).abs() > 1);
+        if let Some(holder) =
+            lock.holder.as_mut().filter(|holder| meddled || inexact || differs || holder.until == WITHOUT_LEASE)
+        {
             holder.until = until;
         }
         if two {
@@ -639,6 +644,10 @@ impl Checker {
         let known = lock.client(ran.client).lives(ran.at) && !lock.queue.is_empty();
         let first = lock.queue.first().is_some_and(|first| client_of(&first.ticket) == ran.client);
         let waits = waiter_ttl > 0 && !lock.queue.is_empty();
+        let forgotten = if exact && waits && self.settled { self.not_asked_for(key, ran) } else { None };
+        if let Some(ticket) = forgotten {
+            self.violated("R8", format!("no poll asks for {ticket} on {key}"));
+        }
         if waits {
             self.heard(key, ran.client, now + waiter_ttl);
         }
@@ -667,6 +676,23 @@ impl Checker {
         if holds.is_some() && holds != named {
             self.violated("P9", format!("{holds:?} has {key}, and a poll named {named:?}"));
         }
+    }
+
+    /// Each place is verified in rotation, a dozen in a poll.
+    fn not_asked_for(&mut self, key: &str, ran: &Ran<'_>) -> Option<String> {
+        let lock = self.lock(key);
+        let waiting = lock.queue.iter().map(|waiter| waiter.ticket.clone());
+        let waiting: Vec<_> = waiting.filter(|ticket| client_of(ticket) == ran.client).collect();
+        let most = waiting.len().div_ceil(12) + 3;
+        let not_asked_for = &mut lock.not_asked_for;
+        not_asked_for.retain(|ticket, _| client_of(ticket) != ran.client || waiting.contains(ticket));
+        for ticket in waiting {
+            let polls = not_asked_for.entry(ticket).or_default();
+            *polls += 1;
+        }
+        not_asked_for.retain(|ticket, _| !ran.args[5..].contains(ticket));
+        let forgotten = not_asked_for.iter().find(|(_, polls)| **polls > most);
+        forgotten.map(|(ticket, _)| ticket.clone())
     }
 
     fn renewed(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {

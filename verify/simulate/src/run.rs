@@ -127,7 +127,8 @@ impl Run {
         // The server is down: another process may start later.
         let Ok(client) = builder.embedded(&self.server) else { return };
         let mut actors = 1 + self.world.below(4) as usize;
-        if self.is_crowded && self.processes.is_empty() {
+        let has_crowd = self.processes.iter().any(|process| process.actors.len() >= 18);
+        if self.is_crowded && !has_crowd {
             self.world.fault("crowds");
             actors = 18 + self.world.below(32) as usize;
         }
@@ -157,7 +158,11 @@ impl Run {
         let builder = LockClient::builder()
             .label("simulated")
             // With a queue that can be full, acquire clears dead tickets early, which is code of its own.
-            .max_waiters(if self.world.chance(if self.is_crowded { 0.1 } else { 0.3 }) { 2 + self.world.below(8) as u32 } else { 65_536 })
+            .max_waiters(if self.world.chance(if self.is_crowded { 0.1 } else { 0.3 }) {
+                2 + self.world.below(8) as u32
+            } else {
+                65_536
+            })
             .operation_timeout(timeout)
             .poll_interval(poll)
             .grant_ttl(grant)
