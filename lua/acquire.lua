@@ -63,7 +63,7 @@ local function join(floor, more)
   if mode == '0' then return 'busy ' .. echo .. ' ' .. more end
   local ticket, waiter_ttl, max_waiters = owner .. ':' .. seq, string.match(settings, '^(%d+) (%d+)')
   local client = string.sub(owner, 1, string.find(owner, ':', 1, true) - 1)
-  local placed, places, is_new = read('ZSCORE', deadlines, ticket), nil, false
+  local placed, places, is_new, has_ticket = read('ZSCORE', deadlines, ticket), nil, false, false
   if placed and call('EXISTS', queue) == 0 then
     -- The list was deleted by hand: no ticket has a place.
     call('DEL', deadlines)
@@ -75,11 +75,15 @@ local function join(floor, more)
     max_waiters = tonumber(max_waiters)
     if places > max_waiters then
       --#include sweep
+      -- Before the sweep, which would empty and so delete the sorted set where all others are dead (R13).
+      call('ZADD', deadlines, 'inf', ticket)
+      has_ticket = true
       local waiters, again
       waiters, places, again = sweep(places)
       -- The list is bounded too: it may have places of those who left, which are passed over later.
       if waiters >= max_waiters or places > 2 * max_waiters then
         call('RPOP', queue)
+        call('ZREM', deadlines, ticket)
         return 'full ' .. echo .. ' ' .. waiters .. (again and ' 1' or ' 0')
       end
     end
@@ -89,7 +93,7 @@ local function join(floor, more)
     forget_skip(client)
   end
   local added = call('ZADD', deadlines, string.format('%d', now + waiter_ttl), client, 'inf', ticket)
-  local known = added + (placed and 1 or 0) < 2
+  local known = added + ((placed or has_ticket) and 1 or 0) < 2
   -- Also for a client that is known: waits that are shorter than its poll interval may keep a queue from ever being
   -- empty, and then nobody polls (P10).
   if not known or is_new or call('PTTL', queue) < 1.5 * waiter_ttl then

@@ -14,11 +14,11 @@ local function is_dead(place, lives)
 end
 
 -- Takes dead places out of a part of the queue: of all of it if that is short, else of another part each time. The
--- last place is the caller's own, which has no ticket yet and stays. So the list is not emptied: it would be deleted,
+-- last place is the caller's own and stays, with its ticket. So neither list nor sorted set is emptied: it would be deleted,
 -- and could not be written again (R13).
--- Returns how many tickets are left, how many places, and whether another call may find more dead ones.
+-- Returns how many tickets of others are left, how many places, and whether another call may find more dead ones.
 local function sweep(places)
-  local tickets = call('ZCOUNT', deadlines, 'inf', 'inf')
+  local tickets = call('ZCOUNT', deadlines, 'inf', 'inf') - 1
   local others = places - 1
   local evidence = tickets < others or call('ZCOUNT', deadlines, -now, now) > 0
   local size = evidence and SWEPT_AT_MOST or SWEPT_AT_LEAST

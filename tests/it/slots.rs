@@ -301,7 +301,8 @@ impl State {
             scores.insert("!skip".into(), "40".into());
         }
         // Whoever wrote to the sorted set last has its client there: only a later writer takes it out.
-        if !scores.is_empty() {
+        let has_client = scores.keys().any(|member| !member.contains([':', '!']));
+        if !scores.is_empty() && !has_client {
             scores.insert("e".into(), (now + 20_000).to_string());
         }
         if !places.is_empty() && !self.without.contains('q') {
