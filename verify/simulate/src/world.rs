@@ -453,7 +453,8 @@ impl Faults for World {
         let meddled = std::mem::take(&mut state.meddled);
         let before = state.checker.violations.len();
         state.checker.ran(ran, &keys, meddled);
-        for violation in state.checker.violations[before..].to_vec() {
+        let violations = state.checker.violations[before..].to_vec();
+        for violation in violations {
             state.note(at, "VIOLATION", 0, || violation);
         }
     }
