@@ -338,7 +338,8 @@ impl Checker {
         if lock.inexact {
             let stale = lock.list_deleted && asked && !meddled && keys.tickets > keys.places.len();
             lock.list_deleted &= !asked || meddled;
-            let kept = keys.clients.values().all(|until| until.abs() <= lock.queue_until);
+            let has_lifetime = keys.places.is_empty() || keys.queue_lifetime >= 0;
+            let kept = has_lifetime && keys.clients.values().all(|until| until.abs() <= lock.queue_until);
             lock.inexact = !agree || !kept;
             // What there is now is the truth, since nobody knows better.
             lock.queue.clear();
