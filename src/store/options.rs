@@ -139,11 +139,16 @@ impl Options {
             "a grant never outlives the ticket it was made to",
         )?;
         // R8: with equal ones a lost message could cost the place, and every poll would come too late to know.
-        at_least(
-            ("grant_ttl", self.grant_ttl),
-            ("poll_interval", self.poll_interval + Duration::from_millis(1)),
-            "a grant whose message is lost must last until the next poll, so poll_interval has to be shorter",
-        )
+        if self.grant_ttl > self.poll_interval {
+            return Ok(());
+        }
+        Err(OptionsError::TooShort {
+            larger: "grant_ttl",
+            larger_value: self.grant_ttl,
+            smaller: "poll_interval",
+            smaller_value: self.poll_interval,
+            reason: "a grant whose message is lost must last longer than until the next poll, so equal is too short",
+        })
     }
 
     fn check_ranges(&self) -> Result<(), OptionsError> {

@@ -142,7 +142,7 @@ async fn an_eviction_policy_is_warned_of_once() {
 }
 
 /// The README's line.
-const RIGHTS: [&str; 31] = [
+const RIGHTS: [&str; 32] = [
     "on",
     ">secret",
     "resetchannels",
@@ -165,18 +165,29 @@ const RIGHTS: [&str; 31] = [
     "+hset",
     "+hmget",
     "+hgetall",
-    "+hexists",
+    "+hget",
+    "+hdel",
     "+llen",
     "+lindex",
     "+lrange",
-    "+lpush",
+    "+lset",
     "+rpush",
     "+lpop",
     "+rpop",
     "+ltrim",
 ];
-const MORE_RIGHTS: [&str; 9] =
-    ["+lrem", "+zadd", "+zrem", "+zcard", "+zscore", "+zmscore", "+zrangebyscore", "+publish", "+client|setname"];
+const MORE_RIGHTS: [&str; 10] = [
+    "+lrem",
+    "+zadd",
+    "+zrem",
+    "+zcard",
+    "+zcount",
+    "+zscore",
+    "+zmscore",
+    "+zremrangebyscore",
+    "+publish",
+    "+client|setname",
+];
 
 async fn set_user(server: &Server, rights: impl IntoIterator<Item = &str>) {
     let mut redis = server.connection().await;
