@@ -101,7 +101,9 @@ impl Actor {
         let expected = match error {
             // Whether a loss was allowed is checked at the unlock.
             LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } => true,
-            // Only with faults: requests from before the calm phase may still be late.
+            // Only with faults: requests from before the calm phase may still be late. Or no turn came in time, in a crowd
+            // that shares a few of them.
+            LockError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
             LockError::Unreachable(_) | LockError::Refused(_) => self.world.is_settling(),
             LockError::RuntimeGone => {
                 self.world.fault("calls_without_runtime");

@@ -1,6 +1,6 @@
 //! Decides by one seed what happens to messages, clocks and processes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
@@ -94,6 +94,8 @@ pub struct State {
     pub checker: Checker,
     pub faults: BTreeMap<&'static str, u64>,
     processes: BTreeMap<String, Process>,
+    /// Clients that may have so few requests in flight that a crowd of callers does not get a turn in time.
+    overloaded: BTreeSet<String>,
     /// The current instant of virtual time, and the steps that were taken in it.
     instant: (Duration, u64),
     tasks: u64,
@@ -138,6 +140,7 @@ impl World {
                 origin: None,
                 names: BTreeMap::new(),
                 meddled: false,
+                overloaded: BTreeSet::new(),
                 waiting: BTreeMap::new(),
             }),
             server: Mutex::default(),
@@ -274,6 +277,10 @@ impl World {
         wakers.into_values().for_each(Waker::wake);
     }
 
+    pub fn is_overloaded(&self, client: &str) -> bool {
+        self.state().overloaded.contains(client)
+    }
+
     pub fn has_runtime(&self, process: &str) -> bool {
         !self.state().process(process).runtime_ended
     }
@@ -404,9 +411,13 @@ impl Faults for World {
         Some(all[which])
     }
 
-    fn in_flight(&self, _client: &str) -> usize {
+    fn in_flight(&self, client: &str) -> usize {
         let mut state = self.state();
-        if state.happens(0.2, "overloaded_clients") { 1 + state.rng.usize(..3) } else { 256 }
+        if !state.happens(0.2, "overloaded_clients") {
+            return 256;
+        }
+        state.overloaded.insert(client.to_owned());
+        1 + state.rng.usize(..3)
     }
 
     fn refuse_inside(&self, _client: &str, _script: &str) -> Option<u32> {
