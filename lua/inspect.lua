@@ -14,7 +14,7 @@
 -- A second run tells the same, later.
 local lock, queue, deadlines = unpack(KEYS)
 local request, most = unpack(ARGV)
-local LOOKED_AT_MOST = 4096
+local LOOKED_AT_MOST = 512
 
 --#include millis
 
@@ -33,25 +33,30 @@ end
 local _, token, s, us, label = string.match(grant or '0 0 0 0 0/', '^(%d+) (%d+) (%d+) (%d+) %d+/(.*)$')
 local reply = { 'inspected', request, clock[1], clock[2], owner, holds, token, s, us, label, call('PTTL', lock), 0 }
 read('ZCARD', deadlines)
-local lives, living, tickets = {}, 0, 0
 local places = read('LRANGE', queue, 0, LOOKED_AT_MOST - 1)
-for _, place in ipairs(places) do
-  local ticket, client, its_label = string.match(place, '^(([^:/]+):%d+:%d+)/%d+/(.*)$')
-  if client and lives[client] == nil then
+local tickets, clients, labels, lives, living, with_ticket = {}, {}, {}, {}, 0, 0
+for i, place in ipairs(places) do
+  tickets[i], clients[i], labels[i] = string.match(place, '^(([^:/]+):%d+:%d+)/%d+/(.*)$')
+  tickets[i] = tickets[i] or ''
+end
+local scores = #places > 0 and read('ZMSCORE', deadlines, unpack(tickets)) or {}
+for _, client in pairs(clients) do
+  if lives[client] == nil then
     lives[client] = math.abs(tonumber(read('ZSCORE', deadlines, client) or 0)) - now
   end
-  local has_ticket = client and read('ZSCORE', deadlines, ticket)
-  if has_ticket then tickets = tickets + 1 end
-  if has_ticket and lives[client] >= 1 then
+end
+for i = 1, #places do
+  if scores[i] then with_ticket = with_ticket + 1 end
+  if scores[i] and lives[clients[i]] >= 1 then
     living = living + 1
     if living <= tonumber(most) then
       local n = #reply
-      reply[n + 1], reply[n + 2], reply[n + 3] = ticket, lives[client], its_label
+      reply[n + 1], reply[n + 2], reply[n + 3] = tickets[i], lives[clients[i]], labels[i]
     end
   end
 end
 if #places == LOOKED_AT_MOST then
-  living = living + math.max(0, read('ZCOUNT', deadlines, 'inf', 'inf') - tickets)
+  living = living + math.max(0, read('ZCOUNT', deadlines, 'inf', 'inf') - with_ticket)
 end
 reply[12] = living
 return reply

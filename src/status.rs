@@ -12,7 +12,7 @@ pub struct LockStatus {
     pub holder: Option<Holder>,
     /// Those who wait, first in line first; at most 100.
     pub queue: Vec<Waiter>,
-    /// How many wait, including those beyond the first 100. Exact up to some thousands; behind those, tickets of clients
+    /// How many wait, including those beyond the first 100. Exact among the first 512; behind those, tickets of clients
     /// that died count until the server comes to them.
     pub waiters: u64,
 }
