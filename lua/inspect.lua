@@ -40,8 +40,9 @@ for i, place in ipairs(places) do
   tickets[i] = tickets[i] or ''
 end
 local scores = #places > 0 and read('ZMSCORE', deadlines, unpack(tickets)) or {}
-for _, client in pairs(clients) do
-  if lives[client] == nil then
+for i = 1, #places do
+  local client = clients[i]
+  if client and lives[client] == nil then
     lives[client] = math.abs(tonumber(read('ZSCORE', deadlines, client) or 0)) - now
   end
 end
