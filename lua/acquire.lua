@@ -35,12 +35,10 @@ local lock, queue, deadlines, tokens, tombstone = unpack(KEYS)
 local request, not_after, owner, seq, mode, lease, terms, settings = unpack(ARGV)
 local token_ttl
 
---#include clock
+--#include grant
 
 -- R2: the client has given this copy up. Served now, it would take a lock that no guard gives back.
-if #now_us > #not_after or #now_us == #not_after and now_us > not_after then return 'late ' .. echo end
-
---#include grant
+if exceeds(now_us, not_after) then return 'late ' .. echo end
 
 -- The short ways, and the usual cases. They end before the functions of the long way are made, since making one costs
 -- as much as a small call. First: the lock is free, the queue is empty (P3), and this owner has not left (R3).
@@ -88,7 +86,7 @@ local function join(floor, more)
       end
     end
   end
-  if placed or places > 32 then
+  if placed or places > WORTH_A_NOTE then
     --#include skip
     forget_skip(client)
   end
@@ -112,10 +110,8 @@ local function join(floor, more)
       call('ZREMRANGEBYSCORE', deadlines, -now, now)
     end
   end
-  -- A hash without a lease was made by a script that was refused before it could set one, when a right was taken
-  -- away. Without a lease here it would stay held forever if its client died.
-  local remaining = floor == current and call('PTTL', lock) or -2
-  if remaining == -1 then call('PEXPIRE', lock, '5000') end
+  --#include lease
+  local remaining = floor == current and lease_left() or -2
   return 'queued ' .. echo .. ' ' .. floor .. ' ' .. remaining .. ' ' .. more .. (known and ' 1' or ' 0')
 end
 

@@ -22,18 +22,10 @@ local lock, queue, deadlines, tokens = unpack(KEYS)
 local request, not_after, caller, token_ttl, channel = unpack(ARGV)
 
 --#include advance
+--#include holder
 
-if #now_us > #not_after or #now_us == #not_after and now_us > not_after then return 'late ' .. echo end
-local fields, owner, token = read('HGETALL', lock), nil, nil
-for i = 1, #fields, 2 do
-  if fields[i] == '!grant' then
-    token = string.match(fields[i + 1], '^%d+ (%d+)')
-  else
-    owner = fields[i]
-  end
-end
--- A hash without a grant is somebody's data, and DEL would end it.
-if #fields > 0 and not token then refuse_hash() end
+if exceeds(now_us, not_after) then return 'late ' .. echo end
+local owner, _, token = read_holder()
 local places = read('LLEN', queue)
 read('ZCARD', deadlines)
 next_token()
@@ -42,7 +34,6 @@ if owner then
   -- P8: the holder learns of its loss at once, without waiting for its next renewal. pcall: A14.
   redis.pcall('PUBLISH', channel .. string.match(owner, '^[^:]*'), 'revoked ' .. token .. ' ' .. owner .. ' ' .. lock)
 end
-local winner, stopped, _ = nil, false, nil
-if places > 0 then winner, _, _, stopped = advance(places, token, owner) end
-if token and not winner then call('DEL', lock) end
-return (token and 'freed ' or 'free ') .. echo .. (token and ' ' .. token or '') .. (stopped and ' 1' or ' 0')
+-- A hash that has lost its owner by hand is ended too.
+local more = pass_on(places, token, token and (owner or ''))
+return (token and 'freed ' or 'free ') .. echo .. (token and ' ' .. token or '') .. ' ' .. more

@@ -17,21 +17,11 @@ local request, most = unpack(ARGV)
 local LOOKED_AT_MOST = 512
 
 --#include millis
+--#include holder
 
-local fields, owner, holds, grant = read('HGETALL', lock), '', 0, nil
-for i = 1, #fields, 2 do
-  if fields[i] == '!grant' then
-    grant = fields[i + 1]
-  else
-    owner, holds = fields[i], tonumber(fields[i + 1])
-  end
-end
-if #fields > 0 and not grant then
-  --#include format
-  refuse_hash()
-end
-local _, token, s, us, label = string.match(grant or '0 0 0 0 0/', '^(%d+) (%d+) (%d+) (%d+) %d+/(.*)$')
-local reply = { 'inspected', request, clock[1], clock[2], owner, holds, token, s, us, label, call('PTTL', lock), 0 }
+local owner, _, token, holds, grant = read_holder()
+local s, us, label = string.match(token and grant or '0 0 0 0 0/', '^%d+ %d+ (%d+) (%d+) %d+/(.*)$')
+local reply = { 'inspected', request, clock[1], clock[2], owner or '', tonumber(holds or '0'), token or '0', s, us, label, call('PTTL', lock), 0 }
 read('ZCARD', deadlines)
 local places = read('LRANGE', queue, 0, LOOKED_AT_MOST - 1)
 local tickets, clients, labels, lives, living, with_ticket = {}, {}, {}, {}, 0, 0

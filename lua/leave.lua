@@ -10,7 +10,7 @@
 -- ARGV[2] copies_until  server ms up to which a copy of the acquire can be served; 0: no copy is on its way
 -- ARGV[3] owner      <client>:<n>
 -- ARGV[4] seq        all that this owner has from requests up to this one ends
--- ARGV[5] place      of the attempt in the queue
+-- ARGV[5] place      of the attempt in the queue; empty: it has none
 -- ARGV[6] token_ttl  ms
 -- ARGV[7] channel    prefix of the clients' channels
 --
@@ -37,10 +37,9 @@ read('GET', tokens)
 
 set_tombstone(tonumber(seq), tonumber(copies_until))
 places = purge(place, places)
-local winner, stopped, _ = nil, false, nil
-if places > 0 and (ours or not current) then
+local more = '0'
+if ours or places > 0 and not current then
   --#include advance
-  winner, _, _, stopped = advance(places, current, ours and owner)
+  more = pass_on(places, current, ours and owner)
 end
-if ours and not winner then call('DEL', lock) end
-return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. (current or '0') or '') .. (stopped and ' 1' or ' 0')
+return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. (current or '0') or '') .. ' ' .. more

@@ -25,28 +25,22 @@ local lock, queue, deadlines, tokens = unpack(KEYS)
 local request, caller, waiter_ttl, token_ttl, channel = unpack(ARGV)
 
 --#include millis
+--#include holder
 
-local fields, owner, attempt, token = read('HGETALL', lock), '-', '0', false
-for i = 1, #fields, 2 do
-  if fields[i] == '!grant' then
-    attempt, token = string.match(fields[i + 1], GRANT)
-  else
-    owner = fields[i]
-  end
-end
+local owner, attempt, token = read_holder()
 local places, first, known, missing = read('LLEN', queue), '0', '0', ''
 local scores = read('ZMSCORE', deadlines, caller, unpack(ARGV, 6))
 
 local first_place = places > 0 and waiter_ttl ~= '0' and call('LINDEX', queue, '0')
 local first_client = first_place and string.match(first_place, '^([^:/]+):%d+:%d+/%d+/')
-local floor, lease, more, pass_on = token, -2, '0', nil
+local floor, lease, more, serve_next = token, -2, '0', nil
 if not token or first_place and not first_client then
   --#include advance
   -- All that may be refused comes before the first write.
   if first_place and not first_client then refuse_place(first_place) end
-  if #fields > 0 then refuse_hash() end
   floor = free_floor()
-  if places > 0 then pass_on = advance end
+  -- Under a name that is seen behind this block.
+  if places > 0 then serve_next = advance end
 end
 
 -- Hear first, then pass on: a client that polls is alive, even if its deadline passed a moment ago.
@@ -69,12 +63,10 @@ for i = 6, #ARGV do
 end
 
 if token then
-  lease = call('PTTL', lock)
-  -- A hash without a lease was made by a script that was refused before it could set one, when a right was taken
-  -- away. Without a lease here it would stay held forever if its client died.
-  if lease == -1 then call('PEXPIRE', lock, '5000') end
-elseif pass_on then
-  local winner, seq, its_token, stopped, rest = pass_on(places)
+  --#include lease
+  lease = lease_left()
+elseif serve_next then
+  local winner, seq, its_token, stopped, rest = serve_next(places)
   places = rest
   if winner then
     owner, attempt, token, floor, lease = winner, seq, its_token, its_token, call('PTTL', lock)
@@ -82,5 +74,5 @@ elseif pass_on then
     more = '1'
   end
 end
-return 'polled ' .. echo .. ' ' .. more .. ' ' .. known .. ' ' .. places .. ' ' .. first .. ' ' .. owner .. ' ' .. attempt .. ' '
+return 'polled ' .. echo .. ' ' .. more .. ' ' .. known .. ' ' .. places .. ' ' .. first .. ' ' .. (owner or '-') .. ' ' .. (attempt or '0') .. ' '
   .. (token or '0') .. ' ' .. floor .. ' ' .. lease .. missing

@@ -87,7 +87,6 @@ if late then
   set_tombstone(this, tonumber(copies_until))
   places = purge(place, places)
 end
-local winner, stopped, _ = nil, false, nil
-if places > 0 and (ours or not current) then winner, _, _, stopped = advance(places, current, ours and owner) end
-if ours and not winner then call('DEL', lock) end
-return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. current or '') .. (stopped and ' 1' or ' 0')
+local more = '0'
+if ours or not current then more = pass_on(places, current, ours and owner) end
+return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. current or '') .. ' ' .. more

@@ -5,8 +5,6 @@
 
 -- Bounds for one call, so that its time does not grow with the queue. Taking out costs more than passing over.
 local PASSED_AT_MOST, CLEARED_AT_MOST = 2000, 128
--- From so many places on it is worth a note that they need not be looked at again.
-local WORTH_A_NOTE = 32
 
 -- Until when this client lives, in server ms: 0 if it is dead, and negative if no message reaches it.
 local function client_state(client)
@@ -19,20 +17,20 @@ local function is_wanted(place)
   return read('ZSCORE', deadlines, (string.match(place, '^[^/]*')))
 end
 
--- Puts the tickets of the dead places at the head of the queue into `tickets`, up to a bound, and their clients into
--- `clients` if those are dead.
-local function find_dead_head(tickets, clients)
-  local states, from, size = {}, 0, 1 -- most often the first one lives
+-- The tickets of the dead places at the head of the queue, up to a bound, and the clients of these that are dead.
+local function find_dead_head()
+  local tickets, clients, states, from, size = {}, {}, {}, 0, 1 -- most often the first one lives
   while from < CLEARED_AT_MOST do
     for _, place in ipairs(read('LRANGE', queue, from, from + size - 1)) do
       local client = string.match(place, '^[^:]*')
       states[client] = states[client] or (client_state(client))
-      if states[client] ~= 0 and is_wanted(place) then return end
+      if states[client] ~= 0 and is_wanted(place) then return tickets, clients end
       tickets[#tickets + 1] = string.match(place, '^[^/]*')
       if states[client] == 0 and clients[#clients] ~= client then clients[#clients + 1] = client end
     end
     from, size = from + size, CLEARED_AT_MOST - 1
   end
+  return tickets, clients
 end
 
 -- R7: while the lock is free, a bound for the token of the next grant. An older grant that is still on its way to the
@@ -51,7 +49,7 @@ local function advance(places, current, ending)
   local skip = tonumber(read('ZSCORE', deadlines, '!skip') or '0')
   -- A list that was made shorter by hand.
   if skip >= places then skip = 0 end
-  local states, marks, dead, dead_clients = {}, {}, {}, {}
+  local states, marks = {}, {}
   -- A client that is passed over gets a negative deadline. If it is heard again, the count of those that are passed over
   -- ends, also if the clock went back and it never looked dead to itself.
   local function mark(client, deadline)
@@ -59,7 +57,6 @@ local function advance(places, current, ending)
     marks[#marks + 1] = client
   end
   local index, size, at, winner = skip, 2, nil, nil -- the first in line is nearly always served
-  local only_dead = skip == 0 -- all places up to here are dead
   while not at and index < places and index < skip + PASSED_AT_MOST do
     local block = read('LRANGE', queue, index, index + size - 1)
     if #block == 0 then break end
@@ -83,22 +80,15 @@ local function advance(places, current, ending)
         end
         states[client] = -state
         mark(client, state)
-        only_dead = false
-      elseif state < 0 then
-        only_dead = only_dead and not is_wanted(place)
-      end
-      if only_dead and #dead < CLEARED_AT_MOST then
-        dead[#dead + 1] = string.match(place, '^[^/]*')
-        if state == 0 and dead_clients[#dead_clients] ~= client then dead_clients[#dead_clients + 1] = client end
       end
     end
     index, size = index + #block, 500
   end
   local stopped = not at and index < places
   local passed = at or math.min(index, places)
-  if skip > 0 then find_dead_head(dead, dead_clients) end
-
-  local cleared = math.min(#dead, passed)
+  local dead, dead_clients = {}, {}
+  if passed > 0 then dead, dead_clients = find_dead_head() end
+  local cleared = #dead
   local remaining = places - cleared - (at and 1 or 0)
   if remaining == 0 then
     call('DEL', queue, deadlines)
@@ -123,4 +113,13 @@ local function advance(places, current, ending)
   end
   if not at then return nil, nil, nil, stopped, remaining end
   return winner[1], winner[2], token, false, remaining
+end
+
+-- Passes a free lock on, or one that `ending` gives up: without a winner it is free then. Returns 1 if a live ticket may
+-- wait behind those that one call looks at, else 0.
+local function pass_on(places, current, ending)
+  local winner, stopped, _ = nil, false, nil
+  if places > 0 then winner, _, _, stopped = advance(places, current, ending) end
+  if ending and not winner then call('DEL', lock) end
+  return stopped and '1' or '0'
 end

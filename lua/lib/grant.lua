@@ -1,6 +1,11 @@
 --#include clock
 -- From free to held. `terms` are those of an acquire: grant_ttl/label. Uses: lock, tokens, token_ttl (or settings).
 
+-- Whether one number is greater than another, both whole and not negative, and written as texts.
+local function exceeds(one, other)
+  return #one > #other or #one == #other and one > other
+end
+
 local stored -- the last token given, once next_token has looked
 
 -- R10: the clock keeps tokens growing after the stored one was lost, and the stored one keeps them growing while
@@ -10,7 +15,7 @@ local stored -- the last token given, once next_token has looked
 local function next_token(current)
   stored = read('GET', tokens)
   local last = stored or '0'
-  if current and #current >= #last and current > last then last = current end
+  if current and exceeds(current, last) then last = current end
   -- The usual case.
   if not stored and not current or #last == 16 and last < now_us then return now_us end
   local number = tonumber(last)

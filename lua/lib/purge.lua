@@ -20,8 +20,7 @@ local function purge(place, places)
   if removed == places then
     call('DEL', deadlines)
   else
-    -- From 32 on, see advance.
-    if places >= 32 then forget_skip(string.match(place, '^[^:]*')) end
+    if places >= WORTH_A_NOTE then forget_skip(string.match(place, '^[^:]*')) end
     call('ZREM', deadlines, ticket)
   end
   return places - removed

@@ -397,7 +397,7 @@ impl Attempt<'_> {
             keys: self.entry.keys.clone(),
             owner_id: self.entry.owner_id.clone(),
             seq: self.seq,
-            attempt: self.seq,
+            attempt: Some(self.seq),
             terms: self.request.terms.clone(),
             copies_until: self.copies_until,
             lease: self.request.lease,

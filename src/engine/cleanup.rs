@@ -18,9 +18,9 @@ pub struct LeaveRequest {
     pub owner_id: Arc<str>,
     /// Everything of the owner up to this seq ends.
     pub seq: u64,
-    /// The attempt whose ticket goes.
-    pub attempt: u64,
-    /// Those of its place in the queue.
+    /// The attempt whose place in the queue goes. `None`: it has none, because it was served.
+    pub attempt: Option<u64>,
+    /// Those of its place.
     pub terms: Arc<str>,
     /// Server time until which an earlier copy may still be served; 0: none is under way.
     pub copies_until: i64,

@@ -52,7 +52,7 @@ fn leave_all_waits(engine: &Engine) {
             keys: waiter.keys.clone(),
             owner_id: waiter.owner_id().clone(),
             seq: waiter.seq,
-            attempt: waiter.seq,
+            attempt: Some(waiter.seq),
             terms: waiter.terms.clone(),
             copies_until: context.runner.not_after(&waiter.keys.lock),
             lease: waiter.lease,

@@ -53,8 +53,7 @@ impl Holds {
 
     /// The server says that this hold was ended by force.
     pub fn revoked(&self, lock_key: &str, owner_id: &str, token: u64) {
-        let number = owner_id.rsplit(':').next().and_then(|number| number.parse().ok());
-        let hold = number.and_then(|number| self.owners.hold_of(lock_key, Owner::from_number(number)));
+        let hold = Owner::of_id(owner_id).and_then(|owner| self.owners.hold_of(lock_key, owner));
         // The message may be late: a newer hold of the same owner has another token.
         if let Some(hold) = hold.filter(|hold| hold.token == token) {
             hold.lose(Loss::Forced);
@@ -422,7 +421,7 @@ impl Hold {
                 keys: self.entry.keys.clone(),
                 owner_id: self.entry.owner_id.clone(),
                 seq,
-                attempt: self.attempt,
+                attempt: Some(self.attempt),
                 terms: self.terms.clone(),
                 copies_until: state.copies_until.max(context.runner.not_after(&self.entry.keys.lock)),
                 lease: state.lease,

@@ -47,14 +47,13 @@ impl Queued {
     /// at least until `asked + lease`. `None`: it proves nothing, or that instant has passed, or it is
     /// so near that the hold would be lost before its first renewal is answered.
     pub fn trust(&self, grant: Grant, now: Instant) -> Option<Instant> {
-        let until = deadline(self.asked, grant.lease);
-        (grant.token > self.floor && now + grant.lease / 4 < until).then_some(until)
+        if grant.token > self.floor { reliable_until(self.asked, grant.lease, now) } else { None }
     }
 }
 
-/// Until when a grant that a poll has found may be relied on. `None`: it ends so soon that the hold would be lost
-/// before its first renewal is answered.
-pub fn found(sent: Instant, left: Duration, now: Instant) -> Option<Instant> {
+/// Until when a grant may be relied on that lasts that long from after `sent`. `None`: it ends so soon that the hold
+/// would be lost before its first renewal is answered.
+pub fn reliable_until(sent: Instant, left: Duration, now: Instant) -> Option<Instant> {
     let until = deadline(sent, left);
     (now + left / 4 < until).then_some(until)
 }

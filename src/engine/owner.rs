@@ -38,8 +38,9 @@ impl Owner {
         self.0
     }
 
-    pub(crate) fn from_number(number: u64) -> Self {
-        Self(number)
+    /// Of an owner id, `<client id>:<number>`.
+    pub(crate) fn of_id(id: &str) -> Option<Self> {
+        id.rsplit(':').next().and_then(|number| number.parse().ok()).map(Self)
     }
 }
 

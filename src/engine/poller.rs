@@ -159,14 +159,13 @@ impl Poller {
     fn tell_holder(&self, keys: &Arc<Keys>, holder: &PolledHolder, sent: Instant) -> Option<Arc<Waiter>> {
         let PolledHolder { owner, attempt, token, lease_left } = holder;
         if let Some(waiter) = self.waiters.find(owner, *attempt) {
-            waiter.set_outcome(match lease::found(sent, lease_left.unwrap_or_default(), now()) {
+            waiter.set_outcome(match lease::reliable_until(sent, lease_left.unwrap_or_default(), now()) {
                 Some(until) => WaitOutcome::Granted { token: *token, until },
                 None => WaitOutcome::Confirm { token: *token },
             });
             return Some(waiter);
         }
-        let number = owner.rsplit(':').next().and_then(|number| number.parse().ok());
-        let held = number.and_then(|number| self.holds.owners.hold_of(&keys.lock, Owner::from_number(number)));
+        let held = Owner::of_id(owner).and_then(|owner| self.holds.owners.hold_of(&keys.lock, owner));
         if held.is_none() {
             // Nobody here knows of it: a copy of an old request has taken it. If its release is under
             // way, this finds nothing to do (R4).
@@ -174,7 +173,7 @@ impl Poller {
                 keys: keys.clone(),
                 owner_id: owner.as_str().into(),
                 seq: *attempt,
-                attempt: *attempt,
+                attempt: None,
                 terms: "".into(),
                 copies_until: 0,
                 lease: lease_left.unwrap_or_default(),

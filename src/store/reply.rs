@@ -44,20 +44,15 @@ impl<'a> Fields<'a> {
         Ok(Self { rest })
     }
 
-    /// `None` at the end.
-    fn next_text(&mut self) -> Result<Option<&'a str>, Malformed> {
+    pub fn text(&mut self) -> Result<&'a str, Malformed> {
+        let missing = || Malformed("it ends where a text is expected".into());
         match &mut self.rest {
-            Rest::Words(words) => Ok(words.next()),
-            Rest::List(fields) => match fields.next() {
-                Some(Field::Text(bytes)) => utf8(bytes).map(Some),
-                Some(other) => Err(Malformed(format!("{other:?} where a text is expected"))),
-                None => Ok(None),
+            Rest::Words(words) => words.next().ok_or_else(missing),
+            Rest::List(fields) => match fields.next().ok_or_else(missing)? {
+                Field::Text(bytes) => utf8(bytes),
+                other => Err(Malformed(format!("{other:?} where a text is expected"))),
             },
         }
-    }
-
-    pub fn text(&mut self) -> Result<&'a str, Malformed> {
-        self.next_text()?.ok_or_else(|| Malformed("it ends where a text is expected".into()))
     }
 
     /// An integer. In a list, numbers above 2^31 come as text, because Lua would round them.
@@ -70,15 +65,6 @@ impl<'a> Fields<'a> {
         }
         let text = self.text()?;
         text.parse().map_err(|_| Malformed(format!("{text:?} where a number is expected")))
-    }
-
-    /// The numbers that are left.
-    pub fn numbers(&mut self) -> Result<Vec<u64>, Malformed> {
-        let mut numbers = Vec::new();
-        while let Some(text) = self.next_text()? {
-            numbers.push(text.parse().map_err(|_| Malformed(format!("{text:?} where a number is expected")))?);
-        }
-        Ok(numbers)
     }
 
     pub fn natural(&mut self) -> Result<u64, Malformed> {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use fairlock::{ConnectError, LockClient, LockError, Loss, Owner, RequestError, UnlockError, owner};
+use fairlock::{ConnectError, FairLock, LockClient, LockError, Loss, Owner, RequestError, UnlockError, owner};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::OnceCell;
 use tokio::task::LocalSet;
@@ -34,6 +34,15 @@ fn without_runtime<F: Future>(future: F) -> F::Output {
             Poll::Pending => thread::park(),
         }
     }
+}
+
+async fn each_call_says_that_the_runtime_is_gone(lock: &FairLock) {
+    assert!(matches!(lock.lock().await, Err(LockError::RuntimeGone)));
+    assert!(matches!(lock.lock_timeout(LONGEST_WAIT).await, Err(LockError::RuntimeGone)));
+    assert!(matches!(lock.try_lock().await, Err(LockError::RuntimeGone)));
+    assert!(matches!(lock.status().await, Err(RequestError::RuntimeGone)));
+    assert!(matches!(lock.is_locked().await, Err(RequestError::RuntimeGone)));
+    assert!(matches!(lock.force_unlock().await, Err(RequestError::RuntimeGone)));
 }
 
 /// Everything that hangs on a client whose runtime has ended, asked from another runtime and thread.
@@ -63,13 +72,7 @@ fn a_client_whose_runtime_is_gone_says_so_at_once() {
         here.block_on(limit(async {
             // No time-out ends these: the operation time-out is 10 s, and the limit for all of them one.
             let all = async {
-                let lock = client.lock("other");
-                assert!(matches!(lock.lock().await, Err(LockError::RuntimeGone)));
-                assert!(matches!(lock.lock_timeout(LONGEST_WAIT).await, Err(LockError::RuntimeGone)));
-                assert!(matches!(lock.try_lock().await, Err(LockError::RuntimeGone)));
-                assert!(matches!(lock.status().await, Err(RequestError::RuntimeGone)));
-                assert!(matches!(lock.is_locked().await, Err(RequestError::RuntimeGone)));
-                assert!(matches!(lock.force_unlock().await, Err(RequestError::RuntimeGone)));
+                each_call_says_that_the_runtime_is_gone(&client.lock("other")).await;
                 assert!(matches!(nested.unlock().await, Err(UnlockError::RuntimeGone { .. })));
                 assert!(guard.is_valid(), "nobody else can have it yet");
                 assert_eq!(client.close().await.unwrap_err().unfinished, 1);
@@ -328,13 +331,7 @@ fn without_any_runtime_a_client_whose_own_is_gone_says_so() {
         assert!(matches!(waiting.join().unwrap(), Err(LockError::RuntimeGone)));
     }
     without_runtime(async {
-        let lock = client.lock("other");
-        assert!(matches!(lock.lock().await, Err(LockError::RuntimeGone)));
-        assert!(matches!(lock.lock_timeout(LONGEST_WAIT).await, Err(LockError::RuntimeGone)));
-        assert!(matches!(lock.try_lock().await, Err(LockError::RuntimeGone)));
-        assert!(matches!(lock.status().await, Err(RequestError::RuntimeGone)));
-        assert!(matches!(lock.is_locked().await, Err(RequestError::RuntimeGone)));
-        assert!(matches!(lock.force_unlock().await, Err(RequestError::RuntimeGone)));
+        each_call_says_that_the_runtime_is_gone(&client.lock("other")).await;
         assert!(matches!(unlocked.unlock().await, Err(UnlockError::RuntimeGone { .. })));
         assert_eq!(client.close().await.unwrap_err().unfinished, 1);
         assert!(!held.is_valid(), "closed");

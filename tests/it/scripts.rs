@@ -1745,7 +1745,7 @@ async fn p2_the_token_of_the_hold_counts_when_the_stored_one_is_gone() {
     limit(async {
         for mut bench in Bench::each().await {
             for (before, call) in &PASSING_ON[..4] {
-                for stored in ["DEL tokens", "SET tokens 9007199254730000"] {
+                for stored in ["DEL tokens", "SET tokens 9007199254730000", "SET tokens 95"] {
                     bench.command("FLUSHALL").await;
                     bench.prepare(&before.replace(" 7", " 9007199254740000")).await;
                     bench.prepare("waits d:1:5").await;

@@ -16,8 +16,8 @@ pub struct Leave<'a> {
     pub owner: &'a str,
     /// Everything of the owner up to this seq ends (R4).
     pub seq: u64,
-    /// The attempt whose ticket goes.
-    pub attempt: u64,
+    /// The attempt whose place in the queue goes. `None`: it has none, because it was served.
+    pub attempt: Option<u64>,
     /// Server time until which a copy of an earlier request may still be served; 0: none is under
     /// way.
     pub copies_until: i64,
@@ -39,7 +39,7 @@ impl Leave<'_> {
         let tombstone = self.keys.tombstone(self.owner);
         // With the seq of the attempt, not of the leave: a lost hold leaves with a new seq (R11), but
         // its ticket has the old one. With its terms, because LREM compares whole elements.
-        let place = place(self.owner, self.attempt, self.terms);
+        let place = self.attempt.map_or_else(String::new, |attempt| place(self.owner, attempt, self.terms));
         let keys = [
             key("lock", lock),
             key("queue", queue),

@@ -87,10 +87,12 @@ impl Decode for Polled {
         let (owner, attempt, token) = (fields.text()?, fields.natural()?, fields.token()?);
         let (floor, lease_left) = (fields.token()?, fields.millis_if_any()?);
         let holder = (token > 0).then(|| PolledHolder { owner: owner.to_owned(), attempt, token, lease_left });
-        // Lua counts from 1.
-        let index = |number: u64| usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
-        let missing: Option<_> = fields.numbers()?.into_iter().map(index).collect();
-        let missing = missing.ok_or_else(|| Malformed("a ticket with the number 0".into()))?;
+        let mut missing = Vec::new();
+        while !fields.is_empty() {
+            // Lua counts from 1.
+            let index = usize::try_from(fields.natural()?).ok().and_then(|number| number.checked_sub(1));
+            missing.push(index.ok_or_else(|| Malformed("a ticket with the number 0".into()))?);
+        }
         Ok(Self { more, known, places, first, holder, floor, missing })
     }
 }

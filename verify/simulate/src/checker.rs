@@ -272,6 +272,9 @@ impl Checker {
         };
         let lock = self.lock(key);
         lock.inexact = true;
+        // It may have begun the list that follows a deleted one, and the tickets of that one are ended by the script
+        // that begins it. Until the queue is empty nothing else ends them.
+        lock.list_deleted = false;
         let ended = |holder: &&Holder| owner == Some(&holder.owner) || ran.script == "force_unlock";
         if let Some(token) = lock.holder.as_ref().filter(ended).map(|holder| holder.token) {
             self.perhaps_ended.insert((key.to_owned(), token));
@@ -441,7 +444,7 @@ impl Checker {
         }
         // R11: the leave after a loss has a seq of its own. Other leaves have that of the attempt.
         let attempt = ran.args.get(4).and_then(|entry| ticket_of(entry).rsplit(':').next());
-        if ran.script == "leave" && attempt != Some(&ran.args[3]) {
+        if is_leave && !ran.args[4].is_empty() && attempt != Some(&ran.args[3]) {
             self.left_after_loss.insert(owner.clone());
         }
     }
