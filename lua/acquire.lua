@@ -56,6 +56,8 @@ local our_holds, attempt, current = fields[1], string.match(fields[2] or '', GRA
 
 --#include millis
 
+--#include keep
+
 -- Joins the queue, or says that the lock is not free. `floor`: no later grant has a token up to it (R7).
 local function join(floor, more)
   if mode == '0' then return 'busy ' .. echo .. ' ' .. more end
@@ -95,7 +97,6 @@ local function join(floor, more)
   -- Also for a client that is known: waits that are shorter than its poll interval may keep a queue from ever being
   -- empty, and then nobody polls (P10).
   if not known or is_new or call('PTTL', queue) < 1.5 * waiter_ttl then
-    --#include keep
     keep_queue(tonumber(waiter_ttl), known)
     -- Clients that were here once would pile up under a queue that never ends.
     local members = call('ZCARD', deadlines)
@@ -144,23 +145,24 @@ if our_holds and last > this then return 'stale ' .. echo end
 
 local caller, channel = owner, string.match(settings, '^%d+ %d+ %d+ (.*)$')
 --#include advance
--- A hash without a grant is not a lock: taking it would mix our fields into somebody's data, and a release
--- would delete it.
-if not current and call('EXISTS', lock) == 1 then refuse_hash() end
+if not current then refuse_foreign_hash() end
 local places = read('LLEN', queue)
 read('ZCARD', deadlines)
 next_token()
 
 -- If our_holds: the owner asks for a first hold, so it has lost the earlier one and that leave is still on its way.
+local ending = our_holds and owner
 local winner, its_seq, its_token, stopped, left = nil, nil, nil, false, 0
 if places > 0 then
   -- A retry whose client was taken for dead: it is alive, and its place counts.
   local client = string.match(owner, '^[^:]*')
   if read('ZSCORE', deadlines, owner .. ':' .. seq) then
+    local waiter_ttl = tonumber(string.match(settings, '^%d+'))
     call('ZREM', deadlines, '!skip')
-    call('ZADD', deadlines, string.format('%d', now + tonumber(string.match(settings, '^%d+'))), client)
+    call('ZADD', deadlines, string.format('%d', now + waiter_ttl), client)
+    keep_queue(waiter_ttl, true)
   end
-  winner, its_seq, its_token, stopped, left = advance(places, current, our_holds and owner)
+  winner, its_seq, its_token, stopped, left, ending = advance(places, current, ending)
 end
 if winner == owner and its_seq == seq then return held(its_token, '1') end
 if winner then
@@ -174,13 +176,13 @@ if not stopped then
   -- A ticket without a place, since it was not served.
   if left > 0 then call('ZREM', deadlines, owner .. ':' .. seq) end
   local token = next_token(current)
-  hold(owner, seq, token, lease, terms)
+  hold(owner, seq, token, lease, terms, ending)
   return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease
 end
 -- The lock is free, and this bound holds for the token of the next grant: an older one that is still on its way to
 -- the client does not pass it.
 local floor = free_floor(current)
-if our_holds then
+if ending then
   call('DEL', lock)
   -- After a clock that went back the floor can be this token, and the key must not be looked at again (R13).
   current = nil

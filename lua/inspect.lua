@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- inspect: tells who holds the lock and who waits. It changes nothing.
 --
 -- KEYS[1] lock       hash     owner -> holds, and !grant

@@ -25,6 +25,7 @@ local request, copies_until, owner, seq, place, token_ttl, channel = unpack(ARGV
 local caller = owner
 
 --#include purge
+--#include format
 
 local fields = read('HMGET', lock, owner, '!grant')
 local attempt, current = string.match(fields[2] or '', GRANT)
@@ -34,6 +35,7 @@ local places = read('LLEN', queue)
 read('ZCARD', deadlines)
 read('GET', tombstone)
 read('GET', tokens)
+if places > 0 and not current then refuse_foreign_hash() end
 
 set_tombstone(tonumber(seq), tonumber(copies_until))
 places = purge(place, places)

@@ -27,7 +27,9 @@ local request, caller, waiter_ttl, token_ttl, channel = unpack(ARGV)
 --#include millis
 --#include holder
 
-local owner, attempt, token = read_holder()
+local owner, attempt, current = read_holder()
+-- Without an owner it is nobody's: a script was refused in the middle, or a field was deleted by hand.
+local token = owner and current
 local places, first, known, missing = read('LLEN', queue), '0', '0', ''
 local scores = read('ZMSCORE', deadlines, caller, unpack(ARGV, 6))
 
@@ -38,9 +40,9 @@ if not token or first_place and not first_client then
   --#include advance
   -- All that may be refused comes before the first write.
   if first_place and not first_client then refuse_place(first_place) end
-  floor = free_floor()
+  if not token then floor = free_floor(current) end
   -- Under a name that is seen behind this block.
-  if places > 0 then serve_next = advance end
+  if not token and places > 0 then serve_next = advance end
 end
 
 -- Hear first, then pass on: a client that polls is alive, even if its deadline passed a moment ago.
@@ -66,12 +68,14 @@ if token then
   --#include lease
   lease = lease_left()
 elseif serve_next then
-  local winner, seq, its_token, stopped, rest = serve_next(places)
+  local winner, seq, its_token, stopped, rest, ending = serve_next(places, current, current and '')
   places = rest
   if winner then
     owner, attempt, token, floor, lease = winner, seq, its_token, its_token, call('PTTL', lock)
-  elseif stopped then
-    more = '1'
+  else
+    -- Nobody hears of it.
+    if ending then call('DEL', lock) end
+    if stopped then more = '1' end
   end
 end
 return 'polled ' .. echo .. ' ' .. more .. ' ' .. known .. ' ' .. places .. ' ' .. first .. ' ' .. (owner or '-') .. ' ' .. (attempt or '0') .. ' '

@@ -59,6 +59,7 @@ end
 --#include serve
 
 -- Second: the first in line is alive, and its client is reachable.
+local ending = ours and owner
 local place = ours and not late and call('LINDEX', queue, '0') or ''
 local next_owner, client, next_seq, terms, grant_ttl = string.match(place, PLACE)
 local client_until = next_owner and tonumber(read('ZSCORE', deadlines, client) or '0') or 0
@@ -72,11 +73,18 @@ if client_until - now >= 1 then
       return 'freed ' .. echo .. ' ' .. current .. ' 0'
     end
     call('ZADD', deadlines, 'inf', ticket)
+    ending = next_owner
   end
 end
 
 --#include advance
 
+if not current then
+  refuse_foreign_hash()
+elseif not ours and #call('HGETALL', lock) == 2 then
+  -- An earlier copy was refused in the middle: the lock has no owner any more, and is still to be passed on.
+  ending = ''
+end
 read('ZCARD', deadlines)
 if late then
   --#include purge
@@ -88,5 +96,5 @@ if late then
   places = purge(place, places)
 end
 local more = '0'
-if ours or not current then more = pass_on(places, current, ours and owner) end
+if ending or not current then more = pass_on(places, current, ending) end
 return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. current or '') .. ' ' .. more

@@ -284,7 +284,8 @@ impl FairLock {
     }
 
     /// Who holds the lock and who waits, as of one instant on the server. Shows the first 100 waiters.
-    /// One round trip.
+    /// One round trip. A server that refuses writes answers too, so after a failover the old master may, with what it
+    /// knew last.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]

@@ -43,7 +43,8 @@ end
 -- instant in which a newcomer could overtake (P3). Those that are passed over keep their places. `ending` is the
 -- owner whose hold ends; `current` its token; `places` the length of the list.
 -- Returns the owner, seq and token of the winner, or nothing; then whether it stopped at its bound, so that a live
--- ticket may wait behind it; and how many places are left. If none is left, the keys of the queue are gone.
+-- ticket may wait behind it; how many places are left; and without a winner the owner whose hold the caller has to end.
+-- If no place is left, the keys of the queue are gone.
 local function advance(places, current, ending)
   local token = next_token(current)
   local skip = tonumber(read('ZSCORE', deadlines, '!skip') or '0')
@@ -78,6 +79,8 @@ local function advance(places, current, ending)
           at, winner = index + i - 1, { owner, seq, token, place }
           break
         end
+        -- The hash is its now, until the next one gets it.
+        ending = owner
         states[client] = -state
         mark(client, state)
       end
@@ -111,7 +114,7 @@ local function advance(places, current, ending)
       call('LTRIM', queue, cleared + (at and 1 or 0), -1)
     end
   end
-  if not at then return nil, nil, nil, stopped, remaining end
+  if not at then return nil, nil, nil, stopped, remaining, ending end
   return winner[1], winner[2], token, false, remaining
 end
 
@@ -119,7 +122,7 @@ end
 -- wait behind those that one call looks at, else 0.
 local function pass_on(places, current, ending)
   local winner, stopped, _ = nil, false, nil
-  if places > 0 then winner, _, _, stopped = advance(places, current, ending) end
+  if places > 0 then winner, _, _, stopped, _, ending = advance(places, current, ending) end
   if ending and not winner then call('DEL', lock) end
   return stopped and '1' or '0'
 end

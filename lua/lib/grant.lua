@@ -27,11 +27,11 @@ local function next_token(current)
 end
 
 -- The only place where a lock goes from free to held, or from one owner to the next. `ending` is the owner whose
--- hold ends here. Its field goes last: a hash that loses its last field is deleted, and in a slot that moves to
--- another node a deleted key cannot be written again (R13).
+-- hold ends here. Its field goes first, so that a hash never has two owners, whatever is refused. `!grant` stays: in a
+-- slot that moves to another node a deleted key cannot be written again (R13).
 local function hold(owner, seq, token, lease, terms, ending)
-  call('HSET', lock, owner, '1', '!grant', seq .. ' ' .. token .. ' ' .. clock[1] .. ' ' .. clock[2] .. ' ' .. terms)
   if ending and ending ~= owner then call('HDEL', lock, ending) end
+  call('HSET', lock, owner, '1', '!grant', seq .. ' ' .. token .. ' ' .. clock[1] .. ' ' .. clock[2] .. ' ' .. terms)
   call('PEXPIRE', lock, lease)
   -- A token is the time of its grant, as a rule. The first grant in each 100 s sets the time to live anew, and the
   -- others keep it, which is cheaper by a third.

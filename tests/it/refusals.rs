@@ -10,10 +10,11 @@ use crate::support::{Collect, Server, Timing, eventually, limit};
 async fn refused_calls(server: &Server) -> u64 {
     let stats: String =
         redis::cmd("INFO").arg("commandstats").query_async(&mut server.connection().await).await.unwrap();
-    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default();
+    // EVAL sends a script that the server does not know yet.
+    let lines = || stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
     let number = |name: &str| -> u64 {
-        let value = line.split([':', ',']).find_map(|field| field.strip_prefix(name)).unwrap_or("0");
-        value.trim().parse().unwrap()
+        let values = lines().filter_map(|line| line.split([':', ',']).find_map(|field| field.strip_prefix(name)));
+        values.map(|value| value.trim().parse::<u64>().unwrap()).sum()
     };
     number("rejected_calls=") + number("failed_calls=")
 }
@@ -213,6 +214,67 @@ async fn a_right_that_is_taken_away_later_is_named() {
         worker_rule(all).exec_async(&mut redis).await.unwrap();
         eventually("the background releases it", async || !client.lock("z").is_locked().await.unwrap()).await;
         client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// A script that is refused in the middle has told nobody of a lock that it could not give. Otherwise the retry gives it
+/// to a second one.
+#[tokio::test]
+async fn p1_no_two_hold_it_when_a_hand_over_is_refused_in_the_middle() {
+    limit(async {
+        let server = Server::start().await;
+        let mut redis = server.connection().await;
+        let all = "on >secret resetkeys ~* &* +@all";
+        worker_rule(all).exec_async(&mut redis).await.unwrap();
+        let url = format!("redis://worker:secret@127.0.0.1:{}/", server.port());
+        // Those that wait keep their rights: a refused poll would end their waits.
+        let (ours, theirs) = (Timing::default().connect(&url).await, Timing::default().connect(&server.url()).await);
+        for right in ["hset", "hdel", "pexpire", "set", "publish", "zrem", "lpop"] {
+            let name = format!("without {right}");
+            let guard = ours.lock(&name).lock().await.unwrap();
+            let waiters: Vec<_> = (0..8)
+                .map(|_| {
+                    let lock = theirs.lock(&name);
+                    tokio::spawn(async move {
+                        let guard = lock.lock().await.unwrap();
+                        let on_server = lock.status().await.unwrap().holder.map(|holder| holder.token);
+                        (guard.token(), on_server)
+                    })
+                })
+                .collect();
+            eventually("all wait", async || ours.lock(&name).status().await.unwrap().waiters == 8).await;
+            worker_rule(&format!("-{right}")).exec_async(&mut redis).await.unwrap();
+            let before = refused_calls(&server).await;
+            let unlocked = tokio::spawn(guard.unlock());
+            if right != "publish" {
+                eventually(&format!("it was tried without {right}"), async || refused_calls(&server).await > before)
+                    .await;
+            }
+            worker_rule(all).exec_async(&mut redis).await.unwrap();
+            let _ = unlocked.await.unwrap();
+            for waiter in waiters {
+                let (told, on_server) = waiter.await.unwrap();
+                assert_eq!(Some(told), on_server, "without {right}");
+            }
+            eventually("it is free again", async || !ours.lock(&name).is_locked().await.unwrap()).await;
+        }
+    })
+    .await;
+}
+
+/// `status` only reads, so that those on call see who holds what a refusing server keeps locked.
+#[tokio::test]
+async fn status_is_answered_by_a_server_that_refuses_writes() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        configure(&server, "min-replicas-to-write", "1").await;
+        assert!(client.lock("y").try_lock().await.is_err());
+        assert_eq!(client.lock("x").status().await.unwrap().holder.unwrap().token, guard.token());
+        assert!(client.lock("x").is_locked().await.unwrap());
+        configure(&server, "min-replicas-to-write", "0").await;
     })
     .await;
 }

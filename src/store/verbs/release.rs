@@ -52,7 +52,8 @@ impl Release<'_> {
         let some = (self.holds > 0).then(|| format!("{}:{}", self.holds, self.token));
         // The last key and the last argument are for the rare case only.
         let (mut tombstone, mut late) = (String::new(), String::new());
-        let is_late = self.copies_until > 0;
+        // A hold that remains is what such a copy would find.
+        let is_late = self.copies_until > 0 && self.holds == 0;
         if is_late {
             // A late copy of the acquire may still queue or take the lock: it finds a tombstone (R3).
             tombstone = self.keys.tombstone(self.owner);

@@ -207,6 +207,7 @@ impl Checker {
             Err(_) => self.refused(name, ran),
             Ok(reply) => self.answered(name, ran, reply, meddled),
         }
+        self.check_grants_are_kept(name, ran, keys);
         self.compare_holder(name, ran, keys, meddled || ran.reply.is_err());
         self.compare_queue(name, ran, keys, meddled || ran.reply.is_err());
         self.check_passed_on(name, ran, keys);
@@ -288,15 +289,18 @@ impl Checker {
     /// The hash says the same as the replies.
     fn compare_holder(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys, meddled: bool) {
         let now = ran.at / 1000;
+        if keys.owners.len() > 1 {
+            self.violated("P1", format!("{key} has the owners {:?}", keys.owners));
+        }
         let lock = self.lock(key);
         let told = lock.holder.as_ref().map(|holder| (holder.token, holder.until));
-        if keys.token == 0 {
-            if let Some((token, until)) = told.filter(|_| !meddled).filter(|(_, until)| *until > now) {
-                let perhaps_ended = self.perhaps_ended.contains(&(key.to_owned(), token));
-                if !perhaps_ended {
-                    self.violated("P1", format!("{key} is free, but held under {token} for {} ms", until - now));
-                }
+        // Without an owner it is nobody's: a script was refused after it had taken the owner out.
+        if keys.owners.is_empty() {
+            let Some((token, until)) = told else { return };
+            if !meddled && until > now && !self.perhaps_ended.contains(&(key.to_owned(), token)) {
+                self.violated("P1", format!("{key} is free, but held under {token} for {} ms", until - now));
             }
+            self.lock(key).holder = None;
             return;
         }
         let owner = keys.owners.last().cloned().unwrap_or_default();
@@ -312,15 +316,11 @@ impl Checker {
             return;
         }
         let inexact = lock.inexact;
-        let two = keys.owners.len() != 1 && !meddled && !inexact;
         let differs = told.is_some_and(|(_, told)| told != WITHOUT_LEASE && (told - until).abs() > 1);
         if let Some(holder) =
             lock.holder.as_mut().filter(|holder| meddled || inexact || differs || holder.until == WITHOUT_LEASE)
         {
             holder.until = until;
-        }
-        if two {
-            self.violated("P1", format!("{key} has the owners {:?}", keys.owners));
         }
         if differs && !meddled && !inexact {
             let told = told.map_or(0, |(_, until)| until - now);
@@ -486,6 +486,20 @@ impl Checker {
                 let owner = ticket.rsplit_once(':').map_or(ticket, |(owner, _)| owner).to_owned();
                 self.handed_over += 1;
                 self.begins(key, ran, Holder { owner, token, until: ran.at / 1000 + lasts });
+            }
+        }
+    }
+
+    /// A client trusts the message of its grant (R7), so it must not be sent before the hold is there (P1), also by a
+    /// script that was refused in the middle.
+    fn check_grants_are_kept(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys) {
+        for published in ran.published.iter().filter(|published| published.received) {
+            let words: Vec<&str> = published.message.split(' ').collect();
+            if let ["grant", token, _, ticket, ..] = words[..] {
+                let owner = ticket.rsplit_once(':').map_or(ticket, |(owner, _)| owner);
+                if token.parse() != Ok(keys.token) || !keys.owners.iter().any(|its| its == owner) {
+                    self.violated("P1", format!("{owner} was told that it has {key} under {token}, and it has not"));
+                }
             }
         }
     }
