@@ -101,7 +101,8 @@ pub struct LockClientBuilder {
 
 impl LockClientBuilder {
     /// How long the server keeps a lock without a renewal, and so how long others wait when a holder
-    /// dies. Defaults to 30 s. The watchdog renews it every third of that.
+    /// dies. Defaults to 30 s. The watchdog renews it every third of that. Over a slow link choose many round
+    /// trips: what a lock gets is the lease less the time that its answer took.
     ///
     /// ```
     /// # use std::time::Duration;

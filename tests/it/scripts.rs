@@ -1703,6 +1703,25 @@ async fn a_foreign_hash_is_not_ended_by_who_never_held_it() {
     .await;
 }
 
+/// A hand-over takes the last owner out before it writes the next one. Refused in between, it leaves nobody's lock.
+#[tokio::test]
+async fn a_lock_without_an_owner_is_passed_on() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            for call in ["poll caller=d tickets=d:2:3", "release", "force_unlock"] {
+                bench.command("FLUSHALL").await;
+                bench.prepare("held c:1 4 7").await;
+                bench.prepare("waits d:2:3").await;
+                bench.command("HDEL lock c:1").await;
+                bench.call(call).await;
+                let lock = bench.dump().await.swap_remove(0).1;
+                assert!(lock.contains(&"d:2=1".to_owned()), "{call}: {lock:?}");
+            }
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_token_that_is_no_number_is_refused_and_changes_nothing() {
     limit(async {
