@@ -63,6 +63,7 @@ impl Child {
         Ok(kill(Pid::from_raw(i32::try_from(id)?), Signal::SIGSTOP)?)
     }
 
+    /// Kills it: its connections are closed, and nothing is given back.
     pub async fn end(mut self) -> Outcome<()> {
         self.process.start_kill()?;
         self.process.wait().await?;

@@ -162,7 +162,12 @@ impl Names {
         let redis::Value::Array(fields) = entry else { return None };
         let micros = redis::from_redis_value_ref(fields.get(2)?).ok()?;
         let words: Vec<String> = redis::from_redis_value_ref(fields.get(3)?).ok()?;
-        let script = self.0.get(words.get(1)?)?.clone();
-        words[0].eq_ignore_ascii_case("EVALSHA").then_some(Logged { script, micros })
+        let script = match words.first()?.to_ascii_uppercase().as_str() {
+            "EVALSHA" => self.0.get(words.get(1)?)?.clone(),
+            // The first use by a client. The log has only the beginning of the text.
+            "EVAL" => "eval".into(),
+            _ => return None,
+        };
+        Some(Logged { script, micros })
     }
 }

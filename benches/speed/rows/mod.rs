@@ -2,6 +2,7 @@
 
 mod dead;
 mod fairness;
+mod given_up;
 mod hand_off;
 mod held;
 mod link;
@@ -39,6 +40,8 @@ pub fn groups() -> Vec<Group> {
         group!("hand-off over a link of 10 ms", link::run, ["hand-off-10ms", "hand-off-vs-retry-10ms"]),
         group!("time of each script", script_time::run, script_time::names()),
         group!("dead waiters", dead::run, ["dead-waiters-10000", "dead-waiters-10000-call"]),
+        group!("killed waiters", dead::killed, dead::KILLED),
+        group!("waits that are given up", given_up::run, given_up::NAMES),
         group!("waiting", waiting::run, ["waiting-10000-client", "waiting-10000-redis"]),
         group!("held", held::run, held::NAMES),
         group!("memory", memory::run, ["memory-held", "memory-waiting", "memory-churn"]),
