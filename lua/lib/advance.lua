@@ -47,9 +47,9 @@ end
 -- If no place is left, the keys of the queue are gone.
 local function advance(places, current, ending)
   local token = next_token(current)
-  local skip = tonumber(read('ZSCORE', deadlines, '!skip') or '0')
-  -- A list that was made shorter by hand.
-  if skip >= places then skip = 0 end
+  local noted = tonumber(read('ZSCORE', deadlines, '!skip') or '0')
+  -- All were passed over, and one of them may be reachable again. Or the list was made shorter by hand.
+  local skip = noted < places and noted or 0
   local states, marks = {}, {}
   -- A client that is passed over gets a negative deadline. If it is heard again, the count of those that are passed over
   -- ends, also if the clock went back and it never looked dead to itself.
@@ -102,7 +102,7 @@ local function advance(places, current, ending)
     for _, client in ipairs(dead_clients) do dead[#dead + 1] = client end
     if passed - cleared >= WORTH_A_NOTE then
       call('ZADD', deadlines, passed - cleared, '!skip')
-    elseif skip > 0 then
+    elseif noted > 0 then
       dead[#dead + 1] = '!skip'
     end
     if #dead > 0 then call('ZREM', deadlines, unpack(dead)) end

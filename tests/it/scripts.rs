@@ -1278,6 +1278,25 @@ async fn a_leave_from_the_shortest_list_with_a_count_ends_it() {
     .await;
 }
 
+/// All places are counted, and then some of them die: too few are left for a note, and the old one must go. Otherwise it
+/// hides those that come later.
+#[tokio::test]
+async fn a_count_of_all_places_ends_when_too_few_of_them_are_left() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            bench.prepare("held c:1 4 7").await;
+            many(&mut bench, "x", 1, 20).await;
+            many(&mut bench, "y", 21, 20).await;
+            bench.call("release").await;
+            assert_eq!((bench.number("LLEN queue").await, bench.skip().await), (40, 40));
+            bench.prepare("dead x").await;
+            bench.call("force_unlock").await;
+            assert_eq!((bench.number("LLEN queue").await, bench.skip().await), (20, 0));
+        }
+    })
+    .await;
+}
+
 /// Below that it is not worth a note.
 #[tokio::test]
 async fn fewer_than_32_places_are_not_noted() {

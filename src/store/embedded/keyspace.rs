@@ -154,8 +154,7 @@ pub struct Keyspace {
     pub channels: BTreeSet<Bytes>,
     /// What was published since it was last taken: channel, message, and whether the channel had a subscriber.
     pub published: Vec<(Bytes, Bytes, bool)>,
-    /// Refuses the command after so many, once: an ACL rule that changes while a script runs. Not after
-    /// a PUBLISH: that message could not be taken back.
+    /// Refuses the command after so many, once: an ACL rule that changes while a script runs.
     pub refuse_after: Option<u32>,
 }
 
@@ -242,7 +241,6 @@ impl Keyspace {
 
     fn refuses_now(&mut self) -> bool {
         match &mut self.refuse_after {
-            _ if !self.published.is_empty() => self.refuse_after = None,
             Some(0) => {
                 self.refuse_after = None;
                 return true;
