@@ -247,9 +247,10 @@ impl LockClientBuilder {
     /// ```
     ///
     /// The runtime must be driven all the time: one of several threads is, one of the current thread
-    /// only within its `block_on`. The calls themselves use the timers of the runtime that they are made
-    /// in, and outside of any tokio runtime those of this one. So a client with a runtime of its own
-    /// serves other executors too, such as smol or `futures::executor::block_on`.
+    /// only within its `block_on`. All calls use its timers, wherever they are made. So a client serves
+    /// callers in other runtimes, also in those without a time driver, and other executors, such as smol
+    /// or `futures::executor::block_on`. Where this runtime is one of the current thread, which may
+    /// rest, calls in another runtime use the timers of that one, if it has any.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
