@@ -180,8 +180,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// Stops renewing a hold after this long, so a forgotten guard cannot keep the lock forever.
-    /// Defaults to no limit.
+    /// Stops renewing a hold after this long, so a forgotten guard cannot keep the lock forever. From then
+    /// on nested locks do not extend its lease either: they share what is left of it. Defaults to no
+    /// limit.
     ///
     /// ```
     /// # use std::time::Duration;

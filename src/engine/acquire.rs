@@ -121,6 +121,9 @@ async fn reenter(
     // The local deadline ends this loop as well. With a silent server the caller must still hear of the
     // loss (P8).
     while hold.expire_if_due().is_none() {
+        // At each try: a server may be silent for longer than until `max_hold`.
+        let extends = !hold.has_reached_max_hold();
+        let acquire = if extends { acquire } else { Acquire { lease: lease_of_the_rest(&hold), ..acquire } };
         // Before the await that may be the last one.
         hold.set_unsettled();
         entry.last_error.request_sent();
@@ -131,7 +134,10 @@ async fn reenter(
         match outcome {
             Ok(answer) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
-                    hold.extend(answer.sent, lease::deadline_told(answer.sent, lease_left, acquire.lease));
+                    // Not after `max_hold`: an owner that keeps nesting would hold without an end.
+                    if extends {
+                        hold.extend(answer.sent, lease::deadline_told(answer.sent, lease_left, acquire.lease));
+                    }
                     // The hold may have been lost while this answer was on its way. Then the leave sent
                     // by the loss has a later seq, and takes this level back as well (R11).
                     if hold.expire_if_due().is_some() || !hold.enter(holds, request.lease, request.watched) {
@@ -163,6 +169,13 @@ async fn reenter(
         backoff.pause().await;
     }
     Err(LockError::Lost)
+}
+
+/// What a nested lock asks for that must not extend the lease: no more than what is left of it here, which
+/// is less than on the server (R5). Not less either: a key that has lost its time to live gets this one.
+fn lease_of_the_rest(hold: &Hold) -> Duration {
+    // Zero would delete the key.
+    hold.deadline().saturating_duration_since(now()).max(Duration::from_millis(1))
 }
 
 /// The first hold: from nothing to owning the lock.
