@@ -21,7 +21,8 @@ pub struct Refusal {
     /// The rest of the server's error.
     pub message: String,
     /// The refusal came from a command inside a script. Redis does not roll back, so what the script
-    /// did before that command is done. The client takes it back in the background.
+    /// did before that command is done. After `lock`, `lock_timeout` and `try_lock` the client takes it
+    /// back in the background; a release it repeats; and after `force_unlock` it does nothing more.
     pub in_script: bool,
 }
 
@@ -96,10 +97,9 @@ impl Refusal {
         matches!(self.code.as_str(), "READONLY" | "LOADING" | "MASTERDOWN")
     }
 
-    fn advice(&self) -> &'static str {
-        match self.code.as_str() {
-            // First, as in `kind`: the code alone gives the advice for a request that ran nothing.
-            _ if self.in_script => "part of the request has run, and is taken back",
+    /// What a person can do. `None`: nobody knows, for this code.
+    fn advice(&self) -> Option<&'static str> {
+        Some(match self.code.as_str() {
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
             "NOPERM" => "give the user the keys and channels of the prefix and the commands that README.md lists",
             "NOAUTH" | "WRONGPASS" => "put the right user and password into the URL",
@@ -108,14 +108,21 @@ impl Refusal {
             "MISCONF" => "the server cannot persist: see its log",
             "NOREPLICAS" => "min-replicas-to-write is not met: see the server's replicas",
             "LOADING" | "MASTERDOWN" | "BUSY" => "the server is not ready: try again",
-            _ => "nothing was changed",
-        }
+            _ => return None,
+        })
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} ({})", self.code, without_script(&self.message), self.advice())
+        write!(f, "{} {} (", self.code, without_script(&self.message))?;
+        // What follows from that depends on the request: its own error says it.
+        let ran = if self.in_script { "part of the request may have run" } else { "nothing was changed" };
+        match self.advice() {
+            Some(advice) if self.in_script => write!(f, "{advice}; {ran})"),
+            Some(advice) => write!(f, "{advice})"),
+            None => write!(f, "{ran})"),
+        }
     }
 }
 
@@ -161,7 +168,9 @@ pub enum RequestError {
     /// lock: look at [`status`](crate::FairLock::status) before you repeat it.
     #[error("sent, but no answer came in time: it may have run, or may run later")]
     Unanswered(#[source] Cause),
-    /// The server refused the request.
+    /// The server refused the request. Where that was [inside a script](Refusal::in_script) a
+    /// `force_unlock` may have run in part: look at [`status`](crate::FairLock::status) before you repeat
+    /// it.
     #[error("the server refused: {0}")]
     Refused(Refusal),
     /// The client is closed. Nothing was sent.
