@@ -35,7 +35,9 @@ pub enum LockError {
     #[error("the label cannot be used: {0}")]
     Label(OptionsError),
     /// The server did not serve the request in time: it was silent, out of reach, or refused for a
-    /// reason that may pass. The source says which.
+    /// reason that may pass; or the request was never sent, since too many others of this client were
+    /// ahead of it. The source says which, in the last case as
+    /// [`RequestError::NotSent`](crate::RequestError::NotSent).
     #[error(
         "the server has not served the request in time; if it still runs, it is taken back as soon as the server answers"
     )]

@@ -159,8 +159,10 @@ pub enum RequestError {
     /// No lock can have this name. Nothing was sent.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// There was no connection, so nothing was sent.
-    #[error("not sent: there is no connection to the server")]
+    /// Nothing was sent: there was no connection. As the source of a
+    /// [`LockError::Unreachable`](crate::LockError::Unreachable) it may also be that too many other
+    /// requests of this client were ahead. The source says which.
+    #[error("not sent: {}", why_not_sent(.0))]
     NotSent(#[source] Cause),
     /// The request was sent, but no answer came in time. It may have run, or may run later.
     ///
@@ -289,6 +291,10 @@ impl RequestError {
     }
 }
 
+fn why_not_sent(cause: &Cause) -> &'static str {
+    if cause.is::<NoTurn>() { "it waited for its turn" } else { "there is no connection to the server" }
+}
+
 impl From<OptionsError> for ConnectError {
     fn from(error: OptionsError) -> Self {
         // Not `#[from]`: thiserror would make it the source as well, and a printed error chain
@@ -326,6 +332,11 @@ pub enum Obstacle {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the connection was closed")]
 pub struct Disconnected;
+
+/// A request was not sent within its caller's time.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("too many other requests of this client were ahead, and had no answers yet")]
+pub struct NoTurn;
 
 /// A request had no answer within its time.
 #[derive(Debug, Clone, thiserror::Error)]
