@@ -60,7 +60,7 @@ impl Refusal {
 
     /// The user lacks these rights, as the server said when it was asked for them.
     pub(crate) fn lacks(&mut self, missing: &[String]) {
-        self.message = format!("the user lacks rights that locks need: ACL SETUSER <user> {}", missing.join(" "));
+        self.message = lacking(missing);
     }
 
     pub(crate) fn is_about_rights(&self) -> bool {
@@ -233,9 +233,10 @@ pub enum ConnectError {
     #[error("the credentials provider failed: {0}")]
     CredentialsProvider(Cause),
     /// The user may not run what the scripts need. Nothing was run.
-    #[error("the user lacks rights that locks need: ACL SETUSER <user> {}", missing.join(" "))]
+    #[error("{}{}", lacking(missing), beside_rights(missing))]
     Rights {
-        /// Each missing right as `ACL SETUSER` takes it: `+command`, `~keys`, `&channels`.
+        /// Each missing right as `ACL SETUSER` takes it: `+command`, `~keys`, `&channels`. The question is
+        /// asked by EVAL: a user without the right to it lacks `+eval`, and may lack more.
         missing: Vec<String>,
     },
     /// The server is a node of a Redis Cluster.
@@ -289,6 +290,18 @@ impl RequestError {
         matches!(self, Self::Refused(refusal)
             if refusal.kind() == RefusalKind::Passing && refusal.is_of_the_whole_server())
     }
+}
+
+fn lacking(missing: &[String]) -> String {
+    format!("the user lacks rights that locks need: ACL SETUSER <user> {}", missing.join(" "))
+}
+
+/// What else may be wrong where these rights are missing at the start.
+fn beside_rights(missing: &[String]) -> &'static str {
+    if missing == ["+eval"] {
+        return "; more may be missing, which only EVAL can ask: README.md lists all that locks need";
+    }
+    ""
 }
 
 fn why_not_sent(cause: &Cause) -> &'static str {
