@@ -232,7 +232,8 @@ pub enum ConnectError {
     /// The [provider](crate::ConnectOptions::credentials_provider) of user and password failed.
     #[error("the credentials provider failed: {0}")]
     CredentialsProvider(Cause),
-    /// The user may not run what the scripts need. Nothing was run.
+    /// The user may not run what the scripts need, or the server has a command renamed or disabled. Nothing
+    /// was run.
     #[error("{}{}", lacking(missing), beside_rights(missing))]
     Rights {
         /// Each missing right as `ACL SETUSER` takes it: `+command`, `~keys`, `&channels`. The question is
@@ -301,7 +302,9 @@ fn beside_rights(missing: &[String]) -> &'static str {
     if missing == ["+eval"] {
         return "; more may be missing, which only EVAL can ask: README.md lists all that locks need";
     }
-    ""
+    // The server says the same about a command that it does not have.
+    let is_of_a_command = missing.iter().any(|right| right.starts_with('+'));
+    if is_of_a_command { " (or the command was renamed or disabled on the server)" } else { "" }
 }
 
 fn why_not_sent(cause: &Cause) -> &'static str {

@@ -282,6 +282,18 @@ async fn without_the_right_to_ask_more_may_be_missing() {
     .await;
 }
 
+/// No right to it helps, so the error names this cause too.
+#[tokio::test]
+async fn a_command_that_is_disabled_on_the_server_is_no_matter_of_rights_alone() {
+    limit(async {
+        let server = Server::with(&["--rename-command", "HDEL", ""]).await;
+        let error = refused(&server.url()).await;
+        assert!(error.to_string().contains("renamed or disabled"), "{error}");
+        assert_eq!(missing(error), ["+hdel"]);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_user_without_a_password_is_that_user() {
     limit(async {
