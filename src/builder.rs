@@ -14,7 +14,7 @@ use crate::store::connect_options::ConnectOptions;
 #[cfg(feature = "embedded")]
 use crate::store::embedded::{EmbeddedServer, EmbeddedStore};
 use crate::store::node::Node;
-use crate::store::options::Options;
+use crate::store::options::{Options, OptionsError};
 use crate::store::runtime;
 
 impl LockClient {
@@ -181,8 +181,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// Stops renewing a hold after this long, so a forgotten guard cannot keep the lock forever.
-    /// Defaults to no limit.
+    /// Stops renewing a hold after this long, so a forgotten guard cannot keep the lock forever. From then
+    /// on nested locks do not extend its lease either: they share what is left of it. Defaults to no
+    /// limit.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -248,17 +249,18 @@ impl LockClientBuilder {
     /// ```
     ///
     /// The runtime must be driven all the time: one of several threads is, one of the current thread
-    /// only within its `block_on`. The calls themselves use the timers of the runtime that they are made
-    /// in, and outside of any tokio runtime those of this one. So a client with a runtime of its own
-    /// serves other executors too, such as smol or `futures::executor::block_on`.
+    /// only within its `block_on`. All calls use its timers, wherever they are made. So a client serves
+    /// callers in other runtimes, also in those without a time driver, and other executors, such as smol
+    /// or `futures::executor::block_on`. Where this runtime is one of the current thread, which may
+    /// rest, calls in another runtime use the timers of that one, if it has any.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
     }
 
-    /// The certificate authority for `rediss://`, as PEM. Defaults to those of the machine. For
-    /// [`connect_with`](Self::connect_with) it is
-    /// [`ConnectOptions::root_certificate`].
+    /// The certificate authority for `rediss://`, as PEM. Defaults to those of the machine. Where nothing
+    /// would use it, connecting refuses it: with another URL, and with
+    /// [`connect_with`](Self::connect_with), which has [`ConnectOptions::root_certificate`].
     ///
     /// ```no_run
     /// # fn example() -> std::io::Result<()> {
@@ -293,8 +295,9 @@ impl LockClientBuilder {
         // First: without a runtime nothing else matters.
         let place = Place::new(self.options, self.runtime, true)?;
         let mut server = ConnectOptions::from_url(url)?;
-        if let (Some(tls), Some(pem)) = (&mut server.tls, self.root_certificate) {
-            tls.root_certificate = Some(pem);
+        match &mut server.tls {
+            Some(tls) => tls.root_certificate = self.root_certificate,
+            None => unused(self.root_certificate)?,
         }
         place.connect(server).await
     }
@@ -322,6 +325,7 @@ impl LockClientBuilder {
     /// Dropping the future closes the connection.
     pub async fn connect_with(self, server: ConnectOptions) -> Result<LockClient, ConnectError> {
         let place = Place::new(self.options, self.runtime, true)?;
+        unused(self.root_certificate)?;
         place.connect(server).await
     }
 
@@ -348,12 +352,18 @@ impl LockClientBuilder {
     #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
     pub fn embedded(self, server: &EmbeddedServer) -> Result<LockClient, ConnectError> {
         let Place { options, runtime, .. } = Place::new(self.options, self.runtime, false)?;
+        unused(self.root_certificate)?;
         let _entered = runtime.enter();
         let id = server.next_client();
         let store = EmbeddedStore::connect(server, &options, &id)?;
         let spawn_hook = store.spawn_hook();
         Ok(LockClient::start(Box::new(store), options, id, runtime.clone(), Some(spawn_hook)))
     }
+}
+
+/// Refuses a certificate that nothing would read: it would look like a check that is made.
+fn unused(root_certificate: Option<Vec<u8>>) -> Result<(), OptionsError> {
+    root_certificate.map_or(Ok(()), |_| Err(OptionsError::UnusedRootCertificate))
 }
 
 /// Checked options, and the runtime of a client.

@@ -424,7 +424,7 @@ impl FairLock {
             // Out of time. While the server is silent that does not mean that others hold the lock
             // (decision 42).
             outcome = within(limit, acquiring) => outcome.unwrap_or_else(|| {
-                Err(entry.last_error.get().map_or(LockError::Timeout, LockError::Unreachable))
+                Err(entry.why_no_answer(&context.runner).map_or(LockError::Timeout, LockError::Unreachable))
             }),
         };
         let guard = hold?.map(|hold| LockGuard::new(self.engine.clone(), hold, watched));

@@ -16,6 +16,7 @@ use super::release::Release;
 use super::waiters::{WaitOutcome, Waiter};
 use crate::store::clock::now;
 use crate::store::error::RequestError;
+use crate::store::runner::{Answer, Runner};
 use crate::store::verbs::acquire::{Acquire, Acquired};
 use crate::store::verbs::renew::{Renew, Renewed};
 
@@ -85,7 +86,9 @@ async fn take_turn(
     // as long as one request may take.
     match Box::pin(timeout(engine.context.operation_timeout(), turn)).await {
         Ok(turn) => turn.map(Some).map_err(|_| LockError::Closed),
-        Err(_) => entry.last_error.get().map_or(Ok(None), |cause| Err(LockError::Unreachable(cause))),
+        Err(_) => {
+            entry.why_no_answer(&engine.context.runner).map_or(Ok(None), |cause| Err(LockError::Unreachable(cause)))
+        }
     }
 }
 
@@ -95,6 +98,22 @@ impl AcquireRequest {
     fn gives_up(&self, since: Instant, operation_timeout: Duration) -> bool {
         !self.wait && now() >= since + operation_timeout
     }
+}
+
+/// One request, as far as it comes. Its caller's limit may end the wait in each of its awaits, and must then
+/// be told how far that was: nothing was sent yet, or the server is silent (decision 42).
+async fn ask_once(
+    runner: &Runner,
+    entry: &Entry,
+    acquire: Acquire<'_>,
+    copies_until: &mut i64,
+) -> Result<Answer<Acquired>, RequestError> {
+    entry.last_error.request_waits();
+    let admitted = acquire.admit(runner).await?;
+    entry.last_error.request_sent();
+    let answer = acquire.run(runner, admitted, copies_until).await?;
+    entry.last_error.answered();
+    Ok(answer)
 }
 
 /// One more hold on what the owner has. If that was lost meanwhile, it says so and does not begin a
@@ -121,17 +140,18 @@ async fn reenter(
     // The local deadline ends this loop as well. With a silent server the caller must still hear of the
     // loss (P8).
     while hold.expire_if_due().is_none() {
+        // At each try: a server may be silent for longer than until `max_hold`.
+        let extends = !hold.has_reached_max_hold();
+        let acquire = if extends { acquire } else { Acquire { lease: lease_of_the_rest(&hold), ..acquire } };
         // Before the await that may be the last one.
         hold.set_unsettled();
-        entry.last_error.request_sent();
-        let outcome = acquire.run(&context.runner, &mut 0).await;
-        if outcome.is_ok() {
-            entry.last_error.answered();
-        }
-        match outcome {
+        match ask_once(&context.runner, entry, acquire, &mut 0).await {
             Ok(answer) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
-                    hold.extend(answer.sent, lease::deadline_told(answer.sent, lease_left, acquire.lease));
+                    // Not after `max_hold`: an owner that keeps nesting would hold without an end.
+                    if extends {
+                        hold.extend(answer.sent, lease::deadline_told(answer.sent, lease_left, acquire.lease));
+                    }
                     // The hold may have been lost while this answer was on its way. Then the leave sent
                     // by the loss has a later seq, and takes this level back as well (R11).
                     if hold.expire_if_due().is_some() || !hold.enter(holds, request.lease, request.watched) {
@@ -163,6 +183,13 @@ async fn reenter(
         backoff.pause().await;
     }
     Err(LockError::Lost)
+}
+
+/// What a nested lock asks for that must not extend the lease: no more than what is left of it here, which
+/// is less than on the server (R5). Not less either: a key that has lost its time to live gets this one.
+fn lease_of_the_rest(hold: &Hold) -> Duration {
+    // Zero would delete the key.
+    hold.deadline().saturating_duration_since(now()).max(Duration::from_millis(1))
 }
 
 /// The first hold: from nothing to owning the lock.
@@ -246,12 +273,8 @@ impl<'a> Attempt<'a> {
             return Err(LockError::Closed);
         }
         loop {
-            // Before the await: the caller's limit may end the wait in it. Then the caller must be told
-            // that the server is silent, not that others hold the lock (decision 42).
-            last_error.request_sent();
-            match acquire.run(&self.engine.context.runner, &mut self.copies_until).await {
+            match ask_once(&context.runner, self.entry, acquire, &mut self.copies_until).await {
                 Ok(answer) => {
-                    last_error.answered();
                     match answer.body {
                         Acquired::Held { token, lease_left, .. } => {
                             let hold = self.hold_told(token, answer.sent, lease_left);

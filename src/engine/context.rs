@@ -101,8 +101,8 @@ impl Context {
         self.tasks.spawn_on(task, &self.runtime);
     }
 
-    /// Drives a call in any executor. Outside of tokio there are no timers, so there the call uses those
-    /// of the client's runtime. `None`: that one has ended, and no timer is left.
+    /// Drives a call in any executor or runtime, with the timers of the client's runtime. `None`: that one
+    /// has ended, and no timer is left.
     ///
     /// Pinned by the caller: passed on by value, the call would be in the caller's future twice.
     pub fn drive<F: Future>(&self, call: Pin<&mut F>) -> impl Future<Output = Option<F::Output>> {

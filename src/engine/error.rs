@@ -35,13 +35,15 @@ pub enum LockError {
     #[error("the label cannot be used: {0}")]
     Label(OptionsError),
     /// The server did not serve the request in time: it was silent, out of reach, or refused for a
-    /// reason that may pass. The source says which.
+    /// reason that may pass; or the request was never sent, since too many others of this client were
+    /// ahead of it. The source says which, in the last case as
+    /// [`RequestError::NotSent`](crate::RequestError::NotSent).
     #[error(
         "the server has not served the request in time; if it still runs, it is taken back as soon as the server answers"
     )]
     Unreachable(#[source] Cause),
     /// The server refused the request, for a reason that does not pass by itself.
-    #[error("the server refused: {0}")]
+    #[error("the server refused: {0}{after}", after = after_acquire(.0))]
     Refused(Refusal),
     /// The client is closed.
     #[error("the client is closed")]
@@ -92,9 +94,10 @@ pub enum UnlockError {
     /// without it.
     #[error("the lock was lost before it was unlocked: {0}")]
     Lost(Loss),
-    /// The server refuses the release, so the lock is still held on it. The client goes on trying; at
-    /// `until` the lease is over anyway.
-    #[error("the server refused the release, so the lock is held until it accepts one or the lease ends: {refusal}")]
+    /// The server refuses the release. So the lock is still held on it, unless the refusal came from
+    /// [inside a script](Refusal::in_script): then it may also be free or another's already. The client
+    /// goes on trying; at `until` the lease is over anyway.
+    #[error("the server refused the release, {after}: {refusal}", after = after_release(refusal))]
     Refused {
         /// What the server said.
         refusal: Refusal,
@@ -117,4 +120,19 @@ pub enum UnlockError {
         /// When this guard surely does not hold the lock.
         until: Instant,
     },
+}
+
+/// What becomes of the part that has run of a refused acquire.
+fn after_acquire(refusal: &Refusal) -> &'static str {
+    if refusal.in_script { ": what has run is taken back in the background" } else { "" }
+}
+
+/// What becomes of a lock whose release was refused. Nothing of a release is taken back.
+fn after_release(refusal: &Refusal) -> &'static str {
+    if refusal.in_script {
+        "which may have run in part: the lock may still be held, or be free or passed on already, and the client \
+         goes on trying until the lease ends"
+    } else {
+        "so the lock is held until it accepts one or the lease ends"
+    }
 }

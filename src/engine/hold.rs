@@ -285,7 +285,7 @@ impl Hold {
     /// Whether the watchdog renews it: its lease is not fixed, it is not over, and `max_hold` is not
     /// reached.
     pub fn is_renewed(&self) -> bool {
-        let may_go_on = self.renewed_until().is_none_or(|last| now() < last);
+        let may_go_on = !self.has_reached_max_hold();
         let state = self.state();
         state.watched > 0 && state.end.is_none() && may_go_on && !self.done.is_cancelled()
     }
@@ -295,8 +295,13 @@ impl Hold {
         self.state().watched > 0
     }
 
+    /// Whether nothing extends its lease any longer: no renewal and no nested lock.
+    pub fn has_reached_max_hold(&self) -> bool {
+        self.renewed_until().is_some_and(|last| last <= now())
+    }
+
     /// When `max_hold` is reached, if there is one.
-    pub fn renewed_until(&self) -> Option<Instant> {
+    fn renewed_until(&self) -> Option<Instant> {
         self.context().options().max_hold.map(|longest| self.began + longest)
     }
 

@@ -1,6 +1,6 @@
 //! Why a request has no answer yet, for the caller who runs out of time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::LockError;
@@ -10,22 +10,35 @@ use crate::store::error::{Cause, RefusalKind, RequestError};
 /// while another one waits for a silent server must not say that the lock is held by others.
 #[derive(Debug, Default)]
 pub struct LastError {
-    /// A request has no answer yet. That alone does not mean that another owner holds the lock.
-    unanswered: AtomicBool,
+    /// How far the request of the present turn has come. One without an answer alone does not mean that
+    /// another owner holds the lock.
+    stage: AtomicU8,
     cause: Mutex<Option<Cause>>,
 }
+
+/// No request is without an answer.
+const ANSWERED: u8 = 0;
+/// A request waits until it may be sent.
+const WAITING: u8 = 1;
+/// It is on its way.
+const SENT: u8 = 2;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the request has no answer yet")]
 struct NoAnswerYet;
 
 impl LastError {
+    /// A request waits until it may be sent. Under load that may take longer than its caller waits.
+    pub fn request_waits(&self) {
+        self.stage.store(WAITING, Ordering::Relaxed);
+    }
+
     pub fn request_sent(&self) {
-        self.unanswered.store(true, Ordering::Relaxed);
+        self.stage.store(SENT, Ordering::Relaxed);
     }
 
     pub fn answered(&self) {
-        self.unanswered.store(false, Ordering::Relaxed);
+        self.stage.store(ANSWERED, Ordering::Relaxed);
         self.set(None);
     }
 
@@ -51,15 +64,23 @@ impl LastError {
         Ok(())
     }
 
-    /// For a call that gives up now.
+    /// For a call that gives up now, after an error that was noted.
     pub fn unreachable(&self) -> LockError {
-        LockError::Unreachable(self.get().unwrap_or_else(|| Arc::new(NoAnswerYet)))
+        LockError::Unreachable(self.cause().unwrap_or_else(|| Arc::new(NoAnswerYet)))
     }
 
-    pub fn get(&self) -> Option<Cause> {
-        let cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    /// `why_not_sent`: for a request that still waits until it may be sent.
+    pub fn get(&self, why_not_sent: impl FnOnce() -> Cause) -> Option<Cause> {
         // A first request that hangs has no cause yet. It must not look like a lock that others hold
         // (A5).
-        cause.or_else(|| self.unanswered.load(Ordering::Relaxed).then(|| Arc::new(NoAnswerYet) as Cause))
+        self.cause().or_else(|| match self.stage.load(Ordering::Relaxed) {
+            ANSWERED => None,
+            WAITING => Some(why_not_sent()),
+            _ => Some(Arc::new(NoAnswerYet)),
+        })
+    }
+
+    fn cause(&self) -> Option<Cause> {
+        self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -8,7 +8,9 @@ use tokio::sync::Semaphore;
 
 use super::last_error::LastError;
 use super::owner::Owner;
+use crate::store::error::Cause;
 use crate::store::keys::Keys;
+use crate::store::runner::Runner;
 
 /// Lock key and owner number.
 type EntryKey = (Arc<str>, u64);
@@ -96,6 +98,11 @@ impl<H> OwnerTable<H> {
 }
 
 impl<H> OwnerEntry<H> {
+    /// Why the request of the present turn has no answer, if there is one without.
+    pub fn why_no_answer(&self, runner: &Runner) -> Option<Cause> {
+        self.last_error.get(|| runner.why_not_sent(&self.keys.lock))
+    }
+
     pub fn hold(&self) -> Option<Arc<H>> {
         lock(&self.hold).upgrade()
     }

@@ -107,7 +107,7 @@ impl Release {
         // Another request of this owner may have the turn, and may have no answer either.
         if timeout_at(limit.into(), self.take_turn()).await.is_err() {
             let silent = || Arc::new(NoAnswer(self.hold.context().operation_timeout())) as Cause;
-            let cause = self.hold.entry.last_error.get().unwrap_or_else(silent);
+            let cause = self.hold.entry.why_no_answer(&self.hold.context().runner).unwrap_or_else(silent);
             // Not finished: dropped here, it goes on in the background.
             return Err(UnlockError::Unknown { until: self.forgotten_at(), cause });
         }

@@ -67,7 +67,7 @@ async fn attend(hold: Arc<Hold>) {
         if !is_to_be_renewed(&hold) {
             return;
         }
-        if hold.renewed_until().is_some_and(|last| last <= now()) {
+        if hold.has_reached_max_hold() {
             tracing::warn!(name = %hold.entry.keys.name, "held for max_hold: the lease is not renewed again");
             return hold.clone().expire_at_deadline().await;
         }

@@ -199,6 +199,11 @@ impl Admission {
         Permit { admission: self, probes: false, _slot: slot }
     }
 
+    /// What the server said last, while the gate is closed.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.gate().as_ref().map(|refusing| refusing.refusal.clone())
+    }
+
     fn try_pass(&self) -> Pass {
         let mut gate = self.gate();
         let Some(refusing) = gate.as_mut() else { return Pass::Open };

@@ -21,7 +21,8 @@ pub struct Refusal {
     /// The rest of the server's error.
     pub message: String,
     /// The refusal came from a command inside a script. Redis does not roll back, so what the script
-    /// did before that command is done. The client takes it back in the background.
+    /// did before that command is done. After `lock`, `lock_timeout` and `try_lock` the client takes it
+    /// back in the background; a release it repeats; and after `force_unlock` it does nothing more.
     pub in_script: bool,
 }
 
@@ -59,7 +60,7 @@ impl Refusal {
 
     /// The user lacks these rights, as the server said when it was asked for them.
     pub(crate) fn lacks(&mut self, missing: &[String]) {
-        self.message = format!("the user lacks rights that locks need: ACL SETUSER <user> {}", missing.join(" "));
+        self.message = lacking(missing);
     }
 
     pub(crate) fn is_about_rights(&self) -> bool {
@@ -96,10 +97,9 @@ impl Refusal {
         matches!(self.code.as_str(), "READONLY" | "LOADING" | "MASTERDOWN")
     }
 
-    fn advice(&self) -> &'static str {
-        match self.code.as_str() {
-            // First, as in `kind`: the code alone gives the advice for a request that ran nothing.
-            _ if self.in_script => "part of the request has run, and is taken back",
+    /// What a person can do. `None`: nobody knows, for this code.
+    fn advice(&self) -> Option<&'static str> {
+        Some(match self.code.as_str() {
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
             "NOPERM" => "give the user the keys and channels of the prefix and the commands that README.md lists",
             "NOAUTH" | "WRONGPASS" => "put the right user and password into the URL",
@@ -108,14 +108,21 @@ impl Refusal {
             "MISCONF" => "the server cannot persist: see its log",
             "NOREPLICAS" => "min-replicas-to-write is not met: see the server's replicas",
             "LOADING" | "MASTERDOWN" | "BUSY" => "the server is not ready: try again",
-            _ => "nothing was changed",
-        }
+            _ => return None,
+        })
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} ({})", self.code, without_script(&self.message), self.advice())
+        write!(f, "{} {} (", self.code, without_script(&self.message))?;
+        // What follows from that depends on the request: its own error says it.
+        let ran = if self.in_script { "part of the request may have run" } else { "nothing was changed" };
+        match self.advice() {
+            Some(advice) if self.in_script => write!(f, "{advice}; {ran})"),
+            Some(advice) => write!(f, "{advice})"),
+            None => write!(f, "{ran})"),
+        }
     }
 }
 
@@ -152,8 +159,10 @@ pub enum RequestError {
     /// No lock can have this name. Nothing was sent.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// There was no connection, so nothing was sent.
-    #[error("not sent: there is no connection to the server")]
+    /// Nothing was sent: there was no connection. As the source of a
+    /// [`LockError::Unreachable`](crate::LockError::Unreachable) it may also be that too many other
+    /// requests of this client were ahead. The source says which.
+    #[error("not sent: {}", why_not_sent(.0))]
     NotSent(#[source] Cause),
     /// The request was sent, but no answer came in time. It may have run, or may run later.
     ///
@@ -161,7 +170,9 @@ pub enum RequestError {
     /// lock: look at [`status`](crate::FairLock::status) before you repeat it.
     #[error("sent, but no answer came in time: it may have run, or may run later")]
     Unanswered(#[source] Cause),
-    /// The server refused the request.
+    /// The server refused the request. Where that was [inside a script](Refusal::in_script) a
+    /// `force_unlock` may have run in part: look at [`status`](crate::FairLock::status) before you repeat
+    /// it.
     #[error("the server refused: {0}")]
     Refused(Refusal),
     /// The client is closed. Nothing was sent.
@@ -221,10 +232,12 @@ pub enum ConnectError {
     /// The [provider](crate::ConnectOptions::credentials_provider) of user and password failed.
     #[error("the credentials provider failed: {0}")]
     CredentialsProvider(Cause),
-    /// The user may not run what the scripts need. Nothing was run.
-    #[error("the user lacks rights that locks need: ACL SETUSER <user> {}", missing.join(" "))]
+    /// The user may not run what the scripts need, or the server has a command renamed or disabled. Nothing
+    /// was run.
+    #[error("{}{}", lacking(missing), beside_rights(missing))]
     Rights {
-        /// Each missing right as `ACL SETUSER` takes it: `+command`, `~keys`, `&channels`.
+        /// Each missing right as `ACL SETUSER` takes it: `+command`, `~keys`, `&channels`. The question is
+        /// asked by EVAL: a user without the right to it lacks `+eval`, and may lack more.
         missing: Vec<String>,
     },
     /// The server is a node of a Redis Cluster.
@@ -280,6 +293,24 @@ impl RequestError {
     }
 }
 
+fn lacking(missing: &[String]) -> String {
+    format!("the user lacks rights that locks need: ACL SETUSER <user> {}", missing.join(" "))
+}
+
+/// What else may be wrong where these rights are missing at the start.
+fn beside_rights(missing: &[String]) -> &'static str {
+    if missing == ["+eval"] {
+        return "; more may be missing, which only EVAL can ask: README.md lists all that locks need";
+    }
+    // The server says the same about a command that it does not have.
+    let is_of_a_command = missing.iter().any(|right| right.starts_with('+'));
+    if is_of_a_command { " (or the command was renamed or disabled on the server)" } else { "" }
+}
+
+fn why_not_sent(cause: &Cause) -> &'static str {
+    if cause.is::<NoTurn>() { "it waited for its turn" } else { "there is no connection to the server" }
+}
+
 impl From<OptionsError> for ConnectError {
     fn from(error: OptionsError) -> Self {
         // Not `#[from]`: thiserror would make it the source as well, and a printed error chain
@@ -317,6 +348,11 @@ pub enum Obstacle {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the connection was closed")]
 pub struct Disconnected;
+
+/// A request was not sent within its caller's time.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("too many other requests of this client were ahead, and had no answers yet")]
+pub struct NoTurn;
 
 /// A request had no answer within its time.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -60,6 +60,12 @@ pub enum OptionsError {
     /// TLS is for a host and a port.
     #[error("a Unix socket has no TLS: leave tls, root_certificate and client_certificate out")]
     TlsOnUnixSocket,
+    /// The builder's root certificate, where nothing would use it.
+    #[error(
+        "root_certificate of the builder is for rediss:// URLs: use such a URL, or ConnectOptions::root_certificate \
+         with connect_with"
+    )]
+    UnusedRootCertificate,
     /// Both a fixed user or password and a provider of them.
     #[error("username or password and also a credentials_provider are set: use one of them")]
     TwoCredentials,

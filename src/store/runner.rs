@@ -10,7 +10,7 @@ use tokio::time::timeout_at;
 use super::admission::Permit;
 use super::call::Call;
 use super::clock::{millis, now};
-use super::error::{NoAnswer, RequestError};
+use super::error::{Cause, NoAnswer, NoTurn, RequestError};
 use super::keys;
 use super::options::Options;
 use super::reply::{Decode, Fields, Malformed, ScriptReply};
@@ -97,6 +97,18 @@ impl Runner {
             _ => admission.pass(slot, deadline).await.map_err(RequestError::Refused)?,
         };
         Ok(Admitted { permit, deadline })
+    }
+
+    /// Why a request for this lock, which still waits in [`admit`](Self::admit), was not sent yet.
+    pub fn why_not_sent(&self, lock_key: &str) -> Cause {
+        // In this order: without a connection, or at a closed gate, those ahead do not move either.
+        if !self.store.is_ready(lock_key, Priority::Normal) {
+            return self.store.fault(lock_key);
+        }
+        match self.store.admission(lock_key).refusal() {
+            Some(refusal) => Arc::new(refusal),
+            None => Arc::new(RequestError::NotSent(Arc::new(NoTurn))),
+        }
     }
 
     /// Sends the request, waits for its reply, and learns the server's time from it.

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 /// Whether timers work in this runtime, and sockets if they are needed.
 ///
@@ -38,18 +38,18 @@ pub fn is_gone(runtime: &Handle) -> bool {
     }
 }
 
-/// Drives a call that may be polled outside of every tokio runtime, where a timer panics: there it enters
-/// `own` while it is polled. `None`: that one has ended, and with it its timers.
-///
-/// Within a runtime the call keeps to that one: `own` may have ended, and the call then still has timers.
+/// Drives a call that may be polled anywhere: in the client's `own` runtime, in another one, or in none. A
+/// timer panics outside of every runtime, and in one without a time driver. So elsewhere than in `own` the
+/// call enters `own` while it is polled. `None`: that one has ended, and with it its timers.
 pub fn drive<F: Future>(
     own: &Handle,
     is_known_gone: impl Fn() -> bool,
     mut call: Pin<&mut F>,
 ) -> impl Future<Output = Option<F::Output>> {
+    let mut looked_at = None;
     poll_fn(move |context| {
         // Asked at each poll: a future may be handed from one executor to another.
-        if Handle::try_current().is_ok() {
+        if has_timers_here(own, &mut looked_at) {
             return call.as_mut().poll(context).map(Some);
         }
         // Before the poll, since timers of a runtime that has ended panic. The end of a client's runtime
@@ -66,6 +66,25 @@ pub fn drive<F: Future>(
             Err(panic) => resume_unwind(panic),
         }
     })
+}
+
+/// Whether a call of a client that lives in `own` has timers where it is polled now, without entering `own`.
+///
+/// `looked_at`: what the last look at another runtime has found, since it may cost a caught panic.
+fn has_timers_here(own: &Handle, looked_at: &mut Option<(Id, bool)>) -> bool {
+    let Ok(here) = Handle::try_current() else { return false };
+    if here.id() == own.id() {
+        return true;
+    }
+    // Other timers only where those of `own` may rest. A runtime of the current thread is not driven
+    // outside of its `block_on`, and a time-out that never comes is worse than one by another clock.
+    if own.runtime_flavor() != RuntimeFlavor::CurrentThread {
+        return false;
+    }
+    let (_, has_timers) =
+        looked_at.filter(|(seen, _)| *seen == here.id()).unwrap_or_else(|| (here.id(), has_drivers(&here, false)));
+    *looked_at = Some((here.id(), has_timers));
+    has_timers
 }
 
 #[cfg(test)]

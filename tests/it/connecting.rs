@@ -264,6 +264,36 @@ async fn all_missing_rights_are_named_at_once() {
     .await;
 }
 
+/// The question is asked by EVAL. Without the right to it, nobody knows what else is missing.
+#[tokio::test]
+async fn without_the_right_to_ask_more_may_be_missing() {
+    limit(async {
+        let server = Server::start().await;
+        let url = server.url().replace("redis://", "redis://worker:secret@");
+        let lacks = ["+hset", "+evalsha", "+eval"];
+        let all = RIGHTS.into_iter().chain(MORE_RIGHTS);
+        set_user(&server, all.filter(|right| !lacks.contains(right))).await;
+        let error = refused(&url).await;
+        assert!(error.to_string().contains("more may be missing"), "{error}");
+        assert_eq!(missing(error), ["+eval"]);
+        set_user(&server, ["on", ">secret", "resetchannels", "+@all", "~other:*"]).await;
+        assert!(!refused(&url).await.to_string().contains("more may be missing"), "all of it was asked");
+    })
+    .await;
+}
+
+/// No right to it helps, so the error names this cause too.
+#[tokio::test]
+async fn a_command_that_is_disabled_on_the_server_is_no_matter_of_rights_alone() {
+    limit(async {
+        let server = Server::with(&["--rename-command", "HDEL", ""]).await;
+        let error = refused(&server.url()).await;
+        assert!(error.to_string().contains("renamed or disabled"), "{error}");
+        assert_eq!(missing(error), ["+hdel"]);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_user_without_a_password_is_that_user() {
     limit(async {

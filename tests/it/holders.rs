@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::{LockClient, LockGuard, Loss, UnlockError};
+use fairlock::{LockClient, LockError, LockGuard, Loss, UnlockError, owner};
 use nix::sys::signal::Signal;
 
 use crate::support::{Proxy, Server, Timing, Worker, eventually, limit, on_a_server, on_each_store};
@@ -235,6 +235,41 @@ async fn max_hold_ends_the_renewal_of_a_leaked_guard() {
         // The lock can be taken while the leaked guard still exists.
         held(&client).await.unlock().await.unwrap();
         drop(leaked);
+    })
+    .await;
+}
+
+/// Each nested lock asks the server for a lease. It must not become one that nobody else ends.
+#[tokio::test]
+async fn max_hold_is_a_limit_for_an_owner_that_keeps_nesting() {
+    on_each_store(async |store| {
+        let timing = Timing::default();
+        let max_hold = timing.lease / 2;
+        let client = store.open(timing.builder().max_hold(max_hold)).await;
+        let longer = client.lock(NAME).with_lease(10 * timing.lease);
+        let limit = max_hold + timing.lease;
+        let began = Instant::now();
+        owner::scope(async {
+            let outer = held(&client).await;
+            while outer.is_valid() {
+                assert!(began.elapsed() < limit + Duration::from_millis(500), "nested locks go on without an end");
+                let until = Instant::now() + outer.valid_for();
+                let is_over = began.elapsed() > max_hold + Duration::from_millis(200);
+                let inner = if is_over { longer.lock().await } else { client.lock(NAME).lock().await };
+                assert!(matches!(inner, Ok(_) | Err(LockError::Lost)), "{inner:?}");
+                drop(inner);
+                if is_over && outer.is_valid() {
+                    let ends = Instant::now() + outer.valid_for();
+                    assert!(ends < until + Duration::from_millis(50), "a nested lock has extended the hold");
+                    let of_server = Instant::now() + lease_left(&client).await;
+                    assert!(of_server < until + Duration::from_millis(200), "and the lease on the server");
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            assert!(began.elapsed() > max_hold);
+        })
+        .await;
+        held(&client).await.unlock().await.unwrap();
     })
     .await;
 }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use fairlock::{LockClient, UnlockError};
+#[cfg(feature = "embedded")]
+use fairlock::{LockError, RequestError};
 use futures::FutureExt;
 
 use crate::support::{Server, Timing, limit_to};
@@ -123,4 +125,45 @@ async fn calls_that_nobody_polls_do_not_stop_others() {
         server.assert_clean().await;
     })
     .await;
+}
+
+/// Its acquires take longer than a caller waits, and it answers each of them.
+#[cfg(feature = "embedded")]
+struct Slow(Duration);
+
+#[cfg(feature = "embedded")]
+impl fairlock::simulation::Faults for Slow {
+    fn request(&self, _client: &str, script: &str) -> Vec<fairlock::simulation::Delivery> {
+        let reply = if script == "acquire" { self.0 } else { Duration::ZERO };
+        vec![fairlock::simulation::Delivery { request: Duration::ZERO, reply: Some(reply) }]
+    }
+}
+
+/// The server answers all the time: it must not be said to be silent about a request that it never got.
+#[cfg(feature = "embedded")]
+#[tokio::test(start_paused = true)]
+async fn a_request_that_had_no_turn_says_so() {
+    let timing = Timing::default();
+    let server = fairlock::simulation::server(Slow(timing.operation_timeout / 2));
+    let client = timing.builder().embedded(&server).unwrap();
+    let calls: Vec<_> = (0..256)
+        .map(|name| {
+            let lock = client.lock(format!("name {name}"));
+            tokio::spawn(async move { lock.lock().await.unwrap() })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let brief = client.lock("x").lock_timeout(Duration::from_millis(100)).await;
+    let Err(LockError::Unreachable(cause)) = brief else { panic!("{brief:?}") };
+    assert!(matches!(cause.downcast_ref(), Some(RequestError::NotSent(_))), "{cause:?}");
+    let why = cause.source().unwrap().to_string();
+    assert!(cause.to_string().contains("its turn") && why.contains("requests of this client"), "{cause}: {why}");
+    for call in calls {
+        call.await.unwrap().unlock().await.unwrap();
+    }
+    // Sent at once, and still without its answer.
+    let brief = client.lock("x").lock_timeout(Duration::from_millis(100)).await;
+    let Err(LockError::Unreachable(cause)) = brief else { panic!("{brief:?}") };
+    assert!(cause.to_string().contains("no answer yet"), "{cause}");
+    client.close().await.unwrap();
 }

@@ -149,7 +149,29 @@ async fn a_script_that_is_refused_half_way_leaves_nothing_behind() {
         worker_rule("-pexpire").exec_async(&mut redis).await.unwrap();
         let refused = client.lock("x").lock().await.unwrap_err();
         assert!(matches!(&refused, LockError::Refused(refusal) if refusal.in_script), "{refused:?}");
+        assert!(refused.to_string().contains("is taken back"), "{refused}");
         eventually("nothing is left", async || server.keys().await.is_empty()).await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// What has run of a release stays: here the next waiter has the lock, or the lock is free.
+#[tokio::test]
+async fn a_release_that_is_refused_half_way_promises_neither_way() {
+    limit(async {
+        let server = Server::start().await;
+        let mut redis = server.connection().await;
+        worker_rule("on >secret ~* &* +@all").exec_async(&mut redis).await.unwrap();
+        let client = Timing::default().connect(&format!("redis://worker:secret@127.0.0.1:{}/", server.port())).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        worker_rule("-del").exec_async(&mut redis).await.unwrap();
+        let refused = guard.unlock().await.unwrap_err();
+        assert!(matches!(&refused, UnlockError::Refused { refusal, .. } if refusal.in_script), "{refused:?}");
+        let text = refused.to_string();
+        assert!(!text.contains("taken back") && !text.contains("so the lock is held"), "{text}");
+        assert!(text.contains("may still be held") && text.contains("passed on"), "{text}");
+        worker_rule("+@all").exec_async(&mut redis).await.unwrap();
         client.close().await.unwrap();
     })
     .await;

@@ -140,6 +140,86 @@ fn a_runtime_without_time_or_io_is_refused() {
     assert!(matches!(outcome, Err(ConnectError::NoRuntime)), "{outcome:?}");
 }
 
+/// Every call of the page, and a wait for another holder.
+async fn use_all_calls(client: &LockClient, name: &str) {
+    let lock = client.lock(name);
+    let guard = lock.lock().await.unwrap();
+    assert!(lock.try_lock().await.unwrap().is_none());
+    assert!(lock.is_locked().await.unwrap());
+    assert_eq!(lock.status().await.unwrap().waiters, 0);
+    let timed_out = lock.lock_timeout(Duration::from_millis(50)).await;
+    assert!(matches!(timed_out, Err(LockError::Timeout)), "{timed_out:?}");
+    guard.unlock().await.unwrap();
+    let inner = lock.clone();
+    let holds = lock.with(|_| async move { inner.lock().await.unwrap().holds() }).await.unwrap();
+    assert_eq!(holds, 2);
+    drop(lock.lock_timeout(LONGEST_WAIT).await.unwrap());
+    let forced = lock.with_lease(Duration::from_secs(20)).lock().await.unwrap();
+    assert!(lock.force_unlock().await.unwrap());
+    assert_eq!(forced.lost().await, Loss::Forced);
+}
+
+/// A guard may be moved to a thread whose runtime was made for something else.
+#[test]
+fn a_call_in_a_runtime_without_time_or_io_uses_the_timers_of_the_client() {
+    for own in [runtime(), Builder::new_current_thread().enable_all().build().unwrap()] {
+        let server = own.block_on(Server::start());
+        let client = own.block_on(Timing::default().connect(&server.url()));
+        let guard = own.block_on(client.lock("moved").lock()).unwrap();
+        let elsewhere = thread::spawn(move || {
+            let mut lacking = [Builder::new_current_thread(), Builder::new_multi_thread()];
+            for (index, builder) in lacking.iter_mut().enumerate() {
+                let lacking = builder.build().unwrap();
+                lacking.block_on(use_all_calls(&client, &format!("name {index}")));
+            }
+            let lacking = Builder::new_current_thread().build().unwrap();
+            lacking.block_on(guard.unlock()).unwrap();
+            lacking.block_on(client.close()).unwrap();
+        });
+        // A runtime of the current thread works only while it is driven.
+        let ended = own.spawn_blocking(move || elsewhere.join());
+        own.block_on(limit(ended)).unwrap().unwrap();
+        own.block_on(server.assert_clean());
+    }
+}
+
+/// Without it, they are told of the end.
+#[test]
+fn in_a_runtime_without_time_a_client_whose_own_is_gone_says_so() {
+    let (own, here) = (runtime(), runtime());
+    let server = here.block_on(Server::start());
+    let client = own.block_on(Timing::default().connect(&server.url()));
+    let (held, unlocked) = own
+        .block_on(async { (client.lock("held").lock().await.unwrap(), client.lock("unlocked").lock().await.unwrap()) });
+    drop(own);
+    let lacking = Builder::new_current_thread().build().unwrap();
+    lacking.block_on(async {
+        each_call_says_that_the_runtime_is_gone(&client.lock("other")).await;
+        assert!(matches!(unlocked.unlock().await, Err(UnlockError::RuntimeGone { .. })));
+        assert_eq!(client.close().await.unwrap_err().unfinished, 1);
+        assert!(!held.is_valid(), "closed");
+    });
+}
+
+/// Its clock may stand still or jump: the client's own does not.
+#[test]
+fn a_caller_whose_time_is_paused_waits_by_the_clock_of_the_client() {
+    let own = runtime();
+    let server = own.block_on(Server::start());
+    let client = own.block_on(Timing::default().connect(&server.url()));
+    let guard = own.block_on(client.lock("x").lock()).unwrap();
+    let freed = own.spawn(async move {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        guard.unlock().await
+    });
+    let paused = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    // Paused time jumps to this limit as soon as nothing else is to be done.
+    let waited = paused.block_on(client.lock("x").lock_timeout(LONGEST_WAIT));
+    paused.block_on(async { waited.unwrap().unlock().await.unwrap() });
+    own.block_on(freed).unwrap().unwrap();
+    own.block_on(client.close()).unwrap();
+}
+
 #[cfg(feature = "embedded")]
 #[test]
 fn the_embedded_server_needs_time_only() {

@@ -1,6 +1,6 @@
 //! `rediss://`, against servers with certificates of their own.
 
-use fairlock::{ConnectError, ConnectOptions, PeerProtocol};
+use fairlock::{ConnectError, ConnectOptions, LockClient, OptionsError, PeerProtocol};
 use tempfile::TempDir;
 
 use crate::support::{Server, Timing, free_port, limit};
@@ -152,4 +152,21 @@ async fn tls_installs_no_crypto_provider_for_the_process() {
         assert!(rustls::crypto::CryptoProvider::get_default().is_none());
     })
     .await;
+}
+
+/// One that nothing reads would look like a check of the server's certificate.
+#[tokio::test]
+async fn a_root_certificate_that_would_not_be_used_is_refused() {
+    let builder = || LockClient::builder().root_certificate("pem");
+    let unused = [
+        builder().connect("redis://127.0.0.1:1/").await,
+        builder().connect("unix:///no/such.sock").await,
+        builder().connect_with(ConnectOptions::tcp("127.0.0.1", 1).tls()).await,
+        #[cfg(feature = "embedded")]
+        builder().embedded(&fairlock::EmbeddedServer::new()),
+    ];
+    for outcome in unused {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, ConnectError::Options(OptionsError::UnusedRootCertificate)), "{error:?}");
+    }
 }

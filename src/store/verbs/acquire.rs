@@ -7,7 +7,7 @@ use crate::store::call::{Call, arg, key};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
-use crate::store::runner::{Answer, Runner};
+use crate::store::runner::{Admitted, Answer, Runner};
 use crate::store::script::{Script, assemble};
 
 pub static SCRIPT: Script = Script::new("acquire", || assemble(include_str!("../../../lua/acquire.lua")));
@@ -61,11 +61,20 @@ pub enum Acquired {
 }
 
 impl Acquire<'_> {
+    /// Waits until it may be sent.
+    pub async fn admit<'r>(&self, runner: &'r Runner) -> Result<Admitted<'r>, RequestError> {
+        runner.admit(&self.keys.lock, Priority::Normal).await
+    }
+
     /// `copies_until` is set to the server time until which a copy of this request may be served,
     /// unless an answer proves that none is under way.
-    pub async fn run(&self, runner: &Runner, copies_until: &mut i64) -> Result<Answer<Acquired>, RequestError> {
+    pub async fn run(
+        &self,
+        runner: &Runner,
+        admitted: Admitted<'_>,
+        copies_until: &mut i64,
+    ) -> Result<Answer<Acquired>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
-        let admitted = runner.admit(lock, Priority::Normal).await?;
         // Only after admission, which may take long under load. A `not_after` from before could have
         // passed by the time that the request is sent (R2).
         let not_after = runner.not_after(lock);
