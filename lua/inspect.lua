@@ -9,30 +9,33 @@
 --
 -- Returns a list: inspected, request, server time (s and us), owner or '', holds, token or 0, held since (s and us, or 0),
 -- label, lease left ms or -1, living waiters, then for each named one: ticket, ms until its client is dead, label.
--- It looks at so many places; those behind them count as living if they have a ticket.
+-- It looks at 512 places where a client may be dead; those behind them count as living if they have a ticket.
 --
 -- A second run tells the same, later.
 local lock, queue, deadlines = unpack(KEYS)
 local request, most = unpack(ARGV)
-local LOOKED_AT_MOST = 512
 
 --#include millis
 --#include holder
+--#include before
 
 local owner, _, token, holds, grant = read_holder()
 local s, us, label = string.match(token and grant or '0 0 0 0 0/', '^%d+ %d+ (%d+) (%d+) %d+/(.*)$')
 local reply = { 'inspected', request, clock[1], clock[2], owner or '', tonumber(holds or '0'), token or '0', s, us, label, call('PTTL', lock), 0 }
-read('ZCARD', deadlines)
-local places = read('LRANGE', queue, 0, LOOKED_AT_MOST - 1)
-local tickets, clients, labels, lives, living, with_ticket = {}, {}, {}, {}, 0, 0
+local all, with_tickets = read('LLEN', queue), read('ZCOUNT', deadlines, 'inf', 'inf')
+-- All places count, unless a ticket has gone or a client is dead (or passed over: `!skip` counts here too).
+local are_exact = with_tickets == all and call('ZCOUNT', deadlines, -now, now) == 0
+-- At least one: LRANGE to -1 would be all of it.
+local looked_at = are_exact and math.max(1, tonumber(most)) or 512
+local places = read('LRANGE', queue, 0, looked_at - 1)
+local tickets, clients, lives, living, with_ticket = {}, {}, {}, 0, 0
 for i, place in ipairs(places) do
-  tickets[i], clients[i], labels[i] = string.match(place, '^(([^:/]+):%d+:%d+)/%d+/(.*)$')
-  tickets[i] = tickets[i] or ''
+  clients[i], tickets[i] = before(place, ':'), before(place, '/')
 end
 local scores = #places > 0 and read('ZMSCORE', deadlines, unpack(tickets)) or {}
 for i = 1, #places do
   local client = clients[i]
-  if client and lives[client] == nil then
+  if lives[client] == nil then
     lives[client] = math.abs(tonumber(read('ZSCORE', deadlines, client) or 0)) - now
   end
 end
@@ -42,12 +45,10 @@ for i = 1, #places do
     living = living + 1
     if living <= tonumber(most) then
       local n = #reply
-      reply[n + 1], reply[n + 2], reply[n + 3] = tickets[i], lives[clients[i]], labels[i]
+      reply[n + 1], reply[n + 2], reply[n + 3] = tickets[i], lives[clients[i]], string.match(places[i], '^[^/]*/%d*/(.*)$') or ''
     end
   end
 end
-if #places == LOOKED_AT_MOST then
-  living = living + math.max(0, read('ZCOUNT', deadlines, 'inf', 'inf') - with_ticket)
-end
+if #places == looked_at then living = living + math.max(0, with_tickets - with_ticket) end
 reply[12] = living
 return reply

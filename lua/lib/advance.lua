@@ -1,4 +1,5 @@
 --#include serve
+--#include before
 --#include format
 -- Whose turn it is (R6), and what keeps the queue in order. Included by every script that can find the lock
 -- free or free it. Uses: lock, queue, deadlines.
@@ -14,7 +15,7 @@ end
 
 -- Whether the ticket of this place has not left.
 local function is_wanted(place)
-  return read('ZSCORE', deadlines, (string.match(place, '^[^/]*')))
+  return read('ZSCORE', deadlines, before(place, '/'))
 end
 
 -- The tickets of the dead places at the head of the queue, up to a bound, and the clients of these that are dead.
@@ -22,10 +23,10 @@ local function find_dead_head()
   local tickets, clients, states, from, size = {}, {}, {}, 0, 1 -- most often the first one lives
   while from < CLEARED_AT_MOST do
     for _, place in ipairs(read('LRANGE', queue, from, from + size - 1)) do
-      local client = string.match(place, '^[^:]*')
+      local client = before(place, ':')
       states[client] = states[client] or (client_state(client))
       if states[client] ~= 0 and is_wanted(place) then return tickets, clients end
-      tickets[#tickets + 1] = string.match(place, '^[^/]*')
+      tickets[#tickets + 1] = before(place, '/')
       if states[client] == 0 and clients[#clients] ~= client then clients[#clients + 1] = client end
     end
     from, size = from + size, CLEARED_AT_MOST - 1
@@ -57,13 +58,18 @@ local function advance(places, current, ending)
     marks[#marks + 1] = string.format('%d', -deadline)
     marks[#marks + 1] = client
   end
+  local client, prefix = '', ':' -- of the place before
   local index, size, at, winner = skip, 2, nil, nil -- the first in line is nearly always served
   while not at and index < places and index < skip + PASSED_AT_MOST do
     local block = read('LRANGE', queue, index, index + size - 1)
     if #block == 0 then break end
     for i = 1, #block do
       local place = block[i]
-      local client = string.match(place, '^[^:]*')
+      -- Many places in a row are of one client, most often.
+      if string.sub(place, 1, #prefix) ~= prefix then
+        client = before(place, ':')
+        prefix = client .. ':'
+      end
       local state = states[client]
       if not state then
         -- Before any write, and once for each client: all of its places have one format.
@@ -90,7 +96,8 @@ local function advance(places, current, ending)
   local stopped = not at and index < places
   local passed = at or math.min(index, places)
   local dead, dead_clients = {}, {}
-  if passed > 0 then dead, dead_clients = find_dead_head() end
+  -- A call that has looked at as many as it may is long enough, and another one follows it at once.
+  if passed > 0 and not stopped then dead, dead_clients = find_dead_head() end
   local cleared = #dead
   local remaining = places - cleared - (at and 1 or 0)
   if remaining == 0 then

@@ -24,6 +24,7 @@ impl Script {
 const PARTS: &[(&str, &str)] = &[
     ("advance", include_str!("../../lua/lib/advance.lua")),
     ("base", include_str!("../../lua/lib/base.lua")),
+    ("before", include_str!("../../lua/lib/before.lua")),
     ("clock", include_str!("../../lua/lib/clock.lua")),
     ("format", include_str!("../../lua/lib/format.lua")),
     ("grant", include_str!("../../lua/lib/grant.lua")),

@@ -203,7 +203,7 @@ impl Checker {
         let name = &ran.keys[0];
         self.expire_queue(name, ran);
         match &ran.reply {
-            Err(refusal) if !refusal.contains("part of the request has run") => return,
+            Err(refusal) if !refusal.contains("part of the request may have run") => return,
             Err(_) => self.refused(name, ran),
             Ok(reply) => self.answered(name, ran, reply, meddled),
         }
