@@ -1461,6 +1461,42 @@ async fn max_waiters_is_exact_and_the_list_is_bounded() {
     .await;
 }
 
+/// One call takes 256 dead places at most, and says that another one may find more.
+#[tokio::test]
+async fn a_full_queue_is_swept_in_bounded_steps() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            bench.prepare("held c:9 4 7").await;
+            many(&mut bench, "z", 1, 1300).await;
+            bench.prepare("dead z").await;
+            let call = "acquire owner=d:1 seq=1 max_waiters=1000";
+            assert_eq!(bench.call(call).await, "full 1044 1");
+            assert!(bench.call(call).await.starts_with("queued"));
+            // The dead client has no member any more, so nothing says that there are more dead places: it looks at 64.
+            assert_eq!(bench.number("LLEN queue").await, 1300 - 256 - 64 + 1);
+        }
+    })
+    .await;
+}
+
+/// Places without tickets do not wait, but a list of more than 2 x max_waiters is too long.
+#[tokio::test]
+async fn a_list_of_places_without_tickets_is_bounded() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            bench.prepare("held c:9 4 7").await;
+            many(&mut bench, "z", 1, 600).await;
+            let left: String = (1..=600).map(|seq| format!(" z:1:{seq}")).collect();
+            bench.command(&format!("ZREM deadlines{left}")).await;
+            let call = "acquire owner=d:1 seq=1 max_waiters=100";
+            assert_eq!(bench.call(call).await, "full 0 1");
+            assert!(bench.call(call).await.starts_with("queued"));
+            assert_eq!(bench.number("LLEN queue").await, 600 - 2 * 256 + 1);
+        }
+    })
+    .await;
+}
+
 /// Review A9 and B3: waiters come and die under a long hold. Neither the list nor the sorted set grows with them.
 #[tokio::test]
 async fn the_keys_of_a_queue_stay_in_proportion() {
