@@ -30,11 +30,6 @@ impl Peers {
         Ok(Self(Child::start(command)?))
     }
 
-    /// The median time of a lock and its unlock, in microseconds.
-    pub async fn pairs(&mut self, peer: &str, count: u64) -> Outcome<f64> {
-        Ok(self.0.number(&format!("pairs {peer} {count}")).await? / 1e3)
-    }
-
     pub async fn compete(&mut self, peer: &str, tasks: usize, hold: Duration, time: Duration) -> Outcome<Shares> {
         let line = format!("compete {peer} {tasks} {} {}", hold.as_micros(), time.as_millis());
         let answer = self.0.ask(&line).await?;

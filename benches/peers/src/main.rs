@@ -1,6 +1,5 @@
 //! Measures the crates rslock and redis-lock. The benchmark writes a command as a line, this answers with a line:
 //!
-//! `pairs LOCK COUNT` -> the median time of a lock and its unlock, in nanoseconds
 //! `compete LOCK TASKS HOLD_US RUN_MS` -> the longest wait in nanoseconds, then the acquisitions of each task
 
 use std::io::Write;
@@ -59,7 +58,6 @@ impl Peers {
     async fn run(&self, line: &str) -> Outcome<String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            ["pairs", peer, count] => pairs(self.named(peer)?, count.parse()?).await,
             ["compete", peer, tasks, hold, run] => {
                 let (hold, run) = (Duration::from_micros(hold.parse()?), Duration::from_millis(run.parse()?));
                 compete(self.named(peer)?, tasks.parse()?, hold, run).await
@@ -102,18 +100,6 @@ impl Peer {
         }
         Ok(())
     }
-}
-
-async fn pairs(peer: Peer, count: usize) -> Outcome<String> {
-    let mut times = Vec::with_capacity(count);
-    for _ in 0..count {
-        let begun = Instant::now();
-        let guard = peer.lock("pair").await?;
-        peer.unlock(guard).await?;
-        times.push(begun.elapsed().as_nanos());
-    }
-    times.sort_unstable();
-    Ok(times.get(count / 2).ok_or("no pairs")?.to_string())
 }
 
 /// All tasks take the lock as often as they can until the time is up.
