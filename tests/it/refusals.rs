@@ -30,6 +30,16 @@ fn worker_rule(rule: &str) -> redis::Cmd {
     command
 }
 
+const ALL: &str = "on >secret resetkeys ~* &* +@all";
+
+/// With a user `worker` who may do everything, and its URL.
+async fn server_with_worker() -> (Server, String) {
+    let server = Server::start().await;
+    worker_rule(ALL).exec_async(&mut server.connection().await).await.unwrap();
+    let url = format!("redis://worker:secret@127.0.0.1:{}/", server.port());
+    (server, url)
+}
+
 /// NOREPLICAS: writes are refused while too few replicas are there.
 #[tokio::test]
 async fn many_calls_of_a_refusing_server_cost_it_little_and_all_of_them_go_on_after_it() {
@@ -203,11 +213,8 @@ async fn a_release_without_the_right_to_it_goes_on_when_the_right_is_back() {
 #[tokio::test]
 async fn a_right_that_is_taken_away_later_is_named() {
     limit(async {
-        let server = Server::start().await;
+        let (server, url) = server_with_worker().await;
         let mut redis = server.connection().await;
-        let all = "on >secret resetkeys ~* &* +@all";
-        worker_rule(all).exec_async(&mut redis).await.unwrap();
-        let url = format!("redis://worker:secret@127.0.0.1:{}/", server.port());
         let client = Timing::default().connect(&url).await;
         let names = |refusal: &fairlock::Refusal, right: &str| {
             let text = refusal.to_string();
@@ -224,7 +231,7 @@ async fn a_right_that_is_taken_away_later_is_named() {
             worker_rule(taken).exec_async(&mut redis).await.unwrap();
             let LockError::Refused(refusal) = client.lock("x").lock().await.unwrap_err() else { panic!("{taken}") };
             assert!(names(&refusal, right), "{taken}: {refusal}");
-            worker_rule(all).exec_async(&mut redis).await.unwrap();
+            worker_rule(ALL).exec_async(&mut redis).await.unwrap();
         }
         let guard = client.lock("z").lock().await.unwrap();
         worker_rule("-del").exec_async(&mut redis).await.unwrap();
@@ -233,7 +240,7 @@ async fn a_right_that_is_taken_away_later_is_named() {
         assert!(begun.elapsed() < Timing::default().operation_timeout, "it need not try again to know");
         let UnlockError::Refused { refusal, .. } = refused else { panic!("{refused:?}") };
         assert!(names(&refusal, "+del"), "{refusal}");
-        worker_rule(all).exec_async(&mut redis).await.unwrap();
+        worker_rule(ALL).exec_async(&mut redis).await.unwrap();
         eventually("the background releases it", async || !client.lock("z").is_locked().await.unwrap()).await;
         client.close().await.unwrap();
     })
@@ -245,11 +252,8 @@ async fn a_right_that_is_taken_away_later_is_named() {
 #[tokio::test]
 async fn p1_no_two_hold_it_when_a_hand_over_is_refused_in_the_middle() {
     limit(async {
-        let server = Server::start().await;
+        let (server, url) = server_with_worker().await;
         let mut redis = server.connection().await;
-        let all = "on >secret resetkeys ~* &* +@all";
-        worker_rule(all).exec_async(&mut redis).await.unwrap();
-        let url = format!("redis://worker:secret@127.0.0.1:{}/", server.port());
         // Those that wait keep their rights: a refused poll would end their waits.
         let (ours, theirs) = (Timing::default().connect(&url).await, Timing::default().connect(&server.url()).await);
         for right in ["hset", "hdel", "pexpire", "set", "publish", "zrem", "lpop"] {
@@ -273,7 +277,7 @@ async fn p1_no_two_hold_it_when_a_hand_over_is_refused_in_the_middle() {
                 eventually(&format!("it was tried without {right}"), async || refused_calls(&server).await > before)
                     .await;
             }
-            worker_rule(all).exec_async(&mut redis).await.unwrap();
+            worker_rule(ALL).exec_async(&mut redis).await.unwrap();
             let _ = unlocked.await.unwrap();
             for waiter in waiters {
                 let (told, on_server) = waiter.await.unwrap();
