@@ -64,14 +64,18 @@ local function join(floor, more)
   local ticket, waiter_ttl, max_waiters = owner .. ':' .. seq, string.match(settings, '^(%d+) (%d+)')
   local client = string.sub(owner, 1, string.find(owner, ':', 1, true) - 1)
   local placed, places, is_new, has_ticket = read('ZSCORE', deadlines, ticket), nil, false, false
-  if placed and call('EXISTS', queue) == 0 then
-    -- The list was deleted by hand: no ticket has a place.
-    call('DEL', deadlines)
-    placed = false
-  end
+  if placed and call('EXISTS', queue) == 0 then placed = false end
   if not placed then
-    places = read('RPUSH', queue, ticket .. '/' .. terms)
-    is_new = places == 1
+    local place = ticket .. '/' .. terms
+    places = read('RPUSHX', queue, place)
+    is_new = places == 0
+    if is_new then
+      -- If there are tickets, their list was deleted by hand. They end before the new one begins: refused in between, it
+      -- must not find them, since nothing else ends a ticket that has no place. (R13: a list that was absent keeps a
+      -- script from running in a slot that moves.)
+      call('DEL', deadlines)
+      places = call('RPUSH', queue, place)
+    end
     max_waiters = tonumber(max_waiters)
     if places > max_waiters then
       --#include sweep
@@ -100,16 +104,7 @@ local function join(floor, more)
     keep_queue(tonumber(waiter_ttl), known)
     -- Clients that were here once would pile up under a queue that never ends.
     local members = call('ZCARD', deadlines)
-    if is_new and members > 2 then
-      -- The list was deleted by hand: no other ticket has a place. (R13: a list that was absent keeps a script from
-      -- running in a slot that moves.)
-      call('DEL', deadlines)
-      call('ZADD', deadlines, string.format('%d', now + waiter_ttl), client, 'inf', ticket)
-      call('PEXPIRE', deadlines, call('PTTL', queue))
-      known = false
-    elseif members > 2 * (places or members) + 64 then
-      call('ZREMRANGEBYSCORE', deadlines, -now, now)
-    end
+    if members > 2 * (places or members) + 64 then call('ZREMRANGEBYSCORE', deadlines, -now, now) end
   end
   --#include lease
   local remaining = floor == current and lease_left() or -2

@@ -142,7 +142,7 @@ async fn an_eviction_policy_is_warned_of_once() {
 }
 
 /// The README's line.
-const RIGHTS: [&str; 32] = [
+const RIGHTS: [&str; 33] = [
     "on",
     ">secret",
     "resetchannels",
@@ -172,6 +172,7 @@ const RIGHTS: [&str; 32] = [
     "+lrange",
     "+lset",
     "+rpush",
+    "+rpushx",
     "+lpop",
     "+rpop",
     "+ltrim",

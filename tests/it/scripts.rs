@@ -1940,3 +1940,26 @@ async fn a_hash_without_a_lease_gets_one_from_the_next_caller() {
         }
     }
 }
+
+/// A list was deleted by hand. Whichever command of the call that begins the next one is refused: nothing would end a ticket
+/// that has no place, so none may stay.
+#[tokio::test]
+async fn tickets_of_a_deleted_list_do_not_stay() {
+    limit(async {
+        let mut bench = Bench::on(Server::start().await).await;
+        for right in ["zadd", "rpushx", "del", "rpush", "zcard", "pexpire", "pttl"] {
+            bench.command("FLUSHALL").await;
+            bench.prepare("held c:1 4 7").await;
+            bench.prepare("waits d:1:5").await;
+            bench.prepare("waits d:2:6").await;
+            bench.command("DEL queue").await;
+            bench.command(&format!("ACL SETUSER default -{right}")).await;
+            bench.try_call("acquire owner=e:1 seq=8").await.expect_err(right);
+            bench.command(&format!("ACL SETUSER default +{right}")).await;
+            bench.call("acquire owner=e:2 seq=9").await;
+            let (tickets, places) = (bench.number("ZCOUNT deadlines inf inf").await, bench.number("LLEN queue").await);
+            assert!((1..=places).contains(&tickets), "{tickets} tickets for {places} places, without {right}");
+        }
+    })
+    .await;
+}

@@ -183,6 +183,7 @@ const COMMANDS: &[Command] = &[
     ("PUBLISH", 3, Keyspace::publish),
     ("RPOP", 2, Keyspace::rpop),
     ("RPUSH", -3, Keyspace::rpush),
+    ("RPUSHX", -3, Keyspace::rpushx),
     ("SET", -3, Keyspace::set),
     ("TIME", 1, Keyspace::time),
     ("ZADD", -4, Keyspace::zadd),
@@ -435,6 +436,10 @@ impl Keyspace {
             list.0.len()
         };
         count(self.change(&words[0], push)?)
+    }
+
+    fn rpushx(&mut self, words: Words<'_>) -> Outcome {
+        if self.read::<List>(&words[0])?.is_none() { count(0) } else { self.rpush(words) }
     }
 
     fn lpop(&mut self, words: Words<'_>) -> Outcome {

@@ -39,10 +39,6 @@ struct Lock {
     inexact: bool,
     /// Its list was deleted by hand, and no client has asked since.
     list_deleted: bool,
-    /// The next list was begun by a refused script, so tickets of the deleted one may stay until the queue is empty.
-    has_leftovers: bool,
-    /// The token that a refused script left in the hash.
-    untold: u64,
     /// Polls of its client since one asked for it, by ticket.
     not_asked_for: BTreeMap<String, usize>,
     /// Places that were dead as the script began, whose client it heard.
@@ -118,9 +114,6 @@ pub struct Checker {
     left_after_loss: BTreeSet<String>,
     /// The calm phase has lasted long enough that no effect of a fault is left.
     pub settled: bool,
-    /// A list was deleted by hand, and the call that began the next one was refused half-way. A waiter of the deleted one
-    /// then has a ticket and no place until the queue is empty: a known hole (docs/design.md, "What is not promised").
-    pub had_leftovers: bool,
     pub violations: Vec<String>,
     pub grants: u64,
     pub handed_over: u64,
@@ -280,10 +273,6 @@ impl Checker {
         };
         let lock = self.lock(key);
         lock.inexact = true;
-        // It may have begun the list that follows a deleted one, and the tickets of that one are ended by the script
-        // that begins it. Until the queue is empty nothing else ends them.
-        lock.has_leftovers |= std::mem::take(&mut lock.list_deleted);
-        let had_leftovers = lock.has_leftovers;
         let ended = |holder: &&Holder| owner == Some(&holder.owner) || ran.script == "force_unlock";
         if let Some(token) = lock.holder.as_ref().filter(ended).map(|holder| holder.token) {
             self.perhaps_ended.insert((key.to_owned(), token));
@@ -292,7 +281,6 @@ impl Checker {
                 self.void.insert((key.to_owned(), token));
             }
         }
-        self.had_leftovers |= had_leftovers;
     }
 
     /// The hash says the same as the replies.
@@ -320,10 +308,17 @@ impl Checker {
                 self.violated("P1", format!("{owner} has {key} under {}, and no reply said so", keys.token));
             }
             let lock = self.lock(key);
-            lock.untold = keys.token;
+            let newest = lock.newest;
             lock.queue.retain(|waiter| waiter.ticket.rsplit_once(':').is_none_or(|(its, _)| its != owner));
             self.begins(key, ran, Holder { owner, token: keys.token, until });
+            if ran.reply.is_err() {
+                // Nobody was told of it. It counts as given when a script has ended well and left it there.
+                self.lock(key).newest = newest;
+            }
             return;
+        }
+        if ran.reply.is_ok() {
+            lock.newest = lock.newest.max(keys.token);
         }
         let inexact = lock.inexact;
         let differs = told.is_some_and(|(_, told)| told != WITHOUT_LEASE && (told - until).abs() > 1);
@@ -345,11 +340,9 @@ impl Checker {
         let asked = ran.script == "poll" || ran.reply.as_ref().is_ok_and(|reply| reply[0] == "queued");
         let settled = self.settled;
         let lock = self.lock(key);
-        lock.has_leftovers &= !keys.places.is_empty();
         // -1: none, because the command was refused that sets it.
         lock.queue_until = if keys.queue_lifetime < 0 { i64::MAX } else { ran.at / 1000 + keys.queue_lifetime };
         let excused = std::mem::take(&mut lock.excused);
-        let has_leftovers = lock.has_leftovers;
         if lock.inexact {
             let stale = lock.list_deleted && asked && !meddled && keys.tickets > keys.places.len();
             lock.list_deleted &= !asked || meddled;
@@ -370,7 +363,7 @@ impl Checker {
             }
             if stale {
                 self.violated("P3", format!("{key} has {} tickets for {} places", keys.tickets, keys.places.len()));
-            } else if settled && !agree && !has_leftovers {
+            } else if settled && !agree {
                 self.violated("P10", format!("places and tickets of {key} do not become the same again"));
             }
             return;
@@ -553,7 +546,7 @@ impl Checker {
         let now = ran.at / 1000;
         self.grants += 1;
         let lock = self.lock(key);
-        let (newest, floor, untold) = (lock.newest, lock.floor, lock.untold);
+        let (newest, floor) = (lock.newest, lock.floor);
         lock.newest = newest.max(holder.token);
         let before = lock.holder.take();
         let token = holder.token;
@@ -562,8 +555,7 @@ impl Checker {
         // An owner that asks for a first hold ends an earlier one of its own (docs/design.md, decision 3).
         let given_up = |before: &Holder| ran.script == "acquire" && ran.args[2] == before.owner;
         lock.holder = Some(holder);
-        // A token of a refused script, which nobody was told, may be given again.
-        if token <= newest && token != untold {
+        if token <= newest {
             self.violated("P2", format!("token {token} after {newest} on {key}"));
         }
         if token <= floor {

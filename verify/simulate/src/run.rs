@@ -325,9 +325,6 @@ impl Run {
 
     /// P9: who lost its place finds out, and the queue moves.
     fn nobody_waits_long(&self) {
-        if self.world.state().checker.had_leftovers {
-            return;
-        }
         let latest = self.world.elapsed().saturating_sub(LONGEST_CALM_WAIT);
         let waiting = self.world.state().waiting.clone();
         if let Some((actor, since)) = waiting.into_iter().find(|(_, since)| *since < latest) {
