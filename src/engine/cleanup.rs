@@ -50,6 +50,7 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
     while now() < limit {
         let pause = match leave.run(&context.runner).await {
             Ok(answer) => {
+                context.given_back(&request.keys.lock, answer.sent);
                 if answer.body.more {
                     pass_on(&context, &request.keys);
                 }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::farewells::Farewells;
 use crate::store::SpawnHook;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
@@ -27,6 +29,7 @@ pub struct Context {
     pub gone: CancellationToken,
     /// Everything in the background, so that `close` can wait for it.
     pub tasks: TaskTracker,
+    pub farewells: Farewells,
     runtime: Handle,
     spawn_hook: Option<SpawnHook>,
     seq: AtomicU64,
@@ -44,11 +47,14 @@ impl Context {
     pub fn new(runner: Runner, runtime: Handle, spawn_hook: Option<SpawnHook>) -> Self {
         let id = runner.client.bytes();
         let retry_seed = id.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+        // After an operation time-out the supervisor pings, and has an answer within a second (decision 44).
+        let farewells = Farewells::new(runner.options.operation_timeout + Duration::from_secs(1));
         Self {
             runner,
             closing: CancellationToken::new(),
             gone: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            farewells,
             runtime,
             spawn_hook,
             seq: AtomicU64::new(1),
@@ -62,6 +68,11 @@ impl Context {
 
     pub fn operation_timeout(&self) -> Duration {
         self.options().operation_timeout
+    }
+
+    /// A request that was sent then has given back what an owner had at this lock (R15).
+    pub fn given_back(&self, lock_key: &Arc<str>, sent: Instant) {
+        self.farewells.note(lock_key, sent, |lock_key| self.runner.is_connected(lock_key));
     }
 
     /// Strictly growing: greater than every seq that the server has seen from this client (R1).

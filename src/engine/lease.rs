@@ -58,6 +58,12 @@ pub fn reliable_until(sent: Instant, left: Duration, now: Instant) -> Option<Ins
     (now + left / 4 < until).then_some(until)
 }
 
+/// The shortest lease on which a holder may rely for this long, in whole milliseconds. Never 0, which would end it.
+pub fn lasting(time: Duration) -> Duration {
+    let lease = (time + Duration::from_millis(2)) * 100 / 99;
+    Duration::from_micros(lease.as_micros().div_ceil(1000).saturating_mul(1000).try_into().unwrap_or(u64::MAX))
+}
+
 /// A time that has not passed on the server while less than this has passed here.
 pub fn sure(time: Duration) -> Duration {
     time.saturating_sub(drift(time))
@@ -92,6 +98,17 @@ mod tests {
         let asked = Instant::now();
         assert_eq!(deadline(asked, 10 * SECOND), asked + Duration::from_millis(9_898));
         assert_eq!(deadline(asked, Duration::from_millis(1)), asked, "drift never turns it negative");
+    }
+
+    #[test]
+    fn what_is_left_of_a_lease_asks_for_no_more_than_it() {
+        for lease in [Duration::from_millis(60), SECOND, 30 * SECOND, 86_400 * SECOND] {
+            for passed in [Duration::ZERO, lease / 7, lease / 2] {
+                let rest = sure(lease) - passed;
+                assert!(sure(lasting(rest)) >= rest && lasting(rest) <= lease - passed + Duration::from_millis(1));
+            }
+        }
+        assert!(lasting(Duration::ZERO) >= Duration::from_millis(1));
     }
 
     /// Found by the simulator, seed 1882454637936791.

@@ -6,6 +6,7 @@ pub mod close;
 pub mod context;
 pub mod error;
 pub mod hold;
+mod farewells;
 mod last_error;
 mod lease;
 mod losses;
@@ -23,9 +24,11 @@ mod without_runtime;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
+use tokio_util::sync::CancellationToken;
 
 use crate::store::push::Push;
 use crate::store::{Listener, ServedKeys};
@@ -85,9 +88,7 @@ impl Engine {
 impl Listener for Engine {
     fn pushed(&self, payload: &[u8]) {
         match Push::decode(payload) {
-            Some(Push::Grant { token, lease, ticket }) => {
-                self.poller.waiters.granted(ticket, Grant { token, lease });
-            }
+            Some(Push::Grant { token, lease, ticket, lock }) => self.poller.granted(lock, ticket, Grant { token, lease }),
             Some(Push::Revoked { token, owner, lock }) => {
                 // The waiters first. A hold that begins at this very moment is not in the table yet,
                 // but it asks its waiter after it was entered there. In the other order it could miss
@@ -100,9 +101,14 @@ impl Listener for Engine {
     }
 
     /// Every wait asks and every hold is checked before any new acquire uses the connection.
-    fn resumed(self: Arc<Self>, keys: ServedKeys) -> BoxFuture<'static, ()> {
+    fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()> {
         async move {
             let _check = self.holds.losses.check();
+            self.poller.waiters.forget_pushes(keys);
+            // After the checks, which are dropped if they take too long.
+            let checked = CancellationToken::new();
+            let _checked = checked.clone().drop_guard();
+            self.poller.say_farewells(keys, broke, checked);
             let names = self.poller.waiters.names().into_iter().filter(|name| keys.contains(&name.lock));
             let polls = names.map(|name| {
                 let poller = self.poller.clone();

@@ -9,15 +9,18 @@ use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt, stream};
 use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
 
 use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
 use super::hold::Holds;
-use super::lease::{self, Queued};
+use super::lease::{self, Grant, Queued};
 use super::owner::Owner;
 use super::self_wait;
 use super::waiters::{Round, WaitOutcome, Waiter, Waiters};
+use crate::store::ServedKeys;
 use crate::store::clock::now;
+use crate::store::error::{RefusalKind, RequestError};
 use crate::store::keys::Keys;
 use crate::store::runner::Answer;
 use crate::store::verbs::poll::{Poll, Polled, PolledHolder};
@@ -158,29 +161,105 @@ impl Poller {
     /// The lock is this client's. If a waiter has it, its message was lost or is late.
     fn tell_holder(&self, keys: &Arc<Keys>, holder: &PolledHolder, sent: Instant) -> Option<Arc<Waiter>> {
         let PolledHolder { owner, attempt, token, lease_left } = holder;
+        let lease_left = lease_left.unwrap_or_default();
         if let Some(waiter) = self.waiters.find(owner, *attempt) {
-            waiter.set_outcome(match lease::reliable_until(sent, lease_left.unwrap_or_default(), now()) {
+            waiter.set_outcome(match lease::reliable_until(sent, lease_left, now()) {
                 Some(until) => WaitOutcome::Granted { token: *token, until },
                 None => WaitOutcome::Confirm { token: *token },
             });
             return Some(waiter);
         }
-        let held = Owner::of_id(owner).and_then(|owner| self.holds.owners.hold_of(&keys.lock, owner));
-        if held.is_none() {
-            // Nobody here knows of it: a copy of an old request has taken it. If its release is under
-            // way, this finds nothing to do (R4).
-            let request = LeaveRequest {
-                keys: keys.clone(),
-                owner_id: owner.as_str().into(),
-                seq: *attempt,
-                attempt: None,
-                terms: "".into(),
-                copies_until: 0,
-                lease: lease_left.unwrap_or_default(),
-            };
-            cleanup::leave(self.context(), request);
-        }
+        self.leave_if_unknown(keys, owner, *attempt, Grant { token: *token, lease: lease_left });
         None
+    }
+
+    /// The lock is this client's, and no waiter of it is meant. A copy of an old request has taken it, or a server
+    /// that took over brings back what was given back (R15).
+    fn leave_if_unknown(&self, keys: &Arc<Keys>, owner_id: &str, attempt: u64, grant: Grant) {
+        let hold = Owner::of_id(owner_id).and_then(|owner| self.holds.owners.hold_of(&keys.lock, owner));
+        // One that has ended may live on in the hands of those who watch it.
+        if hold.is_some_and(|hold| hold.token == grant.token && hold.end().is_none()) {
+            return;
+        }
+        // With the seq that the server named. A later request of this owner is not touched, and if its release
+        // is under way, this finds nothing to do (R4).
+        let request = LeaveRequest {
+            keys: keys.clone(),
+            owner_id: owner_id.into(),
+            seq: attempt,
+            attempt: None,
+            terms: "".into(),
+            copies_until: 0,
+            lease: grant.lease,
+        };
+        cleanup::leave(self.context(), request);
+    }
+
+    /// A grant was pushed.
+    pub fn granted(&self, lock_key: &str, ticket: &str, grant: Grant) {
+        // The waiters first: a hold that begins is in the table before its waiter goes.
+        if self.waiters.granted(ticket, grant) {
+            return;
+        }
+        // Its attempt has ended. As a rule a leave is under way for it, but a server that took over may have
+        // brought back a place that was left or served (R15).
+        let parts = ticket.rsplit_once(':').and_then(|(owner, seq)| Some((owner, seq.parse().ok()?)));
+        let keys = Keys::of_lock(&self.context().options().prefix, lock_key);
+        if let (Some((owner, seq)), Some(keys)) = (parts, keys) {
+            self.leave_if_unknown(&Arc::new(keys), owner, seq, grant);
+        }
+    }
+
+    /// R15: after a reconnect, looks for what this client gave back just before the connection broke. Begins when
+    /// `checked` is cancelled: what it waits for and holds goes first.
+    pub fn say_farewells(self: &Arc<Self>, keys: ServedKeys, broke: Option<Instant>, checked: CancellationToken) {
+        let context = self.context();
+        // What was brought back had less than a lease left.
+        let until = context.forgotten_at(context.options().lease);
+        if context.farewells.owe(keys, broke, until) {
+            let poller = self.clone();
+            context.spawn(async move {
+                checked.cancelled().await;
+                poller.ask_for_ghosts().await;
+            });
+        }
+    }
+
+    /// Until each name has an answer, or its time is over.
+    async fn ask_for_ghosts(&self) {
+        let mut backoff = self.context().backoff();
+        while let Some(owed) = self.context().farewells.owed() {
+            let asked = stream::iter(owed).map(|lock_key| self.ask_for_a_ghost(lock_key).boxed());
+            let outcomes: Vec<_> = asked.buffered(POLLS_AT_ONCE).collect().await;
+            if let Some(error) = outcomes.into_iter().find_map(Result::err) {
+                if matches!(error, RequestError::Closed | RequestError::RuntimeGone) {
+                    return;
+                }
+                backoff.pause_after(&error).await;
+            }
+        }
+    }
+
+    /// One request for a name, however often it was given back. It also tells of an owner that was not the last one.
+    async fn ask_for_a_ghost(&self, lock_key: Arc<str>) -> Result<(), RequestError> {
+        let context = self.context();
+        // Never none: the name was made with this prefix.
+        if let Some(keys) = Keys::of_lock(&context.options().prefix, &lock_key).map(Arc::new) {
+            match (Poll { keys: &keys, waits: false, tickets: &[] }).run(&context.runner).await {
+                Ok(answer) => {
+                    let holder = answer.body.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
+                    holder.and_then(|holder| self.tell_holder(&keys, holder, answer.sent));
+                    if answer.body.more {
+                        cleanup::pass_on(context, &keys);
+                    }
+                }
+                // No retry helps: it ends with its lease.
+                Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {}
+                Err(error) => return Err(error),
+            }
+        }
+        context.farewells.said(&lock_key);
+        Ok(())
     }
 
     /// Whether a waiter may have lost its place since the last answer, and this one does not say which.

@@ -219,6 +219,9 @@ impl Release {
         match release.run(&hold.context().runner).await {
             Ok(answer) => {
                 entry.last_error.answered();
+                if sent.holds == 0 {
+                    hold.context().given_back(&entry.keys.lock, answer.sent);
+                }
                 self.settle(sent, &answer.body);
                 Ok(())
             }

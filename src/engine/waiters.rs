@@ -17,6 +17,7 @@ use super::last_error::LastError;
 use super::lease::{Grant, Queued};
 use super::owners::OwnerEntry;
 use super::task_or_thread::TaskOrThread;
+use crate::store::ServedKeys;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::keys::{Keys, ticket};
@@ -433,18 +434,25 @@ impl Waiters {
         lock(&self.queues).values().map(|queue| queue.keys.clone()).collect()
     }
 
-    /// A grant was pushed.
-    pub fn granted(&self, ticket: &str, grant: Grant) {
+    /// A grant was pushed. False if no waiter has this ticket.
+    pub fn granted(&self, ticket: &str, grant: Grant) -> bool {
         let seq = ticket.rsplit(':').next().and_then(|seq| seq.parse().ok());
         let waiter = seq.and_then(|seq: u64| lock(&self.waiters).get(&seq).cloned());
-        // No such waiter: its attempt has ended, and the leave of that attempt passes the lock on.
-        if let Some(waiter) = waiter.filter(|waiter| waiter.has_ticket(ticket)) {
-            waiter.update(|state| {
-                // Messages may come late. The one with the smaller token is about a grant that is over.
-                if state.pushed.is_none_or(|known| known.token < grant.token) {
-                    state.pushed = Some(grant);
-                }
-            });
+        let Some(waiter) = waiter.filter(|waiter| waiter.has_ticket(ticket)) else { return false };
+        waiter.update(|state| {
+            // Messages may come late. The one with the smaller token is about a grant that is over.
+            if state.pushed.is_none_or(|known| known.token < grant.token) {
+                state.pushed = Some(grant);
+            }
+        });
+        true
+    }
+
+    /// A new connection is up, perhaps to a server that does not know what the one before has granted. An answer of
+    /// this one would prove nothing about a message of that one (R7), so the polls have to tell.
+    pub fn forget_pushes(&self, keys: ServedKeys) {
+        for waiter in lock(&self.waiters).values().filter(|waiter| keys.contains(&waiter.keys.lock)) {
+            waiter.state().pushed = None;
         }
     }
 

@@ -113,17 +113,18 @@ pub async fn renew(hold: &Hold, only: Option<u64>) -> Renewal {
     renew_for(hold, hold.lease(), only).await
 }
 
-async fn renew_for(hold: &Hold, lease: Duration, only: Option<u64>) -> Renewal {
+async fn renew_for(hold: &Hold, wants: Duration, only: Option<u64>) -> Renewal {
     let entry = &hold.entry;
-    // Not `lease`, which is 0 for a check. The holder may rely on what is left, up to what it wanted
+    // Not `wants`, which is shorter for a check. The holder may rely on what is left, up to what it wanted
     // (decision 16).
     let wanted = hold.lease();
     let remember = hold.remember();
-    let renew = Renew { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, lease, only, remember };
+    let (keys, owner) = (&entry.keys, &entry.owner_id);
+    let renew = Renew { keys, owner, token: hold.token, lease: wants, only, remember };
     match renew.run(&hold.context().runner).await {
         Ok(answer) => match answer.body {
             Renewed::Renewed { lease_left } => {
-                hold.extend(answer.sent, super::lease::deadline_told(answer.sent, lease_left, wanted));
+                hold.extend(answer.sent, lease::deadline_told(answer.sent, lease_left, wanted));
                 Renewal::Renewed
             }
             // The final release overtook this renewal: that is no loss.
@@ -141,8 +142,10 @@ async fn renew_for(hold: &Hold, lease: Duration, only: Option<u64>) -> Renewal {
     }
 }
 
-/// Asks whether the hold is still there, without extending its lease.
+/// Asks whether the hold is still there, without extending its lease. A server that took over may have forgotten the
+/// request that set it, and gets it back.
 pub async fn check(hold: &Hold) -> Renewal {
-    // renew.lua never shortens a lease, so one of 0 changes nothing.
-    renew_for(hold, Duration::ZERO, None).await
+    // Where nothing was forgotten the server has at least that (R5), and renew.lua never shortens a lease.
+    let rest = hold.deadline().saturating_duration_since(now());
+    renew_for(hold, lease::lasting(rest), None).await
 }

@@ -182,6 +182,8 @@ fn on_push(
             // The driver says this once, when the connection breaks. A frozen server causes no such
             // push, which is why the supervisor pings.
             (PushKind::Disconnection, _) => dead.cancel(),
+            // A server that was frozen may go on after another one has taken over. What it says of grants is over.
+            _ if dead.is_cancelled() => {}
             // The first element is the channel. A client listens on one only.
             (PushKind::Message, [_, Value::BulkString(payload), ..]) => handle(Unasked::Message(payload)),
             // With names of keys it would be about those keys; without, it is about all of them.

@@ -33,6 +33,12 @@ impl Keys {
         }
     }
 
+    /// Of the lock with this key. `None`: it has another prefix.
+    pub fn of_lock(prefix: &str, lock: &str) -> Option<Self> {
+        let name = lock.strip_prefix(prefix)?.strip_prefix(":{n:")?.strip_suffix('}')?;
+        Some(Self::new(prefix, name))
+    }
+
     /// The tombstone of one owner (R3).
     pub fn tombstone(&self, owner: &str) -> String {
         // `concat` allocates once; `format!` would grow the text three times, for every acquire.
@@ -89,6 +95,7 @@ mod tests {
         for name in names {
             let keys = Keys::new("fairlock", name);
             let tombstone = keys.tombstone("0:1");
+            assert_eq!(Keys::of_lock("fairlock", &keys.lock).as_ref(), Some(&keys), "{name:?}");
             let all = [keys.lock.to_string(), keys.queue, keys.deadlines, keys.tokens, tombstone];
             let tags: HashSet<_> = all.iter().map(|key| tag(key)).collect();
             assert_eq!(tags.len(), 1, "{name:?}");

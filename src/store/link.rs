@@ -3,7 +3,7 @@
 //! Redis and the embedded server each bring their own kind of connection.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
@@ -35,6 +35,8 @@ pub struct Link<C> {
     /// able to repeat a run.
     changed: Notify,
     listener: OnceLock<Weak<dyn Listener>>,
+    /// When the end of the last connection was noticed.
+    broke: Mutex<Option<Instant>>,
     /// Cancelled by `close`: the task that keeps the connection ends.
     pub stop: CancellationToken,
 }
@@ -42,7 +44,8 @@ pub struct Link<C> {
 impl<C: Connection> Link<C> {
     pub fn new() -> Self {
         let state = Mutex::new(State::Down(Arc::new(Disconnected)));
-        Self { state, changed: Notify::new(), listener: OnceLock::new(), stop: CancellationToken::new() }
+        let (changed, broke) = (Notify::new(), Mutex::new(None));
+        Self { state, changed, listener: OnceLock::new(), broke, stop: CancellationToken::new() }
     }
 
     pub fn connection(&self, priority: Priority) -> Option<C> {
@@ -52,6 +55,10 @@ impl<C: Connection> Link<C> {
     fn state(&self) -> MutexGuard<'_, State<C>> {
         // No code panics while it holds this; if it did, the data would still be whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn broke(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.broke.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resolves when there is a usable connection, or with `Closed` or `RuntimeGone`.
@@ -85,6 +92,10 @@ impl<C: Connection> Link<C> {
     /// to offer a fresh connection must not reopen a client that was closed meanwhile.
     pub fn enter(&self, next: State<C>) {
         let mut state = self.state();
+        // Not when it is only told once more why there is none.
+        if let (State::Resuming(_) | State::Ready(_), State::Down(_)) = (&*state, &next) {
+            *self.broke() = Some(now());
+        }
         if !matches!(
             (&*state, &next),
             (State::Closed, _) | (State::Gone, State::Down(_) | State::Resuming(_) | State::Ready(_))
@@ -110,12 +121,13 @@ impl<C: Connection> Link<C> {
     pub async fn resume(&self, connection: &C, keys: ServedKeys, limit: Duration) {
         // Urgent requests first: the polls and renewals of the check need this connection.
         self.enter(State::Resuming(connection.clone()));
+        let broke = *self.broke();
         if let Some(listener) = self.listener() {
             tokio::select! {
                 biased;
                 () = connection.dead().cancelled() => {}
                 // With a limit. Otherwise one check that hangs would keep all new acquires out.
-                _ = timeout_at((now() + limit).into(), listener.resumed(keys)) => {}
+                _ = timeout_at((now() + limit).into(), listener.resumed(keys, broke)) => {}
             }
         }
         // Also when the check did not end in time: the next polls and renewals find what it has missed

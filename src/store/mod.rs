@@ -29,6 +29,7 @@ mod url;
 pub mod verbs;
 
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use futures::future::BoxFuture;
 
@@ -71,8 +72,9 @@ pub trait Listener: Send + Sync + 'static {
     /// block.
     fn pushed(&self, payload: &[u8]);
     /// A new connection is up. Messages for these keys may have been missed, so their waits and
-    /// holds are checked before any new acquire is sent.
-    fn resumed(self: Arc<Self>, keys: ServedKeys) -> BoxFuture<'static, ()>;
+    /// holds are checked before any new acquire is sent. `broke`: when the end of the connection before
+    /// was noticed; `None`: there was none.
+    fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()>;
     /// The server has lost these keys, all at once: FLUSHALL or FLUSHDB.
     fn flushed(self: Arc<Self>, keys: ServedKeys);
     /// The runtime that kept the connection has ended. It runs while that runtime is torn down, so it

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Push<'a> {
     /// `grant <token> <ms that it lasts> <ticket> <lock key>`
-    Grant { token: u64, lease: Duration, ticket: &'a str },
+    Grant { token: u64, lease: Duration, ticket: &'a str, lock: &'a str },
     /// `revoked <token> <owner> <lock key>`
     Revoked { token: u64, owner: &'a str, lock: &'a str },
 }
@@ -21,13 +21,11 @@ impl<'a> Push<'a> {
                 // The time of the grant, by the options of the client that passed the lock on. They
                 // may differ from those here (decision 1).
                 let (millis, rest) = rest.split_once(' ')?;
-                // A ticket has its owner and a seq, and both are never used again. So it needs no lock
-                // to be known by.
-                let (ticket, _lock) = rest.split_once(' ')?;
-                Some(Self::Grant { token, lease: Duration::from_millis(millis.parse().ok()?), ticket })
+                // The lock key comes last, because it may contain spaces.
+                let (ticket, lock) = rest.split_once(' ')?;
+                Some(Self::Grant { token, lease: Duration::from_millis(millis.parse().ok()?), ticket, lock })
             }
             "revoked" => {
-                // The lock key comes last, because it may contain spaces.
                 let (owner, lock) = rest.split_once(' ')?;
                 Some(Self::Revoked { token, owner, lock })
             }
@@ -48,7 +46,7 @@ mod tests {
         );
         assert_eq!(
             Push::decode(b"grant 7 3000 a:1:2 fairlock:{n:x y}"),
-            Some(Push::Grant { token: 7, lease: Duration::from_secs(3), ticket: "a:1:2" })
+            Some(Push::Grant { token: 7, lease: Duration::from_secs(3), ticket: "a:1:2", lock: "fairlock:{n:x y}" })
         );
         assert_eq!(Push::decode(b"grant 7 x a:1:2 k"), None);
         assert_eq!(Push::decode(b"hello"), None);

@@ -70,6 +70,11 @@ impl Runner {
         self.store.close();
     }
 
+    /// Whether the server of this lock can be reached, as far as is known.
+    pub fn is_connected(&self, lock_key: &str) -> bool {
+        self.store.is_ready(lock_key, Priority::Urgent)
+    }
+
     /// Server time up to which a request that is sent now may be served (R2).
     pub fn not_after(&self, lock_key: &str) -> i64 {
         self.store.clock(lock_key).at(now()) + millis(self.options.operation_timeout)

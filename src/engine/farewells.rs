@@ -1,0 +1,176 @@
+//! What this client gave back a moment ago, and may have to give back once more (R15).
+//!
+//! A server that takes over may be a little behind the one that answered: a replica that had not received a
+//! release, or a restart from an older file. There the hold is back, nobody has it, and its name stays blocked
+//! for a whole lease. So the names are kept for a moment, and asked about on the next connection.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::store::ServedKeys;
+use crate::store::clock::now;
+
+/// How far a server that takes over may be behind. Replicas are behind by milliseconds, and an append-only file
+/// by a second.
+const BEHIND_AT_MOST: Duration = Duration::from_secs(5);
+/// So many names are kept twice over, the latest ones. What a failover brings back of older ones ends with its
+/// lease: only a client that gives back more than a thousand names in a second has any.
+const NAMES: usize = 4096;
+
+#[derive(Debug)]
+pub struct Farewells {
+    /// For so long before the end of a connection was noticed.
+    window: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// By lock key: when it was last given back. In two generations, so that nothing has to be searched for
+    /// what is too old.
+    young: HashMap<Arc<str>, Instant>,
+    old: HashMap<Arc<str>, Instant>,
+    /// When the young generation began.
+    began: Instant,
+    /// To be asked about on the present connection, until then. In order, so that the simulator can repeat a
+    /// run.
+    owed: BTreeMap<Arc<str>, Instant>,
+    /// A task asks about them.
+    asking: bool,
+}
+
+impl Farewells {
+    /// `noticed_within`: how long it takes to notice that a connection has ended.
+    pub fn new(noticed_within: Duration) -> Self {
+        let (young, old, owed) = (HashMap::new(), HashMap::new(), BTreeMap::new());
+        let state = State { young, old, began: now(), owed, asking: false };
+        Self { window: BEHIND_AT_MOST + noticed_within, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request that was sent then gave back what an owner of this client had at this lock, and was answered.
+    pub fn note(&self, lock_key: &Arc<str>, sent: Instant, is_connected: impl Fn(&str) -> bool) {
+        let mut state = self.state();
+        if state.young.len() >= NAMES || sent >= state.began + self.window {
+            state.begin_generation(sent, is_connected);
+        }
+        match state.young.get_mut(lock_key) {
+            Some(last) => *last = sent.max(*last),
+            None => drop(state.young.insert(lock_key.clone(), sent)),
+        }
+    }
+
+    /// A connection to the server of these locks is up again, after the one before `broke`; `None`: it is not
+    /// known when. From now on they are owed, until `until`. True if a task has to be started that asks.
+    pub fn owe(&self, keys: ServedKeys, broke: Option<Instant>, until: Instant) -> bool {
+        let mut state = self.state();
+        // From the end of the connection, not from now: what a long break kept from being asked is not older
+        // for the server.
+        let since = broke.and_then(|broke| broke.checked_sub(self.window));
+        let State { young, old, owed, .. } = &mut *state;
+        for (lock_key, noted) in young.iter().chain(&*old) {
+            // Bounded, should one connection after the other end before it has an answer.
+            if keys.contains(lock_key) && since.is_none_or(|since| *noted >= since) && owed.len() < 2 * NAMES {
+                owed.insert(lock_key.clone(), until);
+            }
+        }
+        !owed.is_empty() && !std::mem::replace(&mut state.asking, true)
+    }
+
+    /// What is owed. `None`: nothing, and the task that asks must end.
+    pub fn owed(&self) -> Option<Vec<Arc<str>>> {
+        let (mut state, now) = (self.state(), now());
+        state.owed.retain(|_, until| now < *until);
+        state.asking = !state.owed.is_empty();
+        state.asking.then(|| state.owed.keys().cloned().collect())
+    }
+
+    /// The server has answered, or it never will.
+    pub fn said(&self, lock_key: &str) {
+        self.state().owed.remove(lock_key);
+    }
+}
+
+impl State {
+    fn begin_generation(&mut self, now: Instant, is_connected: impl Fn(&str) -> bool) {
+        let young = std::mem::take(&mut self.young);
+        let forgotten = std::mem::replace(&mut self.old, young);
+        self.began = now;
+        // While one server of several is away, the others go on, and its names must outlive the break. Not
+        // all, or there would be no room for the next ones.
+        self.young.extend(forgotten.into_iter().filter(|(lock_key, _)| !is_connected(lock_key)).take(NAMES / 2));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn key(name: usize) -> Arc<str> {
+        format!("fairlock:{{n:{name}}}").into()
+    }
+
+    fn owed(farewells: &Farewells, broke: Option<Instant>) -> Vec<Arc<str>> {
+        farewells.owe(ServedKeys::All, broke, now() + SECOND);
+        let owed = farewells.owed().unwrap_or_default();
+        owed.iter().for_each(|name| farewells.said(name));
+        owed
+    }
+
+    #[test]
+    fn the_age_of_a_name_counts_to_the_end_of_the_connection() {
+        let farewells = Farewells::new(SECOND);
+        let begun = now();
+        farewells.note(&key(1), begun, |_| true);
+        farewells.note(&key(2), begun + 2 * SECOND, |_| true);
+        assert_eq!(owed(&farewells, Some(begun + 6 * SECOND)), [key(1), key(2)]);
+        assert_eq!(owed(&farewells, Some(begun + 7 * SECOND)), [key(2)], "an answered one is kept for the next break");
+        assert_eq!(owed(&farewells, Some(begun + 9 * SECOND)).len(), 0);
+        assert_eq!(owed(&farewells, None).len(), 2);
+    }
+
+    #[test]
+    fn the_latest_names_are_kept_in_bounded_memory() {
+        let farewells = Farewells::new(SECOND);
+        let begun = now();
+        for name in 0..10 * NAMES {
+            farewells.note(&key(name), begun, |_| true);
+        }
+        let owed = owed(&farewells, Some(begun));
+        assert!((NAMES..=2 * NAMES).contains(&owed.len()), "{} names", owed.len());
+        assert!((9 * NAMES..10 * NAMES).all(|name| owed.binary_search(&key(name)).is_ok()));
+    }
+
+    #[test]
+    fn names_whose_server_is_away_outlive_those_of_the_others() {
+        let farewells = Farewells::new(SECOND);
+        let begun = now();
+        farewells.note(&key(1), begun, |_| true);
+        farewells.note(&key(2), begun, |_| true);
+        for later in 1..10 {
+            farewells.note(&key(3), begun + 6 * later * SECOND, |lock_key| lock_key != &*key(1));
+        }
+        assert_eq!(owed(&farewells, None), [key(1), key(3)]);
+    }
+
+    #[test]
+    fn one_task_asks_until_nothing_is_owed() {
+        let farewells = Farewells::new(SECOND);
+        assert!(!farewells.owe(ServedKeys::All, None, now() + SECOND), "there is nothing to ask");
+        farewells.note(&key(1), now(), |_| true);
+        assert!(farewells.owe(ServedKeys::All, None, now() + SECOND));
+        assert!(!farewells.owe(ServedKeys::All, None, now() + SECOND), "one task asks already");
+        assert_eq!(farewells.owed(), Some(vec![key(1)]));
+        farewells.said(&key(1));
+        assert_eq!(farewells.owed(), None);
+        assert!(farewells.owe(ServedKeys::All, None, now()));
+        assert_eq!(farewells.owed(), None, "its time is over");
+    }
+}
