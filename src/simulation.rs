@@ -2,6 +2,7 @@
 //! the public API: they change without notice.
 
 pub use crate::store::embedded::faults::{Delivery, Faults, Published, Ran, Task};
+pub use crate::store::embedded::keyspace::Snapshot;
 
 use crate::EmbeddedServer;
 
@@ -16,4 +17,15 @@ pub fn server(faults: impl Faults) -> EmbeddedServer {
 #[must_use]
 pub fn command(server: &EmbeddedServer, words: &[&str]) -> Vec<String> {
     server.command(words)
+}
+
+/// All keys of the server as they are now, with the times at which they expire. `None`: its engine did not start.
+#[must_use]
+pub fn snapshot(server: &EmbeddedServer) -> Option<Snapshot> {
+    server.snapshot()
+}
+
+/// Puts an earlier state in place of the present one, as a failover to a replica does that was behind.
+pub fn restore(server: &EmbeddedServer, snapshot: Snapshot) {
+    server.restore(snapshot);
 }

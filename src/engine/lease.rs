@@ -60,7 +60,8 @@ pub fn reliable_until(sent: Instant, left: Duration, now: Instant) -> Option<Ins
 
 /// The shortest lease on which a holder may rely for this long, in whole milliseconds. Never 0, which would end it.
 pub fn lasting(time: Duration) -> Duration {
-    let lease = (time + Duration::from_millis(2)) * 100 / 99;
+    let lease = time + Duration::from_millis(2);
+    let lease = lease + lease / 99;
     Duration::from_micros(lease.as_micros().div_ceil(1000).saturating_mul(1000).try_into().unwrap_or(u64::MAX))
 }
 

@@ -158,6 +158,13 @@ pub struct Keyspace {
     pub refuse_after: Option<u32>,
 }
 
+/// All keys as they were at one time, with the times at which they expire.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    entries: HashMap<Bytes, Entry>,
+    expiries: BTreeSet<(i64, Bytes)>,
+}
+
 /// Name, number of words including the name (negative: at least so many), and implementation.
 type Command = (&'static str, i32, fn(&mut Keyspace, Words<'_>) -> Outcome);
 
@@ -214,6 +221,16 @@ impl Keyspace {
 
     fn millis(&self) -> i64 {
         self.now / 1000
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot { entries: self.entries.clone(), expiries: self.expiries.clone() }
+    }
+
+    /// What has expired since goes with the next [`at`](Self::at). The subscriptions stay, since they belong to
+    /// connections.
+    pub fn restore(&mut self, snapshot: Snapshot) {
+        (self.entries, self.expiries) = (snapshot.entries, snapshot.expiries);
     }
 
     pub fn keys(&self) -> Vec<Bytes> {

@@ -2,7 +2,7 @@
 
 mod engine;
 pub mod faults;
-mod keyspace;
+pub mod keyspace;
 mod request;
 mod server;
 mod store;

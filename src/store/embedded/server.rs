@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::engine::Engine;
 use super::faults::{Delivery, Faults, NoFaults, Published, Ran, Task};
-use super::keyspace::Reply;
+use super::keyspace::{Reply, Snapshot};
 use super::request::{Answer, Request};
 use crate::store::error::Refusal;
 use crate::store::link;
@@ -160,6 +160,15 @@ impl EmbeddedServer {
         let words: Vec<_> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         let reply = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&words)));
         reply.ok().flatten().map_or_else(Vec::new, flat)
+    }
+
+    /// All keys as they are now. `None`: the engine did not start.
+    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
+        self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.snapshot())).ok().flatten()
+    }
+
+    pub(crate) fn restore(&self, snapshot: Snapshot) {
+        let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.restore(snapshot)));
     }
 
     /// Closes all connections and accepts no new ones. The keys stay, and expire in time.

@@ -74,6 +74,7 @@ impl Actor {
         let fixed = self.shortest_lease + Duration::from_millis(self.world.below(1000));
         let lock = if kind < 16 && !calm { lock.with_lease(fixed) } else { lock.clone() };
         self.note("wants", || lock.name().to_owned());
+        let begun = self.world.elapsed();
         let waiting = Waiting::begin(self);
         let outcome = match kind % 5 {
             // Cancelled by its caller.
@@ -92,11 +93,12 @@ impl Actor {
                 let safe = kind >= 16 && !self.world.is_settling();
                 Section { actor: self, lock: &lock, guards: vec![guard], dropped: false, safe }.run().await;
             }
-            Err(error) => self.check_error(&error),
+            Err(error) => self.check_error(&error, begun),
         }
     }
 
-    fn check_error(&self, error: &LockError) {
+    /// Of a call that began then.
+    fn check_error(&self, error: &LockError, begun: Duration) {
         self.note("gets nothing", || error.to_string());
         let expected = match error {
             // Whether a loss was allowed is checked at the unlock.
@@ -104,6 +106,7 @@ impl Actor {
             // Only with faults: requests from before the calm phase may still be late. Or no turn came in time, in a crowd
             // that shares a few of them.
             LockError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
+            LockError::Unreachable(_) if self.world.was_down_since(begun) => true,
             LockError::Unreachable(_) | LockError::Refused(_) => self.world.is_settling(),
             LockError::RuntimeGone => {
                 self.world.fault("calls_without_runtime");
@@ -242,12 +245,13 @@ impl Section<'_> {
             return;
         }
         let limit = Duration::from_millis(self.actor.world.below(1500));
+        let begun = self.actor.world.elapsed();
         match timeout(limit, self.lock.lock()).await {
             Ok(Ok(guard)) => self.nested(guard),
             // Without an answer, or dropped in flight: the background takes the request back.
             Ok(Err(error)) => {
                 self.dropped = true;
-                self.actor.check_error(&error);
+                self.actor.check_error(&error, begun);
             }
             Err(_) => self.dropped = true,
         }
@@ -283,6 +287,7 @@ impl Section<'_> {
     /// That gets what is left of the hold or, after its end, a new one. Returns the token of what there is now.
     async fn two_tasks(&mut self, token: u64) -> u64 {
         let (world, lock, owner) = (&self.actor.world, self.lock.clone(), self.guards[0].owner());
+        let begun = world.elapsed();
         world.fault("owners_in_two_tasks");
         // The claim ends before the guards do, since another owner may get the lock then.
         self.actor.end(self.lock, token);
@@ -307,10 +312,10 @@ impl Section<'_> {
         match answered.await {
             Ok(Ok(Ok(guard))) => self.goes_on(token, guard),
             Ok(Ok(Err(error))) => {
-                if self.safe && matches!(error, LockError::Lost) {
+                if self.must_be_held(token) && matches!(error, LockError::Lost) {
                     world.state().checker.report("P4", format!("without faults {token} was lost to a nested lock"));
                 }
-                self.actor.check_error(&error);
+                self.actor.check_error(&error, begun);
                 token
             }
             _ => token,
@@ -350,11 +355,16 @@ impl Section<'_> {
         self.check_unlock(token, &outcome);
     }
 
+    /// Without faults only its guards end a hold that is renewed, unless a failover has lost it.
+    fn must_be_held(&self, token: u64) -> bool {
+        self.safe && !self.actor.world.state().checker.is_void(&key(self.lock), token)
+    }
+
     fn check_unlock(&mut self, token: u64, outcome: &Result<Unlocked, UnlockError>) {
         let world = &self.actor.world;
         let server_ms = world.server_ms();
         let has_runtime = self.actor.has_runtime();
-        if let (true, Err(error)) = (self.safe, outcome) {
+        if let (true, Err(error)) = (self.must_be_held(token), outcome) {
             world.state().checker.report("P4", format!("without faults {token} ended with {error}"));
         }
         if let (true, Err(UnlockError::RuntimeGone { .. })) = (has_runtime, outcome) {
@@ -385,7 +395,8 @@ impl Section<'_> {
 
     /// P4: without requests in flight the server counts as many holds as there are guards.
     async fn check_count(&self, token: u64) {
-        if self.dropped || self.guards.is_empty() {
+        let is_miscounted = self.actor.world.state().checker.is_miscounted(&key(self.lock), token);
+        if self.dropped || self.guards.is_empty() || is_miscounted {
             return;
         }
         let Ok(status) = self.lock.status().await else { return };

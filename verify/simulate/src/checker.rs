@@ -16,12 +16,18 @@ use crate::keys::{Keys, client_of, grant_ttl_of, ticket_of};
 /// Of a hold whose lease was refused: the next acquire or poll sets one.
 const WITHOUT_LEASE: i64 = i64::MAX / 2000;
 const MOST_VIOLATIONS: usize = 4;
+/// Without faults a hold that was given back is gone by then, in ms, also one that a failover brought back.
+const GHOSTS_LIVE: i64 = 1000;
+/// The same of a place that a failover brought back, from when it is granted the lock: a message and a leave.
+const GHOSTS_ARE_GRANTED: i64 = 100;
 
 /// The state of one lock on the server, derived from its replies.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Lock {
     /// The greatest token ever given (P2).
     newest: u64,
+    /// The greatest that this server knows of: what a failover lost is not part of it.
+    known: u64,
     holder: Option<Holder>,
     /// All places, oldest first.
     queue: Vec<Waiter>,
@@ -43,15 +49,24 @@ struct Lock {
     not_asked_for: BTreeMap<String, usize>,
     /// Places that were dead as the script began, whose client it heard.
     excused: BTreeSet<String>,
+    /// Tickets that a failover brought back.
+    ghosts: BTreeSet<String>,
+    /// By token: holds that a failover brought back, or that were given to tickets which it brought back; and until when
+    /// their leases may end unused (server time, ms), since their clients have yet to hear of them.
+    restored: BTreeMap<u64, i64>,
 }
 
+#[derive(Clone)]
 struct Holder {
     owner: String,
     token: u64,
     /// Server time, ms.
     until: i64,
+    /// As the keys say.
+    holds: u32,
 }
 
+#[derive(Clone)]
 struct Waiter {
     ticket: String,
     /// ms, of the call that waits.
@@ -74,7 +89,7 @@ impl Client {
 }
 
 /// What the lock protects: a counter that refuses tokens smaller than one it has seen.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Resource {
     newest: u64,
     user: usize,
@@ -100,6 +115,14 @@ pub struct Checker {
     /// Ended by force_unlock or lost with the server's data. Their holders learn of it later, so P1 and R5 do not
     /// apply to them.
     void: BTreeSet<Hold>,
+    /// Those of them that the server has again, with a shorter lease than it had. They count from their next renewal.
+    shortened: BTreeSet<Hold>,
+    /// Holds that had ended, until a failover brought them back.
+    returned: BTreeSet<Hold>,
+    /// A failover has lost the last change of their counts.
+    miscounted: BTreeSet<Hold>,
+    /// Holds without a guard, and since when (server time, ms).
+    unclaimed: BTreeMap<Hold, i64>,
     /// Holds, by lock key and token, that a script which was refused half-way may have ended.
     perhaps_ended: BTreeSet<(String, u64)>,
     /// Holds whose unlock answered `Freed`, and when.
@@ -120,6 +143,14 @@ pub struct Checker {
     pub expiries: u64,
     /// How often an actor got the lock.
     pub sections: u64,
+    /// Holds that a failover brought back after their owners had given them back.
+    pub ghosts: u64,
+}
+
+/// What the checker knew at one time.
+pub struct Remembered {
+    locks: BTreeMap<String, Lock>,
+    perhaps_ended: BTreeSet<Hold>,
 }
 
 fn number<T: std::str::FromStr + Default>(words: &[String], index: usize) -> T {
@@ -163,6 +194,71 @@ impl Checker {
             lock.inexact = false;
             lock.list_deleted = false;
             self.void.extend(lock.holder.take().map(|holder| (key.clone(), holder.token)));
+        }
+    }
+
+    /// At the time of a snapshot.
+    pub fn remember(&self) -> Remembered {
+        Remembered { locks: self.locks.clone(), perhaps_ended: self.perhaps_ended.clone() }
+    }
+
+    /// The server has the state of then. What was acquired, renewed or counted since is lost, and what was given back
+    /// since is there again. All else is checked as before: no request from before is still in flight.
+    pub fn failed_over(&mut self, mut then: Remembered, at: i64) {
+        self.perhaps_ended = then.perhaps_ended;
+        for (key, lock) in &mut self.locks {
+            let Lock { known, holder, queue, clients, queue_until, inexact, list_deleted, .. } =
+                then.locks.remove(key).unwrap_or_default();
+            let tickets: BTreeSet<_> = lock.queue.iter().map(|waiter| waiter.ticket.clone()).collect();
+            let places = queue.iter().map(|waiter| waiter.ticket.clone());
+            lock.ghosts.extend(places.filter(|ticket| !tickets.contains(ticket)));
+            let lost = std::mem::replace(&mut lock.holder, holder.filter(|holder| holder.until > at));
+            (lock.known, lock.queue, lock.clients, lock.queue_until) = (known, queue, clients, queue_until);
+            (lock.inexact, lock.list_deleted) = (inexact, list_deleted);
+            lock.not_asked_for.clear();
+            lock.restored.extend(lock.holder.as_ref().map(|holder| (holder.token, at + GHOSTS_LIVE)));
+            let is_same = |lost: &Holder| lock.holder.as_ref().is_some_and(|holder| holder.token == lost.token);
+            let kept = lost.as_ref().filter(|lost| is_same(lost));
+            self.void.extend(lost.as_ref().filter(|lost| !is_same(lost)).map(|lost| (key.clone(), lost.token)));
+            let Some(holder) = &lock.holder else { continue };
+            let hold = (key.clone(), holder.token);
+            // One that was void may count again, and its lease is not that of then.
+            if kept.is_some_and(|kept| kept.until > holder.until) || self.void.contains(&hold) {
+                self.void.insert(hold.clone());
+                self.shortened.insert(hold.clone());
+            }
+            if kept.is_some_and(|kept| kept.holds != holder.holds) {
+                self.miscounted.insert(hold.clone());
+            }
+            if kept.is_none() {
+                self.ghosts += 1;
+                self.returned.insert(hold);
+            }
+        }
+    }
+
+    /// Ended by force or lost with the server's data.
+    pub fn is_void(&self, lock: &str, token: u64) -> bool {
+        self.void.contains(&(lock.to_owned(), token))
+    }
+
+    pub fn is_miscounted(&self, lock: &str, token: u64) -> bool {
+        self.miscounted.contains(&(lock.to_owned(), token))
+    }
+
+    /// P5: no client that is connected leaves a hold on the server that none of its actors has. Called again and again.
+    pub fn check_unclaimed(&mut self, at: i64) {
+        let holders = self.locks.iter().filter_map(|(key, lock)| Some((key, lock.holder.as_ref()?)));
+        let open = holders.filter(|(_, holder)| holder.until > at && self.connected.contains(client_of(&holder.owner)));
+        let all: BTreeSet<Hold> = open.map(|(key, holder)| (key.clone(), holder.token)).collect();
+        let claimed: BTreeSet<Hold> = self.claims.iter().map(Claim::hold).collect();
+        self.unclaimed.retain(|hold, _| all.contains(hold) && !claimed.contains(hold));
+        for hold in all.difference(&claimed) {
+            self.unclaimed.entry(hold.clone()).or_insert(at);
+        }
+        let longest = self.unclaimed.iter().find(|(_, since)| at - **since > GHOSTS_LIVE);
+        if let Some(((key, token), _)) = longest.filter(|_| self.settled) {
+            self.violated("P5", format!("{key} is blocked by a ghost: nobody has the hold under {token}"));
         }
     }
 
@@ -246,6 +342,9 @@ impl Checker {
                 if ran.args[3] == "0" {
                     self.note_tombstone(key, ran);
                 }
+                if let (Some((_, token)), "held") = (ran.args[3].split_once(':'), status) {
+                    self.miscounted.remove(&(key.to_owned(), token.parse().unwrap_or_default()));
+                }
                 self.ended(key, purged, status == "freed");
                 self.grants_published(key, ran);
             }
@@ -301,6 +400,7 @@ impl Checker {
             return;
         }
         let owner = keys.owners.last().cloned().unwrap_or_default();
+        let holds = keys.holds;
         // A lease that a refused script did not set comes with the next poll.
         let until = if keys.lease < 0 { WITHOUT_LEASE } else { now + keys.lease };
         if told.is_none_or(|(token, _)| token != keys.token) {
@@ -308,17 +408,22 @@ impl Checker {
                 self.violated("P1", format!("{owner} has {key} under {}, and no reply said so", keys.token));
             }
             let lock = self.lock(key);
-            let newest = lock.newest;
+            let (newest, known) = (lock.newest, lock.known);
             lock.queue.retain(|waiter| waiter.ticket.rsplit_once(':').is_none_or(|(its, _)| its != owner));
-            self.begins(key, ran, Holder { owner, token: keys.token, until });
+            self.begins(key, ran, Holder { owner, token: keys.token, until, holds });
             if ran.reply.is_err() {
                 // Nobody was told of it. It counts as given when a script has ended well and left it there.
-                self.lock(key).newest = newest;
+                let lock = self.lock(key);
+                (lock.newest, lock.known) = (newest, known);
             }
             return;
         }
         if ran.reply.is_ok() {
             lock.newest = lock.newest.max(keys.token);
+            lock.known = lock.known.max(keys.token);
+        }
+        if let Some(holder) = lock.holder.as_mut() {
+            holder.holds = holds;
         }
         let inexact = lock.inexact;
         let differs = told.is_some_and(|(_, told)| told != WITHOUT_LEASE && (told - until).abs() > 1);
@@ -430,10 +535,10 @@ impl Checker {
     /// R7: no later grant has a token up to this one.
     fn told_floor(&mut self, key: &str, floor: u64, exact: bool) {
         let lock = self.lock(key);
-        let newest = lock.newest;
+        let known = lock.known;
         lock.floor = lock.floor.max(floor);
-        if floor < newest && exact {
-            self.violated("R7", format!("{key} has given {newest}, and a client was told the floor {floor}"));
+        if floor < known && exact {
+            self.violated("R7", format!("{key} has given {known}, and a client was told the floor {floor}"));
         }
     }
 
@@ -487,10 +592,15 @@ impl Checker {
                         self.violated("P6", format!("a grant to {ticket} lasts {lasts} ms in place of {wanted}"));
                     }
                 }
-                self.lock(key).queue.retain(|waiter| waiter.ticket != ticket);
+                let lock = self.lock(key);
+                lock.queue.retain(|waiter| waiter.ticket != ticket);
+                // Its grant may be short, as its client need not have been heard since.
+                if lock.ghosts.remove(ticket) {
+                    lock.restored.insert(token, ran.at / 1000 + GHOSTS_ARE_GRANTED);
+                }
                 let owner = ticket.rsplit_once(':').map_or(ticket, |(owner, _)| owner).to_owned();
                 self.handed_over += 1;
-                self.begins(key, ran, Holder { owner, token, until: ran.at / 1000 + lasts });
+                self.begins(key, ran, Holder { owner, token, until: ran.at / 1000 + lasts, holds: 1 });
             }
         }
     }
@@ -548,6 +658,7 @@ impl Checker {
         let lock = self.lock(key);
         let (newest, floor) = (lock.newest, lock.floor);
         lock.newest = newest.max(holder.token);
+        lock.known = lock.known.max(holder.token);
         let before = lock.holder.take();
         let token = holder.token;
         self.owners.insert((key.to_owned(), token), holder.owner.clone());
@@ -564,7 +675,9 @@ impl Checker {
         if let Some(before) = before {
             let expired = before.until <= now;
             self.expiries += u64::from(expired);
-            if expired && self.settled {
+            // Not if a failover had left so little of its lease.
+            let in_time = self.lock(key).restored.get(&before.token).is_none_or(|until| before.until > *until);
+            if expired && in_time && self.settled {
                 // Without faults all holds are released: no process dies, and no actor works longer than a fixed lease.
                 self.violated("P5", format!("a hold of {} on {key} was left to expire", before.owner));
             }
@@ -610,11 +723,14 @@ impl Checker {
                 let until = now + number::<i64>(reply, 6);
                 let is_holder = self.lock(key).holder.as_ref().is_some_and(|holder| holder.token == token);
                 if is_holder {
+                    if !is_first_held {
+                        self.miscounted.remove(&(key.to_owned(), token));
+                    }
                     self.extended(key, token, until);
                 } else {
                     let all = self.lock(key).queue.len();
                     self.check_no_overtaking(key, ran, all, owner);
-                    self.begins(key, ran, Holder { owner: owner.clone(), token, until });
+                    self.begins(key, ran, Holder { owner: owner.clone(), token, until, holds: 1 });
                 }
             }
             "queued" => {
@@ -705,6 +821,7 @@ impl Checker {
     fn not_asked_for(&mut self, key: &str, ran: &Ran<'_>) -> Option<String> {
         let lock = self.lock(key);
         let waiting = lock.queue.iter().map(|waiter| waiter.ticket.clone());
+        let waiting = waiting.filter(|ticket| !lock.ghosts.contains(ticket));
         let waiting: Vec<_> = waiting.filter(|ticket| client_of(ticket) == ran.client).collect();
         let most = waiting.len().div_ceil(12) + 3;
         let not_asked_for = &mut lock.not_asked_for;
@@ -721,6 +838,10 @@ impl Checker {
     fn renewed(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let token: u64 = number(ran.args, 2);
         if reply[0] == "renewed" {
+            let hold = (key.to_owned(), token);
+            if self.shortened.remove(&hold) {
+                self.void.remove(&hold);
+            }
             self.extended(key, token, ran.at / 1000 + number::<i64>(reply, 4));
         }
         // P10: the last unlock stops the renewals.
@@ -818,16 +939,21 @@ impl Checker {
     /// P4: an unlock answered `Freed`, so the server must not keep the lock for this hold.
     pub fn unlock_answered_freed(&mut self, lock: &str, token: u64, now: std::time::Instant, server_ms: i64) {
         self.freed.insert((lock.to_owned(), token), now);
-        let holder = self.locks.get(lock).and_then(|lock| lock.holder.as_ref());
-        if holder.is_some_and(|holder| holder.token == token && holder.until > server_ms) {
+        if self.is_held_still(lock, token, server_ms) {
             self.violated("P4", format!("unlock answered that {token} on {lock} was freed, but it is held"));
         }
     }
 
+    /// Not only again.
+    fn is_held_still(&self, lock: &str, token: u64, server_ms: i64) -> bool {
+        let holder = self.locks.get(lock).and_then(|lock| lock.holder.as_ref());
+        let is_held = holder.is_some_and(|holder| holder.token == token && holder.until > server_ms);
+        is_held && !self.returned.contains(&(lock.to_owned(), token))
+    }
+
     /// P8: an unlock answered that the hold is gone from the server, so it must be.
     pub fn unlock_answered_gone(&mut self, lock: &str, token: u64, server_ms: i64) {
-        let holder = self.locks.get(lock).and_then(|lock| lock.holder.as_ref());
-        if holder.is_some_and(|holder| holder.token == token && holder.until > server_ms) {
+        if self.is_held_still(lock, token, server_ms) {
             self.violated("P8", format!("unlock answered that {token} on {lock} was lost, but it is held"));
         }
     }

@@ -9,6 +9,8 @@ use fairlock::simulation::command;
 pub struct Keys {
     /// The owners in the hash: one at most, unless a script was refused half-way.
     pub owners: Vec<String>,
+    /// How many holds the last of them has.
+    pub holds: u32,
     /// Of the grant; 0: free.
     pub token: u64,
     /// ms; -1: none.
@@ -59,6 +61,7 @@ impl Keys {
                 keys.token = field[1].split(' ').nth(1).and_then(|token| token.parse().ok()).unwrap_or(0);
             } else {
                 keys.owners.push(field[0].clone());
+                keys.holds = field[1].parse().unwrap_or(0);
             }
         }
         let places = command(server, &["LRANGE", &queue, "0", "-1"]);

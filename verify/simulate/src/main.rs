@@ -28,11 +28,12 @@ use std::time::{Duration, Instant, SystemTime};
 use run::{Outcome, run};
 
 /// The kinds of faults. A soak in which one of them never happened proves too little.
-const FAULTS: [&str; 28] = [
+const FAULTS: [&str; 29] = [
     "cancellations",
     "deaths",
     "crowds",
     "disconnects",
+    "failovers",
     "keys_deleted",
     "silences",
     "forced_unlocks",
@@ -69,6 +70,7 @@ struct Totals {
     handed_over: u64,
     expiries: u64,
     sections: u64,
+    ghosts: u64,
     faults: BTreeMap<&'static str, u64>,
     failed: Vec<(u64, Vec<String>)>,
     virtual_seconds: f64,
@@ -81,6 +83,7 @@ impl Totals {
         self.handed_over += outcome.handed_over;
         self.expiries += outcome.expiries;
         self.sections += outcome.sections;
+        self.ghosts += outcome.ghosts;
         self.virtual_seconds += outcome.virtual_time.as_secs_f64();
         for (kind, count) in outcome.faults {
             *self.faults.entry(kind).or_default() += count;
@@ -93,13 +96,14 @@ impl Totals {
     fn json(&self, wall: Duration) -> String {
         let faults: Vec<_> = self.faults.iter().map(|(kind, count)| format!("\"{kind}\":{count}")).collect();
         format!(
-            "{{\"seeds\":{},\"grants\":{},\"handed_over\":{},\"sections\":{},\"expiries\":{},\"faults\":{{{}}},\
+            "{{\"seeds\":{},\"grants\":{},\"handed_over\":{},\"sections\":{},\"expiries\":{},\"ghosts\":{},\"faults\":{{{}}},\
              \"violations\":{},\"virtual_seconds\":{:.0},\"wall_seconds\":{:.1}}}",
             self.seeds,
             self.grants,
             self.handed_over,
             self.sections,
             self.expiries,
+            self.ghosts,
             faults.join(","),
             self.failed.iter().map(|(_, violations)| violations.len()).sum::<usize>(),
             self.virtual_seconds,

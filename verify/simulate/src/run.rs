@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::simulation::command;
+use fairlock::simulation::{self, Snapshot, command};
 use fairlock::{EmbeddedServer, LockClient, LockClientBuilder};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::actor::Actor;
+use crate::checker::Remembered;
 use crate::world::{SETTLING, World};
 
 /// How long the phase with faults lasts; up to three times that if too little happened.
@@ -22,6 +23,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(180);
 const CALM: Duration = Duration::from_secs(6);
 /// In the calm phase no actor waits longer than this while the others go on.
 const LONGEST_CALM_WAIT: Duration = Duration::from_secs(15);
+/// How often the server fails over in the calm phase, and the longest that it is away then: less than any
+/// operation time-out.
+const CALM_FAILOVERS: u32 = 3;
+const SHORT_OUTAGE: Duration = Duration::from_millis(100);
 /// A run with less than this proves nothing.
 const LEAST_SECTIONS: u64 = 60;
 const LEAST_FAULTS: u64 = 100;
@@ -33,6 +38,7 @@ pub struct Outcome {
     pub handed_over: u64,
     pub expiries: u64,
     pub sections: u64,
+    pub ghosts: u64,
     pub faults: BTreeMap<&'static str, u64>,
     pub virtual_time: Duration,
     pub fingerprint: u64,
@@ -61,6 +67,15 @@ async fn watch_queues(world: Arc<World>, server: EmbeddedServer) {
                 world.state().checker.report("P3", format!("{name} has living waiters and no queue"));
             }
         }
+    }
+}
+
+/// P5: nothing that was given back stays.
+async fn watch_holders(world: Arc<World>) {
+    loop {
+        sleep(Duration::from_millis(20)).await;
+        let server_ms = world.server_ms();
+        world.state().checker.check_unclaimed(server_ms);
     }
 }
 
@@ -175,7 +190,7 @@ impl Run {
     async fn cause_fault(&mut self) {
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
         let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
-        match self.world.below(17) {
+        match self.world.below(18) {
             0..3 => self.pause(self.processes.get(victim)),
             // All processes at once.
             12 => self.pause(&self.processes),
@@ -186,6 +201,7 @@ impl Run {
             10 => self.restart_server(true).await,
             14 => self.silence(victim),
             15..17 => self.delete_a_key(),
+            17 => self.fail_over().await,
             _ => self.flush(),
         }
         if self.processes.len() < 2 || self.world.chance(0.1) {
@@ -285,6 +301,30 @@ impl Run {
         self.server.start_up();
     }
 
+    /// Another server takes over that is behind: it has the state of a while ago. Meanwhile anything may happen.
+    async fn fail_over(&mut self) {
+        let Some(snapshot) = simulation::snapshot(&self.server) else { return };
+        let remembered = self.world.state().checker.remember();
+        self.world.note("snapshot", 0, String::new);
+        for _ in 0..self.world.below(4) {
+            Box::pin(self.cause_fault()).await;
+        }
+        self.take_over(snapshot, remembered, Duration::from_millis(1500)).await;
+    }
+
+    async fn take_over(&self, snapshot: Snapshot, remembered: Remembered, longest_outage: Duration) {
+        self.world.fault("failovers");
+        self.world.goes_down(longest_outage);
+        self.server.shut_down();
+        // Never at once: by its clock the new server gives greater tokens than the old one has given.
+        sleep(Duration::from_millis(1)).await;
+        self.world.sleep_up_to(longest_outage).await;
+        simulation::restore(&self.server, snapshot);
+        let server_ms = self.world.server_ms();
+        self.world.state().checker.failed_over(remembered, server_ms);
+        self.server.start_up();
+    }
+
     fn flush(&self) {
         self.world.fault("flushes");
         self.lose_data();
@@ -302,9 +342,15 @@ impl Run {
             self.world.go_on(process.client.id());
         }
         // Once the last late messages have arrived, everything must work again.
-        sleep(SETTLING + CALM).await;
+        sleep(SETTLING).await;
+        let watching = tokio::spawn(watch_holders(self.world.clone()));
+        for _ in 0..CALM_FAILOVERS {
+            self.fail_over_in_calm().await;
+        }
+        sleep(CALM).await;
         self.nobody_waits_long();
         self.world.state().ending = true;
+        watching.abort();
         self.end_those_without_runtime().await;
         let processes = std::mem::take(&mut self.processes);
         for Process { client, actors } in processes {
@@ -321,6 +367,16 @@ impl Run {
         }
         sleep(SETTLING).await;
         self.nothing_is_left();
+    }
+
+    /// Without any other fault. What it brings back must be gone soon, and nothing else must be lost.
+    async fn fail_over_in_calm(&self) {
+        self.world.sleep_up_to(Duration::from_secs(3)).await;
+        let Some(snapshot) = simulation::snapshot(&self.server) else { return };
+        let remembered = self.world.state().checker.remember();
+        self.world.note("snapshot", 0, String::new);
+        self.world.sleep_up_to(Duration::from_millis(if self.world.chance(0.5) { 300 } else { 3000 })).await;
+        self.take_over(snapshot, remembered, SHORT_OUTAGE).await;
     }
 
     /// P9: who lost its place finds out, and the queue moves.
@@ -382,6 +438,7 @@ impl Run {
             handed_over: state.checker.handed_over,
             expiries: state.checker.expiries,
             sections: state.checker.sections,
+            ghosts: state.checker.ghosts,
             faults: std::mem::take(&mut state.faults),
             virtual_time,
             fingerprint,

@@ -89,6 +89,8 @@ pub struct State {
     /// The calm phase: no faults.
     pub calm: bool,
     calm_since: Duration,
+    /// In the calm phase: when the server was last down.
+    last_down: Option<Duration>,
     /// The actors finish and start nothing new.
     pub ending: bool,
     pub checker: Checker,
@@ -129,6 +131,7 @@ impl World {
                 rates,
                 calm: false,
                 calm_since: Duration::ZERO,
+                last_down: None,
                 ending: false,
                 checker: Checker::default(),
                 faults: BTreeMap::new(),
@@ -231,6 +234,20 @@ impl World {
     pub fn is_settling(&self) -> bool {
         let now = self.elapsed();
         self.state().is_settling(now)
+    }
+
+    /// The server is down, for so long at most. Only noted in the calm phase.
+    pub fn goes_down(&self, longest: Duration) {
+        let until = self.elapsed() + longest;
+        let mut state = self.state();
+        if state.calm {
+            state.last_down = Some(until);
+        }
+    }
+
+    /// Whether the server was down since then, in the calm phase.
+    pub fn was_down_since(&self, begun: Duration) -> bool {
+        self.state().last_down.is_some_and(|last| last >= begun)
     }
 
     fn set_life(&self, process: &str, life: Life) {
