@@ -5,8 +5,8 @@ pub mod cleanup;
 pub mod close;
 pub mod context;
 pub mod error;
-pub mod hold;
 mod farewells;
+pub mod hold;
 mod last_error;
 mod lease;
 mod losses;
@@ -88,7 +88,9 @@ impl Engine {
 impl Listener for Engine {
     fn pushed(&self, payload: &[u8]) {
         match Push::decode(payload) {
-            Some(Push::Grant { token, lease, ticket, lock }) => self.poller.granted(lock, ticket, Grant { token, lease }),
+            Some(Push::Grant { token, lease, ticket, lock }) => {
+                self.poller.granted(lock, ticket, Grant { token, lease })
+            }
             Some(Push::Revoked { token, owner, lock }) => {
                 // The waiters first. A hold that begins at this very moment is not in the table yet,
                 // but it asks its waiter after it was entered there. In the other order it could miss

@@ -206,7 +206,8 @@ async fn b1_a_reconnect_does_not_extend_a_fixed_lease() {
             .await
             .unwrap();
         eventually("it is connected again", async || client.lock("b1").is_locked().await.is_ok()).await;
-        assert_eq!(ends_at().await, before);
+        // The check asks for what is left of it, and that request takes a moment.
+        assert!((before..before + 1000).contains(&ends_at().await));
         assert!(fixed.is_valid() && watched.is_valid());
     })
     .await;

@@ -11,6 +11,7 @@ mod differential;
 mod errors;
 mod exclusion;
 mod fairness;
+mod farewells;
 mod faults;
 mod found;
 mod guards;

@@ -21,6 +21,8 @@ pub struct Proxy {
 }
 
 struct Shared {
+    /// The port of the server.
+    to: Mutex<u16>,
     faults: Mutex<Faults>,
     /// While true, nothing is delivered. Later all of it is, as TCP does after an outage.
     stalled: watch::Sender<bool>,
@@ -49,6 +51,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
+            to: Mutex::new(server.port()),
             faults: Mutex::new(Faults {
                 delay: Duration::ZERO,
                 drop_pushes: false,
@@ -64,7 +67,7 @@ impl Proxy {
             half_open: watch::Sender::new(0),
             ports: Mutex::default(),
         });
-        let accepting = tokio::spawn(accept(listener, server.port(), shared.clone()));
+        let accepting = tokio::spawn(accept(listener, shared.clone()));
         Self { port, server: redis::Client::open(server.url()).unwrap(), shared, accepting }
     }
 
@@ -115,6 +118,12 @@ impl Proxy {
         self.shared.generation.send_modify(|generation| *generation += 1);
     }
 
+    /// Another server takes over: the connections of now are reset, and new ones lead to that one.
+    pub fn fail_over_to(&self, server: &Server) {
+        *self.shared.to.lock().unwrap() = server.port();
+        self.reset_all();
+    }
+
     /// Replaces a text in replies by another of the same length.
     pub fn rewrite(&self, from: &str, to: &str) {
         assert_eq!(from.len(), to.len());
@@ -142,11 +151,12 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, to: u16, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((client, _)) = listener.accept().await {
         if shared.faults.lock().unwrap().refuse {
             continue;
         }
+        let to = *shared.to.lock().unwrap();
         let Ok(server) = TcpStream::connect(("127.0.0.1", to)).await else { continue };
         shared.ports.lock().unwrap().insert(server.local_addr().unwrap().port());
         client.set_nodelay(true).unwrap();

@@ -152,6 +152,40 @@ impl Server {
         self.restart().await;
     }
 
+    /// Writes what it has to a file now.
+    pub async fn save(&self) {
+        redis::cmd("SAVE").exec_async(&mut self.connection().await).await.unwrap();
+    }
+
+    /// Killed and started again with what it had at its last [`save`](Self::save).
+    pub async fn restart_from_snapshot(&self) {
+        assert!(self.dir.path().join("dump.rdb").is_file(), "this server has saved nothing");
+        self.restart().await;
+    }
+
+    /// Becomes a replica of another server, and has all of its data when this returns.
+    pub async fn replicate(&self, primary: &Server) {
+        let mut redis = self.connection().await;
+        redis::cmd("REPLICAOF").arg("127.0.0.1").arg(primary.port()).exec_async(&mut redis).await.unwrap();
+        eventually("it has the data", async || {
+            let info: String =
+                redis::cmd("INFO").arg("replication").query_async(&mut self.connection().await).await.unwrap();
+            info.contains("master_link_status:up")
+        })
+        .await;
+    }
+
+    /// From now on a server of its own, which hears no more of its primary.
+    pub async fn promote(&self) {
+        let mut redis = self.connection().await;
+        redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut redis).await.unwrap();
+    }
+
+    /// How long a key lives, in ms; -2: there is none.
+    pub async fn lifetime(&self, key: &str) -> i64 {
+        redis::cmd("PTTL").arg(key).query_async(&mut self.connection().await).await.unwrap()
+    }
+
     pub async fn version(&self) -> String {
         let info: String = redis::cmd("INFO").arg("server").query_async(&mut self.connection().await).await.unwrap();
         info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap().trim().to_owned()

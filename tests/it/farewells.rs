@@ -1,0 +1,216 @@
+//! R15: a server takes over that is behind, and brings back what was given back.
+
+use std::time::{Duration, Instant};
+
+use fairlock::{LockClient, LockGuard, Unlocked, owner};
+use futures::future::join_all;
+
+use crate::support::{Proxy, Server, Timing, eventually, limit};
+
+const NAME: &str = "ghost";
+const KEY: &str = "fairlock:{n:ghost}";
+const LEASE: Duration = Duration::from_secs(60);
+/// A test that sees this much of the lease left did not wait for its end.
+const MUCH: Duration = Duration::from_secs(20);
+
+fn timing() -> Timing {
+    Timing { lease: LEASE, grant_ttl: LEASE, waiter_ttl: LEASE, ..Timing::relaxed() }
+}
+
+/// A primary, and a replica of it that takes over. Clients reach the one that serves through a proxy.
+struct Pair {
+    primary: Server,
+    replica: Server,
+    proxy: Proxy,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        // By default a primary waits for 5 s for more replicas.
+        let primary = Server::with(&["--repl-diskless-sync-delay", "0"]).await;
+        let replica = Server::start().await;
+        let proxy = Proxy::start(&primary).await;
+        Self { primary, replica, proxy }
+    }
+
+    async fn connect(&self) -> LockClient {
+        timing().connect(&self.proxy.url()).await
+    }
+
+    /// From now on the replica hears nothing.
+    async fn replicate_until_now(&self) {
+        self.replica.replicate(&self.primary).await;
+        self.replica.promote().await;
+    }
+
+    async fn assert_clean(&self) {
+        self.replica.assert_clean().await;
+    }
+}
+
+async fn hold(client: &LockClient, name: &str) -> LockGuard {
+    client.lock(name).lock().await.unwrap()
+}
+
+/// Long before the lease of a hold is over that the server has brought back, somebody else gets the lock.
+async fn assert_gone_soon(server: &Server, client: &LockClient, since: Instant) {
+    let guard = hold(client, NAME).await;
+    assert!(since.elapsed() + MUCH < LEASE, "it took {:?} of a lease of {LEASE:?}", since.elapsed());
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+    assert_eq!(server.lifetime(KEY).await, -2);
+}
+
+/// Also with a view of the hold that lives on: nobody can give back what it shows.
+#[tokio::test]
+async fn p5_a_release_that_a_failover_has_lost_is_made_again() {
+    for is_watched in [false, true] {
+        limit(async {
+            let pair = Pair::start().await;
+            let (client, other) = (pair.connect().await, pair.connect().await);
+            let guard = hold(&client, NAME).await;
+            let since = Instant::now();
+            pair.replicate_until_now().await;
+            let view = is_watched.then(|| guard.held());
+            assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+            assert!(pair.replica.lifetime(KEY).await > 0, "the replica has not heard of it");
+            pair.proxy.fail_over_to(&pair.replica);
+            // Otherwise its first request could be on its way now, and leave a tombstone for a while.
+            eventually("it is connected", async || other.lock(NAME).is_locked().await.is_ok()).await;
+            assert_gone_soon(&pair.replica, &other, since).await;
+            drop(view);
+            client.close().await.unwrap();
+            other.close().await.unwrap();
+            pair.assert_clean().await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn p5_a_restart_from_an_older_file_brings_no_hold_back() {
+    limit(async {
+        let server = Server::start().await;
+        let (client, other) = (timing().connect(&server.url()).await, timing().connect(&server.url()).await);
+        let guard = hold(&client, NAME).await;
+        let since = Instant::now();
+        server.save().await;
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+        server.restart_from_snapshot().await;
+        assert_gone_soon(&server, &other, since).await;
+        client.close().await.unwrap();
+        other.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+/// The age of a release counts to the end of the connection, however long it takes until there is another one.
+#[tokio::test]
+async fn p5_a_release_is_made_again_after_a_long_outage() {
+    limit(async {
+        let pair = Pair::start().await;
+        let short = Timing { operation_timeout: Duration::from_millis(500), ..timing() };
+        let client = short.connect(&pair.proxy.url()).await;
+        let guard = hold(&client, NAME).await;
+        let since = Instant::now();
+        pair.replicate_until_now().await;
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+        pair.proxy.refuse(true);
+        pair.proxy.fail_over_to(&pair.replica);
+        // Longer than releases are remembered while there is a connection.
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        pair.proxy.refuse(false);
+        let other = timing().connect(&pair.replica.url()).await;
+        assert_gone_soon(&pair.replica, &other, since).await;
+        client.close().await.unwrap();
+        other.close().await.unwrap();
+        pair.assert_clean().await;
+    })
+    .await;
+}
+
+/// Many names, each with one request.
+#[tokio::test]
+async fn p5_all_that_a_failover_brings_back_goes() {
+    limit(async {
+        let pair = Pair::start().await;
+        let client = pair.connect().await;
+        let names: Vec<_> = (0..300).map(|number| format!("ghost {number}")).collect();
+        let guards = join_all(names.iter().map(|name| hold(&client, name))).await;
+        let since = Instant::now();
+        pair.replicate_until_now().await;
+        for unlocked in join_all(guards.into_iter().map(LockGuard::unlock)).await {
+            assert_eq!(unlocked.unwrap(), Unlocked::Freed);
+        }
+        let are_back = pair.replica.keys().await.iter().filter(|key| key.ends_with('}')).count();
+        assert_eq!(are_back, names.len());
+        pair.proxy.fail_over_to(&pair.replica);
+        let is_free = async || !pair.replica.keys().await.iter().any(|key| key.ends_with('}'));
+        eventually("all are free", is_free).await;
+        assert!(since.elapsed() + MUCH < LEASE, "{:?}", since.elapsed());
+        client.close().await.unwrap();
+        pair.assert_clean().await;
+    })
+    .await;
+}
+
+/// The place of a wait that has ended is back in the queue. It is granted the lock, and there is nobody to take it.
+#[tokio::test]
+async fn p5_a_place_that_a_failover_brings_back_holds_nobody_up() {
+    limit(async {
+        let pair = Pair::start().await;
+        let (holding, leaving, waiting) = (pair.connect().await, pair.connect().await, pair.connect().await);
+        let guard = hold(&holding, NAME).await;
+        let queued = async |count: usize| {
+            let lock = holding.lock(NAME);
+            eventually("it waits", async || lock.status().await.is_ok_and(|status| status.queue.len() == count)).await;
+        };
+        let lock = leaving.lock(NAME);
+        let left = tokio::spawn(async move { lock.lock().await.map(drop) });
+        queued(1).await;
+        let lock = waiting.lock(NAME);
+        let served = tokio::spawn(async move { lock.lock().await.unwrap().unlock().await });
+        queued(2).await;
+        pair.replicate_until_now().await;
+        left.abort();
+        queued(1).await;
+        pair.proxy.fail_over_to(&pair.replica);
+        // Both of them and the place of the one that left.
+        queued(2).await;
+        let since = Instant::now();
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+        assert_eq!(served.await.unwrap().unwrap(), Unlocked::Freed);
+        assert!(since.elapsed() + MUCH < LEASE, "{:?}", since.elapsed());
+        for client in [holding, leaving, waiting] {
+            client.close().await.unwrap();
+        }
+        pair.assert_clean().await;
+    })
+    .await;
+}
+
+/// P1: a fixed lease is never renewed, so what a failover has taken from it is given back to it at once. Otherwise its
+/// holder would rely on it, and somebody else could have the lock.
+#[tokio::test]
+async fn p1_a_fixed_lease_that_a_failover_has_shortened_is_whole_again() {
+    limit(async {
+        let pair = Pair::start().await;
+        let client = pair.connect().await;
+        owner::scope(async {
+            let outer = client.lock(NAME).with_lease(LEASE / 4).lock().await.unwrap();
+            pair.replicate_until_now().await;
+            let inner = client.lock(NAME).with_lease(LEASE).lock().await.unwrap();
+            assert!(outer.valid_for() > LEASE / 2);
+            assert!(pair.replica.lifetime(KEY).await <= 15_000, "the replica has not heard of it");
+            pair.proxy.fail_over_to(&pair.replica);
+            eventually("it is whole", async || pair.replica.lifetime(KEY).await > 30_000).await;
+            assert!(u128::try_from(pair.replica.lifetime(KEY).await).unwrap() >= outer.valid_for().as_millis());
+            assert_eq!(inner.unlock().await.unwrap(), Unlocked::StillHeld(1));
+            assert_eq!(outer.unlock().await.unwrap(), Unlocked::Freed);
+        })
+        .await;
+        client.close().await.unwrap();
+        pair.assert_clean().await;
+    })
+    .await;
+}
