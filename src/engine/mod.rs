@@ -106,7 +106,7 @@ impl Listener for Engine {
     fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()> {
         async move {
             let _check = self.holds.losses.check();
-            self.poller.waiters.forget_pushes(keys);
+            self.poller.waiters.forget_grants(keys);
             // After the checks, which are dropped if they take too long.
             let checked = CancellationToken::new();
             let _checked = checked.clone().drop_guard();

@@ -169,16 +169,18 @@ impl Poller {
             });
             return Some(waiter);
         }
-        self.leave_if_unknown(keys, owner, *attempt, Grant { token: *token, lease: lease_left });
+        self.leave_if_unknown(keys, owner, *attempt, lease_left);
         None
     }
 
     /// The lock is this client's, and no waiter of it is meant. A copy of an old request has taken it, or a server
     /// that took over brings back what was given back (R15).
-    fn leave_if_unknown(&self, keys: &Arc<Keys>, owner_id: &str, attempt: u64, grant: Grant) {
+    fn leave_if_unknown(&self, keys: &Arc<Keys>, owner_id: &str, attempt: u64, lease: Duration) {
         let hold = Owner::of_id(owner_id).and_then(|owner| self.holds.owners.hold_of(&keys.lock, owner));
-        // One that has ended may live on in the hands of those who watch it.
-        if hold.is_some_and(|hold| hold.token == grant.token && hold.end().is_none()) {
+        // With any token: an attempt that is sent again after a loss of data gets another one, and a leave would
+        // end that hold too (R4). If it is not the one that the server has, its next check finds it lost, and
+        // leaves. One that has ended does not count: it may live on in the hands of those who watch it.
+        if hold.is_some_and(|hold| hold.end().is_none()) {
             return;
         }
         // With the seq that the server named. A later request of this owner is not touched, and if its release
@@ -190,7 +192,7 @@ impl Poller {
             attempt: None,
             terms: "".into(),
             copies_until: 0,
-            lease: grant.lease,
+            lease,
         };
         cleanup::leave(self.context(), request);
     }
@@ -206,7 +208,7 @@ impl Poller {
         let parts = ticket.rsplit_once(':').and_then(|(owner, seq)| Some((owner, seq.parse().ok()?)));
         let keys = Keys::of_lock(&self.context().options().prefix, lock_key);
         if let (Some((owner, seq)), Some(keys)) = (parts, keys) {
-            self.leave_if_unknown(&Arc::new(keys), owner, seq, grant);
+            self.leave_if_unknown(&Arc::new(keys), owner, seq, grant.lease);
         }
     }
 

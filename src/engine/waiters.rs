@@ -216,6 +216,13 @@ impl Waiter {
         split.is_some_and(|(owner, seq)| *owner == *self.owner_id && seq.parse() == Ok(self.seq))
     }
 
+    /// Neither a message nor an answer that it has not looked at yet.
+    fn forget_grant(&self) {
+        let mut state = self.state();
+        state.pushed = None;
+        state.outcome.take_if(|outcome| matches!(outcome, WaitOutcome::Granted { .. } | WaitOutcome::Confirm { .. }));
+    }
+
     pub fn is_revoked(&self, token: u64) -> bool {
         self.state().revoked >= token
     }
@@ -448,11 +455,11 @@ impl Waiters {
         true
     }
 
-    /// A new connection is up, perhaps to a server that does not know what the one before has granted. An answer of
-    /// this one would prove nothing about a message of that one (R7), so the polls have to tell.
-    pub fn forget_pushes(&self, keys: ServedKeys) {
+    /// A new connection is up, perhaps to a server that does not know what the one before has granted (R15). An
+    /// answer of this one would prove nothing about a message of that one (R7), so its polls have to tell.
+    pub fn forget_grants(&self, keys: ServedKeys) {
         for waiter in lock(&self.waiters).values().filter(|waiter| keys.contains(&waiter.keys.lock)) {
-            waiter.state().pushed = None;
+            waiter.forget_grant();
         }
     }
 

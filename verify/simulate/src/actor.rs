@@ -141,8 +141,17 @@ impl Actor {
     }
 
     fn begin(&self, lock: &FairLock, held: fairlock::Held) {
-        self.note("holds", || format!("{} under {}", lock.name(), held.token()));
-        let claim = Claim { lock: key(lock), actor: self.number, process: self.client.id().to_owned(), held };
+        let claim = self.claim(lock, held);
+        self.world.state().checker.check_is_known(&claim);
+        self.add(claim);
+    }
+
+    fn claim(&self, lock: &FairLock, held: fairlock::Held) -> Claim {
+        Claim { lock: key(lock), actor: self.number, process: self.client.id().to_owned(), held }
+    }
+
+    fn add(&self, claim: Claim) {
+        self.note("holds", || format!("{} under {}", claim.lock, claim.held.token()));
         let (server_ms, clock_rate) = (self.world.server_ms(), self.world.state().rates.clock_rate);
         self.world.state().checker.claim(claim, server_ms, clock_rate);
     }
@@ -329,7 +338,8 @@ impl Section<'_> {
             let what = format!("an owner that had {before} got the older {token}");
             self.actor.world.state().checker.report("P2", what);
         }
-        self.actor.begin(self.lock, guard.held());
+        // It may have got the lock a while ago.
+        self.actor.add(self.actor.claim(self.lock, guard.held()));
         self.guards.push(guard);
         token
     }
@@ -357,7 +367,7 @@ impl Section<'_> {
 
     /// Without faults only its guards end a hold that is renewed, unless a failover has lost it.
     fn must_be_held(&self, token: u64) -> bool {
-        self.safe && !self.actor.world.state().checker.is_void(&key(self.lock), token)
+        self.safe && !self.actor.world.state().checker.may_be_lost(&key(self.lock), token)
     }
 
     fn check_unlock(&mut self, token: u64, outcome: &Result<Unlocked, UnlockError>) {

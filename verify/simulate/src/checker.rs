@@ -20,6 +20,8 @@ const MOST_VIOLATIONS: usize = 4;
 const GHOSTS_LIVE: i64 = 1000;
 /// The same of a place that a failover brought back, from when it is granted the lock: a message and a leave.
 const GHOSTS_ARE_GRANTED: i64 = 100;
+/// Without faults a request is answered by then.
+const ANSWERED: Duration = Duration::from_millis(100);
 
 /// The state of one lock on the server, derived from its replies.
 #[derive(Clone, Default)]
@@ -115,7 +117,11 @@ pub struct Checker {
     /// Ended by force_unlock or lost with the server's data. Their holders learn of it later, so P1 and R5 do not
     /// apply to them.
     void: BTreeSet<Hold>,
-    /// Those of them that the server has again, with a shorter lease than it had. They count from their next renewal.
+    /// Holds that could not be renewed in time, because the server was away.
+    cut_short: BTreeSet<Hold>,
+    /// Of `void`: those that a failover has lost: the server does not know them any more.
+    forgotten: BTreeSet<Hold>,
+    /// Of `void`: those that the server has again, with a shorter lease than it had. They count from their next renewal.
     shortened: BTreeSet<Hold>,
     /// Holds that had ended, until a failover brought them back.
     returned: BTreeSet<Hold>,
@@ -219,9 +225,13 @@ impl Checker {
             lock.restored.extend(lock.holder.as_ref().map(|holder| (holder.token, at + GHOSTS_LIVE)));
             let is_same = |lost: &Holder| lock.holder.as_ref().is_some_and(|holder| holder.token == lost.token);
             let kept = lost.as_ref().filter(|lost| is_same(lost));
-            self.void.extend(lost.as_ref().filter(|lost| !is_same(lost)).map(|lost| (key.clone(), lost.token)));
+            if let Some(lost) = lost.as_ref().filter(|lost| !is_same(lost)) {
+                self.void.insert((key.clone(), lost.token));
+                self.forgotten.insert((key.clone(), lost.token));
+            }
             let Some(holder) = &lock.holder else { continue };
             let hold = (key.clone(), holder.token);
+            self.forgotten.remove(&hold);
             // One that was void may count again, and its lease is not that of then.
             if kept.is_some_and(|kept| kept.until > holder.until) || self.void.contains(&hold) {
                 self.void.insert(hold.clone());
@@ -237,9 +247,16 @@ impl Checker {
         }
     }
 
-    /// Ended by force or lost with the server's data.
-    pub fn is_void(&self, lock: &str, token: u64) -> bool {
-        self.void.contains(&(lock.to_owned(), token))
+    /// The server goes down, for so long at most. Who asks at once when it is up again has an answer soon after.
+    pub fn goes_down(&mut self, longest: Duration) {
+        let ends_soon = |claim: &&Claim| claim.held.valid_for() < longest + ANSWERED;
+        self.cut_short.extend(self.claims.iter().filter(ends_soon).map(Claim::hold));
+    }
+
+    /// Ended by force, lost with the server's data, or not renewed in time because it was away.
+    pub fn may_be_lost(&self, lock: &str, token: u64) -> bool {
+        let hold = (lock.to_owned(), token);
+        self.void.contains(&hold) || self.cut_short.contains(&hold)
     }
 
     pub fn is_miscounted(&self, lock: &str, token: u64) -> bool {
@@ -867,9 +884,23 @@ impl Checker {
         }
     }
 
+    /// An actor begins to rely on a grant. It must not be one of the server before, of which this one knows nothing: on
+    /// a new connection what the old one said is over (R15).
+    pub fn check_is_known(&mut self, claim: &Claim) {
+        let is_over = self.forgotten.contains(&claim.hold()) && self.connected.contains(&claim.process);
+        if is_over && claim.held.is_valid() {
+            let what = format!("actor {} begins with {}, which a failover has lost", claim.actor, claim.held.token());
+            self.violated("R15", what);
+        }
+    }
+
     /// An actor got the lock.
     pub fn claim(&mut self, claim: Claim, server_ms: i64, clock_rate: f64) {
         self.sections += 1;
+        // On a grant from just before. Its end may be near.
+        if !self.connected.contains(&claim.process) {
+            self.cut_short.insert(claim.hold());
+        }
         let (lock, token) = (claim.lock.clone(), claim.held.token());
         if claim.held.is_valid() && !self.void.contains(&claim.hold()) {
             self.check_no_other_is_valid(&lock, token);

@@ -243,6 +243,7 @@ impl World {
         if state.calm {
             state.last_down = Some(until);
         }
+        state.checker.goes_down(longest);
     }
 
     /// Whether the server was down since then, in the calm phase.
