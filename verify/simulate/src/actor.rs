@@ -20,6 +20,8 @@ pub struct Actor {
 }
 
 const DEEPEST: usize = 4;
+/// In the calm phase every section is shorter.
+const LONG_SECTION: Duration = Duration::from_secs(4);
 /// How often an actor goes on when the runtime of its client has ended.
 const ROUNDS_WITHOUT_RUNTIME: u32 = 5;
 
@@ -71,8 +73,10 @@ impl Actor {
             3..6 => return self.with(lock).await,
             _ => {}
         }
-        let fixed = self.shortest_lease + Duration::from_millis(self.world.below(1000));
-        let lock = if kind < 16 && !calm { lock.with_lease(fixed) } else { lock.clone() };
+        // In the calm phase longer than any section, since nothing renews it.
+        let least = if calm { LONG_SECTION } else { self.shortest_lease };
+        let fixed = least + Duration::from_millis(self.world.below(1000));
+        let lock = if kind < 16 { lock.with_lease(fixed) } else { lock.clone() };
         self.note("wants", || lock.name().to_owned());
         let begun = self.world.elapsed();
         let waiting = Waiting::begin(self);
