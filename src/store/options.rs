@@ -57,6 +57,15 @@ pub enum OptionsError {
     /// Host, port or path of the server cannot be.
     #[error("not the address of a server: {0}")]
     Address(&'static str),
+    /// A database other than 0 in a cluster.
+    #[error("a cluster has no database {0}: leave the number out, and use a prefix to keep locks apart")]
+    DatabaseOnCluster(u32),
+    /// The name of the service is missing, by which the Sentinels know the primary.
+    #[error("the name of the service is empty: it is the one in `sentinel monitor`, such as mymaster")]
+    NoService,
+    /// Something is set for Sentinels, and there are none.
+    #[error("sentinel_username, sentinel_password and sentinel_without_tls are for connecting by Sentinels")]
+    NoSentinels,
     /// TLS is for a host and a port.
     #[error("a Unix socket has no TLS: leave tls, root_certificate and client_certificate out")]
     TlsOnUnixSocket,
