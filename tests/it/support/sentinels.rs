@@ -22,8 +22,9 @@ impl Sentinels {
         for sentinel in &sentinels {
             eventually("the Sentinels know each other and the replica", async || {
                 let mut redis = sentinel.connection().await;
-                let facts = redis::cmd("SENTINEL").arg("MASTER").arg("mymaster");
-                let facts = facts.query_async::<std::collections::HashMap<String, String>>(&mut redis).await;
+                let mut question = redis::cmd("SENTINEL");
+                question.arg("MASTER").arg("mymaster");
+                let facts = question.query_async::<std::collections::HashMap<String, String>>(&mut redis).await;
                 let facts = facts.unwrap_or_default();
                 facts.get("num-other-sentinels").is_some_and(|others| others == "2")
                     && facts.get("num-slaves").is_some_and(|replicas| replicas == "1")
