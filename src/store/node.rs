@@ -100,9 +100,13 @@ impl Node {
     /// Connects when it is asked for the first time. Its task lives in the runtime that it is given.
     pub fn new(purpose: Purpose, options: &Options, client: &str, runtime: &Handle) -> Self {
         let channel = format!("{}{client}", keys::channel_prefix(&options.prefix));
+        let more: &[&[&str]] = match &purpose {
+            Purpose { is_in_cluster: true, .. } => &[&["asking"]],
+            Purpose { database: 0, .. } => &[],
+            Purpose { .. } => &[&["select", "0"]],
+        };
         let shared = Arc::new(Shared {
-            // This one first, because `purpose` moves in the line after it.
-            rights: rights::question(&options.prefix, &channel, &verbs::ALL, purpose.database != 0),
+            rights: rights::question(&options.prefix, &channel, &verbs::ALL, more),
             purpose,
             operation_timeout: options.operation_timeout,
             eviction_is_checked: AtomicBool::new(false),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fairlock::{ConnectError, LockError, OptionsError};
 
+use crate::connecting::{MORE_RIGHTS, RIGHTS, set_user};
 use crate::support::cluster::{Cluster, command, slot_of};
 use crate::support::{Server, Timing, eventually, limit};
 
@@ -196,13 +197,23 @@ async fn what_is_no_cluster_is_told_by_its_name() {
     .await;
 }
 
+/// The README's line, with three rights more.
 #[tokio::test]
-async fn a_user_without_the_right_to_ask_is_told_so() {
+async fn each_right_that_a_cluster_needs_is_named() {
     limit(async {
         let cluster = Cluster::start(1).await;
-        command(&cluster.masters[0], &["ACL", "SETUSER", "default", "-cluster"]).await;
-        let error = Timing::default().builder().connect(cluster.url()).await.unwrap_err();
-        assert!(error.to_string().contains("+cluster|slots"), "{error}");
+        let url = cluster.url().replace("redis+cluster://", "redis+cluster://worker:secret@");
+        let beside = ["+cluster|slots", "+cluster|info", "+asking"];
+        let all: Vec<&str> = RIGHTS.into_iter().chain(MORE_RIGHTS).chain(beside).collect();
+        set_user(&cluster.masters[0], all.iter().copied()).await;
+        let client = Timing::default().connect(&url).await;
+        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+        for right in beside {
+            set_user(&cluster.masters[0], all.iter().copied().filter(|other| *other != right)).await;
+            let error = Timing::default().builder().connect(&url).await.unwrap_err();
+            assert!(matches!(&error, ConnectError::Rights { .. }), "without {right}: {error:?}");
+            assert!(error.to_string().contains(right), "without {right}: {error}");
+        }
     })
     .await;
 }

@@ -112,7 +112,9 @@ impl Watch {
         loop {
             let asked = async {
                 let epoch = source.epoch().await?;
-                let view = if is_doubtful || epoch != self.epoch { Some(source.view().await?) } else { None };
+                // A slot that had no master gets one without a new epoch.
+                let is_due = is_doubtful || epoch != self.epoch || !self.uncovered.is_empty();
+                let view = if is_due { Some(source.view().await?) } else { None };
                 Ok::<_, RedisError>((epoch, view))
             };
             match timeout(PATIENCE, asked).await {
