@@ -173,8 +173,7 @@ impl Poller {
                 keys: keys.clone(),
                 owner_id: owner.as_str().into(),
                 seq: *attempt,
-                attempt: None,
-                terms: "".into(),
+                place: String::new(),
                 copies_until: 0,
                 lease: lease_left.unwrap_or_default(),
             };

@@ -19,7 +19,7 @@ use super::owners::OwnerEntry;
 use super::task_or_thread::TaskOrThread;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
-use crate::store::keys::{Keys, ticket};
+use crate::store::keys::{Keys, place, ticket};
 
 /// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
 const VERIFIED_IN_A_POLL: usize = 16;
@@ -33,7 +33,7 @@ pub struct Waiter {
     owner_id: Arc<str>,
     pub lease: Duration,
     /// Those of its place in the queue, see `keys::terms`.
-    pub terms: Arc<str>,
+    terms: Arc<str>,
     /// Where the caller runs, for the warning about a task that waits for itself.
     pub caller: TaskOrThread,
     /// Called in a scope.
@@ -204,6 +204,11 @@ impl Waiter {
     /// Not stored: only a few are asked for at a time.
     pub fn ticket(&self) -> String {
         ticket(&self.owner_id, self.seq)
+    }
+
+    /// What its place in the queue would be. Not stored either: only a leave needs it.
+    pub fn place(&self) -> String {
+        place(&self.owner_id, self.seq, &self.terms)
     }
 
     pub fn owner_id(&self) -> &Arc<str> {
