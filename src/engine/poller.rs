@@ -159,10 +159,8 @@ impl Poller {
     fn tell_holder(&self, keys: &Arc<Keys>, holder: &PolledHolder, sent: Instant) -> Option<Arc<Waiter>> {
         let PolledHolder { owner, attempt, token, lease_left } = holder;
         if let Some(waiter) = self.waiters.find(owner, *attempt) {
-            waiter.set_outcome(match lease::reliable_until(sent, lease_left.unwrap_or_default(), now()) {
-                Some(until) => WaitOutcome::Granted { token: *token, until },
-                None => WaitOutcome::Confirm { token: *token },
-            });
+            let until = lease::reliable_until(sent, lease_left.unwrap_or_default(), now());
+            waiter.set_outcome(WaitOutcome::of_grant(*token, until));
             return Some(waiter);
         }
         let held = Owner::of_id(owner).and_then(|owner| self.holds.owners.hold_of(&keys.lock, owner));

@@ -103,11 +103,7 @@ impl Trust {
             return None;
         }
         let proof = if grant.token > known.last.floor { Some(known.last) } else { known.before };
-        let until = proof.and_then(|queued| queued.trust(grant, now));
-        Some(match until {
-            Some(until) => WaitOutcome::Granted { token: grant.token, until },
-            None => WaitOutcome::Confirm { token: grant.token },
-        })
+        Some(WaitOutcome::of_grant(grant.token, proof.and_then(|queued| queued.trust(grant, now))))
     }
 }
 
@@ -122,6 +118,13 @@ pub enum WaitOutcome {
     NoPlace,
     /// Polls fail, and not for a passing reason.
     Failed(Box<LockError>),
+}
+
+impl WaitOutcome {
+    /// Of a grant that may be relied on `until` then. `None`: not without asking.
+    pub fn of_grant(token: u64, until: Option<Instant>) -> Self {
+        until.map_or(Self::Confirm { token }, |until| Self::Granted { token, until })
+    }
 }
 
 impl Waiter {
