@@ -159,10 +159,8 @@ impl Poller {
     fn tell_holder(&self, keys: &Arc<Keys>, holder: &PolledHolder, sent: Instant) -> Option<Arc<Waiter>> {
         let PolledHolder { owner, attempt, token, lease_left } = holder;
         if let Some(waiter) = self.waiters.find(owner, *attempt) {
-            waiter.set_outcome(match lease::reliable_until(sent, lease_left.unwrap_or_default(), now()) {
-                Some(until) => WaitOutcome::Granted { token: *token, until },
-                None => WaitOutcome::Confirm { token: *token },
-            });
+            let until = lease::reliable_until(sent, lease_left.unwrap_or_default(), now());
+            waiter.set_outcome(WaitOutcome::of_grant(*token, until));
             return Some(waiter);
         }
         let held = Owner::of_id(owner).and_then(|owner| self.holds.owners.hold_of(&keys.lock, owner));
@@ -173,8 +171,7 @@ impl Poller {
                 keys: keys.clone(),
                 owner_id: owner.as_str().into(),
                 seq: *attempt,
-                attempt: None,
-                terms: "".into(),
+                place: String::new(),
                 copies_until: 0,
                 lease: lease_left.unwrap_or_default(),
             };
