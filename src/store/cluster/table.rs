@@ -183,3 +183,165 @@ impl<N: Seat> Table<N> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures::FutureExt;
+    use futures::future::BoxFuture;
+
+    use super::*;
+    use crate::store::Priority;
+    use crate::store::admission::Admission;
+    use crate::store::call::Call;
+    use crate::store::clock::ServerClock;
+    use crate::store::error::{Cause, Disconnected, RequestError};
+    use crate::store::reply::ScriptReply;
+
+    /// A seat that only remembers where it is.
+    struct Fake {
+        keys: ServedKeys,
+        address: Mutex<Option<Address>>,
+        opened: AtomicBool,
+        admission: Admission,
+        clock: ServerClock,
+    }
+
+    impl Seat for Fake {
+        fn move_to(&self, address: Option<&Address>) {
+            *self.address.lock().unwrap() = address.cloned();
+            self.opened.store(false, Ordering::Relaxed);
+        }
+
+        fn open(&self) {
+            self.opened.store(true, Ordering::Relaxed);
+        }
+
+        fn is_open(&self) -> bool {
+            self.opened.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Store for Fake {
+        fn is_ready(&self, _: &str, _: Priority) -> bool {
+            self.is_open()
+        }
+
+        fn ready<'a>(&'a self, _: &'a str, _: Priority) -> BoxFuture<'a, Result<(), RequestError>> {
+            self.open();
+            std::future::ready(Ok(())).boxed()
+        }
+
+        fn fault(&self, _: &str) -> Cause {
+            Arc::new(Disconnected)
+        }
+
+        fn run<'a>(&'a self, _: Call<'a>, _: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>> {
+            std::future::ready(Err(RequestError::Closed)).boxed()
+        }
+
+        fn distrust(&self, _: &str) {}
+
+        fn suspect(&self, _: &str) {}
+
+        fn admission(&self, _: &str) -> &Admission {
+            &self.admission
+        }
+
+        fn clock(&self, _: &str) -> &ServerClock {
+            &self.clock
+        }
+
+        fn listen(&self, _: Weak<dyn Listener>) {}
+
+        fn close(&self) {}
+    }
+
+    fn table() -> Table<Fake> {
+        Table::new(Arc::default(), |keys| Fake {
+            keys,
+            address: Mutex::default(),
+            opened: AtomicBool::new(false),
+            admission: Admission::new(1, 0),
+            clock: ServerClock::new(),
+        })
+    }
+
+    fn at(port: u16) -> Address {
+        Address::Tcp { host: "h".into(), port }
+    }
+
+    fn range(first: u16, last: u16, port: u16) -> SlotRange {
+        SlotRange { first, last, master: at(port) }
+    }
+
+    fn port_of(node: Option<&Fake>) -> Option<u16> {
+        match node?.address.lock().unwrap().as_ref()? {
+            Address::Tcp { port, .. } => Some(*port),
+            Address::Unix(_) => None,
+        }
+    }
+
+    #[test]
+    fn a_seat_is_given_up_and_used_again() {
+        let table = table();
+        table.replace(&[range(0, 99, 1), range(100, 16_383, 2)]);
+        assert_eq!((port_of(table.serving(0)), port_of(table.serving(100))), (Some(1), Some(2)));
+        table.serving(0).unwrap().open();
+        // 1 is gone, and 3 has its slots: it is opened, since something may be held there.
+        table.replace(&[range(0, 99, 3), range(100, 16_383, 2)]);
+        assert_eq!(port_of(table.serving(0)), Some(3));
+        assert!(table.serving(0).unwrap().is_open() && !table.serving(100).unwrap().is_open());
+        assert_eq!(table.all().filter(|seat| port_of(Some(*seat)).is_none()).count(), 1, "that of 1 is free");
+        table.replace(&[range(0, 99, 4), range(100, 16_383, 2)]);
+        assert_eq!(port_of(table.serving(0)), Some(4));
+        assert_eq!(table.all().count(), 3, "and was used again");
+    }
+
+    #[test]
+    fn a_redirect_moves_one_slot() {
+        let table = table();
+        table.replace(&[range(0, 16_383, 1)]);
+        assert_eq!(port_of(table.moved(5, &at(2))), Some(2));
+        assert_eq!((port_of(table.serving(5)), port_of(table.serving(6))), (Some(2), Some(1)));
+        assert_eq!(table.address_of(5), Some(at(2)));
+        // A node that is to get its first slot has none yet.
+        assert_eq!(port_of(table.at(&at(3))), Some(3));
+        assert_eq!(port_of(table.serving(7)), Some(1));
+        // A stale table takes it back. The next redirect corrects it again.
+        table.replace(&[range(0, 16_383, 1)]);
+        assert_eq!(port_of(table.serving(5)), Some(1));
+        assert_eq!(port_of(table.moved(5, &at(2))), Some(2));
+    }
+
+    #[test]
+    fn slots_may_have_no_master() {
+        let table = table();
+        table.replace(&[range(0, 4, 1), range(6, 16_383, 1)]);
+        assert!(table.serving(5).is_none() && table.address_of(5).is_none());
+        table.replace(&[]);
+        assert!(table.serving(0).is_none());
+        assert_eq!(table.all().filter(|seat| port_of(Some(*seat)).is_some()).count(), 0);
+    }
+
+    #[test]
+    fn a_seat_serves_the_keys_of_its_slots_whichever_these_are() {
+        let table = table();
+        // CLUSTER KEYSLOT foo is 12182.
+        table.replace(&[range(0, 16_383, 1)]);
+        let first = table.serving(12_182).unwrap().keys.clone();
+        assert!(first.contains("{foo}"));
+        let second = table.moved(12_182, &at(2)).unwrap().keys.clone();
+        assert!(second.contains("{foo}") && !first.contains("{foo}"));
+    }
+
+    #[test]
+    fn no_more_seats_than_there_may_be() {
+        let table = table();
+        let many: Vec<_> = (0..=MOST_SEATS as u16).map(|number| range(number, number, 1 + number)).collect();
+        table.replace(&many);
+        assert!(table.serving(MOST_SEATS as u16).is_none());
+        assert_eq!(port_of(table.serving(MOST_SEATS as u16 - 1)), Some(MOST_SEATS as u16));
+    }
+}
