@@ -22,13 +22,13 @@ local request, most = unpack(ARGV)
 local owner, _, token, holds, grant = read_holder()
 local s, us, label = string.match(token and grant or '0 0 0 0 0/', '^%d+ %d+ (%d+) (%d+) %d+/(.*)$')
 local reply = { 'inspected', request, clock[1], clock[2], owner or '', tonumber(holds or '0'), token or '0', s, us, label, call('PTTL', lock), 0 }
-local all, with_tickets = read('LLEN', queue), read('ZCOUNT', deadlines, 'inf', 'inf')
+local all_places, all_tickets = read('LLEN', queue), read('ZCOUNT', deadlines, 'inf', 'inf')
 -- All places count, unless a ticket has gone or a client is dead (or passed over: `!skip` counts here too).
-local are_exact = with_tickets == all and call('ZCOUNT', deadlines, -now, now) == 0
+local are_exact = all_tickets == all_places and call('ZCOUNT', deadlines, -now, now) == 0
 -- At least one: LRANGE to -1 would be all of it.
 local looked_at = are_exact and math.max(1, tonumber(most)) or 512
 local places = read('LRANGE', queue, 0, looked_at - 1)
-local tickets, clients, lives, living, with_ticket = {}, {}, {}, 0, 0
+local tickets, clients, lives, living, tickets_seen = {}, {}, {}, 0, 0
 for i, place in ipairs(places) do
   clients[i], tickets[i] = before(place, ':'), before(place, '/')
 end
@@ -40,7 +40,7 @@ for i = 1, #places do
   end
 end
 for i = 1, #places do
-  if scores[i] then with_ticket = with_ticket + 1 end
+  if scores[i] then tickets_seen = tickets_seen + 1 end
   if scores[i] and lives[clients[i]] >= 1 then
     living = living + 1
     if living <= tonumber(most) then
@@ -49,6 +49,6 @@ for i = 1, #places do
     end
   end
 end
-if #places == looked_at then living = living + math.max(0, with_tickets - with_ticket) end
+if #places == looked_at then living = living + math.max(0, all_tickets - tickets_seen) end
 reply[12] = living
 return reply

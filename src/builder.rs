@@ -10,12 +10,14 @@ use uuid::Uuid;
 
 use crate::client::LockClient;
 use crate::error::ConnectError;
-use crate::store::connect_options::ConnectOptions;
+use crate::store::connect_options::{ConnectOptions, Topology};
+use crate::store::dial::Access;
 #[cfg(feature = "embedded")]
 use crate::store::embedded::{EmbeddedServer, EmbeddedStore};
-use crate::store::node::Node;
+use crate::store::location::Location;
+use crate::store::node::{Node, Purpose};
 use crate::store::options::{Options, OptionsError};
-use crate::store::runtime;
+use crate::store::{ServedKeys, Store, cluster, runtime, sentinel};
 
 impl LockClient {
     /// Connects with the default options; see [`LockClientBuilder`]. Takes at most twice the
@@ -392,14 +394,36 @@ impl Place {
         let id = Uuid::new_v4().simple().to_string();
         // Sockets and timers belong to the runtime in which they are made. So the connection has to be
         // made there, not where this future is polled.
-        let node = if elsewhere {
+        let store = if elsewhere {
             let (options, id) = (options.clone(), id.clone());
-            let connecting = runtime.spawn(async move { Node::connect(server, &options, &id).await });
+            let connecting = runtime.spawn(async move { connect(server, &options, &id).await });
             // Ends it when this future is dropped. An error here: that runtime has ended.
             AbortOnDropHandle::new(connecting).await.map_err(|_| ConnectError::NoRuntime)??
         } else {
-            Node::connect(server, &options, &id).await?
+            connect(server, &options, &id).await?
         };
-        Ok(LockClient::start(Box::new(node), options, id, runtime, None))
+        Ok(LockClient::start(store, options, id, runtime, None))
     }
+}
+
+/// Connects to the server, or to the servers.
+async fn connect(server: ConnectOptions, options: &Arc<Options>, client: &str) -> Result<Box<dyn Store>, ConnectError> {
+    server.check()?;
+    let access = Access::new(server.sign_in.clone(), server.tls.as_ref())?;
+    let database = server.database;
+    Ok(match server.topology {
+        Topology::Single(address) => {
+            let location = Arc::new(Location::fixed(address, access));
+            let purpose = Purpose { location, database, keys: ServedKeys::All, is_in_cluster: false };
+            let node = Node::new(purpose, options, client, &Handle::current());
+            node.connect().await?;
+            Box::new(node)
+        }
+        Topology::Sentinel { service, sentinels } => {
+            let tls = server.tls.as_ref().filter(|_| !server.sentinels_are_plain);
+            let asked = Access::new(server.sentinel_sign_in.into(), tls)?;
+            Box::new(sentinel::connect(service, sentinels, &asked, access, database, options, client).await?)
+        }
+        Topology::Cluster { seeds } => Box::new(cluster::connect(seeds, access, options, client).await?),
+    })
 }

@@ -249,7 +249,7 @@ fn lease_and_owner_need_neither_a_runtime_nor_a_server() {
 #[test]
 fn only_the_node_talks_to_redis() {
     for path in files("src", ".rs") {
-        let is_node = ["node.rs", "connection.rs", "dial.rs", "url.rs"]
+        let is_node = ["node.rs", "connection.rs", "dial.rs", "url.rs", "sentinel.rs", "cluster/watch.rs"]
             .iter()
             .any(|name| path.ends_with(Path::new("store").join(name)));
         let speaks = ["redis::aio", "redis::cmd", "redis::Cmd", "MultiplexedConnection"];

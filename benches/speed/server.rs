@@ -141,6 +141,11 @@ pub struct Logged {
     pub micros: u64,
 }
 
+/// What the longest of these calls took, in µs.
+pub fn longest_call(calls: &[Logged]) -> Outcome<u64> {
+    Ok(calls.iter().map(|call| call.micros).max().ok_or("no script was run")?)
+}
+
 /// The names of fairlock's scripts, by the hashes under which the server runs them.
 struct Names(HashMap<String, String>);
 

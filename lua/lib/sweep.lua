@@ -4,7 +4,8 @@ local SWEPT_AT_MOST, TAKEN_AT_MOST = 1024, 256
 -- How many to look at when nothing says that some are dead.
 local SWEPT_AT_LEAST = 64
 
--- Whether this place is dead, with what is known of its client.
+-- Whether this place is dead, with what is known of its client. Patterns, not `before`: acquire includes this inside a
+-- block, with which `before` would end, and advance needs it later.
 local function is_dead(place, lives)
   local client = string.match(place, '^[^:]*')
   if lives[client] == nil then

@@ -420,8 +420,7 @@ impl Attempt<'_> {
             keys: self.entry.keys.clone(),
             owner_id: self.entry.owner_id.clone(),
             seq: self.seq,
-            attempt: Some(self.seq),
-            terms: self.request.terms.clone(),
+            place: self.waiter.place(),
             copies_until: self.copies_until,
             lease: self.request.lease,
         };

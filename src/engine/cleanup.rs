@@ -18,10 +18,8 @@ pub struct LeaveRequest {
     pub owner_id: Arc<str>,
     /// Everything of the owner up to this seq ends.
     pub seq: u64,
-    /// The attempt whose place in the queue goes. `None`: it has none, because it was served.
-    pub attempt: Option<u64>,
-    /// Those of its place.
-    pub terms: Arc<str>,
+    /// The place in the queue that goes, see `keys::place`. Empty: the attempt has none, because it was served.
+    pub place: String,
     /// Server time until which an earlier copy may still be served; 0: none is under way.
     pub copies_until: i64,
     /// The longest that the server can keep what the attempt got.
@@ -42,9 +40,8 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
         keys: &request.keys,
         owner: &request.owner_id,
         seq: request.seq,
-        attempt: request.attempt,
+        place: &request.place,
         copies_until: request.copies_until,
-        terms: &request.terms,
     };
     let mut backoff = context.backoff();
     while now() < limit {

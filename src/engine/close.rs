@@ -52,8 +52,7 @@ fn leave_all_waits(engine: &Engine) {
             keys: waiter.keys.clone(),
             owner_id: waiter.owner_id().clone(),
             seq: waiter.seq,
-            attempt: Some(waiter.seq),
-            terms: waiter.terms.clone(),
+            place: waiter.place(),
             copies_until: context.runner.not_after(&waiter.keys.lock),
             lease: waiter.lease,
         };

@@ -67,7 +67,7 @@ impl Farewells {
 
     /// A connection to the server of these locks is up again, after the one before `broke`; `None`: it is not
     /// known when. From now on they are owed, until `until`. True if a task has to be started that asks.
-    pub fn owe(&self, keys: ServedKeys, broke: Option<Instant>, until: Instant) -> bool {
+    pub fn owe(&self, keys: &ServedKeys, broke: Option<Instant>, until: Instant) -> bool {
         let mut state = self.state();
         // From the end of the connection, not from now: what a long break kept from being asked is not older
         // for the server.
@@ -118,7 +118,7 @@ mod tests {
     }
 
     fn owed(farewells: &Farewells, broke: Option<Instant>) -> Vec<Arc<str>> {
-        farewells.owe(ServedKeys::All, broke, now() + SECOND);
+        farewells.owe(&ServedKeys::All, broke, now() + SECOND);
         let owed = farewells.owed().unwrap_or_default();
         owed.iter().for_each(|name| farewells.said(name));
         owed
@@ -163,14 +163,14 @@ mod tests {
     #[test]
     fn one_task_asks_until_nothing_is_owed() {
         let farewells = Farewells::new(SECOND);
-        assert!(!farewells.owe(ServedKeys::All, None, now() + SECOND), "there is nothing to ask");
+        assert!(!farewells.owe(&ServedKeys::All, None, now() + SECOND), "there is nothing to ask");
         farewells.note(&key(1), now(), |_| true);
-        assert!(farewells.owe(ServedKeys::All, None, now() + SECOND));
-        assert!(!farewells.owe(ServedKeys::All, None, now() + SECOND), "one task asks already");
+        assert!(farewells.owe(&ServedKeys::All, None, now() + SECOND));
+        assert!(!farewells.owe(&ServedKeys::All, None, now() + SECOND), "one task asks already");
         assert_eq!(farewells.owed(), Some(vec![key(1)]));
         farewells.said(&key(1));
         assert_eq!(farewells.owed(), None);
-        assert!(farewells.owe(ServedKeys::All, None, now()));
+        assert!(farewells.owe(&ServedKeys::All, None, now()));
         assert_eq!(farewells.owed(), None, "its time is over");
     }
 }

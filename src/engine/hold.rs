@@ -21,6 +21,7 @@ use super::owners::{OwnerEntry, OwnerTable};
 use super::schedule::Schedule;
 use super::task_or_thread::TaskOrThread;
 use crate::store::clock::now;
+use crate::store::keys::place;
 
 /// One owner at one lock.
 pub type Entry = OwnerEntry<Hold>;
@@ -426,8 +427,7 @@ impl Hold {
                 keys: self.entry.keys.clone(),
                 owner_id: self.entry.owner_id.clone(),
                 seq,
-                attempt: Some(self.attempt),
-                terms: self.terms.clone(),
+                place: place(&self.entry.owner_id, self.attempt, &self.terms),
                 copies_until: state.copies_until.max(context.runner.not_after(&self.entry.keys.lock)),
                 lease: state.lease,
             }

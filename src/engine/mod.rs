@@ -68,7 +68,8 @@ impl Engine {
 
     /// Asks the server about each hold. A hold may have been ended while its connection was cut: by
     /// force, or with the server's data. Fixed leases are checked as well, but not extended.
-    fn hold_checks(&self, keys: ServedKeys) -> impl Iterator<Item = BoxFuture<'static, ()>> + Send + use<> {
+    fn hold_checks(&self, keys: &ServedKeys) -> impl Iterator<Item = BoxFuture<'static, ()>> + Send + use<> {
+        let keys = keys.clone();
         let holds = self.holds.owners.holds().into_iter();
         let served = holds.filter(move |hold| hold.end().is_none() && keys.contains(&hold.entry.keys.lock));
         served.map(|hold| {
@@ -86,10 +87,10 @@ impl Engine {
 }
 
 impl Listener for Engine {
-    fn pushed(&self, payload: &[u8]) {
+    fn pushed(&self, from: &ServedKeys, payload: &[u8]) {
         match Push::decode(payload) {
             Some(Push::Grant { token, lease, ticket, lock }) => {
-                self.poller.granted(lock, ticket, Grant { token, lease })
+                self.poller.granted(from, lock, ticket, Grant { token, lease })
             }
             Some(Push::Revoked { token, owner, lock }) => {
                 // The waiters first. A hold that begins at this very moment is not in the table yet,
@@ -106,17 +107,17 @@ impl Listener for Engine {
     fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()> {
         async move {
             let _check = self.holds.losses.check();
-            self.poller.waiters.forget_grants(keys);
+            self.poller.waiters.forget_grants(&keys);
             // After the checks, which are dropped if they take too long.
             let checked = CancellationToken::new();
             let _checked = checked.clone().drop_guard();
-            self.poller.say_farewells(keys, broke, checked);
+            self.poller.say_farewells(&keys, broke, checked);
             let names = self.poller.waiters.names().into_iter().filter(|name| keys.contains(&name.lock));
             let polls = names.map(|name| {
                 let poller = self.poller.clone();
                 async move { poller.resume(&name).await }.boxed()
             });
-            let all: Vec<_> = polls.chain(self.hold_checks(keys)).collect();
+            let all: Vec<_> = polls.chain(self.hold_checks(&keys)).collect();
             stream::iter(all).for_each_concurrent(CHECKED_TOGETHER, |check| check).await;
         }
         .boxed()
@@ -128,7 +129,7 @@ impl Listener for Engine {
             let _check = engine.holds.losses.check();
             // Only holds: a holder would rely on what is gone until its next renewal (P8). A waiter
             // finds out by its next poll, and asks anew (P9).
-            let all: Vec<_> = engine.hold_checks(keys).collect();
+            let all: Vec<_> = engine.hold_checks(&keys).collect();
             stream::iter(all).for_each_concurrent(CHECKED_TOGETHER, |check| check).await;
         });
     }
@@ -136,6 +137,10 @@ impl Listener for Engine {
     fn gone(&self) {
         // Waits first. A hold that begins at this very moment looks at the token after it was entered
         // into the table, and is given back.
+        if self.context.gone.is_cancelled() {
+            // Another connection of this client has told it already.
+            return;
+        }
         self.context.gone.cancel();
         without_runtime::watch_deadlines(&self.holds);
     }

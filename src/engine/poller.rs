@@ -163,10 +163,8 @@ impl Poller {
         let PolledHolder { owner, attempt, token, lease_left } = holder;
         let lease_left = lease_left.unwrap_or_default();
         if let Some(waiter) = self.waiters.find(owner, *attempt) {
-            waiter.set_outcome(match lease::reliable_until(sent, lease_left, now()) {
-                Some(until) => WaitOutcome::Granted { token: *token, until },
-                None => WaitOutcome::Confirm { token: *token },
-            });
+            let until = lease::reliable_until(sent, lease_left, now());
+            waiter.set_outcome(WaitOutcome::of_grant(*token, until));
             return Some(waiter);
         }
         self.leave_if_unknown(keys, owner, *attempt, lease_left);
@@ -189,8 +187,7 @@ impl Poller {
             keys: keys.clone(),
             owner_id: owner_id.into(),
             seq: attempt,
-            attempt: None,
-            terms: "".into(),
+            place: String::new(),
             copies_until: 0,
             lease,
         };
@@ -198,9 +195,10 @@ impl Poller {
     }
 
     /// A grant was pushed.
-    pub fn granted(&self, lock_key: &str, ticket: &str, grant: Grant) {
-        // The waiters first: a hold that begins is in the table before its waiter goes.
-        if self.waiters.granted(ticket, grant) {
+    pub fn granted(&self, from: &ServedKeys, lock_key: &str, ticket: &str, grant: Grant) {
+        // The waiters first: a hold that begins is in the table before its waiter goes. A copy from another node
+        // is later than the message itself, and often finds the attempt over.
+        if self.waiters.granted(ticket, grant) || !from.contains(lock_key) {
             return;
         }
         // Its attempt has ended. As a rule a leave is under way for it, but a server that took over may have
@@ -214,7 +212,7 @@ impl Poller {
 
     /// R15: after a reconnect, looks for what this client gave back just before the connection broke. Begins when
     /// `checked` is cancelled: what it waits for and holds goes first.
-    pub fn say_farewells(self: &Arc<Self>, keys: ServedKeys, broke: Option<Instant>, checked: CancellationToken) {
+    pub fn say_farewells(self: &Arc<Self>, keys: &ServedKeys, broke: Option<Instant>, checked: CancellationToken) {
         let context = self.context();
         // What was brought back had less than a lease left.
         let until = context.forgotten_at(context.options().lease);

@@ -20,7 +20,7 @@ use super::task_or_thread::TaskOrThread;
 use crate::store::ServedKeys;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
-use crate::store::keys::{Keys, ticket};
+use crate::store::keys::{Keys, place, ticket};
 
 /// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
 const VERIFIED_IN_A_POLL: usize = 16;
@@ -34,7 +34,7 @@ pub struct Waiter {
     owner_id: Arc<str>,
     pub lease: Duration,
     /// Those of its place in the queue, see `keys::terms`.
-    pub terms: Arc<str>,
+    terms: Arc<str>,
     /// Where the caller runs, for the warning about a task that waits for itself.
     pub caller: TaskOrThread,
     /// Called in a scope.
@@ -104,11 +104,7 @@ impl Trust {
             return None;
         }
         let proof = if grant.token > known.last.floor { Some(known.last) } else { known.before };
-        let until = proof.and_then(|queued| queued.trust(grant, now));
-        Some(match until {
-            Some(until) => WaitOutcome::Granted { token: grant.token, until },
-            None => WaitOutcome::Confirm { token: grant.token },
-        })
+        Some(WaitOutcome::of_grant(grant.token, proof.and_then(|queued| queued.trust(grant, now))))
     }
 }
 
@@ -123,6 +119,13 @@ pub enum WaitOutcome {
     NoPlace,
     /// Polls fail, and not for a passing reason.
     Failed(Box<LockError>),
+}
+
+impl WaitOutcome {
+    /// Of a grant that may be relied on `until` then. `None`: not without asking.
+    pub fn of_grant(token: u64, until: Option<Instant>) -> Self {
+        until.map_or(Self::Confirm { token }, |until| Self::Granted { token, until })
+    }
 }
 
 impl Waiter {
@@ -205,6 +208,11 @@ impl Waiter {
     /// Not stored: only a few are asked for at a time.
     pub fn ticket(&self) -> String {
         ticket(&self.owner_id, self.seq)
+    }
+
+    /// What its place in the queue would be. Not stored either: only a leave needs it.
+    pub fn place(&self) -> String {
+        place(&self.owner_id, self.seq, &self.terms)
     }
 
     pub fn owner_id(&self) -> &Arc<str> {
@@ -457,7 +465,7 @@ impl Waiters {
 
     /// A new connection is up, perhaps to a server that does not know what the one before has granted (R15). An
     /// answer of this one would prove nothing about a message of that one (R7), so its polls have to tell.
-    pub fn forget_grants(&self, keys: ServedKeys) {
+    pub fn forget_grants(&self, keys: &ServedKeys) {
         for waiter in lock(&self.waiters).values().filter(|waiter| keys.contains(&waiter.keys.lock)) {
             waiter.forget_grant();
         }

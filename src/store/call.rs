@@ -13,11 +13,18 @@ pub struct Call<'a> {
     pub keys: &'a [&'a str],
     /// ARGV without the first one, which is the number of the request.
     pub args: &'a [Arg<'a>],
+    /// Sent to a node of a cluster that is about to get the slot of the keys, after the node that has it
+    /// answered ASK.
+    pub asking: bool,
 }
 
 impl<'a> Call<'a> {
     pub fn new(script: &'static Script, keys: &'a [&'a str], args: &'a [Arg<'a>]) -> Self {
-        Self { script, keys, args }
+        Self { script, keys, args, asking: false }
+    }
+
+    pub fn asking(self) -> Self {
+        Self { asking: true, ..self }
     }
 
     /// The key that says which server is asked.

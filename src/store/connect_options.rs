@@ -27,15 +27,32 @@ use super::options::OptionsError;
 #[derive(Clone)]
 #[must_use = "options do nothing until a client connects with them"]
 pub struct ConnectOptions {
-    pub(crate) address: Address,
+    pub(crate) topology: Topology,
     pub(crate) database: u32,
-    sign_in: Credentials,
-    provider: Option<Provider>,
+    pub(crate) sign_in: SignIn,
     pub(crate) tls: Option<TlsOptions>,
+    /// User and password at the Sentinels: they have accounts of their own.
+    pub(crate) sentinel_sign_in: Credentials,
+    /// The Sentinels use no TLS, although the servers do.
+    pub(crate) sentinels_are_plain: bool,
+}
+
+/// Which servers there are, and who says where they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Topology {
+    Single(Address),
+    Sentinel {
+        service: String,
+        sentinels: Vec<Address>,
+    },
+    /// Some nodes of the cluster. They name the others.
+    Cluster {
+        seeds: Vec<Address>,
+    },
 }
 
 /// A host and a port, or the path of a socket.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Address {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),
@@ -95,6 +112,30 @@ type Provide = dyn Fn() -> BoxFuture<'static, Result<Credentials, Cause>> + Send
 #[derive(Clone)]
 struct Provider(Arc<Provide>);
 
+/// User and password, or who is asked for them.
+#[derive(Clone, Default)]
+pub struct SignIn {
+    fixed: Credentials,
+    provider: Option<Provider>,
+}
+
+impl SignIn {
+    /// Asks the provider, if there is one.
+    pub async fn credentials(&self) -> Result<Credentials, ConnectError> {
+        match &self.provider {
+            // Not kept: a token may have ended by the next reconnect.
+            Some(provider) => (provider.0)().await.map_err(ConnectError::CredentialsProvider),
+            None => Ok(self.fixed.clone()),
+        }
+    }
+}
+
+impl From<Credentials> for SignIn {
+    fn from(fixed: Credentials) -> Self {
+        Self { fixed, provider: None }
+    }
+}
+
 /// A user and a password, as a [provider](ConnectOptions::credentials_provider) of credentials returns them.
 /// `Debug` does not show the password.
 ///
@@ -149,13 +190,46 @@ impl fmt::Debug for Credentials {
 impl fmt::Debug for ConnectOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConnectOptions")
-            .field("address", &self.address.to_string())
+            .field("topology", &self.topology)
             .field("database", &self.database)
-            .field("credentials", &self.sign_in)
-            .field("has_credentials_provider", &self.provider.is_some())
+            .field("credentials", &self.sign_in.fixed)
+            .field("has_credentials_provider", &self.sign_in.provider.is_some())
             .field("tls", &self.tls)
+            .field("sentinel_credentials", &self.sentinel_sign_in)
+            .field("sentinels_are_plain", &self.sentinels_are_plain)
             .finish()
     }
+}
+
+/// As a URL, without the password.
+impl fmt::Display for ConnectOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tls = if self.tls.is_some() { "s" } else { "" };
+        let user = self.sign_in.fixed.username().map(|user| format!("{user}@")).unwrap_or_default();
+        match &self.topology {
+            Topology::Single(Address::Unix(path)) => write!(f, "unix://{}", path.display())?,
+            Topology::Single(address) => write!(f, "redis{tls}://{user}{address}/")?,
+            Topology::Sentinel { service, sentinels } => {
+                write!(f, "redis{tls}-sentinel://{user}{}/{service}/", list(sentinels))?;
+            }
+            Topology::Cluster { seeds } => write!(f, "redis{tls}+cluster://{user}{}/", list(seeds))?,
+        }
+        match &self.topology {
+            Topology::Cluster { .. } => Ok(()),
+            Topology::Single(Address::Unix(_)) if self.database == 0 => Ok(()),
+            Topology::Single(Address::Unix(_)) => write!(f, "?db={}", self.database),
+            _ => write!(f, "{}", self.database),
+        }
+    }
+}
+
+/// With commas, as in a URL.
+pub fn list(addresses: &[Address]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn tcp_addresses<H: Into<String>>(servers: impl IntoIterator<Item = (H, u16)>) -> Vec<Address> {
+    servers.into_iter().map(|(host, port)| Address::Tcp { host: host.into(), port }).collect()
 }
 
 impl ConnectOptions {
@@ -165,7 +239,7 @@ impl ConnectOptions {
     /// let options = fairlock::ConnectOptions::tcp("redis.internal", 6379);
     /// ```
     pub fn tcp(host: impl Into<String>, port: u16) -> Self {
-        Self::at(Address::Tcp { host: host.into(), port })
+        Self::at(Topology::Single(Address::Tcp { host: host.into(), port }))
     }
 
     /// A server on this machine, at the path of its Unix socket.
@@ -174,11 +248,44 @@ impl ConnectOptions {
     /// let options = fairlock::ConnectOptions::unix("/run/redis/redis.sock");
     /// ```
     pub fn unix(path: impl Into<PathBuf>) -> Self {
-        Self::at(Address::Unix(path.into()))
+        Self::at(Topology::Single(Address::Unix(path.into())))
     }
 
-    fn at(address: Address) -> Self {
-        Self { address, database: 0, sign_in: Credentials::default(), provider: None, tls: None }
+    /// The primary of a service that Sentinels watch: its name in `sentinel monitor`, and the Sentinels
+    /// as host and port (26379 is usual). List all of them: more than half of those listed have to name
+    /// the same primary before it is believed.
+    ///
+    /// ```
+    /// let sentinels = [("s1.internal", 26379), ("s2.internal", 26379), ("s3.internal", 26379)];
+    /// let options = fairlock::ConnectOptions::sentinel("mymaster", sentinels).password("secret");
+    /// assert!(options.to_string().starts_with("redis-sentinel://s1.internal:26379,"));
+    /// ```
+    pub fn sentinel<H: Into<String>>(
+        service: impl Into<String>,
+        sentinels: impl IntoIterator<Item = (H, u16)>,
+    ) -> Self {
+        Self::at(Topology::Sentinel { service: service.into(), sentinels: tcp_addresses(sentinels) })
+    }
+
+    /// A Redis or Valkey Cluster, by some of its nodes as host and port. They name the others.
+    ///
+    /// ```
+    /// let options = fairlock::ConnectOptions::cluster([("n1.internal", 6379), ("n2.internal", 6379)]);
+    /// assert_eq!(options.to_string(), "redis+cluster://n1.internal:6379,n2.internal:6379/");
+    /// ```
+    pub fn cluster<H: Into<String>>(nodes: impl IntoIterator<Item = (H, u16)>) -> Self {
+        Self::at(Topology::Cluster { seeds: tcp_addresses(nodes) })
+    }
+
+    pub(crate) fn at(topology: Topology) -> Self {
+        Self {
+            topology,
+            database: 0,
+            sign_in: SignIn::default(),
+            tls: None,
+            sentinel_sign_in: Credentials::default(),
+            sentinels_are_plain: false,
+        }
     }
 
     /// The number of the database. Defaults to 0.
@@ -198,7 +305,7 @@ impl ConnectOptions {
     /// let options = fairlock::ConnectOptions::tcp("redis.internal", 6379).username("worker");
     /// ```
     pub fn username(mut self, username: impl Into<String>) -> Self {
-        self.sign_in.username = Some(username.into());
+        self.sign_in.fixed.username = Some(username.into());
         self
     }
 
@@ -209,7 +316,7 @@ impl ConnectOptions {
     /// assert!(!format!("{options:?}").contains("secret"));
     /// ```
     pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.sign_in.password = Some(password.into());
+        self.sign_in.fixed.password = Some(password.into());
         self
     }
 
@@ -233,10 +340,48 @@ impl ConnectOptions {
         F: Future<Output = Result<Credentials, E>> + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        self.provider = Some(Provider(Arc::new(move || {
+        self.sign_in.provider = Some(Provider(Arc::new(move || {
             let asked = provider();
             async move { asked.await.map_err(|error| Cause::from(error.into())) }.boxed()
         })));
+        self
+    }
+
+    /// The user at the Sentinels, which have accounts of their own. Defaults to `default`.
+    ///
+    /// ```
+    /// let options = fairlock::ConnectOptions::sentinel("mymaster", [("s1.internal", 26379)])
+    ///     .sentinel_username("watcher")
+    ///     .sentinel_password("secret");
+    /// ```
+    pub fn sentinel_username(mut self, username: impl Into<String>) -> Self {
+        self.sentinel_sign_in.username = Some(username.into());
+        self
+    }
+
+    /// The password at the Sentinels. Defaults to none: that of the servers is not sent to them.
+    ///
+    /// ```
+    /// let url = "redis-sentinel://:secret@s1.internal,s2.internal,s3.internal/mymaster";
+    /// let options = fairlock::ConnectOptions::from_url(url)?.sentinel_password("another");
+    /// assert!(!format!("{options} {options:?}").contains("another"));
+    /// # Ok::<_, fairlock::ConnectError>(())
+    /// ```
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.sentinel_sign_in.password = Some(password.into());
+        self
+    }
+
+    /// Asks the Sentinels without TLS, although the servers use it. Defaults to the same for both.
+    ///
+    /// ```
+    /// let options = fairlock::ConnectOptions::sentinel("mymaster", [("s1.internal", 26379)]).tls();
+    /// let options = options.sentinel_without_tls();
+    /// ```
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    pub fn sentinel_without_tls(mut self) -> Self {
+        self.sentinels_are_plain = true;
         self
     }
 
@@ -287,33 +432,48 @@ impl ConnectOptions {
     }
 
     pub(crate) fn check(&self) -> Result<(), OptionsError> {
-        match &self.address {
-            Address::Tcp { host, .. } if host.is_empty() => return Err(OptionsError::Address("the host is empty")),
-            // The place of the user and the port is elsewhere: this would be looked up as a name.
-            Address::Tcp { host, .. } if host.contains(['/', '@', ' ']) => {
-                return Err(OptionsError::Address("the host must be a name or an IP address, without anything else"));
+        match &self.topology {
+            Topology::Single(address) => address.check()?,
+            Topology::Sentinel { sentinels: servers, .. } | Topology::Cluster { seeds: servers } => {
+                if servers.is_empty() {
+                    return Err(OptionsError::Address("there is no host"));
+                }
+                servers.iter().try_for_each(Address::check)?;
             }
-            Address::Tcp { port: 0, .. } => return Err(OptionsError::Address("the port is 0")),
-            Address::Unix(path) if path.as_os_str().is_empty() => {
-                return Err(OptionsError::Address("the path of the socket is empty"));
+        }
+        match &self.topology {
+            Topology::Single(Address::Unix(_)) if self.tls.is_some() => return Err(OptionsError::TlsOnUnixSocket),
+            Topology::Sentinel { service, .. } if service.is_empty() => return Err(OptionsError::NoService),
+            Topology::Cluster { .. } if self.database != 0 => {
+                return Err(OptionsError::DatabaseOnCluster(self.database));
             }
-            Address::Unix(_) if self.tls.is_some() => return Err(OptionsError::TlsOnUnixSocket),
             _ => {}
         }
+        let for_sentinels = self.sentinels_are_plain || self.sentinel_sign_in != Credentials::default();
+        // Silently ignored, they would look as if they protected something.
+        if for_sentinels && !matches!(self.topology, Topology::Sentinel { .. }) {
+            return Err(OptionsError::NoSentinels);
+        }
         // One of them would win without a word, and the user could not tell which.
-        if self.provider.is_some() && self.sign_in != Credentials::default() {
+        if self.sign_in.provider.is_some() && self.sign_in.fixed != Credentials::default() {
             return Err(OptionsError::TwoCredentials);
         }
         Ok(())
     }
+}
 
-    /// Asks the provider, if there is one.
-    pub(crate) async fn credentials(&self) -> Result<Credentials, ConnectError> {
-        match &self.provider {
-            // Not kept: a token may have ended by the next reconnect.
-            Some(provider) => (provider.0)().await.map_err(ConnectError::CredentialsProvider),
-            None => Ok(self.sign_in.clone()),
-        }
+impl Address {
+    fn check(&self) -> Result<(), OptionsError> {
+        Err(OptionsError::Address(match self {
+            Self::Tcp { host, .. } if host.is_empty() => "the host is empty",
+            // The place of the user and the port is elsewhere: this would be looked up as a name.
+            Self::Tcp { host, .. } if host.contains(['/', '@', ' ', ',']) => {
+                "the host must be a name or an IP address, without anything else"
+            }
+            Self::Tcp { port: 0, .. } => "the port is 0",
+            Self::Unix(path) if path.as_os_str().is_empty() => "the path of the socket is empty",
+            _ => return Ok(()),
+        }))
     }
 }
 
@@ -343,11 +503,18 @@ mod tests {
         assert_eq!(both.check(), Err(OptionsError::TwoCredentials));
         #[cfg(feature = "tls")]
         assert_eq!(ConnectOptions::unix("/s").tls().check(), Err(OptionsError::TlsOnUnixSocket));
+        let nobody: [(&str, u16); 0] = [];
+        assert!(matches!(ConnectOptions::cluster(nobody).check(), Err(OptionsError::Address(_))));
+        assert!(matches!(ConnectOptions::cluster([("h", 0)]).check(), Err(OptionsError::Address(_))));
+        let in_cluster = ConnectOptions::cluster([("h", 1)]).database(1);
+        assert_eq!(in_cluster.check(), Err(OptionsError::DatabaseOnCluster(1)));
+        assert_eq!(ConnectOptions::sentinel("", [("h", 1)]).check(), Err(OptionsError::NoService));
+        assert_eq!(ConnectOptions::tcp("h", 1).sentinel_password("x").check(), Err(OptionsError::NoSentinels));
     }
 
     #[test]
     fn an_address_is_shown_as_in_a_url() {
-        assert_eq!(ConnectOptions::tcp("::1", 7).address.to_string(), "[::1]:7");
-        assert_eq!(ConnectOptions::tcp("host", 7).address.to_string(), "host:7");
+        assert_eq!(ConnectOptions::tcp("::1", 7).to_string(), "redis://[::1]:7/0");
+        assert_eq!(ConnectOptions::unix("/a").database(3).to_string(), "unix:///a?db=3");
     }
 }

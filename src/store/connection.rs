@@ -72,7 +72,7 @@ impl Connection {
     /// so slow that both do not fit into one operation time-out, a script would never run otherwise.
     pub async fn evaluate(&mut self, hash: &Hash, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
         if hash.is_known.load(Ordering::Relaxed) {
-            match self.send(&command("EVALSHA", &hash.sha1, call, request)).await {
+            match self.send_call(&command("EVALSHA", &hash.sha1, call, request), call.asking).await {
                 // NOSCRIPT ran nothing, so the EVAL is the first copy of this request, not a second one.
                 Err(RequestError::Refused(refusal)) if refusal.code == "NOSCRIPT" => {
                     hash.is_known.store(false, Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl Connection {
                 outcome => return read(outcome?),
             }
         }
-        let value = self.send(&command("EVAL", &call.script.source, call, request)).await?;
+        let value = self.send_call(&command("EVAL", &call.script.source, call, request), call.asking).await?;
         hash.is_known.store(true, Ordering::Relaxed);
         read(value)
     }
@@ -88,11 +88,31 @@ impl Connection {
     pub async fn send(&mut self, command: &redis::Cmd) -> Result<Value, RequestError> {
         let outcome = tokio::select! {
             outcome = self.io.send_packed_command(command) => outcome.and_then(Value::extract_error),
-            // What is in flight on a dead connection may have run. Say so now: waiting for the
-            // time-out would only delay the retry.
-            () = self.dead.cancelled() => return Err(RequestError::Unanswered(Arc::new(Disconnected))),
+            () = self.dead.cancelled() => return Err(unanswered()),
         };
-        outcome.map_err(|error| match refusal(&error) {
+        outcome.map_err(|error| self.failed(error))
+    }
+
+    async fn send_call(&mut self, command: &redis::Cmd, asking: bool) -> Result<Value, RequestError> {
+        // Boxed, because it is rare: every call would have room for it otherwise.
+        if asking { Box::pin(self.send_asking(command)).await } else { self.send(command).await }
+    }
+
+    /// In one write: ASKING is good for the next command of the connection, which must be this one.
+    async fn send_asking(&mut self, command: &redis::Cmd) -> Result<Value, RequestError> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("ASKING").add_command(command.clone());
+        let outcome = tokio::select! {
+            outcome = self.io.send_packed_commands(&pipe, 1, 1) => outcome,
+            () = self.dead.cancelled() => return Err(unanswered()),
+        };
+        let reply =
+            outcome.and_then(|replies| Value::extract_error(replies.into_iter().next_back().unwrap_or(Value::Nil)));
+        reply.map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: RedisError) -> RequestError {
+        match refusal(&error) {
             Some(refusal) => RequestError::Refused(refusal),
             // Not a word from the server, so the connection has failed. Say so now: requests that are
             // sent before the driver tells of it would be lost as well.
@@ -100,8 +120,14 @@ impl Connection {
                 self.dead.cancel();
                 RequestError::Unanswered(Arc::new(error))
             }
-        })
+        }
     }
+}
+
+/// What is in flight on a dead connection may have run. Say so now: waiting for the time-out would only
+/// delay the retry.
+fn unanswered() -> RequestError {
+    RequestError::Unanswered(Arc::new(Disconnected))
 }
 
 /// The server's own error, as opposed to one of the connection.

@@ -12,18 +12,40 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout_at;
 
-use super::connect_options::{Address, ConnectOptions, Credentials};
+use super::connect_options::{Address, Credentials, SignIn, TlsOptions};
 use super::error::{Cause, ConnectError, Obstacle, PeerProtocol};
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// A server that can be dialled again and again.
-pub struct Target {
-    pub options: ConnectOptions,
+/// How to sign in to servers, and by which TLS: the same for all servers of one kind.
+pub struct Access {
+    sign_in: SignIn,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
+}
+
+impl Access {
+    /// Reads the certificates once: each reconnect uses them again.
+    pub fn new(sign_in: SignIn, tls: Option<&TlsOptions>) -> Result<Arc<Self>, ConnectError> {
+        #[cfg(not(feature = "tls"))]
+        let _ = tls;
+        Ok(Arc::new(Self {
+            sign_in,
+            #[cfg(feature = "tls")]
+            tls: tls.map(Tls::new).transpose()?,
+        }))
+    }
+}
+
+/// A server that can be dialled again and again.
+#[derive(Clone)]
+pub struct Target {
+    pub address: Address,
+    /// Who says that the server is there: an error may be theirs.
+    named_by: Option<Arc<str>>,
+    access: Arc<Access>,
 }
 
 /// How long one attempt may take, and until when.
@@ -41,18 +63,16 @@ impl Limit {
 }
 
 impl Target {
-    /// Checks the options, and reads the certificates once: each reconnect uses them again.
-    pub fn new(options: ConnectOptions) -> Result<Self, ConnectError> {
-        options.check()?;
-        Ok(Self {
-            #[cfg(feature = "tls")]
-            tls: options.tls.as_ref().map(Tls::new).transpose()?,
-            options,
-        })
+    pub fn new(address: Address, access: Arc<Access>, named_by: Option<Arc<str>>) -> Self {
+        Self { address, named_by, access }
     }
 
+    /// For messages.
     pub fn address(&self) -> String {
-        self.options.address.to_string()
+        match &self.named_by {
+            None => self.address.to_string(),
+            Some(named_by) => format!("{} ({named_by})", self.address),
+        }
     }
 
     pub fn unreachable(&self, cause: Cause) -> ConnectError {
@@ -101,12 +121,12 @@ impl Target {
     /// Asks the provider, if there is one, each time anew.
     pub async fn credentials(&self, limit: Limit) -> Result<Credentials, ConnectError> {
         let silent = || ConnectError::CredentialsProvider(Arc::new(Obstacle::NoCredentials(limit.limit)));
-        limit.run(self.options.credentials()).await.ok_or_else(silent)?
+        limit.run(self.access.sign_in.credentials()).await.ok_or_else(silent)?
     }
 
     /// A connection, not yet used.
     pub async fn dial(&self, limit: Limit) -> Result<Stream, ConnectError> {
-        match &self.options.address {
+        match &self.address {
             Address::Tcp { host, port } => {
                 let tcp = limit.run(self.tcp(host, *port)).await;
                 let tcp = tcp.unwrap_or_else(|| Err(self.obstacle(Obstacle::NoConnection(limit.limit))))?;
@@ -149,7 +169,7 @@ impl Target {
 
     #[cfg(feature = "tls")]
     async fn secure(&self, tcp: TcpStream, host: &str, limit: Limit) -> Result<Stream, ConnectError> {
-        let Some(tls) = &self.tls else { return Ok(Stream::new(tcp)) };
+        let Some(tls) = &self.access.tls else { return Ok(Stream::new(tcp)) };
         // The certificate must be for the host that the user named, not for the address it led to.
         match limit.run(tls.handshake(host, tcp)).await {
             Some(Ok(stream)) => Ok(Stream::new(stream)),

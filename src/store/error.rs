@@ -78,16 +78,18 @@ impl Refusal {
             // First, since the code says less: OOM before a script is harmless, and OOM inside comes
             // after writes (decision 41).
             _ if self.in_script => RefusalKind::Unknown,
-            "LOADING" | "READONLY" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "NOREPLICAS" | "MISCONF"
-            | "OOM" => RefusalKind::Passing,
+            "LOADING" | "READONLY" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MOVED" | "ASK"
+            | "NOREPLICAS" | "MISCONF" | "OOM" => RefusalKind::Passing,
             _ => RefusalKind::Final,
         }
     }
 
     /// Whether requests about other locks are refused too.
     pub(crate) fn is_of_the_whole_server(&self) -> bool {
-        // A cluster says it about a script whose keys are on the move, one slot at a time.
-        self.code != "TRYAGAIN"
+        // A cluster says these about one slot: its keys are on the move, or no node has it.
+        let is_of_a_slot = matches!(self.code.as_str(), "TRYAGAIN" | "MOVED" | "ASK")
+            || self.code == "CLUSTERDOWN" && self.message.contains("slot");
+        !is_of_a_slot
     }
 
     /// Whether the primary is another server now, or not up yet.
@@ -108,6 +110,8 @@ impl Refusal {
             "MISCONF" => "the server cannot persist: see its log",
             "NOREPLICAS" => "min-replicas-to-write is not met: see the server's replicas",
             "LOADING" | "MASTERDOWN" | "BUSY" => "the server is not ready: try again",
+            "TRYAGAIN" | "MOVED" | "ASK" => "the cluster moves the slot of this lock: try again",
+            "CLUSTERDOWN" => "part of the cluster is down: see CLUSTER INFO",
             _ => return None,
         })
     }
@@ -240,12 +244,45 @@ pub enum ConnectError {
         /// asked by EVAL: a user without the right to it lacks `+eval`, and may lack more.
         missing: Vec<String>,
     },
-    /// The server is a node of a Redis Cluster.
-    #[error("the server is a node of a Redis Cluster, which is not supported: connect to a single server")]
+    /// The server is a node of a Redis Cluster, and the URL is that of a single server.
+    #[error("the server is a node of a Redis Cluster: connect with redis+cluster://host:port")]
     Cluster,
-    /// The server is a Sentinel.
-    #[error("the server is a Sentinel, which keeps no data: connect to the primary that it watches")]
+    /// The server is no node of a cluster, and the URL is that of a cluster.
+    #[error("the server at {address} is no node of a cluster: connect with redis://{address}/")]
+    NotCluster {
+        /// Host and port.
+        address: String,
+    },
+    /// The cluster has no master that could be asked: no slot is served.
+    #[error("no master of the cluster serves any slot: see CLUSTER SLOTS and CLUSTER INFO at {address}")]
+    NoMasters {
+        /// Host and port of the node that said so.
+        address: String,
+    },
+    /// The server is a Sentinel, and the URL is that of a single server.
+    #[error("the server is a Sentinel, which keeps no data: connect with redis-sentinel://host:port/service")]
     Sentinel,
+    /// The server is not a Sentinel, and the URL names it as one.
+    #[error("the server at {address} is not a Sentinel: their usual port is 26379")]
+    NotSentinel {
+        /// Host and port.
+        address: String,
+    },
+    /// More than half of the Sentinels do not know the service.
+    #[error("the Sentinels do not know the service {service:?}: see `sentinel monitor` in their configuration")]
+    UnknownService {
+        /// The name in the URL.
+        service: String,
+    },
+    /// No more than half of the Sentinels name the same primary: too few answer, or they disagree, as they
+    /// do for a moment during a failover. This may pass.
+    #[error("no majority of the Sentinels names a primary of {service:?}: {answers}")]
+    NoMajority {
+        /// The name of the service.
+        service: String,
+        /// What each of them said.
+        answers: String,
+    },
     /// The server is too old.
     #[error("the server is Redis {found}: upgrade it to Redis 7.0 or Valkey 7.2, or later")]
     TooOld {
@@ -318,6 +355,11 @@ impl From<OptionsError> for ConnectError {
         Self::Options(error)
     }
 }
+
+/// Why no node of a cluster is asked about a lock.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("no master of the cluster serves slot {0}: see CLUSTER INFO")]
+pub struct Uncovered(pub u16);
 
 /// What is in the way to a server. The text says what to look at.
 #[derive(Debug, Clone, thiserror::Error)]

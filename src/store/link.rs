@@ -118,7 +118,7 @@ impl<C: Connection> Link<C> {
 
     /// Takes a new connection into use: the listener checks its waits and holds first, for a bounded
     /// time, then everybody may use it.
-    pub async fn resume(&self, connection: &C, keys: ServedKeys, limit: Duration) {
+    pub async fn resume(&self, connection: &C, keys: &ServedKeys, limit: Duration) {
         // Urgent requests first: the polls and renewals of the check need this connection.
         self.enter(State::Resuming(connection.clone()));
         let broke = *self.broke();
@@ -127,7 +127,7 @@ impl<C: Connection> Link<C> {
                 biased;
                 () = connection.dead().cancelled() => {}
                 // With a limit. Otherwise one check that hangs would keep all new acquires out.
-                _ = timeout_at((now() + limit).into(), listener.resumed(keys, broke)) => {}
+                _ = timeout_at((now() + limit).into(), listener.resumed(keys.clone(), broke)) => {}
             }
         }
         // Also when the check did not end in time: the next polls and renewals find what it has missed

@@ -7,14 +7,16 @@ pub mod admission;
 pub mod backoff;
 pub mod call;
 pub mod clock;
+pub mod cluster;
 pub mod connect_options;
 mod connection;
-mod dial;
+pub mod dial;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 pub mod error;
 pub mod keys;
 pub mod link;
+pub mod location;
 pub mod node;
 pub mod options;
 pub mod push;
@@ -23,6 +25,7 @@ mod rights;
 pub mod runner;
 pub mod runtime;
 pub mod script;
+pub mod sentinel;
 #[cfg(feature = "tls")]
 mod tls;
 mod url;
@@ -37,6 +40,7 @@ use admission::Admission;
 pub use admission::Priority;
 use call::Call;
 use clock::ServerClock;
+use cluster::slots::{SlotMap, slot_of};
 use error::{Cause, RequestError};
 use reply::ScriptReply;
 
@@ -68,9 +72,9 @@ pub type SpawnHook = Arc<dyn Fn(BoxFuture<'static, ()>) -> BoxFuture<'static, ()
 
 /// What a store reports by itself.
 pub trait Listener: Send + Sync + 'static {
-    /// A message to this client's channel. It runs inside the connection's driver, so it must not
-    /// block.
-    fn pushed(&self, payload: &[u8]);
+    /// A message to this client's channel, from the server of these keys. In a cluster the other nodes send
+    /// copies of it. It runs inside the connection's driver, so it must not block.
+    fn pushed(&self, from: &ServedKeys, payload: &[u8]);
     /// A new connection is up. Messages for these keys may have been missed, so their waits and
     /// holds are checked before any new acquire is sent. `broke`: when the end of the connection before
     /// was noticed; `None`: there was none.
@@ -83,16 +87,24 @@ pub trait Listener: Send + Sync + 'static {
 }
 
 /// The lock keys that a connection serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum ServedKeys {
     /// A single server serves every key.
     All,
+    /// A node of a cluster serves those in its slots, whichever these are at the moment.
+    Slots {
+        /// Who serves which slot.
+        slots: Arc<SlotMap>,
+        /// The node.
+        seat: u16,
+    },
 }
 
 impl ServedKeys {
-    pub fn contains(self, _lock_key: &str) -> bool {
+    pub fn contains(&self, lock_key: &str) -> bool {
         match self {
             Self::All => true,
+            Self::Slots { slots, seat } => slots.seat_of(slot_of(lock_key)) == Some(*seat),
         }
     }
 }

@@ -7,14 +7,16 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, Value};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -22,12 +24,14 @@ use super::admission::{Admission, IN_FLIGHT};
 use super::backoff::Backoff;
 use super::call::{Call, arg, key};
 use super::clock::{ServerClock, now};
-use super::connect_options::{ConnectOptions, Credentials};
+use super::cluster::table::Seat;
+use super::connect_options::{Address, Credentials};
 use super::connection::{Connection, Hash, Unasked, refusal};
 use super::dial::{FirstBytes, Limit, Stream, Target};
 use super::error::{Cause, ConnectError, Disconnected, Refusal, RequestError};
 use super::keys::{self, Keys};
 use super::link::{Link, OnDrop, State};
+use super::location::Location;
 use super::options::Options;
 use super::reply::{Fields, Malformed, ScriptReply};
 use super::rights;
@@ -42,9 +46,17 @@ pub struct Node {
     shared: Arc<Shared>,
 }
 
+/// What a node is made for.
+pub struct Purpose {
+    pub location: Arc<Location>,
+    pub database: u32,
+    pub keys: ServedKeys,
+    /// Which kind of server has to be there.
+    pub is_in_cluster: bool,
+}
+
 struct Shared {
-    target: Target,
-    address: String,
+    purpose: Purpose,
     operation_timeout: Duration,
     channel: String,
     /// A lock that no client can hold, for the probe.
@@ -53,9 +65,16 @@ struct Shared {
     rights: Vec<String>,
     /// Set by the first connection, so that reconnects do not repeat the warning.
     eviction_is_checked: AtomicBool,
+    echo: Echo,
     /// What EVALSHA calls each script.
     hashes: HashMap<&'static str, Hash>,
     link: Link<Connection>,
+    /// Whether a connection is wanted: the first one is made when somebody asks for a lock.
+    is_wanted: AtomicBool,
+    /// Notified when it becomes wanted.
+    wanted: Notify,
+    /// The first connection, for the task that is to keep it.
+    first: Mutex<Option<Established>>,
     /// When the server last answered anything.
     heard: Mutex<Instant>,
     /// Notified when a request had no answer in time.
@@ -64,46 +83,73 @@ struct Shared {
     clock: ServerClock,
 }
 
+/// A connection, and where it leads.
+#[derive(Clone)]
+struct Established {
+    connection: Connection,
+    address: Address,
+}
+
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node").field("address", &self.shared.address).finish_non_exhaustive()
+        f.debug_struct("Node").field("address", &self.shared.address()).finish_non_exhaustive()
     }
 }
 
 impl Node {
-    /// Connects once, in bounded time, so that a wrong URL or password is reported at once. From then
-    /// on a task keeps the connection.
-    pub async fn connect(server: ConnectOptions, options: &Options, client: &str) -> Result<Self, ConnectError> {
-        let target = Target::new(server)?;
+    /// Connects when it is asked for the first time. Its task lives in the runtime that it is given.
+    pub fn new(purpose: Purpose, options: &Options, client: &str, runtime: &Handle) -> Self {
         let channel = format!("{}{client}", keys::channel_prefix(&options.prefix));
+        let more: &[&[&str]] = match &purpose {
+            Purpose { is_in_cluster: true, .. } => &[&["asking"]],
+            Purpose { database: 0, .. } => &[],
+            Purpose { .. } => &[&["select", "0"]],
+        };
         let shared = Arc::new(Shared {
-            // These two first, because `target` moves in the line after them.
-            address: target.address(),
-            rights: rights::question(&options.prefix, &channel, &verbs::ALL, target.options.database != 0),
-            target,
+            rights: rights::question(&options.prefix, &channel, &verbs::ALL, more),
+            purpose,
             operation_timeout: options.operation_timeout,
             eviction_is_checked: AtomicBool::new(false),
+            echo: Echo::default(),
             channel,
             probe: Keys::new(&options.prefix, ""),
             hashes: verbs::ALL.iter().map(|script| (script.name, Hash::of(script))).collect(),
             link: Link::new(),
+            is_wanted: AtomicBool::new(false),
+            wanted: Notify::new(),
+            first: Mutex::default(),
             heard: Mutex::new(now()),
             suspected: Notify::new(),
             admission: Admission::new(IN_FLIGHT, uuid::Uuid::new_v4().as_u64_pair().0),
             clock: ServerClock::new(),
         });
-        let first = shared.establish().await?;
-        // Ready without `resume`: a new client has no waits and no holds to check.
-        shared.link.enter(State::Ready(first.clone()));
         let (kept, told) = (shared.clone(), shared.clone());
         // The task owns this. So it is dropped when the runtime drops the task, even one that was
         // never polled (decision 46).
         let on_drop = OnDrop(move || told.link.gone());
-        tokio::spawn(async move {
+        runtime.spawn(async move {
             let _on_drop = on_drop;
-            supervise(kept, first).await;
+            supervise(kept).await;
         });
-        Ok(Self { shared })
+        Self { shared }
+    }
+
+    /// Runs a task as long as the node is open.
+    pub fn accompany(&self, task: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(self.shared.link.stop.clone().run_until_cancelled_owned(task));
+    }
+
+    /// Makes the first connection, in bounded time, so that a wrong URL or password is reported at once. From
+    /// then on a task keeps the connection.
+    pub async fn connect(&self) -> Result<(), ConnectError> {
+        let shared = &self.shared;
+        let target = shared.purpose.location.known().await;
+        let connection = shared.establish(&target).await?;
+        // Ready without `resume`: a new client has no waits and no holds to check.
+        shared.link.enter(State::Ready(connection.clone()));
+        *lock(&shared.first) = Some(Established { connection, address: target.address });
+        shared.want();
+        Ok(())
     }
 }
 
@@ -120,6 +166,7 @@ impl Store for Node {
     }
 
     fn ready<'a>(&'a self, _lock_key: &'a str, priority: Priority) -> BoxFuture<'a, Result<(), RequestError>> {
+        self.shared.want();
         self.shared.link.ready(priority).boxed()
     }
 
@@ -133,7 +180,7 @@ impl Store for Node {
 
     fn distrust(&self, _lock_key: &str) {
         if let Some(connection) = self.shared.link.connection(Priority::Urgent) {
-            tracing::warn!(address = %self.shared.address, "a reply belongs to another request: reconnecting");
+            tracing::warn!(address = %self.shared.address(), "a reply belongs to another request: reconnecting");
             connection.dead.cancel();
         }
     }
@@ -161,13 +208,49 @@ impl Store for Node {
     }
 }
 
+impl Seat for Node {
+    fn move_to(&self, address: Option<&Address>) {
+        if address.is_none() {
+            // The next address is connected to when somebody asks for a lock there.
+            self.shared.is_wanted.store(false, Ordering::Relaxed);
+        }
+        self.shared.purpose.location.move_to(address);
+    }
+
+    fn open(&self) {
+        self.shared.want();
+    }
+
+    fn is_open(&self) -> bool {
+        self.shared.is_wanted.load(Ordering::Relaxed)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code panics while it holds one of these; if it did, the data would still be whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Shared {
+    /// For messages.
+    fn address(&self) -> String {
+        self.purpose.location.current().map_or_else(|| "an unknown address".into(), |target| target.address())
+    }
+
+    fn want(&self) {
+        // Relaxed: the notice orders what comes after it.
+        if !self.is_wanted.swap(true, Ordering::Relaxed) {
+            // It keeps its notice when the task does not listen yet.
+            self.wanted.notify_one();
+        }
+    }
+
     fn heard(&self) {
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = now();
+        *lock(&self.heard) = now();
     }
 
     fn silent_for(&self) -> Duration {
-        now().saturating_duration_since(*self.heard.lock().unwrap_or_else(PoisonError::into_inner))
+        now().saturating_duration_since(*lock(&self.heard))
     }
 
     async fn run(&self, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
@@ -213,49 +296,57 @@ impl Shared {
     }
 
     /// Connects, checks that this server can serve, learns its time, and subscribes.
-    async fn establish(self: &Arc<Self>) -> Result<Connection, ConnectError> {
+    async fn establish(self: &Arc<Self>, target: &Target) -> Result<Connection, ConnectError> {
         let limit = self.limit();
         // Before dialling: a provider that takes long must not keep a connection waiting that has not
         // signed in.
-        let credentials = self.target.credentials(limit).await?;
-        let stream = self.target.dial(limit).await?;
+        let credentials = target.credentials(limit).await?;
+        let stream = target.dial(limit).await?;
         // Kept, because the connection takes the stream. They tell an HTTP or TLS server from one that
         // is silent.
         let first = stream.first_bytes();
-        let silent = || self.target.silent(&first, limit);
-        let connection = limit.run(self.sign_in(stream, &credentials)).await.ok_or_else(silent)??;
+        let silent = || target.silent(&first, limit);
+        let connection = limit.run(self.sign_in(target, stream, &credentials)).await.ok_or_else(silent)??;
         // A new limit. The time that dialling took must not make a server that works look silent.
         let limit = self.limit();
-        let silent = || self.target.silent(&first, limit);
-        limit.run(self.greet(&connection)).await.ok_or_else(silent)??;
+        let silent = || target.silent(&first, limit);
+        limit.run(self.greet(target, &connection)).await.ok_or_else(silent)??;
         Ok(connection)
     }
 
-    async fn sign_in(self: &Arc<Self>, stream: Stream, credentials: &Credentials) -> Result<Connection, ConnectError> {
+    async fn sign_in(
+        self: &Arc<Self>,
+        target: &Target,
+        stream: Stream,
+        credentials: &Credentials,
+    ) -> Result<Connection, ConnectError> {
         let first = stream.first_bytes();
         // Weak, because the driver keeps this closure and the link keeps the connection. With a strong
         // one the two would keep each other alive.
         let shared = Arc::downgrade(self);
         let handle = move |unasked: Unasked<'_>| {
-            let listener = shared.upgrade().and_then(|shared| shared.link.listener());
-            match (unasked, listener) {
-                (Unasked::Message(payload), Some(listener)) => listener.pushed(payload),
-                (Unasked::Flushed, Some(listener)) => listener.flushed(ServedKeys::All),
+            let Some(shared) = shared.upgrade() else { return };
+            if matches!(unasked, Unasked::Message(ECHO)) {
+                return shared.echo.heard.notify_one();
+            }
+            match (unasked, shared.link.listener()) {
+                (Unasked::Message(payload), Some(listener)) => listener.pushed(&shared.purpose.keys, payload),
+                (Unasked::Flushed, Some(listener)) => listener.flushed(shared.purpose.keys.clone()),
                 (_, None) => {}
             }
         };
         let opened = Connection::open(stream, credentials, handle).await;
-        opened.map_err(|error| self.sign_in_error(error, &first))
+        opened.map_err(|error| sign_in_error(target, error, &first))
     }
 
     fn limit(&self) -> Limit {
         Limit { limit: self.operation_timeout, until: now() + self.operation_timeout }
     }
 
-    async fn greet(&self, connection: &Connection) -> Result<(), ConnectError> {
+    async fn greet(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
         // Sent together, to save a round trip. What the server is comes first: a Sentinel knows no scripts.
         let (server, rights, ()) = futures::join!(
-            self.check_server(connection),
+            self.check_server(target, connection),
             self.check_rights(connection),
             self.warn_of_eviction(connection)
         );
@@ -263,17 +354,57 @@ impl Shared {
         let mut io = connection.io.clone();
         // SELECT after the check of the server: a cluster and a Sentinel refuse it, and that error
         // would not say what they are.
-        if self.target.options.database != 0 {
-            let select = redis::cmd("SELECT").arg(self.target.options.database).exec_async(&mut io).await;
-            select.map_err(|error| self.connect_error(error))?;
+        if self.purpose.database != 0 {
+            let select = redis::cmd("SELECT").arg(self.purpose.database).exec_async(&mut io).await;
+            select.map_err(|error| connect_error(target, error))?;
         }
         // Acquires need the server's time for their `not_after` (R2). A reconnect learns it anew, as
         // it may have led to another server.
-        self.probe(connection).await?;
+        if self.purpose.is_in_cluster {
+            self.ask_time(target, &mut io).await
+        } else {
+            self.probe(target, connection).await
+        }?;
         self.ask_for_flushes(&mut io).await;
         // We need to subscribe _last_. From then on the server takes this client for reachable and
         // grants locks to it (R6), so all that can still fail comes before.
-        io.subscribe(&self.channel).await.map_err(|error| self.connect_error(error))
+        io.subscribe(&self.channel).await.map_err(|error| connect_error(target, error))?;
+        self.check_echo(target, connection).await;
+        Ok(())
+    }
+
+    /// Whether messages arrive: a proxy may swallow them, or count them wrongly. Then polls find the grants,
+    /// and each hand-off takes up to a poll interval.
+    async fn check_echo(&self, target: &Target, connection: &Connection) {
+        // Once it has failed it is not waited for again: each reconnect would take that long.
+        if self.echo.is_missing.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut io = connection.io.clone();
+        let published = redis::cmd("PUBLISH").arg(&self.channel).arg(ECHO).query_async::<i64>(&mut io).await;
+        let is_heard = match published {
+            // The right is one of those that are asked for, so an error here is one of the connection, which
+            // the next request reports. (A14: a right that is taken away later is not fatal.)
+            Err(_) => return,
+            Ok(0) => false,
+            Ok(_) => timeout(ECHO_LIMIT, self.echo.heard.notified()).await.is_ok(),
+        };
+        if !is_heard {
+            self.echo.is_missing.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                address = %target.address(),
+                "no messages arrive from this server: a proxy may be in between; polls find what was granted, only later"
+            );
+        }
+    }
+
+    /// In a cluster: each key belongs to one node, so the lock that nobody holds cannot be asked of all.
+    async fn ask_time(&self, target: &Target, io: &mut MultiplexedConnection) -> Result<(), ConnectError> {
+        let sent = now();
+        let time = redis::cmd("TIME").query_async::<(i64, i64)>(io).await;
+        let (seconds, micros) = time.map_err(|error| connect_error(target, error))?;
+        self.clock.learn(sent, seconds * 1000 + micros / 1000);
+        Ok(())
     }
 
     /// Tracking without any tracked key: the server keeps nothing for it, and says when all keys are
@@ -282,25 +413,36 @@ impl Shared {
         let tracking = redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").exec_async(io).await;
         if let Err(error) = tracking {
             // A right that is nice to have: without it the next renewal finds the loss.
-            tracing::debug!(address = %self.address, %error, "no CLIENT TRACKING: a flush is found by the next renewal");
+            tracing::debug!(address = %self.address(), %error, "no CLIENT TRACKING: a flush is found by the next renewal");
         }
     }
 
-    async fn check_server(&self, connection: &Connection) -> Result<(), ConnectError> {
+    async fn check_server(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
+        let check = |mode: Option<&str>, version: Option<&str>| {
+            check_version(version)?;
+            match mode {
+                Some("sentinel") => Err(ConnectError::Sentinel),
+                Some("cluster") if !self.purpose.is_in_cluster => Err(ConnectError::Cluster),
+                Some("standalone") if self.purpose.is_in_cluster => {
+                    Err(ConnectError::NotCluster { address: target.address() })
+                }
+                _ => Ok(()),
+            }
+        };
         let mut io = connection.io.clone();
         match redis::cmd("INFO").arg("server").query_async::<String>(&mut io).await {
-            Ok(info) => check_server(field(&info, "redis_mode"), field(&info, "redis_version")),
+            Ok(info) => check(field(&info, "redis_mode"), field(&info, "redis_version")),
             // Not allowed to ask. HELLO needs no right, and tells less.
             Err(error) if error.code() == Some("NOPERM") => {
                 let hello = redis::cmd("HELLO").query_async::<HashMap<String, Value>>(&mut io).await;
-                let hello = hello.map_err(|error| self.connect_error(error))?;
+                let hello = hello.map_err(|error| connect_error(target, error))?;
                 let text = |name: &str| match hello.get(name) {
                     Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).ok(),
                     _ => None,
                 };
-                check_server(text("mode"), text("version"))
+                check(text("mode"), text("version"))
             }
-            Err(error) => Err(self.connect_error(error)),
+            Err(error) => Err(connect_error(target, error)),
         }
     }
 
@@ -320,7 +462,7 @@ impl Shared {
             Err(error) if error.code() == Some("NOPERM") => vec!["+eval".to_owned()],
             // A server that cannot tell is asked by the probe instead, and by use.
             Err(error) => {
-                tracing::debug!(address = %self.address, %error, "the server does not tell the rights of its user");
+                tracing::debug!(address = %self.address(), %error, "the server does not tell the rights of its user");
                 Vec::new()
             }
         };
@@ -345,14 +487,14 @@ impl Shared {
         let Ok(info) = info else { return };
         if let Some(policy) = field(&info, "maxmemory_policy").filter(|policy| *policy != "noeviction") {
             tracing::warn!(
-                address = %self.address,
+                address = %self.address(),
                 "maxmemory-policy is {policy}: the server may evict a lock that is held, and two then hold it; use noeviction"
             );
         }
     }
 
     /// Renews a lock that cannot be held: tells the time, and whether scripts may write here.
-    async fn probe(&self, connection: &Connection) -> Result<(), ConnectError> {
+    async fn probe(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
         let keys = [key("lock", &self.probe.lock)];
         // No owner has the name '', so renew.lua answers `lost` and changes nothing (R4).
         let args = [arg("owner", ""), arg("token", ""), arg("lease", 1_u64), arg("only", 0_u64)];
@@ -361,46 +503,42 @@ impl Shared {
         let reply = self
             .evaluate(&mut connection.clone(), Call::new(&renew::SCRIPT, &keys, &args), 0)
             .await
-            .map_err(|error| self.probe_error(error))?;
+            .map_err(|error| probe_error(target, error))?;
         let server_ms = || {
             let mut fields = Fields::new(&reply)?;
             let (_status, _request) = (fields.text()?, fields.int()?);
             Ok::<_, Malformed>(fields.int()? * 1000 + fields.int()? / 1000)
         };
-        self.clock.learn(sent, server_ms().map_err(|error| self.unreachable(Arc::new(error)))?);
+        self.clock.learn(sent, server_ms().map_err(|error| target.unreachable(Arc::new(error)))?);
         Ok(())
     }
+}
 
-    fn unreachable(&self, cause: Cause) -> ConnectError {
-        self.target.unreachable(cause)
+/// An error of the first exchange: here it shows that something else than Redis answers.
+pub fn sign_in_error(target: &Target, error: RedisError, first: &FirstBytes) -> ConnectError {
+    if refusal(&error).is_some() || error.kind() == ErrorKind::RESP3NotSupported {
+        return connect_error(target, error);
     }
+    target.broken_off(first, Arc::new(error))
+}
 
-    /// An error of the first exchange: here it shows that something else than Redis answers.
-    fn sign_in_error(&self, error: RedisError, first: &FirstBytes) -> ConnectError {
-        if refusal(&error).is_some() || error.kind() == ErrorKind::RESP3NotSupported {
-            return self.connect_error(error);
-        }
-        self.target.broken_off(first, Arc::new(error))
+pub fn connect_error(target: &Target, error: RedisError) -> ConnectError {
+    if error.kind() == ErrorKind::RESP3NotSupported {
+        // RESP3 came with Redis 6.0.
+        return ConnectError::TooOld { found: "older than 6.0".into() };
     }
-
-    fn connect_error(&self, error: RedisError) -> ConnectError {
-        if error.kind() == ErrorKind::RESP3NotSupported {
-            // RESP3 came with Redis 6.0.
-            return ConnectError::TooOld { found: "older than 6.0".into() };
-        }
-        match refusal(&error) {
-            Some(refusal) => refused(refusal),
-            None => self.unreachable(Arc::new(error)),
-        }
+    match refusal(&error) {
+        Some(refusal) => refused(refusal),
+        None => target.unreachable(Arc::new(error)),
     }
+}
 
-    fn probe_error(&self, error: RequestError) -> ConnectError {
-        match error {
-            RequestError::Refused(refusal) => refused(refusal),
-            RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.unreachable(cause),
-            RequestError::Closed | RequestError::RuntimeGone | RequestError::Name(_) => {
-                self.unreachable(Arc::new(Disconnected))
-            }
+fn probe_error(target: &Target, error: RequestError) -> ConnectError {
+    match error {
+        RequestError::Refused(refusal) => refused(refusal),
+        RequestError::NotSent(cause) | RequestError::Unanswered(cause) => target.unreachable(cause),
+        RequestError::Closed | RequestError::RuntimeGone | RequestError::Name(_) => {
+            target.unreachable(Arc::new(Disconnected))
         }
     }
 }
@@ -423,12 +561,7 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Valkey reports a redis_version too: 7.2.4 for all of its own versions.
-fn check_server(mode: Option<&str>, version: Option<&str>) -> Result<(), ConnectError> {
-    match mode {
-        Some("cluster") => return Err(ConnectError::Cluster),
-        Some("sentinel") => return Err(ConnectError::Sentinel),
-        _ => {}
-    }
+fn check_version(version: Option<&str>) -> Result<(), ConnectError> {
     // A server that tells no version is judged by the probe, which runs a script with `#!lua`.
     let Some(found) = version else { return Ok(()) };
     let mut parts = found.split('.').map(|part| part.parse().unwrap_or(0));
@@ -436,30 +569,70 @@ fn check_server(mode: Option<&str>, version: Option<&str>) -> Result<(), Connect
     if version >= OLDEST { Ok(()) } else { Err(ConnectError::TooOld { found: found.to_owned() }) }
 }
 
+/// What a client says to itself, to hear whether messages arrive.
+const ECHO: &[u8] = b"echo";
+/// The echo comes with the answer that counts it, or a moment later.
+const ECHO_LIMIT: Duration = Duration::from_millis(500);
+
+#[derive(Default)]
+struct Echo {
+    heard: Notify,
+    is_missing: AtomicBool,
+}
+
 /// Owns the connection until the node is closed.
-async fn supervise(shared: Arc<Shared>, first: Connection) {
+async fn supervise(shared: Arc<Shared>) {
     let stop = shared.link.stop.clone();
     stop.run_until_cancelled(async {
         // One backoff for all connections. With a new one each time, a server that accepts and closes
         // at once would be dialled without a pause.
-        let (mut connection, mut backoff) = (first, Backoff::reconnect());
+        let mut backoff = Backoff::reconnect();
         loop {
-            let up = now();
-            until_dead(&shared, &connection).await;
-            // After a ping without an answer it is not cancelled yet. What is in flight must end now
-            // as unanswered: waiting for its time-out would only delay the retry.
-            connection.dead.cancel();
-            shared.link.enter(State::Down(Arc::new(Disconnected)));
-            tracing::warn!(address = %shared.address, "lost the connection; reconnecting");
-            backoff.connection_lived_for(now().saturating_duration_since(up));
-            connection = reconnect(&shared, &mut backoff).await;
-            tracing::info!(address = %shared.address, "reconnected");
-            // Waits and holds first, then new acquires. If the connection dies meanwhile this ends at
-            // once, and `until_dead` sees it in the next round.
-            shared.link.resume(&connection, ServedKeys::All, shared.operation_timeout).await;
+            shared.wanted.notified().await;
+            let first = lock(&shared.first).take();
+            keep_connected(&shared, first, &mut backoff).await;
         }
     })
     .await;
+}
+
+/// Until no connection is wanted.
+async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backoff: &mut Backoff) {
+    let mut was_connected = first.is_some();
+    let mut known = first;
+    while shared.is_wanted.load(Ordering::Relaxed) {
+        let Established { connection, address } = match known.take() {
+            Some(first) => first,
+            None => {
+                let Some(next) = reconnect(shared, backoff).await else { return };
+                if was_connected {
+                    tracing::info!(address = %next.address, "reconnected");
+                }
+                // Waits and holds first, then new acquires. If the connection dies meanwhile this ends at
+                // once, and `until_dead` sees it in the next lines.
+                shared.link.resume(&next.connection, &shared.purpose.keys, shared.operation_timeout).await;
+                next
+            }
+        };
+        was_connected = true;
+        let up = now();
+        let moved = tokio::select! {
+            () = until_dead(shared, &connection) => false,
+            // A demoted primary may still answer, and even grant.
+            () = shared.purpose.location.left(&address) => true,
+        };
+        // After a ping without an answer it is not cancelled yet. What is in flight must end now
+        // as unanswered: waiting for its time-out would only delay the retry.
+        connection.dead.cancel();
+        shared.link.enter(State::Down(Arc::new(Disconnected)));
+        if moved {
+            tracing::info!(%address, "the server is at another address now; reconnecting");
+        } else {
+            tracing::warn!(%address, "lost the connection; reconnecting");
+            shared.purpose.location.doubt();
+        }
+        backoff.connection_lived_for(now().saturating_duration_since(up));
+    }
 }
 
 /// The limit for a ping after a request that had no answer. With it a half-open connection is replaced
@@ -494,27 +667,40 @@ async fn until_dead(shared: &Shared, connection: &Connection) {
 }
 
 /// Tries until it succeeds, with pauses of up to 2 s. Says once why it does not: the same error again
-/// is not worth a line in the log.
-async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Connection {
+/// is not worth a line in the log. `None`: no connection is wanted any longer.
+async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Option<Established> {
+    let location = &shared.purpose.location;
     let mut said = String::new();
-    loop {
-        // After a connection that lived long this pause is zero, so it does not delay the usual
-        // reconnect.
-        backoff.pause().await;
-        match shared.establish().await {
-            Ok(connection) => return connection,
+    while shared.is_wanted.load(Ordering::Relaxed) {
+        let target = location.known().await;
+        let attempt = async {
+            // After a connection that lived long this pause is zero, so it does not delay the usual
+            // reconnect.
+            backoff.pause().await;
+            shared.establish(&target).await
+        };
+        let outcome = tokio::select! {
+            biased;
+            // Neither the pause nor a server that does not answer may keep it from the new place.
+            () = location.left(&target.address) => continue,
+            outcome = attempt => outcome,
+        };
+        match outcome {
+            Ok(connection) => return Some(Established { connection, address: target.address }),
             Err(error) => {
                 let text = error.to_string();
                 if said != text {
-                    tracing::warn!(address = %shared.address, %error, "cannot reconnect yet");
+                    tracing::warn!(address = %target.address(), %error, "cannot connect yet");
                     said = text;
                 }
                 // Callers who run out of time are told this, so it should be the latest reason and not
                 // only that the connection was closed.
                 shared.link.enter(State::Down(Arc::new(error)));
+                location.doubt();
             }
         }
     }
+    None
 }
 
 #[cfg(test)]
@@ -524,10 +710,10 @@ mod tests {
     #[test]
     fn versions_are_compared_as_numbers() {
         for good in ["redis_version:7.0.15", "redis_version:10.1.0\r\nrest", "x:1\r\nredis_version:7.2.4\r\n", ""] {
-            assert!(check_server(None, field(good, "redis_version")).is_ok(), "{good:?}");
+            assert!(check_version(field(good, "redis_version")).is_ok(), "{good:?}");
         }
         for old in ["redis_version:6.2.14", "redis_version:2.8", "redis_version:6.9"] {
-            let checked = check_server(None, field(old, "redis_version"));
+            let checked = check_version(field(old, "redis_version"));
             assert!(matches!(checked, Err(ConnectError::TooOld { .. })), "{old:?}");
         }
     }

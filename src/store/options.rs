@@ -57,6 +57,15 @@ pub enum OptionsError {
     /// Host, port or path of the server cannot be.
     #[error("not the address of a server: {0}")]
     Address(&'static str),
+    /// A database other than 0 in a cluster.
+    #[error("a cluster has no database {0}: leave the number out, and use a prefix to keep locks apart")]
+    DatabaseOnCluster(u32),
+    /// The name of the service is missing, by which the Sentinels know the primary.
+    #[error("the name of the service is empty: it is the one in `sentinel monitor`, such as mymaster")]
+    NoService,
+    /// Something is set for Sentinels, and there are none.
+    #[error("sentinel_username, sentinel_password and sentinel_without_tls are for connecting by Sentinels")]
+    NoSentinels,
     /// TLS is for a host and a port.
     #[error("a Unix socket has no TLS: leave tls, root_certificate and client_certificate out")]
     TlsOnUnixSocket,
@@ -127,16 +136,13 @@ impl Options {
         self.check_ranges()?;
         self.check_lease("lease", self.lease)?;
         // P9: a lost message costs a poll interval. The next poll must still find the ticket alive.
-        if self.waiter_ttl < 2 * self.poll_interval {
+        long_enough(
+            self.waiter_ttl >= 2 * self.poll_interval,
+            ("waiter_ttl", self.waiter_ttl),
             // The option's own value, not the doubled one: that is what the reader has set.
-            return Err(OptionsError::TooShort {
-                larger: "waiter_ttl",
-                larger_value: self.waiter_ttl,
-                smaller: "twice poll_interval",
-                smaller_value: self.poll_interval,
-                reason: "one lost poll would cost a live waiter its place",
-            });
-        }
+            ("twice poll_interval", self.poll_interval),
+            "one lost poll would cost a live waiter its place",
+        )?;
         // P6: advance caps a grant by the ticket's deadline (decision 1). A longer grant_ttl would say
         // what never happens.
         at_least(
@@ -145,16 +151,12 @@ impl Options {
             "a grant never outlives the ticket it was made to",
         )?;
         // R8: with equal ones a lost message could cost the place, and every poll would come too late to know.
-        if self.grant_ttl > self.poll_interval {
-            return Ok(());
-        }
-        Err(OptionsError::TooShort {
-            larger: "grant_ttl",
-            larger_value: self.grant_ttl,
-            smaller: "poll_interval",
-            smaller_value: self.poll_interval,
-            reason: "a grant whose message is lost must last longer than until the next poll, so equal is too short",
-        })
+        long_enough(
+            self.grant_ttl > self.poll_interval,
+            ("grant_ttl", self.grant_ttl),
+            ("poll_interval", self.poll_interval),
+            "a grant whose message is lost must last longer than until the next poll, so equal is too short",
+        )
     }
 
     fn check_ranges(&self) -> Result<(), OptionsError> {
@@ -206,14 +208,24 @@ fn in_range(option: &'static str, value: Duration) -> Result<(), OptionsError> {
 }
 
 fn at_least(
+    larger: (&'static str, Duration),
+    smaller: (&'static str, Duration),
+    reason: &'static str,
+) -> Result<(), OptionsError> {
+    long_enough(larger.1 >= smaller.1, larger, smaller, reason)
+}
+
+/// The error, unless the relation between the two holds.
+fn long_enough(
+    holds: bool,
     (larger, larger_value): (&'static str, Duration),
     (smaller, smaller_value): (&'static str, Duration),
     reason: &'static str,
 ) -> Result<(), OptionsError> {
-    if larger_value < smaller_value {
-        return Err(OptionsError::TooShort { larger, larger_value, smaller, smaller_value, reason });
+    if holds {
+        return Ok(());
     }
-    Ok(())
+    Err(OptionsError::TooShort { larger, larger_value, smaller, smaller_value, reason })
 }
 
 #[cfg(test)]

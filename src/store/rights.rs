@@ -42,9 +42,9 @@ end
 return missing
 ";
 
-/// The arguments of [`SCRIPT`] for these scripts and a client that listens on `channel`. `selects`: in a
-/// database that has to be chosen.
-pub fn question(prefix: &str, channel: &str, scripts: &[&Script], selects: bool) -> Vec<String> {
+/// The arguments of [`SCRIPT`] for these scripts and a client that listens on `channel`. `more`: further
+/// commands, with their arguments.
+pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str]]) -> Vec<String> {
     // No lock has the empty name. Its keys stand for those of each name, since rights are given for
     // the prefix.
     let mut asked = Asked { prefix, keys: Keys::new(prefix, ""), words: Vec::new() };
@@ -57,8 +57,9 @@ pub fn question(prefix: &str, channel: &str, scripts: &[&Script], selects: bool)
     // Without keys: those were asked for with EVAL.
     asked.push("evalsha", String::new(), vec!["0".to_owned(), "0".to_owned()]);
     asked.push("subscribe", asked.channel_pattern(), vec![channel.to_owned()]);
-    if selects {
-        asked.push("select", String::new(), vec!["0".to_owned()]);
+    for words in more {
+        let [command, arguments @ ..] = words else { continue };
+        asked.push(command, String::new(), arguments.iter().map(ToString::to_string).collect());
     }
     asked.words
 }
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn all_keys_and_channels_are_asked_for() {
-        let asked = question("p", "p:wake:me", &verbs::ALL, true);
+        let asked = question("p", "p:wake:me", &verbs::ALL, &[&["select", "0"]]);
         for word in [
             "hset",
             "~p:*",

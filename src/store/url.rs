@@ -2,46 +2,60 @@
 
 use std::str::FromStr;
 
-use redis::{ConnectionAddr, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
-use super::connect_options::ConnectOptions;
+use super::connect_options::{Address, ConnectOptions, Topology};
 use super::error::ConnectError;
 
+/// The port of a Sentinel that names none.
+const SENTINEL_PORT: u16 = 26379;
+
 impl ConnectOptions {
-    /// Reads a URL: `redis://user:password@host:port/database`, `rediss://` for TLS (feature `tls`), or
-    /// `unix:///path?user=…&pass=…&db=…`. What is reserved in a URL is percent-encoded there.
+    /// Reads a URL. What is reserved in a URL is percent-encoded there.
+    ///
+    /// | URL | what it names |
+    /// |---|---|
+    /// | `redis://user:password@host:port/database` | one server |
+    /// | `unix:///path?user=…&pass=…&db=…` | one server on this machine |
+    /// | `redis-sentinel://user:password@host1:port,host2:port/service/database` | the primary of a service that Sentinels watch |
+    /// | `redis+cluster://user:password@host1:port,host2:port` | a cluster, by some of its nodes |
+    ///
+    /// With `rediss` in place of `redis` it is TLS (feature `tls`); `valkey` and `valkeys` are the same.
+    /// User and password are those of the servers; for those of the Sentinels see
+    /// [`sentinel_password`](Self::sentinel_password). `Display` shows the URL without the password.
     ///
     /// ```
-    /// let options = fairlock::ConnectOptions::from_url("redis://worker:secret@redis.internal:6379/1")?;
+    /// use fairlock::ConnectOptions;
+    ///
+    /// let one = ConnectOptions::from_url("redis://worker:secret@redis.internal:6379/1")?;
+    /// assert_eq!(one.to_string(), "redis://worker@redis.internal:6379/1");
+    /// let watched = ConnectOptions::from_url("redis-sentinel://s1,s2:7000,s3/mymaster/0")?;
+    /// assert_eq!(watched.to_string(), "redis-sentinel://s1:26379,s2:7000,s3:26379/mymaster/0");
     /// # Ok::<_, fairlock::ConnectError>(())
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError::Url`] if it is none, and [`ConnectError::TlsNotBuilt`] for `rediss://` without
-    /// the feature.
+    /// [`ConnectError::Url`] if it is none, [`ConnectError::Options`] if a cluster is to have a
+    /// database, and [`ConnectError::TlsNotBuilt`] for TLS without the feature.
     pub fn from_url(url: impl AsRef<str>) -> Result<Self, ConnectError> {
         let url = url.as_ref();
-        let (plain, is_tls) = without_tls(url)?;
-        let invalid = |error: redis::RedisError| ConnectError::Url(error.to_string());
-        let info = plain.as_str().into_connection_info().map_err(invalid)?;
-        let mut options = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => Self::tcp(host, *port),
-            ConnectionAddr::Unix(path) => Self::unix(path),
-            other => return Err(ConnectError::Url(format!("{other} is no place of a server"))),
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid("it has no scheme"))?;
+        let scheme = Scheme::read(scheme)?;
+        // Silently ignored, it would look like a certificate that is wrong.
+        if scheme.is_tls && rest.contains('#') {
+            return Err(invalid(
+                "#insecure is not supported: set root_certificate to the authority that signed the server's certificate",
+            ));
+        }
+        let mut options = match scheme.kind {
+            Kind::Single => single(&format!("{}://{rest}", scheme.plain))?,
+            Kind::Sentinel => by_sentinels(rest)?,
+            Kind::Cluster => cluster(rest)?,
         };
-        let settings = info.redis_settings();
-        if let Some(username) = settings.username() {
-            options = options.username(username);
-        }
-        if let Some(password) = settings.password() {
-            options = options.password(password);
-        }
-        // The crate takes a negative number. It is refused here, and not by the server at SELECT.
-        let negative = |_| ConnectError::Url(format!("there is no database {}", settings.db()));
-        options = options.database(u32::try_from(settings.db()).map_err(negative)?);
-        if is_tls {
+        if scheme.is_tls {
             options.tls.get_or_insert_default();
         }
+        options.check()?;
         Ok(options)
     }
 }
@@ -54,41 +68,158 @@ impl FromStr for ConnectOptions {
     }
 }
 
-/// The same URL for a connection without TLS, which is what the redis crate reads here, and whether it
-/// asks for TLS.
-fn without_tls(url: &str) -> Result<(String, bool), ConnectError> {
-    let schemes = [("rediss://", "redis://"), ("valkeys://", "valkey://")];
-    let secure = schemes.iter().find_map(|(tls, plain)| Some((plain, url.strip_prefix(tls)?)));
-    let Some((plain, rest)) = secure else { return Ok((url.to_owned(), false)) };
-    // Said here: the redis crate does not know the name of this library's feature.
-    if !cfg!(feature = "tls") {
-        return Err(ConnectError::TlsNotBuilt);
+fn invalid(why: impl ToString) -> ConnectError {
+    ConnectError::Url(why.to_string())
+}
+
+enum Kind {
+    Single,
+    Sentinel,
+    Cluster,
+}
+
+struct Scheme<'a> {
+    kind: Kind,
+    /// The one that the redis crate reads, without TLS: it does not know the name of this library's
+    /// feature.
+    plain: &'a str,
+    is_tls: bool,
+}
+
+impl<'a> Scheme<'a> {
+    fn read(scheme: &'a str) -> Result<Self, ConnectError> {
+        let (base, kind) = match scheme.split_once(['-', '+']) {
+            Some((base, "sentinel")) if scheme.contains('-') => (base, Kind::Sentinel),
+            Some((base, "cluster")) if scheme.contains('+') => (base, Kind::Cluster),
+            Some(_) => return Err(invalid(format!("{scheme}:// is not known"))),
+            None => (scheme, Kind::Single),
+        };
+        let (plain, is_tls) = match base {
+            "rediss" => ("redis", true),
+            "valkeys" => ("valkey", true),
+            other => (other, false),
+        };
+        if !matches!((plain, &kind), ("redis" | "valkey", _) | ("unix" | "redis+unix", Kind::Single)) {
+            return Err(invalid(format!("{scheme}:// is not known")));
+        }
+        if is_tls && !cfg!(feature = "tls") {
+            return Err(ConnectError::TlsNotBuilt);
+        }
+        Ok(Self { kind, plain, is_tls })
     }
-    // `#insecure` of the redis crate: silently ignored, it would look like a certificate that is wrong.
-    if rest.contains('#') {
-        return Err(ConnectError::Url(
-            "#insecure is not supported: set root_certificate to the authority that signed the server's certificate"
-                .into(),
-        ));
+}
+
+/// One server, as the redis crate reads it.
+fn single(url: &str) -> Result<ConnectOptions, ConnectError> {
+    let info = url.into_connection_info().map_err(invalid)?;
+    let address = match info.addr() {
+        ConnectionAddr::Tcp(host, port) => Address::Tcp { host: host.clone(), port: *port },
+        ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
+        other => return Err(invalid(format!("{other} is no place of a server"))),
+    };
+    signed_in(ConnectOptions::at(Topology::Single(address)), &info)
+}
+
+/// With the user, the password and the database of what the redis crate has read.
+fn signed_in(mut options: ConnectOptions, info: &ConnectionInfo) -> Result<ConnectOptions, ConnectError> {
+    let settings = info.redis_settings();
+    if let Some(username) = settings.username() {
+        options = options.username(username);
     }
-    Ok((format!("{plain}{rest}"), true))
+    if let Some(password) = settings.password() {
+        options = options.password(password);
+    }
+    // The crate takes a negative number. It is refused here, and not by the server at SELECT.
+    let negative = |_| invalid(format!("there is no database {}", settings.db()));
+    Ok(options.database(u32::try_from(settings.db()).map_err(negative)?))
+}
+
+fn by_sentinels(rest: &str) -> Result<ConnectOptions, ConnectError> {
+    let (servers, path) = Servers::read(rest);
+    let (service, database) = path.split_once('/').unwrap_or((path, ""));
+    if service.is_empty() {
+        return Err(invalid("the name of the service is missing, as in redis-sentinel://host1,host2/mymaster"));
+    }
+    let service = percent_decoded(service)?;
+    let sentinels = servers.addresses(SENTINEL_PORT)?;
+    signed_in(ConnectOptions::at(Topology::Sentinel { service, sentinels }), &servers.info(database)?)
+}
+
+fn cluster(rest: &str) -> Result<ConnectOptions, ConnectError> {
+    let (servers, database) = Servers::read(rest);
+    let seeds = servers.addresses(6379)?;
+    signed_in(ConnectOptions::at(Topology::Cluster { seeds }), &servers.info(database)?)
+}
+
+/// `user:password@host1:port,host2:port`.
+struct Servers<'a> {
+    sign_in: Option<&'a str>,
+    hosts: Vec<&'a str>,
+}
+
+impl<'a> Servers<'a> {
+    /// Returns also what stands behind the first `/`.
+    fn read(rest: &'a str) -> (Self, &'a str) {
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // From the end: a password with an `@` in it is the most frequent mistake, and this reads what was meant.
+        let (sign_in, hosts) = authority.rsplit_once('@').map_or((None, authority), |(who, at)| (Some(who), at));
+        (Self { sign_in, hosts: hosts.split(',').collect() }, path)
+    }
+
+    fn addresses(&self, default_port: u16) -> Result<Vec<Address>, ConnectError> {
+        let read = |text: &&str| {
+            if text.is_empty() {
+                return Err(invalid("a host is empty"));
+            }
+            let info = format!("redis://{text}").as_str().into_connection_info();
+            let info = info.map_err(|error| invalid(format!("{text}: {error}")))?;
+            let ConnectionAddr::Tcp(host, port) = info.addr() else {
+                return Err(invalid(format!("{text} is no host")));
+            };
+            // The crate fills in the port of a server.
+            let names_port = text.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+            Ok(Address::Tcp { host: host.clone(), port: if names_port { *port } else { default_port } })
+        };
+        self.hosts.iter().map(read).collect()
+    }
+
+    /// User, password and database, read by the redis crate beside a host that has no part in it.
+    fn info(&self, database: &str) -> Result<ConnectionInfo, ConnectError> {
+        let sign_in = self.sign_in.map(|who| format!("{who}@")).unwrap_or_default();
+        format!("redis://{sign_in}host/{database}").as_str().into_connection_info().map_err(invalid)
+    }
+}
+
+/// A part of a path. Names of services need few of these characters, so this is short rather than fast.
+fn percent_decoded(text: &str) -> Result<String, ConnectError> {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some((plain, encoded)) = rest.split_once('%') {
+        bytes.extend_from_slice(plain.as_bytes());
+        let byte = encoded.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.ok_or_else(|| invalid(format!("% in {text} needs two digits")))?);
+        rest = encoded.get(2..).unwrap_or_default();
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    String::from_utf8(bytes).map_err(|_| invalid(format!("{text} is not UTF-8")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::connect_options::Address;
 
     #[cfg(not(feature = "tls"))]
     #[test]
     fn without_the_feature_tls_is_refused_by_name() {
-        assert!(matches!(ConnectOptions::from_url("rediss://127.0.0.1:1/"), Err(ConnectError::TlsNotBuilt)));
+        for url in ["rediss://127.0.0.1:1/", "rediss-sentinel://h/s", "rediss+cluster://h"] {
+            assert!(matches!(ConnectOptions::from_url(url), Err(ConnectError::TlsNotBuilt)), "{url}");
+        }
     }
 
     #[cfg(feature = "tls")]
     #[test]
     fn tls_is_told_by_the_scheme() {
-        for url in ["rediss://h:1/", "valkeys://h:1/"] {
+        for url in ["rediss://h:1/", "valkeys://h:1/", "rediss-sentinel://h/s", "rediss+cluster://h,i"] {
             assert!(ConnectOptions::from_url(url).unwrap().tls.is_some(), "{url}");
         }
         assert!(matches!(ConnectOptions::from_url("rediss://h:1/#insecure"), Err(ConnectError::Url(_))));
@@ -97,20 +228,52 @@ mod tests {
     #[tokio::test]
     async fn each_part_is_read() {
         let options = ConnectOptions::from_url("redis://worker:p%40ss@host:7/3?protocol=resp2").unwrap();
-        assert_eq!(options.address, Address::Tcp { host: "host".into(), port: 7 });
-        assert_eq!((options.database, options.tls.is_none()), (3, true));
-        let credentials = options.credentials().await.unwrap();
+        assert_eq!(options.to_string(), "redis://worker@host:7/3");
+        assert!(options.tls.is_none());
+        let credentials = options.sign_in.credentials().await.unwrap();
         assert_eq!((credentials.username(), credentials.password()), (Some("worker"), Some("p@ss")));
         let options: ConnectOptions = "redis://[::1]/".parse().unwrap();
-        assert_eq!(options.address, Address::Tcp { host: "::1".into(), port: 6379 });
+        assert_eq!(options.topology, Topology::Single(Address::Tcp { host: "::1".into(), port: 6379 }));
         let options = ConnectOptions::from_url("unix:///a/b.sock?db=2&user=u&pass=p").unwrap();
-        assert_eq!((options.address, options.database), (Address::Unix("/a/b.sock".into()), 2));
-        assert!(matches!(ConnectOptions::from_url("redis://h/-1"), Err(ConnectError::Url(_))));
+        assert_eq!(options.topology, Topology::Single(Address::Unix("/a/b.sock".into())));
+        assert_eq!(options.database, 2);
+    }
+
+    #[tokio::test]
+    async fn several_servers_are_read() {
+        let options = ConnectOptions::from_url("redis-sentinel://u:p%40@a:1,[::1],c/my%20master/2").unwrap();
+        assert_eq!(options.to_string(), "redis-sentinel://u@a:1,[::1]:26379,c:26379/my master/2");
+        let credentials = options.sign_in.credentials().await.unwrap();
+        assert_eq!(credentials.password(), Some("p@"));
+        let options = ConnectOptions::from_url("redis+cluster://:p@a,[::1]:7,c:8").unwrap();
+        assert_eq!(options.to_string(), "redis+cluster://a:6379,[::1]:7,c:8/");
+        assert_eq!(ConnectOptions::from_url("valkey+cluster://a/0").unwrap().to_string(), "redis+cluster://a:6379/");
+    }
+
+    #[test]
+    fn each_mistake_has_its_words() {
+        let said = |url| ConnectOptions::from_url(url).unwrap_err().to_string();
+        for (url, word) in [
+            ("redis.internal:6379", "no scheme"),
+            ("http://h/", "http:// is not known"),
+            ("redis-cluster://h/", "redis-cluster:// is not known"),
+            ("redis+sentinel://h/s", "redis+sentinel:// is not known"),
+            ("redis://h/-1", "no database -1"),
+            ("redis-sentinel://a,b", "name of the service"),
+            ("redis-sentinel://a,,b/s", "a host is empty"),
+            ("redis-sentinel://a/s/x", "database"),
+            ("redis-sentinel://a/%zz", "two digits"),
+            ("redis+cluster://a:99999", "a:99999"),
+            ("redis+cluster://", "a host is empty"),
+            ("redis+cluster://a/3", "no database 3"),
+        ] {
+            assert!(said(url).to_lowercase().contains(word), "{url}: {}", said(url));
+        }
     }
 
     #[tokio::test]
     async fn a_user_without_a_password_is_sent_with_an_empty_one() {
-        let sent = async |url| ConnectOptions::from_url(url).unwrap().credentials().await.unwrap();
+        let sent = async |url| ConnectOptions::from_url(url).unwrap().sign_in.credentials().await.unwrap();
         assert_eq!(sent("redis://worker@h/").await.password(), Some(""));
         assert_eq!(sent("redis://h/").await.password(), None);
         let of_default = sent("redis://:secret@h/").await;

@@ -142,7 +142,7 @@ async fn an_eviction_policy_is_warned_of_once() {
 }
 
 /// The README's line.
-const RIGHTS: [&str; 33] = [
+pub const RIGHTS: [&str; 33] = [
     "on",
     ">secret",
     "resetchannels",
@@ -177,7 +177,7 @@ const RIGHTS: [&str; 33] = [
     "+rpop",
     "+ltrim",
 ];
-const MORE_RIGHTS: [&str; 10] = [
+pub const MORE_RIGHTS: [&str; 10] = [
     "+lrem",
     "+zadd",
     "+zrem",
@@ -190,7 +190,7 @@ const MORE_RIGHTS: [&str; 10] = [
     "+client|setname",
 ];
 
-async fn set_user(server: &Server, rights: impl IntoIterator<Item = &str>) {
+pub async fn set_user(server: &Server, rights: impl IntoIterator<Item = &str>) {
     let mut redis = server.connection().await;
     let mut command = redis::cmd("ACL");
     command.arg("SETUSER").arg("worker").arg("reset");
@@ -261,6 +261,29 @@ async fn all_missing_rights_are_named_at_once() {
         set_user(&server, ["on", ">secret", "resetchannels", "+@all", "~other:*"]).await;
         assert_eq!(missing(refused(&url).await), ["~fairlock:*", "&fairlock:wake:*"]);
         assert_eq!(server.keys().await, Vec::<String>::new());
+    })
+    .await;
+}
+
+/// A proxy that swallows messages is told once, at the first connection. Polls carry the load.
+#[tokio::test]
+async fn messages_that_do_not_arrive_are_warned_of() {
+    limit(async {
+        let said = Collect::default();
+        let _collecting = said.clone().here();
+        let warnings = || said.lines().iter().filter(|line| line.contains("no messages arrive")).count();
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let client = Timing::default().connect(&proxy.url()).await;
+        assert_eq!(warnings(), 0, "{:?}", said.lines());
+        proxy.drop_pushes(true);
+        let other = Timing::default().connect(&proxy.url()).await;
+        assert_eq!(warnings(), 1, "{:?}", said.lines());
+        let guard = client.lock("x").lock().await.unwrap();
+        let waiting = tokio::spawn(async move { other.lock("x").lock().await.unwrap().unlock().await });
+        crate::support::eventually("it waits", async || client.lock("x").status().await.unwrap().waiters == 1).await;
+        guard.unlock().await.unwrap();
+        waiting.await.unwrap().unwrap();
     })
     .await;
 }

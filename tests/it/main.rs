@@ -4,6 +4,7 @@ mod api;
 mod bench;
 mod cleanup;
 mod closing;
+mod cluster;
 mod connecting;
 mod dead_waiters;
 #[cfg(feature = "embedded")]
@@ -24,6 +25,7 @@ mod reentry;
 mod refusals;
 mod runtimes;
 mod scripts;
+mod sentinel;
 mod silence;
 mod slots;
 mod support;

@@ -152,10 +152,9 @@ async fn an_unlock_without_an_answer_says_why() {
 #[tokio::test]
 async fn a_script_that_is_refused_half_way_leaves_nothing_behind() {
     limit(async {
-        let server = Server::start().await;
+        let (server, url) = server_with_worker().await;
         let mut redis = server.connection().await;
-        worker_rule("on >secret ~* &* +@all").exec_async(&mut redis).await.unwrap();
-        let client = Timing::default().connect(&format!("redis://worker:secret@127.0.0.1:{}/", server.port())).await;
+        let client = Timing::default().connect(&url).await;
         worker_rule("-pexpire").exec_async(&mut redis).await.unwrap();
         let refused = client.lock("x").lock().await.unwrap_err();
         assert!(matches!(&refused, LockError::Refused(refusal) if refusal.in_script), "{refused:?}");
@@ -170,10 +169,9 @@ async fn a_script_that_is_refused_half_way_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_release_that_is_refused_half_way_promises_neither_way() {
     limit(async {
-        let server = Server::start().await;
+        let (server, url) = server_with_worker().await;
         let mut redis = server.connection().await;
-        worker_rule("on >secret ~* &* +@all").exec_async(&mut redis).await.unwrap();
-        let client = Timing::default().connect(&format!("redis://worker:secret@127.0.0.1:{}/", server.port())).await;
+        let client = Timing::default().connect(&url).await;
         let guard = client.lock("x").lock().await.unwrap();
         worker_rule("-del").exec_async(&mut redis).await.unwrap();
         let refused = guard.unlock().await.unwrap_err();
@@ -191,11 +189,9 @@ async fn a_release_that_is_refused_half_way_promises_neither_way() {
 #[tokio::test]
 async fn a_release_without_the_right_to_it_goes_on_when_the_right_is_back() {
     limit(async {
-        let server = Server::start().await;
+        let (server, url) = server_with_worker().await;
         let mut redis = server.connection().await;
-        worker_rule("on >secret ~* &* +@all").exec_async(&mut redis).await.unwrap();
         let timing = Timing { lease: Duration::from_secs(3600), ..Timing::default() };
-        let url = format!("redis://worker:secret@127.0.0.1:{}/", server.port());
         let client = timing.builder().token_ttl(Duration::from_secs(7200)).connect(url).await.unwrap();
         let (dropped, unlocked) = (client.lock("x").lock().await.unwrap(), client.lock("y").lock().await.unwrap());
         worker_rule("-evalsha -eval").exec_async(&mut redis).await.unwrap();

@@ -3,7 +3,8 @@
 use fairlock::{ConnectError, ConnectOptions, LockClient, OptionsError, PeerProtocol};
 use tempfile::TempDir;
 
-use crate::support::{Server, Timing, free_port, limit};
+use crate::support::cluster::command;
+use crate::support::{Server, Timing, eventually, free_port, limit};
 
 /// A certificate for `localhost` that has signed itself, and its key.
 struct Identity {
@@ -13,7 +14,11 @@ struct Identity {
 
 impl Identity {
     fn new() -> Self {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        Self::of("localhost")
+    }
+
+    fn of(host: &str) -> Self {
+        let made = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
         Self { certificate: made.cert.pem(), key: made.signing_key.serialize_pem() }
     }
 }
@@ -27,6 +32,10 @@ struct TlsServer {
 impl TlsServer {
     /// `client`: the only client certificate that it accepts, if it asks for one.
     async fn start(identity: &Identity, client: Option<&Identity>) -> Self {
+        Self::with(identity, client, &[]).await
+    }
+
+    async fn with(identity: &Identity, client: Option<&Identity>, args: &[&str]) -> Self {
         let files = TempDir::new().unwrap();
         let write = |name: &str, text: &str| {
             let path = files.path().join(name);
@@ -34,7 +43,7 @@ impl TlsServer {
             path.to_str().unwrap().to_owned()
         };
         let port = free_port();
-        let plain = Server::with(&[
+        let of_tls = [
             "--tls-port",
             &port.to_string(),
             "--tls-cert-file",
@@ -45,8 +54,8 @@ impl TlsServer {
             &write("ca.pem", &client.unwrap_or(identity).certificate),
             "--tls-auth-clients",
             if client.is_some() { "yes" } else { "no" },
-        ])
-        .await;
+        ];
+        let plain = Server::with(&[&of_tls, args].concat()).await;
         Self { plain, port, _files: files }
     }
 
@@ -169,4 +178,40 @@ async fn a_root_certificate_that_would_not_be_used_is_refused() {
         let error = outcome.unwrap_err();
         assert!(matches!(error, ConnectError::Options(OptionsError::UnusedRootCertificate)), "{error:?}");
     }
+}
+
+/// A node of a cluster tells a client that asks over TLS the port with TLS.
+#[tokio::test]
+async fn a_cluster_is_reached_over_tls() {
+    limit(async {
+        let identity = Identity::new();
+        let bus = free_port().to_string();
+        let args = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--tls-cluster", "yes"];
+        let server = TlsServer::with(&identity, None, &args).await;
+        command(&server.plain, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+        eventually("it serves", async || command(&server.plain, &["CLUSTER", "INFO"]).await.contains("state:ok")).await;
+        let url = format!("rediss+cluster://localhost:{}", server.port);
+        let builder = Timing::default().builder().root_certificate(identity.certificate.as_str());
+        let client = builder.connect(url).await.unwrap();
+        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sentinels_may_be_without_tls() {
+    limit(async {
+        let identity = Identity::of("127.0.0.1");
+        let server = TlsServer::start(&identity, None).await;
+        let sentinel = Server::sentinel().await;
+        let port = server.port.to_string();
+        command(&sentinel, &["SENTINEL", "MONITOR", "mymaster", "127.0.0.1", &port, "1"]).await;
+        let options = ConnectOptions::sentinel("mymaster", [("127.0.0.1", sentinel.port())])
+            .root_certificate(identity.certificate.as_str());
+        let error = Timing::default().builder().connect_with(options.clone()).await.unwrap_err();
+        assert!(error.to_string().contains("TLS"), "{error}");
+        let client = Timing::default().builder().connect_with(options.sentinel_without_tls()).await.unwrap();
+        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+    })
+    .await;
 }

@@ -6,6 +6,7 @@ use crate::child::{Child, Settings};
 use crate::contender::{Contender, Ours, wait_for_queue};
 use crate::measure::Series;
 use crate::report::{Row, Target};
+use crate::server::longest_call;
 use crate::{Bench, Outcome, Transport};
 
 pub async fn run(bench: &mut Bench) -> Outcome<()> {
@@ -19,9 +20,9 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
     let settings = bench.mode.pick(Settings::default(), quick);
     let [mut delays, mut calls] = [Series::default(), Series::default()];
     for _ in 0..bench.mode.rounds() {
-        let (delay, longest) = round(bench, &settings, waiters).await?;
-        delays.push(delay.as_secs_f64());
-        calls.push(longest as f64);
+        let passing = pass_over(bench, &settings, waiters, Death::Frozen).await?;
+        delays.push(passing.delay.as_secs_f64());
+        calls.push(passing.longest as f64);
     }
     let limit = settings.waiter_ttl.as_secs_f64() + 1.0;
     let note = format!("{waiters} dead; from their death to the guard");
@@ -30,31 +31,6 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
     let row = Row::new("dead-waiters-10000-call", Transport::Tcp, "µs", calls).target(Target::AtMost(1000.0));
     bench.add(row.note("Redis time of the longest call of each round; the worst round counts").strict());
     Ok(())
-}
-
-/// How long the live waiter waited, and the longest call.
-async fn round(bench: &mut Bench, settings: &Settings, waiters: u64) -> Outcome<(Duration, u64)> {
-    let url = bench.server.url(Transport::Tcp);
-    bench.admin.clear().await?;
-    let (holder, live) = (settings.connect(&url).await?, settings.connect(&url).await?);
-    let ours = Ours(holder.lock("dead"));
-    let guard = ours.lock().await?;
-    let mut child = Child::client(&url, settings).await?;
-    child.ask(&format!("wait dead {waiters}")).await?;
-    wait_for_queue(&ours, waiters).await?;
-    let lock = live.lock("dead");
-    let live = tokio::spawn(async move { lock.lock().await.map(|guard| (Instant::now(), guard)) });
-    wait_for_queue(&ours, waiters + 1).await?;
-    bench.admin.log_every_command().await?;
-    child.freeze()?;
-    let died = Instant::now();
-    ours.unlock(guard).await?;
-    let got = tokio::time::timeout(Duration::from_secs(60), live).await;
-    let (got, guard) = got.map_err(|_| "the live waiter never got the lock")???;
-    let longest = bench.admin.logged_scripts().await?.iter().map(|call| call.micros).max();
-    ours.unlock(guard).await?;
-    child.end().await?;
-    Ok((got - died, longest.ok_or("no script was run")?))
 }
 
 pub const KILLED: [&str; 3] = ["killed-waiters-100000", "killed-waiters-100000-calls", "killed-waiters-100000-call"];
@@ -71,7 +47,7 @@ pub async fn killed(bench: &mut Bench) -> Outcome<()> {
     };
     let [mut delays, mut calls, mut longest] = [Series::default(), Series::default(), Series::default()];
     for _ in 0..bench.mode.rounds() {
-        let passing = pass_over_killed(bench, &settings, waiters).await?;
+        let passing = pass_over(bench, &settings, waiters, Death::Killed).await?;
         delays.push(passing.delay.as_secs_f64() * 1e3);
         calls.push(passing.calls as f64);
         longest.push(passing.longest as f64);
@@ -87,38 +63,71 @@ pub async fn killed(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
+/// What becomes of the waiters that are in the way.
+#[derive(Clone, Copy)]
+enum Death {
+    /// Their connection stays open, so that only their silence tells.
+    Frozen,
+    /// The server sees at once that their connection is closed.
+    Killed,
+}
+
+impl Death {
+    /// Lets it happen. From then on every command is logged. A frozen child is returned, since its connection has to
+    /// stay.
+    async fn comes_to(self, child: Child, bench: &mut Bench) -> Outcome<Option<Child>> {
+        match self {
+            Self::Frozen => {
+                // Before, so that the time from its death is that from the unlock.
+                bench.admin.log_every_command().await?;
+                child.freeze()?;
+                Ok(Some(child))
+            }
+            Self::Killed => {
+                let channels = channels(bench).await?;
+                child.end().await?;
+                while self::channels(bench).await? == channels {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                // After, since the calls are counted: not those of the child.
+                bench.admin.log_every_command().await?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// How a live waiter got past them.
 struct Passing {
+    /// From the unlock to its guard.
     delay: Duration,
     calls: usize,
     longest: u64,
 }
 
-async fn pass_over_killed(bench: &mut Bench, settings: &Settings, waiters: u64) -> Outcome<Passing> {
+async fn pass_over(bench: &mut Bench, settings: &Settings, waiters: u64, death: Death) -> Outcome<Passing> {
     let url = bench.server.url(Transport::Tcp);
     bench.admin.clear().await?;
     let (holder, live) = (settings.connect(&url).await?, settings.connect(&url).await?);
-    let ours = Ours(holder.lock("killed"));
+    let ours = Ours(holder.lock("dead"));
     let guard = ours.lock().await?;
     let mut child = Child::client(&url, settings).await?;
-    child.ask(&format!("wait killed {waiters}")).await?;
+    child.ask(&format!("wait dead {waiters}")).await?;
     wait_for_queue(&ours, waiters).await?;
-    let lock = live.lock("killed");
+    let lock = live.lock("dead");
     let live = tokio::spawn(async move { lock.lock().await.map(|guard| (Instant::now(), guard)) });
     wait_for_queue(&ours, waiters + 1).await?;
-    let channels = channels(bench).await?;
-    child.end().await?;
-    while self::channels(bench).await? == channels {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    bench.admin.log_every_command().await?;
+    let frozen = death.comes_to(child, bench).await?;
     let unlocked = Instant::now();
     ours.unlock(guard).await?;
     let got = tokio::time::timeout(Duration::from_secs(60), live).await;
     let (got, guard) = got.map_err(|_| "the live waiter never got the lock")???;
     let scripts = bench.admin.logged_scripts().await?;
     ours.unlock(guard).await?;
-    let longest = scripts.iter().map(|call| call.micros).max().ok_or("no script was run")?;
-    Ok(Passing { delay: got - unlocked, calls: scripts.len(), longest })
+    if let Some(child) = frozen {
+        child.end().await?;
+    }
+    Ok(Passing { delay: got - unlocked, calls: scripts.len(), longest: longest_call(&scripts)? })
 }
 
 /// On which clients hear of their grants.

@@ -8,6 +8,7 @@ use crate::child::{Child, Settings};
 use crate::contender::{Contender, Ours, wait_for_queue};
 use crate::measure::Series;
 use crate::report::{Row, Target};
+use crate::server::longest_call;
 use crate::{Bench, Outcome, Transport};
 
 pub const NAMES: [&str; 2] = ["given-up-places", "given-up-call"];
@@ -60,8 +61,8 @@ async fn round(bench: &mut Bench, settings: &Settings, waits: u64) -> Outcome<(u
         most = most.max(bench.admin.run::<u64>(&["LLEN", "fairlock:{n:given-up}:queue"]).await?);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let longest = bench.admin.logged_scripts().await?.iter().map(|call| call.micros).max();
+    let longest = longest_call(&bench.admin.logged_scripts().await?)?;
     ours.unlock(guard).await?;
     child.end().await?;
-    Ok((most, longest.ok_or("no script was run")?))
+    Ok((most, longest))
 }

@@ -195,7 +195,7 @@ async fn supervise(shared: Arc<Shared>, first: Connection, pushes: Pushes) {
         loop {
             shared.link.enter(State::Down(Arc::new(Disconnected)));
             let (connection, pushes) = shared.server.reattach(&shared.client, &shared.channel).await;
-            let resume = shared.link.resume(&connection, ServedKeys::All, shared.operation_timeout);
+            let resume = shared.link.resume(&connection, &ServedKeys::All, shared.operation_timeout);
             // Both at once: while `resume` polls for the waiters, pushed grants may arrive.
             join(resume, receive(&shared, &connection, pushes)).await;
         }
@@ -208,7 +208,7 @@ async fn receive(shared: &Shared, connection: &Connection, mut pushes: Pushes) {
     let messages = async {
         while let Some(message) = pushes.recv().await {
             if let Some(listener) = shared.link.listener() {
-                listener.pushed(&message);
+                listener.pushed(&ServedKeys::All, &message);
             }
         }
     };

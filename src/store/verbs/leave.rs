@@ -3,7 +3,7 @@
 use crate::store::Priority;
 use crate::store::call::{Call, arg, key};
 use crate::store::error::RequestError;
-use crate::store::keys::{Keys, place};
+use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
 use crate::store::runner::{Answer, Runner};
 use crate::store::script::{Script, assemble};
@@ -16,13 +16,14 @@ pub struct Leave<'a> {
     pub owner: &'a str,
     /// Everything of the owner up to this seq ends (R4).
     pub seq: u64,
-    /// The attempt whose place in the queue goes. `None`: it has none, because it was served.
-    pub attempt: Option<u64>,
+    /// The place in the queue that goes, see `keys::place`. Empty: the attempt has none, because it was served.
+    ///
+    /// With the seq of the attempt, not of the leave: a lost hold leaves with a new seq (R11), but its ticket has
+    /// the old one. With its terms, because LREM compares whole elements.
+    pub place: &'a str,
     /// Server time until which a copy of an earlier request may still be served; 0: none is under
     /// way.
     pub copies_until: i64,
-    /// Those of the attempt, see `keys::terms`.
-    pub terms: &'a str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,9 +38,6 @@ impl Leave<'_> {
         let admitted = runner.admit(lock, Priority::Urgent).await?;
         let options = &*runner.options;
         let tombstone = self.keys.tombstone(self.owner);
-        // With the seq of the attempt, not of the leave: a lost hold leaves with a new seq (R11), but
-        // its ticket has the old one. With its terms, because LREM compares whole elements.
-        let place = self.attempt.map_or_else(String::new, |attempt| place(self.owner, attempt, self.terms));
         let keys = [
             key("lock", lock),
             key("queue", queue),
@@ -51,7 +49,7 @@ impl Leave<'_> {
             arg("copies_until", self.copies_until),
             arg("owner", self.owner),
             arg("seq", self.seq),
-            arg("place", &place),
+            arg("place", self.place),
             arg("token_ttl", options.token_ttl),
             arg("channel", &runner.channel),
         ];

@@ -1,7 +1,9 @@
 //! Shared by the tests: servers, a proxy with faults, worker processes, and waiting with a limit.
 
+pub mod cluster;
 mod collect;
 mod proxy;
+pub mod sentinels;
 mod server;
 mod store;
 mod worker;

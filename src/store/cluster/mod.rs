@@ -1,0 +1,70 @@
+//! A Redis or Valkey Cluster: one node for each master, connected on demand, and a watch on who serves
+//! which slot.
+//!
+//! The redis crate's cluster connection does not fit: replies shift by one when a slot with a subscription
+//! moves, and its retries run a script twice. Here each node is the same supervised connection as that of a
+//! single server. All scripts go to the node that serves the slot of their keys, and a client subscribes at
+//! each of its nodes, so that PUBLISH counts it there (T5 of the notes on topologies: reachability is local).
+
+pub mod router;
+pub mod slots;
+pub mod table;
+mod view;
+mod watch;
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use super::connect_options::{Address, list};
+use super::dial::Access;
+use super::error::ConnectError;
+use super::location::Location;
+use super::node::{Node, Purpose};
+use super::options::Options;
+use router::Router;
+use table::Table;
+use watch::Watch;
+
+/// Asks the seeds for the cluster, and connects to one master, so that a wrong password or a missing right is
+/// reported at once.
+pub async fn connect(
+    seeds: Vec<Address>,
+    access: Arc<Access>,
+    options: &Arc<Options>,
+    client: &str,
+) -> Result<Router<Node>, ConnectError> {
+    let doubt = Arc::new(Notify::new());
+    let named_by: Arc<str> = format!("of the cluster at {}", list(&seeds)).into();
+    let (runtime, client, seat_options) = (Handle::current(), client.to_owned(), options.clone());
+    let (seat_access, seat_doubt) = (access.clone(), doubt.clone());
+    let table = Arc::new(Table::new(doubt, move |keys| {
+        let location = Location::unknown(seat_access.clone(), named_by.clone(), seat_doubt.clone());
+        let purpose = Purpose { location: Arc::new(location), database: 0, keys, is_in_cluster: true };
+        Node::new(purpose, &seat_options, &client, &runtime)
+    }));
+    let mut watch = Watch::new(table.clone(), access, seeds, options.operation_timeout);
+    watch.look_first().await?;
+    connect_to_one(&table).await?;
+    let router = Router::new(table, options.operation_timeout);
+    router.accompany(watch.run());
+    Ok(router)
+}
+
+/// Any master will do: the others have the same users, as a rule.
+async fn connect_to_one(table: &Table<Node>) -> Result<(), ConnectError> {
+    let mut first_error = None;
+    for node in table.all() {
+        match node.connect().await {
+            Ok(()) => return Ok(()),
+            // It may be down, and its replica about to take over. The others work meanwhile.
+            Err(error @ (ConnectError::Unreachable { .. } | ConnectError::ReadOnly)) => {
+                first_error.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    // There is at least one, so there is an error; the look would have failed otherwise.
+    first_error.map_or(Ok(()), Err)
+}

@@ -1,0 +1,222 @@
+//! Sends each request to the node that serves its slot, and follows what nodes say of slots that moved.
+
+use std::future::Future;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::slots::slot_of;
+use super::table::{Seat, Table};
+use crate::store::admission::{Admission, IN_FLIGHT};
+use crate::store::call::Call;
+use crate::store::clock::ServerClock;
+use crate::store::connect_options::Address;
+use crate::store::error::{Cause, Refusal, RequestError, Uncovered};
+use crate::store::reply::ScriptReply;
+use crate::store::{Listener, Priority, Store};
+
+/// A slot moves once, as a rule. More than that in one request means that two nodes send it to each other.
+const MOST_REDIRECTS: usize = 4;
+
+/// The store of a cluster.
+pub struct Router<N> {
+    table: Arc<Table<N>>,
+    /// For slots that no node serves.
+    nobody: Nobody,
+    closed: CancellationToken,
+    /// How long a redirected request waits for the other node.
+    patience: Duration,
+}
+
+struct Nobody {
+    admission: Admission,
+    clock: ServerClock,
+}
+
+impl<N: Seat> Router<N> {
+    pub fn new(table: Arc<Table<N>>, operation_timeout: Duration) -> Self {
+        // Nothing is ever sent there, so its gate does not close and the seed does not matter.
+        let nobody = Nobody { admission: Admission::new(IN_FLIGHT, 0), clock: ServerClock::new() };
+        // Half: so there is time for the answer of the other node, within the same operation time-out.
+        Self { table, nobody, closed: CancellationToken::new(), patience: operation_timeout / 2 }
+    }
+
+    /// Runs a task as long as the store is open.
+    pub fn accompany(&self, task: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(self.closed.clone().run_until_cancelled_owned(task));
+    }
+
+    fn node(&self, lock_key: &str) -> Option<&N> {
+        self.table.serving(slot_of(lock_key))
+    }
+
+    async fn wait_until_ready(&self, lock_key: &str, priority: Priority) -> Result<(), RequestError> {
+        loop {
+            // Register before looking: a change between the look and the await is not missed.
+            let changed = self.table.changed.notified();
+            if self.closed.is_cancelled() {
+                return Err(RequestError::Closed);
+            }
+            let ready = async {
+                match self.node(lock_key) {
+                    Some(node) => node.ready(lock_key, priority).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                outcome = ready => return outcome,
+                // The slot may have gone to another node: that of before may never come back.
+                () = changed => {}
+                () = self.closed.cancelled() => {}
+            }
+        }
+    }
+
+    async fn route(&self, mut call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
+        let slot = slot_of(call.lock_key());
+        let uncovered = || RequestError::NotSent(Arc::new(Uncovered(slot)));
+        let mut node = self.table.serving(slot).ok_or_else(uncovered)?;
+        let mut asked = self.table.address_of(slot);
+        let mut redirects = 0;
+        loop {
+            let outcome = node.run(call, request).await;
+            let Err(RequestError::Refused(refusal)) = &outcome else { return outcome };
+            let Some(redirect) = Redirect::read(refusal, asked.as_ref()).filter(|_| redirects < MOST_REDIRECTS) else {
+                if refusal.code == "CLUSTERDOWN" {
+                    self.table.doubt.notify_one();
+                }
+                return outcome;
+            };
+            redirects += 1;
+            // Neither of the two has run anything, so this is the same request and no second one (R1).
+            (node, call) = match &redirect {
+                Redirect::Moved(to) => {
+                    (self.table.moved(slot, to).ok_or_else(uncovered)?, Call { asking: false, ..call })
+                }
+                Redirect::Ask(to) => (self.table.at(to).ok_or_else(uncovered)?, call.asking()),
+            };
+            self.wait_for(node, call.lock_key()).await?;
+            asked = Some(redirect.into_address());
+        }
+    }
+
+    async fn wait_for(&self, node: &N, lock_key: &str) -> Result<(), RequestError> {
+        if node.is_ready(lock_key, Priority::Urgent) {
+            return Ok(());
+        }
+        match timeout(self.patience, node.ready(lock_key, Priority::Urgent)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(RequestError::NotSent(node.fault(lock_key))),
+        }
+    }
+}
+
+/// Where a node sends a request.
+#[derive(Debug, PartialEq, Eq)]
+enum Redirect {
+    /// The slot is there now.
+    Moved(Address),
+    /// The slot is about to go there, and these keys have gone already.
+    Ask(Address),
+}
+
+impl Redirect {
+    fn into_address(self) -> Address {
+        let (Self::Moved(address) | Self::Ask(address)) = self;
+        address
+    }
+
+    /// Reads `MOVED 3999 127.0.0.1:6381`. A node that does not know its own address leaves the host out: it
+    /// is the host that was asked.
+    fn read(refusal: &Refusal, asked: Option<&Address>) -> Option<Self> {
+        let (_slot, place) = refusal.message.split_once(' ')?;
+        let (host, port) = place.trim().rsplit_once(':')?;
+        let host = match (host, asked) {
+            ("" | "?", Some(Address::Tcp { host, .. })) => host.clone(),
+            (host, _) => host.to_owned(),
+        };
+        let address = Address::Tcp { host, port: port.parse().ok()? };
+        match refusal.code.as_str() {
+            "MOVED" => Some(Self::Moved(address)),
+            "ASK" => Some(Self::Ask(address)),
+            _ => None,
+        }
+    }
+}
+
+impl<N: Seat> Store for Router<N> {
+    fn is_ready(&self, lock_key: &str, priority: Priority) -> bool {
+        self.node(lock_key).is_some_and(|node| node.is_ready(lock_key, priority))
+    }
+
+    fn ready<'a>(&'a self, lock_key: &'a str, priority: Priority) -> BoxFuture<'a, Result<(), RequestError>> {
+        self.wait_until_ready(lock_key, priority).boxed()
+    }
+
+    fn fault(&self, lock_key: &str) -> Cause {
+        match self.node(lock_key) {
+            Some(node) => node.fault(lock_key),
+            None => Arc::new(Uncovered(slot_of(lock_key))),
+        }
+    }
+
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>> {
+        self.route(call, request).boxed()
+    }
+
+    fn distrust(&self, lock_key: &str) {
+        self.node(lock_key).into_iter().for_each(|node| node.distrust(lock_key));
+    }
+
+    fn suspect(&self, lock_key: &str) {
+        self.node(lock_key).into_iter().for_each(|node| node.suspect(lock_key));
+    }
+
+    fn admission(&self, lock_key: &str) -> &Admission {
+        self.node(lock_key).map_or(&self.nobody.admission, |node| node.admission(lock_key))
+    }
+
+    fn clock(&self, lock_key: &str) -> &ServerClock {
+        self.node(lock_key).map_or(&self.nobody.clock, |node| node.clock(lock_key))
+    }
+
+    fn listen(&self, listener: Weak<dyn Listener>) {
+        self.table.listen(listener);
+    }
+
+    fn close(&self) {
+        self.closed.cancel();
+        self.table.all().for_each(Store::close);
+    }
+}
+
+impl<N> Drop for Router<N> {
+    fn drop(&mut self) {
+        // The seats close themselves when they are dropped.
+        self.closed.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_are_read() {
+        let at = |host: &str, port| Address::Tcp { host: host.into(), port };
+        let asked = at("n1.internal", 7000);
+        let read = |code, message| Redirect::read(&Refusal::new(code, message), Some(&asked));
+        assert_eq!(read("MOVED", "3999 10.0.0.2:7001"), Some(Redirect::Moved(at("10.0.0.2", 7001))));
+        assert_eq!(read("ASK", "3999 ::1:7001"), Some(Redirect::Ask(at("::1", 7001))));
+        // T9: a node without a name of its own.
+        assert_eq!(read("MOVED", "890 :7106"), Some(Redirect::Moved(at("n1.internal", 7106))));
+        assert_eq!(read("MOVED", "890 ?:7106"), Some(Redirect::Moved(at("n1.internal", 7106))));
+        assert_eq!(read("MOVED", "nonsense"), None);
+        assert_eq!(read("TRYAGAIN", "890 :7106"), None);
+    }
+}

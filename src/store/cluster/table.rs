@@ -1,0 +1,347 @@
+//! Who serves which slot: the seats of a cluster's masters.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use tokio::sync::Notify;
+
+use super::slots::{SLOTS, SlotMap};
+use crate::store::connect_options::Address;
+use crate::store::{Listener, ServedKeys, Store};
+
+/// The documentation of Redis Cluster recommends at most 1000 nodes.
+const MOST_SEATS: usize = 1024;
+
+/// The place of one master: a store for one server, at an address that may change. Seats are used
+/// again, so their number is that of the masters at one time, although nodes come and go for months.
+pub trait Seat: Store {
+    /// Serves another address. `None`: nobody needs it now, and it gives up its connection.
+    fn move_to(&self, address: Option<&Address>);
+    /// Connects without being asked for a lock.
+    fn open(&self);
+    /// Whether it has connected, or tries to.
+    fn is_open(&self) -> bool;
+}
+
+/// Some slots, and the master that serves them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotRange {
+    pub first: u16,
+    pub last: u16,
+    pub master: Address,
+}
+
+type NewSeat<N> = Box<dyn Fn(ServedKeys) -> N + Send + Sync>;
+
+pub struct Table<N> {
+    slots: Arc<SlotMap>,
+    seats: Box<[OnceLock<N>]>,
+    /// The address of each seat. Also held while slots change: otherwise a slot could get a seat that is
+    /// being given up.
+    addresses: Mutex<Vec<Option<Address>>>,
+    new_seat: NewSeat<N>,
+    listener: OnceLock<Weak<dyn Listener>>,
+    /// Notified when a slot has another seat.
+    pub changed: Notify,
+    /// Notified when the table is perhaps wrong.
+    pub doubt: Arc<Notify>,
+}
+
+impl<N: Seat> Table<N> {
+    pub fn new(doubt: Arc<Notify>, new_seat: impl Fn(ServedKeys) -> N + Send + Sync + 'static) -> Self {
+        Self {
+            slots: Arc::new(SlotMap::new()),
+            seats: (0..MOST_SEATS).map(|_| OnceLock::new()).collect(),
+            addresses: Mutex::default(),
+            new_seat: Box::new(new_seat),
+            listener: OnceLock::new(),
+            changed: Notify::new(),
+            doubt,
+        }
+    }
+
+    /// The node that serves a slot.
+    pub fn serving(&self, slot: u16) -> Option<&N> {
+        self.seat(self.slots.seat_of(slot)?)
+    }
+
+    pub fn seat(&self, seat: u16) -> Option<&N> {
+        self.seats.get(usize::from(seat))?.get()
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &N> {
+        // Filled from the front.
+        self.seats.iter().map_while(OnceLock::get)
+    }
+
+    /// The address of the node that serves a slot.
+    pub fn address_of(&self, slot: u16) -> Option<Address> {
+        let seat = self.slots.seat_of(slot)?;
+        self.addresses().get(usize::from(seat))?.clone()
+    }
+
+    pub fn listen(&self, listener: Weak<dyn Listener>) {
+        // Under this lock, so that a seat that is made meanwhile is in one of the two groups.
+        let _addresses = self.addresses();
+        self.all().for_each(|seat| seat.listen(listener.clone()));
+        // Set once, right after the client was made.
+        let _ = self.listener.set(listener);
+    }
+
+    /// A node says that another one has the slot. Returns that one.
+    pub fn moved(&self, slot: u16, master: &Address) -> Option<&N> {
+        let seat = {
+            let mut addresses = self.addresses();
+            let seat = self.seat_at(&mut addresses, master)?;
+            self.slots.set(slot, Some(seat));
+            seat
+        };
+        self.changed.notify_waiters();
+        // One slot is seldom alone.
+        self.doubt.notify_one();
+        self.seat(seat)
+    }
+
+    /// The node at an address: for the slots that it is about to get.
+    pub fn at(&self, address: &Address) -> Option<&N> {
+        let seat = self.seat_at(&mut self.addresses(), address)?;
+        self.seat(seat)
+    }
+
+    /// The whole table anew, as a node of the cluster has told it.
+    pub fn replace(&self, ranges: &[SlotRange]) {
+        let opened: Vec<u16> = {
+            let mut addresses = self.addresses();
+            let mut owners = vec![None; usize::from(SLOTS)];
+            for SlotRange { first, last, master } in ranges {
+                let seat = self.seat_at(&mut addresses, master);
+                for slot in *first..=*last {
+                    if let Some(owner) = owners.get_mut(usize::from(slot)) {
+                        *owner = seat;
+                    }
+                }
+            }
+            let opened = self.set_all(&owners);
+            self.give_up_unused(&mut addresses, &owners);
+            opened
+        };
+        // After the lock is free: a seat asks which slots it has.
+        opened.into_iter().filter_map(|seat| self.seat(seat)).for_each(Seat::open);
+        self.changed.notify_waiters();
+    }
+
+    /// Returns the seats to open: locks are held or waited for at the node that had the slot until now.
+    fn set_all(&self, owners: &[Option<u16>]) -> Vec<u16> {
+        let mut opened = Vec::new();
+        for (slot, owner) in (0..SLOTS).zip(owners) {
+            let before = self.slots.set(slot, *owner);
+            let was_open = || before.and_then(|seat| self.seat(seat)).is_some_and(Seat::is_open);
+            if let Some(owner) = owner.filter(|owner| before != Some(*owner) && !opened.contains(owner) && was_open()) {
+                opened.push(owner);
+            }
+        }
+        opened
+    }
+
+    /// A node without slots is a replica now, or gone. Its connection must not be used again, even if it
+    /// still answers.
+    fn give_up_unused(&self, addresses: &mut [Option<Address>], owners: &[Option<u16>]) {
+        for (seat, address) in (0_u16..).zip(addresses) {
+            if address.is_some() && !owners.contains(&Some(seat)) {
+                *address = None;
+                self.seat(seat).into_iter().for_each(|node| node.move_to(None));
+            }
+        }
+    }
+
+    /// The seat with that address. If there is none: a free one, or a new one.
+    fn seat_at(&self, addresses: &mut Vec<Option<Address>>, address: &Address) -> Option<u16> {
+        let with = |wanted: Option<&Address>| addresses.iter().position(|other| other.as_ref() == wanted);
+        if let Some(seat) = with(Some(address)) {
+            return u16::try_from(seat).ok();
+        }
+        let seat = with(None).unwrap_or(addresses.len());
+        let Some(place) = self.seats.get(seat) else {
+            tracing::warn!(%address, "more than {MOST_SEATS} masters: this one is not used");
+            return None;
+        };
+        let number = u16::try_from(seat).ok()?;
+        if seat == addresses.len() {
+            addresses.push(None);
+        }
+        let node = place.get_or_init(|| {
+            let node = (self.new_seat)(ServedKeys::Slots { slots: self.slots.clone(), seat: number });
+            self.listener.get().into_iter().for_each(|listener| node.listen(listener.clone()));
+            node
+        });
+        node.move_to(Some(address));
+        addresses[seat] = Some(address.clone());
+        Some(number)
+    }
+
+    fn addresses(&self) -> MutexGuard<'_, Vec<Option<Address>>> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures::FutureExt;
+    use futures::future::BoxFuture;
+
+    use super::*;
+    use crate::store::Priority;
+    use crate::store::admission::Admission;
+    use crate::store::call::Call;
+    use crate::store::clock::ServerClock;
+    use crate::store::error::{Cause, Disconnected, RequestError};
+    use crate::store::reply::ScriptReply;
+
+    /// A seat that only remembers where it is.
+    struct Fake {
+        keys: ServedKeys,
+        address: Mutex<Option<Address>>,
+        opened: AtomicBool,
+        admission: Admission,
+        clock: ServerClock,
+    }
+
+    impl Seat for Fake {
+        fn move_to(&self, address: Option<&Address>) {
+            *self.address.lock().unwrap() = address.cloned();
+            self.opened.store(false, Ordering::Relaxed);
+        }
+
+        fn open(&self) {
+            self.opened.store(true, Ordering::Relaxed);
+        }
+
+        fn is_open(&self) -> bool {
+            self.opened.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Store for Fake {
+        fn is_ready(&self, _: &str, _: Priority) -> bool {
+            self.is_open()
+        }
+
+        fn ready<'a>(&'a self, _: &'a str, _: Priority) -> BoxFuture<'a, Result<(), RequestError>> {
+            self.open();
+            std::future::ready(Ok(())).boxed()
+        }
+
+        fn fault(&self, _: &str) -> Cause {
+            Arc::new(Disconnected)
+        }
+
+        fn run<'a>(&'a self, _: Call<'a>, _: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>> {
+            std::future::ready(Err(RequestError::Closed)).boxed()
+        }
+
+        fn distrust(&self, _: &str) {}
+
+        fn suspect(&self, _: &str) {}
+
+        fn admission(&self, _: &str) -> &Admission {
+            &self.admission
+        }
+
+        fn clock(&self, _: &str) -> &ServerClock {
+            &self.clock
+        }
+
+        fn listen(&self, _: Weak<dyn Listener>) {}
+
+        fn close(&self) {}
+    }
+
+    fn table() -> Table<Fake> {
+        Table::new(Arc::default(), |keys| Fake {
+            keys,
+            address: Mutex::default(),
+            opened: AtomicBool::new(false),
+            admission: Admission::new(1, 0),
+            clock: ServerClock::new(),
+        })
+    }
+
+    fn at(port: u16) -> Address {
+        Address::Tcp { host: "h".into(), port }
+    }
+
+    fn range(first: u16, last: u16, port: u16) -> SlotRange {
+        SlotRange { first, last, master: at(port) }
+    }
+
+    fn port_of(node: Option<&Fake>) -> Option<u16> {
+        match node?.address.lock().unwrap().as_ref()? {
+            Address::Tcp { port, .. } => Some(*port),
+            Address::Unix(_) => None,
+        }
+    }
+
+    #[test]
+    fn a_seat_is_given_up_and_used_again() {
+        let table = table();
+        table.replace(&[range(0, 99, 1), range(100, 16_383, 2)]);
+        assert_eq!((port_of(table.serving(0)), port_of(table.serving(100))), (Some(1), Some(2)));
+        table.serving(0).unwrap().open();
+        // 1 is gone, and 3 has its slots: it is opened, since something may be held there.
+        table.replace(&[range(0, 99, 3), range(100, 16_383, 2)]);
+        assert_eq!(port_of(table.serving(0)), Some(3));
+        assert!(table.serving(0).unwrap().is_open() && !table.serving(100).unwrap().is_open());
+        assert_eq!(table.all().filter(|seat| port_of(Some(*seat)).is_none()).count(), 1, "that of 1 is free");
+        table.replace(&[range(0, 99, 4), range(100, 16_383, 2)]);
+        assert_eq!(port_of(table.serving(0)), Some(4));
+        assert_eq!(table.all().count(), 3, "and was used again");
+    }
+
+    #[test]
+    fn a_redirect_moves_one_slot() {
+        let table = table();
+        table.replace(&[range(0, 16_383, 1)]);
+        assert_eq!(port_of(table.moved(5, &at(2))), Some(2));
+        assert_eq!((port_of(table.serving(5)), port_of(table.serving(6))), (Some(2), Some(1)));
+        assert_eq!(table.address_of(5), Some(at(2)));
+        // A node that is to get its first slot has none yet.
+        assert_eq!(port_of(table.at(&at(3))), Some(3));
+        assert_eq!(port_of(table.serving(7)), Some(1));
+        // A stale table takes it back. The next redirect corrects it again.
+        table.replace(&[range(0, 16_383, 1)]);
+        assert_eq!(port_of(table.serving(5)), Some(1));
+        assert_eq!(port_of(table.moved(5, &at(2))), Some(2));
+    }
+
+    #[test]
+    fn slots_may_have_no_master() {
+        let table = table();
+        table.replace(&[range(0, 4, 1), range(6, 16_383, 1)]);
+        assert!(table.serving(5).is_none() && table.address_of(5).is_none());
+        table.replace(&[]);
+        assert!(table.serving(0).is_none());
+        assert_eq!(table.all().filter(|seat| port_of(Some(*seat)).is_some()).count(), 0);
+    }
+
+    #[test]
+    fn a_seat_serves_the_keys_of_its_slots_whichever_these_are() {
+        let table = table();
+        // CLUSTER KEYSLOT foo is 12182.
+        table.replace(&[range(0, 16_383, 1)]);
+        let first = table.serving(12_182).unwrap().keys.clone();
+        assert!(first.contains("{foo}"));
+        let second = table.moved(12_182, &at(2)).unwrap().keys.clone();
+        assert!(second.contains("{foo}") && !first.contains("{foo}"));
+    }
+
+    #[test]
+    fn no_more_seats_than_there_may_be() {
+        let table = table();
+        let many: Vec<_> = (0..=MOST_SEATS as u16).map(|number| range(number, number, 1 + number)).collect();
+        table.replace(&many);
+        assert!(table.serving(MOST_SEATS as u16).is_none());
+        assert_eq!(port_of(table.serving(MOST_SEATS as u16 - 1)), Some(MOST_SEATS as u16));
+    }
+}

@@ -1,0 +1,172 @@
+//! What a node says of its cluster: CLUSTER INFO and CLUSTER SLOTS.
+
+use redis::Value;
+
+use super::table::SlotRange;
+use crate::store::connect_options::Address;
+use crate::store::reply::Malformed;
+
+/// The cluster as one node sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    pub ranges: Vec<SlotRange>,
+    /// All nodes that it names: masters and replicas.
+    pub nodes: Vec<Address>,
+}
+
+impl View {
+    /// Reads the reply to CLUSTER SLOTS of the node at `asked`.
+    pub fn read(slots: &Value, asked: &Address) -> Result<Self, Malformed> {
+        let mut view = Self { ranges: Vec::new(), nodes: Vec::new() };
+        for range in array(slots)? {
+            let [first, last, nodes @ ..] = array(range)? else { return Err(unexpected(range)) };
+            let (first, last) = (slot(first)?, slot(last)?);
+            let nodes = nodes.iter().map(|node| address(node, asked)).collect::<Result<Vec<_>, _>>()?;
+            // The master is the first one. Without an address it cannot be used, and its slots count as not
+            // served.
+            if let Some(Some(master)) = nodes.first() {
+                view.ranges.push(SlotRange { first, last, master: master.clone() });
+            }
+            view.nodes.extend(nodes.into_iter().flatten());
+        }
+        view.nodes.sort();
+        view.nodes.dedup();
+        Ok(view)
+    }
+
+    /// The slots that no master serves, as text such as `0-5460 7000`. Empty: all are served.
+    pub fn uncovered(&self) -> String {
+        let mut ranges: Vec<_> = self.ranges.iter().map(|range| (range.first, range.last)).collect();
+        ranges.sort_unstable();
+        let mut missing = Vec::new();
+        let mut next = 0;
+        // A last range behind all slots closes the last gap.
+        for (first, last) in ranges.into_iter().chain([(super::slots::SLOTS, super::slots::SLOTS)]) {
+            if next + 1 == first {
+                missing.push(next.to_string());
+            } else if next < first {
+                missing.push(format!("{next}-{}", first - 1));
+            }
+            next = next.max(last + 1);
+        }
+        missing.join(" ")
+    }
+}
+
+/// The greatest number of a change that the node knows of, from its CLUSTER INFO. Each failover and each slot
+/// that has moved raises it.
+pub fn epoch(info: &str) -> Option<u64> {
+    info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"))?.trim().parse().ok()
+}
+
+fn array(value: &Value) -> Result<&[Value], Malformed> {
+    match value {
+        Value::Array(values) => Ok(values),
+        other => Err(unexpected(other)),
+    }
+}
+
+fn slot(value: &Value) -> Result<u16, Malformed> {
+    match value {
+        Value::Int(number) => u16::try_from(*number).map_err(|_| unexpected(value)),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// `[endpoint, port, id, more]`. `None`: the node has no address that could be used.
+fn address(node: &Value, asked: &Address) -> Result<Option<Address>, Malformed> {
+    let [endpoint, port, rest @ ..] = array(node)? else { return Err(unexpected(node)) };
+    let port = slot(port)?;
+    let named = text(endpoint).unwrap_or_default();
+    let host = match (named.as_str(), asked) {
+        // The node that was asked does not know a name for it: it is then on the same host (T9).
+        ("", Address::Tcp { host, .. }) => host.clone(),
+        // It is to be called by a host name, and has none. Its IP address stands behind.
+        ("?", _) => match rest.get(1).and_then(ip) {
+            Some(ip) => ip,
+            None => return Ok(None),
+        },
+        (named, _) => named.to_owned(),
+    };
+    // 0: this node is not reached in this way, such as one without TLS.
+    Ok((port != 0).then_some(Address::Tcp { host, port }))
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// The value of `ip` in a list of names and values.
+fn ip(more: &Value) -> Option<String> {
+    match more {
+        Value::Array(words) => {
+            let at = words.iter().position(|word| text(word).as_deref() == Some("ip"))?;
+            text(words.get(at + 1)?)
+        }
+        Value::Map(pairs) => {
+            pairs.iter().find(|(name, _)| text(name).as_deref() == Some("ip")).and_then(|(_, ip)| text(ip))
+        }
+        _ => None,
+    }
+}
+
+fn unexpected(value: &Value) -> Malformed {
+    Malformed(format!("{value:?} in a reply to CLUSTER SLOTS"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    fn node(endpoint: Value, port: i64, more: Vec<Value>) -> Value {
+        Value::Array(vec![endpoint, Value::Int(port), bulk("id"), Value::Array(more)])
+    }
+
+    fn range(first: i64, last: i64, nodes: Vec<Value>) -> Value {
+        Value::Array([vec![Value::Int(first), Value::Int(last)], nodes].concat())
+    }
+
+    fn at(host: &str, port: u16) -> Address {
+        Address::Tcp { host: host.into(), port }
+    }
+
+    #[test]
+    fn slots_and_nodes_are_read() {
+        let reply = Value::Array(vec![
+            range(0, 5, vec![node(bulk("10.0.0.1"), 1, vec![]), node(bulk("10.0.0.2"), 2, vec![])]),
+            // A node that knows no name for itself, and one that should be called by a name and has none.
+            range(7, 9, vec![node(Value::Nil, 3, vec![])]),
+            range(10, 16383, vec![node(bulk("?"), 4, vec![bulk("ip"), bulk("10.0.0.4")])]),
+        ]);
+        let view = View::read(&reply, &at("asked", 9)).unwrap();
+        let masters: Vec<_> = view.ranges.iter().map(|range| (range.first, range.last, range.master.clone())).collect();
+        assert_eq!(masters, [(0, 5, at("10.0.0.1", 1)), (7, 9, at("asked", 3)), (10, 16383, at("10.0.0.4", 4))]);
+        assert_eq!(view.nodes, [at("10.0.0.1", 1), at("10.0.0.2", 2), at("10.0.0.4", 4), at("asked", 3)]);
+        assert_eq!(view.uncovered(), "6");
+    }
+
+    #[test]
+    fn a_master_without_an_address_serves_nothing() {
+        let reply = Value::Array(vec![
+            range(3, 5, vec![node(bulk("?"), 1, vec![])]),
+            range(6, 16380, vec![node(bulk("h"), 0, vec![])]),
+        ]);
+        let view = View::read(&reply, &at("asked", 9)).unwrap();
+        assert_eq!((view.ranges.len(), view.uncovered()), (0, "0-16383".to_owned()));
+        assert!(View::read(&Value::Okay, &at("asked", 9)).is_err());
+    }
+
+    #[test]
+    fn the_epoch_is_read() {
+        assert_eq!(epoch("cluster_state:ok\r\ncluster_current_epoch:12\r\ncluster_my_epoch:3\r\n"), Some(12));
+        assert_eq!(epoch("x"), None);
+    }
+}

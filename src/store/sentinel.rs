@@ -1,0 +1,234 @@
+//! The primary of a service that Sentinels watch.
+//!
+//! All Sentinels are asked, again and again, and a majority is believed: one that is cut off from the others
+//! may name a primary that was replaced. A client that only waits for its connection to break would stay with
+//! a primary that was frozen, demoted meanwhile, and goes on (T6 of the notes on topologies: 10 s).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout, timeout_at};
+
+use super::ServedKeys;
+use super::clock::now;
+use super::connect_options::Address;
+use super::connection::{Connection, refusal};
+use super::dial::{Access, Limit, Target};
+use super::error::{ConnectError, NoAnswer};
+use super::location::Location;
+use super::node::{Node, Purpose, connect_error, sign_in_error};
+use super::options::Options;
+
+/// How often each Sentinel is asked: a client has to leave a demoted primary within a second.
+const INTERVAL: Duration = Duration::from_millis(400);
+/// How long a Sentinel may take.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Between two tries of the first connection.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Asks the Sentinels for the primary, and connects to it. During a failover this takes up to the operation
+/// time-out: until they agree, and until the new primary is one.
+pub async fn connect(
+    service: String,
+    sentinels: Vec<Address>,
+    asked: &Arc<Access>,
+    served: Arc<Access>,
+    database: u32,
+    options: &Options,
+    client: &str,
+) -> Result<Node, ConnectError> {
+    let named_by: Arc<str> = format!("primary of {service:?}, as its Sentinels say").into();
+    let location = Arc::new(Location::unknown(served, named_by, Arc::default()));
+    let purpose = Purpose { location: location.clone(), database, keys: ServedKeys::All, is_in_cluster: false };
+    let node = Node::new(purpose, options, client, &Handle::current());
+    let sentinels = Arc::new(Sentinels::new(service, sentinels, asked, location));
+    let watch = sentinels.clone();
+    node.accompany(async move { watch.ask_all().await });
+    let until = now() + options.operation_timeout;
+    sentinels.first_answer(until).await?;
+    loop {
+        match node.connect().await {
+            // The primary has just died, or is a replica until the failover is over.
+            Err(ConnectError::Unreachable { .. } | ConnectError::ReadOnly) if now() < until => sleep(PAUSE).await,
+            outcome => return outcome.map(|()| node),
+        }
+    }
+}
+
+/// The Sentinels of one service. They say where its primary is.
+struct Sentinels {
+    service: String,
+    targets: Vec<Target>,
+    location: Arc<Location>,
+    votes: Mutex<Vec<Vote>>,
+    /// Notified by each vote.
+    voted: Notify,
+}
+
+/// What a Sentinel said last.
+#[derive(Debug, Clone)]
+enum Vote {
+    NotAsked,
+    Failed(ConnectError),
+    /// It does not know the service.
+    Unknown,
+    Primary(Address),
+}
+
+impl Sentinels {
+    fn new(service: String, sentinels: Vec<Address>, access: &Arc<Access>, location: Arc<Location>) -> Self {
+        let votes = Mutex::new(vec![Vote::NotAsked; sentinels.len()]);
+        let targets = sentinels.into_iter().map(|address| Target::new(address, access.clone(), None)).collect();
+        Self { service, targets, location, votes, voted: Notify::new() }
+    }
+
+    /// Asks them from now on. It never ends.
+    async fn ask_all(&self) {
+        join_all((0..self.targets.len()).map(|number| self.ask_again_and_again(number))).await;
+    }
+
+    /// Waits for the first majority.
+    async fn first_answer(&self, until: Instant) -> Result<(), ConnectError> {
+        loop {
+            let voted = self.voted.notified();
+            if self.location.current().is_some() {
+                return Ok(());
+            }
+            if let Some(error) = self.hopeless() {
+                return Err(error);
+            }
+            if timeout_at(until.into(), voted).await.is_err() {
+                return Err(self.no_majority());
+            }
+        }
+    }
+
+    async fn ask_again_and_again(&self, number: usize) {
+        let Some(target) = self.targets.get(number) else { return };
+        loop {
+            let error = match self.open(target).await {
+                Ok(mut connection) => self.ask_while_it_answers(number, target, &mut connection).await,
+                Err(error) => error,
+            };
+            tracing::debug!(sentinel = %target.address(), %error, "a Sentinel does not answer");
+            self.vote(number, Vote::Failed(error));
+            sleep(INTERVAL).await;
+        }
+    }
+
+    async fn open(&self, target: &Target) -> Result<Connection, ConnectError> {
+        let limit = Limit { limit: PATIENCE, until: now() + PATIENCE };
+        let credentials = target.credentials(limit).await?;
+        let stream = target.dial(limit).await?;
+        let first = stream.first_bytes();
+        let opened = limit.run(Connection::open(stream, &credentials, |_| {})).await;
+        opened.ok_or_else(|| target.silent(&first, limit))?.map_err(|error| sign_in_error(target, error, &first))
+    }
+
+    async fn ask_while_it_answers(&self, number: usize, target: &Target, connection: &mut Connection) -> ConnectError {
+        loop {
+            let mut question = redis::cmd("SENTINEL");
+            question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
+            let asked = question.query_async::<Option<(String, u16)>>(&mut connection.io);
+            let vote = match timeout(PATIENCE, asked).await {
+                Ok(Ok(Some((host, port)))) => Vote::Primary(Address::Tcp { host, port }),
+                Ok(Ok(None)) => Vote::Unknown,
+                Ok(Err(error)) => return sentinel_error(target, error),
+                Err(_) => return target.unreachable(Arc::new(NoAnswer(PATIENCE))),
+            };
+            self.vote(number, vote);
+            sleep(INTERVAL).await;
+        }
+    }
+
+    fn vote(&self, number: usize, vote: Vote) {
+        let majority = {
+            let mut votes = self.votes();
+            if let Some(place) = votes.get_mut(number) {
+                *place = vote;
+            }
+            majority(&votes).cloned()
+        };
+        // Without a majority the last one stays: a primary that works is not left because Sentinels are down.
+        if let Some(primary) = majority {
+            self.location.move_to(Some(&primary));
+        }
+        self.voted.notify_waiters();
+    }
+
+    /// Why no majority will come: each of them was asked, and none of them names a primary that another one
+    /// could confirm in a moment.
+    fn hopeless(&self) -> Option<ConnectError> {
+        let votes = self.votes().clone();
+        let count = |is: fn(&Vote) -> bool| votes.iter().filter(|vote| is(vote)).count();
+        if 2 * count(|vote| matches!(vote, Vote::Unknown)) > votes.len() {
+            return Some(ConnectError::UnknownService { service: self.service.clone() });
+        }
+        if count(|vote| matches!(vote, Vote::NotAsked | Vote::Primary(_))) > 0 {
+            return None;
+        }
+        // An error that cannot pass, such as a wrong password, says more than a list.
+        let final_one = votes.iter().find_map(|vote| match vote {
+            Vote::Failed(ConnectError::Unreachable { .. }) => None,
+            Vote::Failed(error) => Some(error.clone()),
+            _ => None,
+        });
+        Some(final_one.unwrap_or_else(|| self.no_majority()))
+    }
+
+    fn no_majority(&self) -> ConnectError {
+        let votes = self.votes();
+        let answers = self.targets.iter().zip(votes.iter()).map(|(target, vote)| {
+            let answer = match vote {
+                Vote::NotAsked => "no answer yet".to_owned(),
+                Vote::Failed(error) => error.to_string(),
+                Vote::Unknown => "does not know it".to_owned(),
+                Vote::Primary(address) => address.to_string(),
+            };
+            format!("{} says {answer}", target.address())
+        });
+        ConnectError::NoMajority { service: self.service.clone(), answers: answers.collect::<Vec<_>>().join("; ") }
+    }
+
+    fn votes(&self) -> MutexGuard<'_, Vec<Vote>> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.votes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What more than half of all Sentinels name, not only of those that answer.
+fn majority(votes: &[Vote]) -> Option<&Address> {
+    votes.iter().find_map(|vote| {
+        let Vote::Primary(address) = vote else { return None };
+        let agree = votes.iter().filter(|other| matches!(other, Vote::Primary(same) if same == address)).count();
+        (2 * agree > votes.len()).then_some(address)
+    })
+}
+
+fn sentinel_error(target: &Target, error: redis::RedisError) -> ConnectError {
+    match refusal(&error) {
+        Some(refusal) if refusal.message.contains("unknown command") => {
+            ConnectError::NotSentinel { address: target.address() }
+        }
+        _ => connect_error(target, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_half_of_all_have_to_agree() {
+        let at = |port| Vote::Primary(Address::Tcp { host: "h".into(), port });
+        let named = |votes: &[Vote]| majority(votes).map(ToString::to_string);
+        assert_eq!(named(&[at(1), at(2), at(1)]), Some("h:1".into()));
+        assert_eq!(named(&[at(1), Vote::NotAsked, Vote::Unknown]), None);
+        assert_eq!(named(&[at(1), at(2)]), None);
+        assert_eq!(named(&[at(1), Vote::Unknown, at(1), at(2)]), None);
+        assert_eq!(named(&[at(1)]), Some("h:1".into()));
+    }
+}

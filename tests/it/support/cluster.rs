@@ -1,0 +1,87 @@
+//! A cluster for one test: masters without replicas.
+
+use super::{Server, eventually, free_port};
+
+/// Its servers end with it.
+pub struct Cluster {
+    pub masters: Vec<Server>,
+}
+
+impl Cluster {
+    /// The slots are split evenly between the masters.
+    pub async fn start(masters: u16) -> Self {
+        Self::with(masters, &[]).await
+    }
+
+    pub async fn with(masters: u16, args: &[&str]) -> Self {
+        let mut servers = Vec::new();
+        for _ in 0..masters {
+            // The port of the cluster's bus is the other one plus 10,000 otherwise, which need not be free.
+            let bus = free_port().to_string();
+            let all = [&["--cluster-enabled", "yes", "--cluster-port", &bus], args].concat();
+            servers.push((Server::with(&all).await, bus));
+        }
+        let (first, bus) = &servers[0];
+        let share = 16_384 / u32::from(masters);
+        for (number, (server, _)) in (0..).zip(&servers) {
+            let last = if number + 1 == u32::from(masters) { 16_383 } else { (number + 1) * share - 1 };
+            command(server, &["CLUSTER", "ADDSLOTSRANGE", &(number * share).to_string(), &last.to_string()]).await;
+            command(server, &["CLUSTER", "MEET", "127.0.0.1", &first.port().to_string(), bus]).await;
+        }
+        for (server, _) in &servers {
+            eventually("the cluster is complete", async || {
+                let info = command(server, &["CLUSTER", "INFO"]).await;
+                info.contains("cluster_state:ok") && info.contains(&format!("cluster_size:{masters}"))
+            })
+            .await;
+        }
+        Self { masters: servers.into_iter().map(|(server, _)| server).collect() }
+    }
+
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = self.masters.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+        format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    pub async fn id(&self, master: usize) -> String {
+        command(&self.masters[master], &["CLUSTER", "MYID"]).await
+    }
+
+    /// Moves a slot with all its keys; `while_it_moves` runs when half of the way is done.
+    pub async fn move_slot(&self, slot: u16, from: usize, to: usize, while_it_moves: impl AsyncFnOnce()) {
+        let (source, target, slot) = (&self.masters[from], &self.masters[to], slot.to_string());
+        command(target, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.id(from).await]).await;
+        command(source, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.id(to).await]).await;
+        loop {
+            let keys: Vec<String> = redis::cmd("CLUSTER")
+                .arg(&["GETKEYSINSLOT", &slot, "100"])
+                .query_async(&mut source.connection().await)
+                .await
+                .unwrap();
+            if keys.is_empty() {
+                break;
+            }
+            let port = target.port().to_string();
+            let mut migrate = redis::cmd("MIGRATE");
+            migrate.arg(&["127.0.0.1", &port, "", "0", "5000", "KEYS"]).arg(&keys);
+            migrate.exec_async(&mut source.connection().await).await.unwrap();
+        }
+        while_it_moves().await;
+        for server in [target, source] {
+            command(server, &["CLUSTER", "SETSLOT", &slot, "NODE", &self.id(to).await]).await;
+        }
+    }
+}
+
+pub async fn command(server: &Server, words: &[&str]) -> String {
+    let mut redis = server.connection().await;
+    let reply = redis::cmd(words[0]).arg(&words[1..]).query_async::<redis::Value>(&mut redis).await;
+    let reply = reply.unwrap_or_else(|error| panic!("{words:?}: {error}"));
+    redis::from_redis_value::<Option<String>>(reply).ok().flatten().unwrap_or_default()
+}
+
+/// The slot of a lock's keys, as the server says it.
+pub async fn slot_of(server: &Server, name: &str) -> u16 {
+    let mut redis = server.connection().await;
+    redis::cmd("CLUSTER").arg("KEYSLOT").arg(format!("fairlock:{{n:{name}}}")).query_async(&mut redis).await.unwrap()
+}
