@@ -100,6 +100,13 @@ pub struct Checker {
     /// Ended by force_unlock or lost with the server's data. Their holders learn of it later, so P1 and R5 do not
     /// apply to them.
     void: BTreeSet<Hold>,
+    /// Lost with the server's data, of clients with `strict_restart`: P1 applies to these.
+    forgotten: BTreeSet<Hold>,
+    /// Server time, ms: nobody must be served before (R14), and the end of the freeze that the server had last.
+    must_freeze_until: i64,
+    frozen_until: i64,
+    /// How often a forgotten hold was relied on while the server was frozen.
+    pub forgotten_holds: u64,
     /// Holds, by lock key and token, that a script which was refused half-way may have ended.
     perhaps_ended: BTreeSet<(String, u64)>,
     /// Holds whose unlock answered `Freed`, and when.
@@ -155,15 +162,37 @@ impl Checker {
     }
 
     /// The server lost all its data.
-    pub fn flushed(&mut self) {
+    pub fn flushed(&mut self, strict: bool) {
+        let lost = if strict { &mut self.forgotten } else { &mut self.void };
+        self.frozen_until = 0;
         for (key, lock) in &mut self.locks {
             lock.queue.clear();
             lock.clients.clear();
             lock.tombstones.clear();
             lock.inexact = false;
             lock.list_deleted = false;
-            self.void.extend(lock.holder.take().map(|holder| (key.clone(), holder.token)));
+            lost.extend(lock.holder.take().map(|holder| (key.clone(), holder.token)));
         }
+    }
+
+    /// The server was started anew or lost its data: it serves nobody until then.
+    pub fn must_freeze(&mut self, until: i64) {
+        self.must_freeze_until = until;
+        let forgotten = |claim: &&Claim| self.forgotten.contains(&claim.hold()) && claim.held.is_valid();
+        self.forgotten_holds += self.claims.iter().filter(forgotten).count() as u64;
+    }
+
+    /// R14: the instant is late enough, and it never comes nearer. Without a record nobody is served, as `begins` checks.
+    fn check_freeze(&mut self, keys: &Keys) {
+        if self.must_freeze_until == 0 || keys.frozen_until == 0 {
+            return;
+        }
+        if keys.frozen_until < self.must_freeze_until.max(self.frozen_until) {
+            let (until, must) = (keys.frozen_until, self.must_freeze_until);
+            let what = format!("the freeze ends at {until}; it must not before {must}, nor {}", self.frozen_until);
+            self.violated("R14", what);
+        }
+        self.frozen_until = keys.frozen_until;
     }
 
     /// An administrator deleted one key.
@@ -202,6 +231,7 @@ impl Checker {
     pub fn ran(&mut self, ran: &Ran<'_>, keys: &Keys, meddled: bool) {
         let name = &ran.keys[0];
         self.expire_queue(name, ran);
+        self.check_freeze(keys);
         match &ran.reply {
             Err(refusal) if !refusal.contains("part of the request may have run") => return,
             Err(_) => self.refused(name, ran),
@@ -411,7 +441,7 @@ impl Checker {
         }
         let lives = |waiter: &&Waiter| lock.client(&waiter.ticket).lives(ran.at);
         let living: Vec<_> = lock.queue.iter().filter(lives).map(|waiter| waiter.ticket.clone()).collect();
-        let named: Vec<_> = reply[12..].chunks(3).map(|words| words[0].clone()).collect();
+        let named: Vec<_> = reply[13..].chunks(3).map(|words| words[0].clone()).collect();
         let count: usize = number(reply, 11);
         if count != living.len() || !living.starts_with(&named) {
             self.violated("P3", format!("status of {key}: {count} wait, {named:?}; they are {living:?}"));
@@ -535,6 +565,9 @@ impl Checker {
         if ran.reply.as_ref().is_ok_and(|reply| matches!(reply[0].as_str(), "late" | "left" | "lost" | "stale")) {
             return;
         }
+        if ran.at < 1000 * self.frozen_until {
+            return;
+        }
         if let Some(first) = self.first_in_line(key, ran, usize::MAX) {
             self.violated("R6", format!("{key} is free and was not passed on to {first}"));
         }
@@ -557,6 +590,10 @@ impl Checker {
         lock.holder = Some(holder);
         if token <= newest {
             self.violated("P2", format!("token {token} after {newest} on {key}"));
+        }
+        let frozen_until = self.frozen_until.max(self.must_freeze_until);
+        if ran.at < 1000 * frozen_until {
+            self.violated("R14", format!("{key} was granted in a freeze, {} ms too early", frozen_until - now));
         }
         if token <= floor {
             self.violated("R7", format!("token {token} on {key} after a client was told the floor {floor}"));
@@ -771,7 +808,7 @@ impl Checker {
         let mut too_long = Vec::new();
         for claim in &self.claims {
             let (token, valid_for) = (claim.held.token(), claim.held.valid_for());
-            if valid_for.is_zero() || self.void.contains(&claim.hold()) {
+            if valid_for.is_zero() || self.void.contains(&claim.hold()) || self.forgotten.contains(&claim.hold()) {
                 continue;
             }
             let holder = self.locks.get(&claim.lock).and_then(|lock| lock.holder.as_ref());

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime};
 use run::{Outcome, run};
 
 /// The kinds of faults. A soak in which one of them never happened proves too little.
-const FAULTS: [&str; 28] = [
+const FAULTS: [&str; 30] = [
     "cancellations",
     "deaths",
     "crowds",
@@ -51,6 +51,8 @@ const FAULTS: [&str; 28] = [
     "server_restarts",
     "server_restarts_without_data",
     "flushes",
+    "strict_restarts",
+    "forgotten_holds",
     "half_open_deaths",
     "overloaded_clients",
     "runtimes_ended",

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::actor::Actor;
+use crate::keys::{BOOT, frozen_until};
 use crate::world::{SETTLING, World};
 
 /// How long the phase with faults lasts; up to three times that if too little happened.
@@ -22,6 +23,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(180);
 const CALM: Duration = Duration::from_secs(6);
 /// In the calm phase no actor waits longer than this while the others go on.
 const LONGEST_CALM_WAIT: Duration = Duration::from_secs(15);
+/// No client asks for a longer one.
+pub const LONGEST_LEASE: Duration = Duration::from_millis(4000);
 /// A run with less than this proves nothing.
 const LEAST_SECTIONS: u64 = 60;
 const LEAST_FAULTS: u64 = 100;
@@ -89,7 +92,10 @@ impl Run {
         let is_crowded = world.chance(0.2);
         let names = if is_crowded { 1 } else { 1 + world.below(3) as usize };
         let (processes, without_runtime) = (Vec::new(), Vec::new());
-        Self { world: world.clone(), server, processes, without_runtime, names, is_crowded, actors: 0 }
+        let run = Self { world: world.clone(), server, processes, without_runtime, names, is_crowded, actors: 0 };
+        // It has just been started.
+        run.must_freeze();
+        run
     }
 
     async fn play(&mut self) {
@@ -168,6 +174,9 @@ impl Run {
             .grant_ttl(grant)
             .waiter_ttl(grant.max(2 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) })
             .lease(shortest_lease + ms(0, 3000));
+        let is_strict = self.world.state().strict;
+        // Not alike: the longest freeze counts.
+        let builder = if is_strict { builder.strict_restart(LONGEST_LEASE + ms(0, 2000)) } else { builder };
         (builder, shortest_lease)
     }
 
@@ -175,7 +184,11 @@ impl Run {
     async fn cause_fault(&mut self) {
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
         let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
-        match self.world.below(17) {
+        let fault = self.world.below(17);
+        if (9..12).contains(&fault) && self.is_frozen() && self.world.chance(0.8) {
+            return;
+        }
+        match fault {
             0..3 => self.pause(self.processes.get(victim)),
             // All processes at once.
             12 => self.pause(&self.processes),
@@ -192,6 +205,11 @@ impl Run {
             self.world.fault("restarts");
             self.start_process();
         }
+    }
+
+    /// Another restart would freeze it for even longer, and a run in which nobody is served proves nothing.
+    fn is_frozen(&self) -> bool {
+        frozen_until(&self.server) > self.world.server_ms()
     }
 
     fn pause<'a>(&self, victims: impl IntoIterator<Item = &'a Process>) {
@@ -282,17 +300,30 @@ impl Run {
         if loses_data {
             self.lose_data();
         }
+        self.must_freeze();
         self.server.start_up();
     }
 
     fn flush(&self) {
         self.world.fault("flushes");
         self.lose_data();
+        self.must_freeze();
+    }
+
+    fn must_freeze(&self) {
+        let now = self.world.server_ms();
+        let mut state = self.world.state();
+        if state.strict {
+            state.count("strict_restarts");
+            state.checker.must_freeze(now + LONGEST_LEASE.as_millis() as i64);
+        }
     }
 
     fn lose_data(&self) {
         self.server.flush();
-        self.world.state().checker.flushed();
+        let mut state = self.world.state();
+        let strict = state.strict;
+        state.checker.flushed(strict);
     }
 
     /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
@@ -350,7 +381,8 @@ impl Run {
     }
 
     fn nothing_is_left(&self) {
-        let keys: Vec<_> = self.server.keys().into_iter().filter(|key| !key.ends_with("}:token")).collect();
+        let stays = |key: &String| key.ends_with("}:token") || key == BOOT && self.world.state().strict;
+        let keys: Vec<_> = self.server.keys().into_iter().filter(|key| !stays(key)).collect();
         if !keys.is_empty() {
             self.violated("P10", format!("keys are left: {keys:?}"));
         }
@@ -376,6 +408,10 @@ impl Run {
         let virtual_time = self.world.elapsed();
         self.world.serve(None);
         let mut state = self.world.state();
+        if state.checker.forgotten_holds > 0 {
+            let forgotten = state.checker.forgotten_holds;
+            state.faults.insert("forgotten_holds", forgotten);
+        }
         Outcome {
             violations: std::mem::take(&mut state.checker.violations),
             grants: state.checker.grants,
