@@ -299,7 +299,9 @@ pub enum ConnectError {
     ReadOnly,
     /// [`strict_restart`](crate::LockClientBuilder::strict_restart) cannot know this server from one that was
     /// started anew: its INFO has no such field. A proxy may hide it.
-    #[error("strict_restart needs the field {missing} of INFO, which the server does not tell: leave strict_restart out")]
+    #[error(
+        "strict_restart needs the field {missing} of INFO, which the server does not tell: leave strict_restart out"
+    )]
     NoLife {
         /// The field.
         missing: &'static str,

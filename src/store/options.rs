@@ -205,7 +205,11 @@ impl Options {
         at_least((option, lease), ("poll_interval", self.poll_interval), "waiters would notice its end too late")?;
         // R10: without the key the next token comes from the clock alone, and a clock that was set
         // back would give a smaller one than the holder has (P2).
-        at_least(("token_ttl", self.token_ttl), (option, lease), "the last token must be remembered while it is in use")?;
+        at_least(
+            ("token_ttl", self.token_ttl),
+            (option, lease),
+            "the last token must be remembered while it is in use",
+        )?;
         self.check_freeze(option, lease)
     }
 

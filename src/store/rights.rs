@@ -43,7 +43,7 @@ return missing
 ";
 
 /// The arguments of [`SCRIPT`] for these scripts and a client that listens on `channel`. `more`: further
-/// commands, with their arguments. `strict`: the key of boot.lua is used too.
+/// commands, with their arguments. `strict`: boot.lua and its key are used too.
 pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str]], strict: bool) -> Vec<String> {
     // No lock has the empty name. Its keys stand for those of each name, since rights are given for
     // the prefix.
@@ -59,6 +59,10 @@ pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str
     // Without keys: those were asked for with EVAL.
     asked.push("evalsha", String::new(), vec!["0".to_owned(), "0".to_owned()]);
     asked.push("subscribe", asked.channel_pattern(), vec![channel.to_owned()]);
+    if strict {
+        // It tells one life of the server from another one.
+        asked.push("info", String::new(), vec!["server".to_owned()]);
+    }
     for words in more {
         let [command, arguments @ ..] = words else { continue };
         asked.push(command, String::new(), arguments.iter().map(ToString::to_string).collect());
@@ -193,6 +197,7 @@ mod tests {
             "subscribe",
             "p:wake:me",
             "evalsha",
+            "info",
             "select",
         ] {
             assert!(asked.iter().any(|other| other == word), "{word}: {asked:?}");

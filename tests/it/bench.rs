@@ -267,8 +267,9 @@ impl Bench {
         let owner = given.get("owner").copied().unwrap_or("c:1").to_owned();
         let script = SCRIPTS.keys().copied().find(|name| *name == verb).expect("a script of that name");
         let (kinds, names) = shape(verb);
-        let known =
-            |name| names.contains(&name) || ["tickets", "late", "remember", "boot"].contains(&name) || SETTINGS.contains(&name);
+        let known = |name| {
+            names.contains(&name) || ["tickets", "late", "remember", "boot"].contains(&name) || SETTINGS.contains(&name)
+        };
         assert!(given.keys().all(|name| known(name)), "{call}: {verb} has other arguments");
         // The last key and the last argument of a release and of a renewal are for some calls only.
         let optional = ["late", "remember"].iter().filter(|name| given.contains_key(*name)).count();

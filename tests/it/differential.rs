@@ -72,7 +72,8 @@ fn call() -> impl Strategy<Value = String> {
         let takes_it = strict && !call.starts_with("renew");
         if takes_it { format!("{call} boot=1") } else { call }
     });
-    let boot = (prop::sample::select(&["L", "M"][..]), millis()).prop_map(|(life, freeze)| format!("boot life={life} freeze={freeze}"));
+    let boot = (prop::sample::select(&["L", "M"][..]), millis())
+        .prop_map(|(life, freeze)| format!("boot life={life} freeze={freeze}"));
     prop_oneof![29 => strict, 1 => boot]
 }
 

@@ -250,8 +250,11 @@ async fn without_a_record_of_the_start_nothing_is_done() {
     ];
     limit(async {
         for mut bench in Bench::each().await {
-            for (call, holder) in calls.iter().flat_map(|call| [(call, Some("c:1")), (call, Some("d:1")), (call, None)]) {
-                for (step, code) in [("DEL boot", "NOBOOT"), ("SET boot nonsense", "ERR"), ("RPUSH boot x", "WRONGTYPE")] {
+            for (call, holder) in calls.iter().flat_map(|call| [(call, Some("c:1")), (call, Some("d:1")), (call, None)])
+            {
+                for (step, code) in
+                    [("DEL boot", "NOBOOT"), ("SET boot nonsense", "ERR"), ("RPUSH boot x", "WRONGTYPE")]
+                {
                     bench.command("FLUSHALL").await;
                     if let Some(holder) = holder {
                         bench.prepare(&format!("held {holder} 4 7")).await;
