@@ -637,8 +637,14 @@ impl Checker {
             self.heard(key, ran.client, lives_until);
         }
         // An owner that asks for a first hold ends an earlier one of its own.
+        let holder = self.lock(key).holder.as_ref();
+        let ending = holder.filter(|holder| is_first_held && holder.owner == *owner).map(|holder| holder.token);
         self.grants_published(key, ran);
         let lock = self.lock(key);
+        // In a freeze nobody gets it then.
+        if matches!(reply[0].as_str(), "queued" | "busy" | "full") {
+            lock.holder.take_if(|holder| Some(holder.token) == ending);
+        }
         // Where nobody is left the deadlines go as well.
         let goes_on = lock.queue.iter().any(|waiter| lock.client(&waiter.ticket).lives(ran.at));
         match reply[0].as_str() {
