@@ -50,6 +50,10 @@ async fn thawed(args: &[&str]) -> (Server, LockClient) {
 
 const KEEPS_DATA: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
+async fn places(redis: &mut MultiplexedConnection) -> Vec<String> {
+    redis::cmd("LRANGE").arg("fairlock:{n:x}:queue").arg(0).arg(-1).query_async(redis).await.unwrap()
+}
+
 async fn waiters(client: &LockClient, name: &str, count: usize) {
     let lock = client.lock(name);
     eventually("they wait", async || lock.status().await.is_ok_and(|status| status.queue.len() == count)).await;
@@ -103,6 +107,7 @@ async fn what_is_held_goes_on_over_a_restart_with_data_and_the_queue_keeps_its_o
             tasks.push(wait(if number % 2 == 0 { &one } else { &two }, number));
             waiters(&holder, "x", number + 1).await;
         }
+        let before = places(&mut server.connection().await).await;
         server.restart_with_data().await;
         let mut redis = server.connection().await;
         eventually("it is frozen", async || lock.status().await.is_ok_and(|status| status.frozen_for.is_some())).await;
@@ -116,6 +121,8 @@ async fn what_is_held_goes_on_over_a_restart_with_data_and_the_queue_keeps_its_o
         // So late that the hold would be over without renewals.
         eventually("the freeze is nearly over", async || time(&mut redis.clone()).await + 500 > until).await;
         assert!(guard.is_valid() && got.try_recv().is_err());
+        let after = places(&mut redis).await;
+        assert_eq!(after[..3], before, "a waiter gave up its place");
         guard.unlock().await.unwrap();
         assert!(one.lock("x").try_lock().await.unwrap().is_none(), "it is free, and frozen");
         assert!(!one.lock("x").is_locked().await.unwrap());

@@ -1,4 +1,4 @@
-//! Compares every event with the promises P1 to P10 and the rules R1 to R12 of docs/design.md.
+//! Compares every event with the promises P1 to P10 and the rules R1 to R14 of docs/design.md.
 //!
 //! It sees two sides. The server: each script that ran, in order, with its reply. From these it derives the
 //! holder and the queue itself, and compares them with the keys as they are after the script. The clients: who has a
