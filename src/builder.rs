@@ -455,6 +455,9 @@ async fn connect(server: ConnectOptions, options: &Arc<Options>, client: &str) -
             let asked = Access::new(server.sentinel_sign_in.into(), tls)?;
             Box::new(sentinel::connect(service, sentinels, &asked, access, database, options, client).await?)
         }
+        Topology::Cluster { .. } if options.strict_restart.is_some() => {
+            return Err(OptionsError::StrictRestartOnCluster.into());
+        }
         Topology::Cluster { seeds } => Box::new(cluster::connect(seeds, access, options, client).await?),
     })
 }

@@ -281,6 +281,9 @@ async fn a_lease_that_outlasts_the_freeze_is_refused() {
         guard.unlock().await.unwrap();
         let refused = strict().lease(2 * LEASE).connect("redis://127.0.0.1:1/").await;
         assert!(matches!(&refused, Err(ConnectError::Options(error)) if named(error)), "{refused:?}");
+        let refused = strict().connect("redis+cluster://127.0.0.1:1").await;
+        let named = matches!(&refused, Err(ConnectError::Options(OptionsError::StrictRestartOnCluster)));
+        assert!(named, "{refused:?}");
     })
     .await;
 }
