@@ -7,6 +7,7 @@
 -- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
 -- KEYS[4] tokens     string   the last token given
 -- KEYS[5] tombstone  string   the seq up to which this owner has left (R3)
+-- KEYS[6] boot       string   when it was started, see boot.lua; only with strict_restart
 -- ARGV[1] request    growing number, returned as it is
 -- ARGV[2] not_after  server us after which the request is refused (R2)
 -- ARGV[3] owner      <client>:<n>
@@ -21,8 +22,8 @@
 --
 -- Returns one text: status, request, server time (s and us), and
 --   held, token, holds, lease left ms
---   queued, floor (every later grant has a token above it), lease left ms of the holder or -1, more, known (1: the
---                      client had not been given up as dead)
+--   queued, floor (every later grant has a token above it), lease left ms of the holder or of the freeze, or negative,
+--                      more, known (1: the client had not been given up as dead)
 --   busy, more         not free, and its caller does not wait, or has to ask again: more is 1
 --   full, waiters, more   max_waiters are queued
 --   lost               one more, but the owner does not hold under that token
@@ -31,18 +32,21 @@
 --
 -- Keeps: one owner at most; a free lock goes to the first live ticket, which no newcomer overtakes (P3); a retry
 -- of the same seq gets the same answer and changes at most the lease (R1). A second run is such a retry.
-local lock, queue, deadlines, tokens, tombstone = unpack(KEYS)
+local lock, queue, deadlines, tokens, tombstone, boot = unpack(KEYS)
 local request, not_after, owner, seq, mode, lease, terms, settings = unpack(ARGV)
-local token_ttl
+local token_ttl, frozen
 
 --#include grant
 
 -- R2: the client has given this copy up. Served now, it would take a lock that no guard gives back.
 if exceeds(now_us, not_after) then return 'late ' .. echo end
+if boot then
+  --#include freeze
+end
 
 -- The short ways, and the usual cases. They end before the functions of the long way are made, since making one costs
 -- as much as a small call. First: the lock is free, the queue is empty (P3), and this owner has not left (R3).
-if #mode == 1 and call('EXISTS', lock, queue, tombstone) == 0 then
+if #mode == 1 and not frozen and call('EXISTS', lock, queue, tombstone) == 0 then
   local token = next_token()
   hold(owner, seq, token, lease, terms)
   return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease
@@ -107,7 +111,7 @@ local function join(floor, more)
     if members > 2 * (places or members) + 64 then call('ZREMRANGEBYSCORE', deadlines, -now, now) end
   end
   --#include lease
-  local remaining = floor == current and lease_left() or -2
+  local remaining = floor == current and lease_left() or frozen or -2
   return 'queued ' .. echo .. ' ' .. floor .. ' ' .. remaining .. ' ' .. more .. (known and ' 1' or ' 0')
 end
 
@@ -167,7 +171,7 @@ if winner then
   return join(its_token, '0')
 end
 -- P3: where advance stopped at its bound, a live ticket may wait behind the bound.
-if not stopped then
+if not stopped and not frozen then
   -- A ticket without a place, since it was not served.
   if left > 0 then call('ZREM', deadlines, owner .. ':' .. seq) end
   local token = next_token(current)
@@ -182,4 +186,4 @@ if ending then
   -- After a clock that went back the floor can be this token, and the key must not be looked at again (R13).
   current = nil
 end
-return join(floor, '1')
+return join(floor, frozen and '0' or '1')

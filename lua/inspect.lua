@@ -4,24 +4,31 @@
 -- KEYS[1] lock       hash     owner -> holds, and !grant
 -- KEYS[2] queue      list     places, oldest first
 -- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
+-- KEYS[4] boot       string   when it was started, see boot.lua; only with strict_restart
 -- ARGV[1] request    growing number, returned as it is
 -- ARGV[2] most       waiters to name
 --
 -- Returns a list: inspected, request, server time (s and us), owner or '', holds, token or 0, held since (s and us, or 0),
--- label, lease left ms or -1, living waiters, then for each named one: ticket, ms until its client is dead, label.
+-- label, lease left ms or -1, living waiters, freeze left ms or -1, then for each named one: ticket, ms until its client
+-- is dead, label.
 -- It looks at 512 places where a client may be dead; those behind them count as living if they have a ticket.
 --
 -- A second run tells the same, later.
-local lock, queue, deadlines = unpack(KEYS)
+local lock, queue, deadlines, boot = unpack(KEYS)
 local request, most = unpack(ARGV)
 
 --#include millis
 --#include holder
 --#include before
 
+local frozen
+if boot then
+  --#include freeze
+end
+
 local owner, _, token, holds, grant = read_holder()
 local s, us, label = string.match(token and grant or '0 0 0 0 0/', '^%d+ %d+ (%d+) (%d+) %d+/(.*)$')
-local reply = { 'inspected', request, clock[1], clock[2], owner or '', tonumber(holds or '0'), token or '0', s, us, label, call('PTTL', lock), 0 }
+local reply = { 'inspected', request, clock[1], clock[2], owner or '', tonumber(holds or '0'), token or '0', s, us, label, call('PTTL', lock), 0, frozen or '-1' }
 local all_places, all_tickets = read('LLEN', queue), read('ZCOUNT', deadlines, 'inf', 'inf')
 -- All places count, unless a ticket has gone or a client is dead (or passed over: `!skip` counts here too).
 local are_exact = all_tickets == all_places and call('ZCOUNT', deadlines, -now, now) == 0

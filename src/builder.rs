@@ -196,6 +196,37 @@ impl LockClientBuilder {
         self
     }
 
+    /// Keeps P1 over a restart: a server that was started anew, was promoted, or lost its data grants no lock until every
+    /// lock that it may have forgotten is surely over. `longest_lease` is the longest lease that any client of this prefix
+    /// asks for, here and in [`with_lease`](crate::FairLock::with_lease). Off by default: then a restart without data may
+    /// give a lock away while its holder still relies on it, for what is left of the lease.
+    ///
+    /// # What it costs
+    /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, also where nothing
+    ///   was lost. The first client ever at a new server waits as long. Waiters queue meanwhile and keep their order,
+    ///   [`try_lock`](crate::FairLock::try_lock) says `None`. What is held is renewed, re-entered and released as ever.
+    ///   [`LockStatus::frozen_for`](crate::LockStatus::frozen_for) and a warning in the log say how long that is.
+    /// - Two round trips more for each connection, one more key for each request that grants or releases, and the right to
+    ///   `INFO` (`+info`). A key `<prefix>:{boot}` stays on the server.
+    ///
+    /// # What it needs
+    /// - All clients of the prefix set it, and alike. A client without it takes a lock that is frozen for the others.
+    /// - A single server, or Sentinel. After a failover a primary that is cut off, and not dead, may go on granting for
+    ///   as long as clients reach it: `min-replicas-to-write` keeps it from that. If its `min-replicas-max-lag` is above
+    ///   1 s, add the rest to `longest_lease`.
+    /// - Connections to the server itself. A proxy that keeps a client's connection while it changes the server behind it
+    ///   hides the restart.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let lease = Duration::from_secs(10);
+    /// let builder = fairlock::LockClient::builder().lease(lease).strict_restart(lease);
+    /// ```
+    pub fn strict_restart(mut self, longest_lease: Duration) -> Self {
+        self.options.strict_restart = Some(longest_lease);
+        self
+    }
+
     /// Free text that [`status`](crate::FairLock::status) shows beside this client's holds and waits.
     /// At most 256 bytes. Defaults to host name and process id.
     ///
@@ -423,6 +454,9 @@ async fn connect(server: ConnectOptions, options: &Arc<Options>, client: &str) -
             let tls = server.tls.as_ref().filter(|_| !server.sentinels_are_plain);
             let asked = Access::new(server.sentinel_sign_in.into(), tls)?;
             Box::new(sentinel::connect(service, sentinels, &asked, access, database, options, client).await?)
+        }
+        Topology::Cluster { .. } if options.strict_restart.is_some() => {
+            return Err(OptionsError::StrictRestartOnCluster.into());
         }
         Topology::Cluster { seeds } => Box::new(cluster::connect(seeds, access, options, client).await?),
     })

@@ -15,6 +15,9 @@ pub struct LockStatus {
     /// How many wait, including those beyond the first 100. Exact among the first 512; behind those, tickets of clients
     /// that died count until the server comes to them.
     pub waiters: u64,
+    /// Nobody is served for so long, although the lock may be free: the server was started anew or has lost its data,
+    /// and this client has [`strict_restart`](crate::LockClientBuilder::strict_restart). `None`: the server serves.
+    pub frozen_for: Option<Duration>,
 }
 
 /// A holder, as the server knows it.
@@ -61,7 +64,7 @@ impl LockStatus {
         });
         let waiter = |(index, entry)| Waiter::new(index + 1, asked, entry);
         let queue = inspected.queue.into_iter().enumerate().map(waiter).collect();
-        Self { holder, queue, waiters: inspected.waiters }
+        Self { holder, queue, waiters: inspected.waiters, frozen_for: inspected.frozen_for }
     }
 }
 

@@ -2,7 +2,7 @@
 --#include before
 --#include format
 -- Whose turn it is (R6), and what keeps the queue in order. Included by every script that can find the lock
--- free or free it. Uses: lock, queue, deadlines.
+-- free or free it. Uses: lock, queue, deadlines, frozen.
 
 -- Bounds for one call, so that its time does not grow with the queue. Taking out costs more than passing over.
 local PASSED_AT_MOST, CLEARED_AT_MOST = 2000, 128
@@ -47,6 +47,8 @@ end
 -- ticket may wait behind it; how many places are left; and without a winner the owner whose hold the caller has to end.
 -- If no place is left, the keys of the queue are gone.
 local function advance(places, current, ending)
+  -- All keep their places until the freeze is over (lib/freeze.lua).
+  if frozen then return nil, nil, nil, false, places, ending end
   local token = next_token(current)
   local noted = tonumber(read('ZSCORE', deadlines, '!skip') or '0')
   -- All were passed over, and one of them may be reachable again. Or the list was made shorter by hand.

@@ -142,8 +142,8 @@ impl Poller {
         let polled = &answer.body;
         let holder = polled.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
         let granted = holder.and_then(|holder| self.tell_holder(keys, holder, answer.sent));
-        // Free, and nobody was found whom it could go to: so none of ours has a place.
-        let none_has = polled.holder.is_none() && !polled.more;
+        // Free, and nobody was found whom it could go to: so none of ours has a place. Frozen, nobody was looked for.
+        let none_has = polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more;
         let without: Vec<_> = match none_has {
             true => round.waiters.iter().collect(),
             false => polled.missing.iter().filter_map(|index| carried.get(*index)).collect(),
@@ -279,7 +279,8 @@ impl Poller {
         let head_start = if polled.first { Duration::ZERO } else { HEAD_START };
         let regular = answer.sent + self.context().options().poll_interval;
         let lease_left = polled.holder.as_ref().and_then(|holder| holder.lease_left);
-        lease_left.map_or(regular, |left| regular.min(now() + left + AFTER_LEASE + head_start))
+        // After a freeze too, the first one finds the lock free.
+        lease_left.or(polled.frozen_for).map_or(regular, |left| regular.min(now() + left + AFTER_LEASE + head_start))
     }
 }
 

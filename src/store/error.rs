@@ -79,9 +79,14 @@ impl Refusal {
             // after writes (decision 41).
             _ if self.in_script => RefusalKind::Unknown,
             "LOADING" | "READONLY" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MOVED" | "ASK"
-            | "NOREPLICAS" | "MISCONF" | "OOM" => RefusalKind::Passing,
+            | "NOREPLICAS" | "MISCONF" | "OOM" | "NOBOOT" => RefusalKind::Passing,
             _ => RefusalKind::Final,
         }
+    }
+
+    /// The record of boot.lua is gone, and the server's data may be gone with it. Nothing was run.
+    pub(crate) fn lacks_boot(&self) -> bool {
+        self.code == "NOBOOT"
     }
 
     /// Whether requests about other locks are refused too.
@@ -292,6 +297,15 @@ pub enum ConnectError {
     /// The server is a replica.
     #[error("the server is a read-only replica: connect to its primary")]
     ReadOnly,
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart) cannot know this server from one that was
+    /// started anew: its INFO has no such field. A proxy may hide it.
+    #[error(
+        "strict_restart needs the field {missing} of INFO, which the server does not tell: leave strict_restart out"
+    )]
+    NoLife {
+        /// The field.
+        missing: &'static str,
+    },
     /// The server refused something else.
     #[error("the server refused: {0}")]
     Refused(Refusal),

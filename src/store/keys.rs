@@ -46,6 +46,12 @@ impl Keys {
     }
 }
 
+/// What `boot.lua` keeps, for all locks of the prefix.
+pub fn boot(prefix: &str) -> String {
+    // Every other key has a tag that begins with `n:`.
+    format!("{prefix}:{{boot}}")
+}
+
 /// The name of an attempt in the queue.
 pub fn ticket(owner: &str, seq: u64) -> String {
     format!("{owner}:{seq}")
@@ -70,7 +76,7 @@ pub fn channel_prefix(prefix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Keys;
+    use super::{Keys, boot};
     use std::collections::HashSet;
 
     #[test]
@@ -86,12 +92,13 @@ mod tests {
             "a}:tombstone:o",
             "{n:a}",
             "n:a",
+            "boot",
             "ü🦀",
             " ",
             "a\r\nb",
             "a\0b",
         ];
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::from([boot("fairlock")]);
         for name in names {
             let keys = Keys::new("fairlock", name);
             let tombstone = keys.tombstone("0:1");

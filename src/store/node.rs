@@ -35,6 +35,7 @@ use super::location::Location;
 use super::options::Options;
 use super::reply::{Fields, Malformed, ScriptReply};
 use super::rights;
+use super::verbs::boot::{self, Boot};
 use super::verbs::{self, renew};
 use super::{Listener, Priority, ServedKeys, Store};
 
@@ -63,6 +64,8 @@ struct Shared {
     probe: Keys,
     /// The arguments of the question for the user's rights.
     rights: Vec<String>,
+    /// With `strict_restart`.
+    boot: Option<Boot>,
     /// Set by the first connection, so that reconnects do not repeat the warning.
     eviction_is_checked: AtomicBool,
     echo: Echo,
@@ -100,13 +103,15 @@ impl Node {
     /// Connects when it is asked for the first time. Its task lives in the runtime that it is given.
     pub fn new(purpose: Purpose, options: &Options, client: &str, runtime: &Handle) -> Self {
         let channel = format!("{}{client}", keys::channel_prefix(&options.prefix));
+        let boot = Boot::new(options);
         let more: &[&[&str]] = match &purpose {
             Purpose { is_in_cluster: true, .. } => &[&["asking"]],
             Purpose { database: 0, .. } => &[],
             Purpose { .. } => &[&["select", "0"]],
         };
         let shared = Arc::new(Shared {
-            rights: rights::question(&options.prefix, &channel, &verbs::ALL, more),
+            rights: rights::question(&options.prefix, &channel, &verbs::ALL, more, boot.is_some()),
+            boot,
             purpose,
             operation_timeout: options.operation_timeout,
             eviction_is_checked: AtomicBool::new(false),
@@ -278,6 +283,12 @@ impl Shared {
         // Each script is in the map.
         let Some(hash) = self.hashes.get(call.script.name) else { return Err(RequestError::Closed) };
         let mut outcome = connection.evaluate(hash, call, request).await;
+        // Nothing was run, so this is still the first copy of the request.
+        if matches!(&outcome, Err(RequestError::Refused(refusal)) if refusal.lacks_boot())
+            && self.boot_again(connection).await
+        {
+            outcome = connection.evaluate(hash, call, request).await;
+        }
         // A refusal is an answer too.
         if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {
             self.heard();
@@ -365,6 +376,8 @@ impl Shared {
         } else {
             self.probe(target, connection).await
         }?;
+        // Before any request that may grant a lock.
+        self.boot(target, connection).await?;
         self.ask_for_flushes(&mut io).await;
         // We need to subscribe _last_. From then on the server takes this client for reachable and
         // grants locks to it (R6), so all that can still fail comes before.
@@ -511,6 +524,42 @@ impl Shared {
         };
         self.clock.learn(sent, server_ms().map_err(|error| target.unreachable(Arc::new(error)))?);
         Ok(())
+    }
+
+    /// With `strict_restart`: freezes the server if it may have forgotten a grant.
+    async fn boot(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
+        let Some(boot) = &self.boot else { return Ok(()) };
+        let life = self.life(target, connection).await?;
+        let (keys, args) = (boot.keys(), boot.args(&life));
+        // Each script is in the map.
+        let Some(hash) = self.hashes.get(boot::SCRIPT.name) else { return Ok(()) };
+        let call = Call::new(&boot::SCRIPT, &keys, &args);
+        let reply = connection.clone().evaluate(hash, call, 0).await.map_err(|error| probe_error(target, error))?;
+        boot.booted(&reply, &target.address()).map_err(|error| target.unreachable(Arc::new(error)))
+    }
+
+    /// The same where a request found that the record is gone. Returns whether it is there again.
+    async fn boot_again(&self, connection: &Connection) -> bool {
+        let Some(target) = self.purpose.location.current() else { return false };
+        self.boot(&target, connection).await.is_ok()
+    }
+
+    /// What tells one life of the server from another one: it is new after each start, and after each promotion. A
+    /// primary that was demoted and promoted again may lack what the other one granted meanwhile.
+    async fn life(&self, target: &Target, connection: &Connection) -> Result<String, ConnectError> {
+        let info = |section| self.info(target, connection, section);
+        let (server, replication) = futures::try_join!(info("server"), info("replication"))?;
+        let named = |info, missing| field(info, missing).ok_or(ConnectError::NoLife { missing });
+        // Not `master_replid`, which is also new when the first replica comes, and when none has been there for an hour.
+        Ok(format!("{}/{}", named(&server, "run_id")?, named(&replication, "master_replid2")?))
+    }
+
+    async fn info(&self, target: &Target, connection: &Connection, section: &str) -> Result<String, ConnectError> {
+        let info = redis::cmd("INFO").arg(section).query_async::<String>(&mut connection.io.clone()).await;
+        info.map_err(|error| match error.code() {
+            Some("NOPERM") => ConnectError::Rights { missing: vec!["+info".to_owned()] },
+            _ => connect_error(target, error),
+        })
     }
 }
 

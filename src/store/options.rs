@@ -15,6 +15,8 @@ pub struct Options {
     pub token_ttl: Duration,
     pub max_waiters: u32,
     pub max_hold: Option<Duration>,
+    /// The longest lease of any client.
+    pub strict_restart: Option<Duration>,
 }
 
 /// An option that is out of range, or two options that do not fit together.
@@ -78,6 +80,9 @@ pub enum OptionsError {
     /// Both a fixed user or password and a provider of them.
     #[error("username or password and also a credentials_provider are set: use one of them")]
     TwoCredentials,
+    /// `strict_restart` is for a single server and for Sentinel.
+    #[error("strict_restart does not work on a cluster, whose masters fail over one by one: leave it out")]
+    StrictRestartOnCluster,
     /// A certificate or key cannot be used.
     #[error("the {what} cannot be used: {reason}")]
     Certificate {
@@ -90,6 +95,8 @@ pub enum OptionsError {
 
 const LONGEST_LABEL: usize = 256;
 const LONGEST_PREFIX: usize = 256;
+/// How long a grant of a primary may come after the promotion of another one, which had not heard of it.
+const REPLICATION_LAG: Duration = Duration::from_secs(1);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Default for Options {
@@ -105,6 +112,7 @@ impl Default for Options {
             token_ttl: Duration::from_secs(24 * 3600),
             max_waiters: 1 << 16,
             max_hold: None,
+            strict_restart: None,
         }
     }
 }
@@ -135,6 +143,7 @@ impl Options {
         }
         self.check_ranges()?;
         self.check_lease("lease", self.lease)?;
+        self.check_freeze("grant_ttl", self.grant_ttl)?;
         // P9: a lost message costs a poll interval. The next poll must still find the ticket alive.
         long_enough(
             self.waiter_ttl >= 2 * self.poll_interval,
@@ -170,6 +179,7 @@ impl Options {
             // No max_hold is no time that could be wrong: the lease stands in, which is in the list
             // already.
             ("max_hold", self.max_hold.unwrap_or(self.lease)),
+            ("strict_restart", self.strict_restart.unwrap_or(self.lease)),
         ];
         times.into_iter().try_for_each(|(option, value)| in_range(option, value))
     }
@@ -188,7 +198,27 @@ impl Options {
         at_least((option, lease), ("poll_interval", self.poll_interval), "waiters would notice its end too late")?;
         // R10: without the key the next token comes from the clock alone, and a clock that was set
         // back would give a smaller one than the holder has (P2).
-        at_least(("token_ttl", self.token_ttl), (option, lease), "the last token must be remembered while it is in use")
+        at_least(
+            ("token_ttl", self.token_ttl),
+            (option, lease),
+            "the last token must be remembered while it is in use",
+        )?;
+        self.check_freeze(option, lease)
+    }
+
+    /// P1 over a restart: what may be held for longer than the freeze is held by two after it.
+    fn check_freeze(&self, option: &'static str, value: Duration) -> Result<(), OptionsError> {
+        let longest = self.strict_restart.unwrap_or(value);
+        at_least(
+            ("strict_restart", longest),
+            (option, value),
+            "a restarted server would grant a lock that it has forgotten, and that is still held",
+        )
+    }
+
+    /// How long a server that may have forgotten a grant makes none. `None`: not at all.
+    pub fn freeze(&self) -> Option<Duration> {
+        self.strict_restart.map(|longest| longest + REPLICATION_LAG)
     }
 }
 
@@ -232,6 +262,8 @@ fn long_enough(
 mod tests {
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     fn checked(change: impl FnOnce(&mut Options)) -> Result<(), OptionsError> {
         let mut options = Options::default();
         change(&mut options);
@@ -260,5 +292,10 @@ mod tests {
         assert_eq!(checked(|o| o.prefix = "a{b".into()), Err(OptionsError::Prefix));
         assert_eq!(checked(|o| o.label = "x".repeat(257)), Err(OptionsError::LabelTooLong(257)));
         assert_eq!(checked(|o| o.max_waiters = 0), Err(OptionsError::NoWaiters));
+        assert_eq!(checked(|o| o.strict_restart = Some(o.lease)), Ok(()));
+        let short = checked(|o| o.strict_restart = Some(o.lease / 2)).unwrap_err().to_string();
+        assert!(short.contains("strict_restart (15s)") && short.contains("lease (30s)"), "{short}");
+        let short = checked(|o| (o.lease, o.strict_restart) = (2 * SECOND, Some(2 * SECOND))).unwrap_err();
+        assert!(matches!(short, OptionsError::TooShort { smaller: "grant_ttl", .. }), "{short}");
     }
 }

@@ -43,20 +43,26 @@ return missing
 ";
 
 /// The arguments of [`SCRIPT`] for these scripts and a client that listens on `channel`. `more`: further
-/// commands, with their arguments.
-pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str]]) -> Vec<String> {
+/// commands, with their arguments. `strict`: boot.lua and its key are used too.
+pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str]], strict: bool) -> Vec<String> {
     // No lock has the empty name. Its keys stand for those of each name, since rights are given for
     // the prefix.
     let mut asked = Asked { prefix, keys: Keys::new(prefix, ""), words: Vec::new() };
-    let all: Vec<String> = KEYS.iter().filter_map(|name| asked.key(name)).collect();
+    let is_used = |name: &&str| strict || *name != "boot";
+    let all: Vec<String> = KEYS.iter().filter(|name| is_used(name)).filter_map(|name| asked.key(name)).collect();
     let eval = ["".to_owned(), all.len().to_string()].into_iter().chain(all).collect();
     asked.push("eval", asked.key_pattern(), eval);
-    for (command, names) in scripts.iter().flat_map(|script| calls(&script.source)) {
+    let calls = scripts.iter().flat_map(|script| calls(&script.source));
+    for (command, names) in calls.filter(|(_, names)| names.first().is_none_or(is_used)) {
         asked.call(&command, &names);
     }
     // Without keys: those were asked for with EVAL.
     asked.push("evalsha", String::new(), vec!["0".to_owned(), "0".to_owned()]);
     asked.push("subscribe", asked.channel_pattern(), vec![channel.to_owned()]);
+    if strict {
+        // It tells one life of the server from another one.
+        asked.push("info", String::new(), vec!["server".to_owned()]);
+    }
     for words in more {
         let [command, arguments @ ..] = words else { continue };
         asked.push(command, String::new(), arguments.iter().map(ToString::to_string).collect());
@@ -65,7 +71,7 @@ pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str
 }
 
 /// The names that keys have in the scripts.
-const KEYS: [&str; 5] = ["lock", "queue", "deadlines", "tokens", "tombstone"];
+const KEYS: [&str; 6] = ["lock", "queue", "deadlines", "tokens", "tombstone", "boot"];
 
 struct Asked<'a> {
     prefix: &'a str,
@@ -81,6 +87,7 @@ impl Asked<'_> {
             "deadlines" => Some(self.keys.deadlines.clone()),
             "tokens" => Some(self.keys.tokens.clone()),
             "tombstone" => Some(self.keys.tombstone("0:0")),
+            "boot" => Some(keys::boot(self.prefix)),
             _ => None,
         }
     }
@@ -179,19 +186,23 @@ mod tests {
 
     #[test]
     fn all_keys_and_channels_are_asked_for() {
-        let asked = question("p", "p:wake:me", &verbs::ALL, &[&["select", "0"]]);
+        let asked = question("p", "p:wake:me", &verbs::ALL, &[&["select", "0"]], true);
         for word in [
             "hset",
             "~p:*",
             "p:{n:}:tombstone:0:0",
+            "p:{boot}",
             "publish",
             "p:wake:0",
             "subscribe",
             "p:wake:me",
             "evalsha",
+            "info",
             "select",
         ] {
             assert!(asked.iter().any(|other| other == word), "{word}: {asked:?}");
         }
+        let asked = question("p", "p:wake:me", &verbs::ALL, &[], false);
+        assert!(asked.iter().all(|word| word != "p:{boot}"), "{asked:?}");
     }
 }

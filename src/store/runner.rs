@@ -44,6 +44,8 @@ pub struct Runner {
     pub settings: String,
     /// The terms of a wait without a label of its own.
     pub terms: Arc<str>,
+    /// The record of the server's last start. Sent with `strict_restart` only, see [`keys`](Self::keys).
+    pub boot_key: String,
     requests: AtomicU64,
 }
 
@@ -59,7 +61,18 @@ impl Runner {
         let Options { waiter_ttl, max_waiters, token_ttl, grant_ttl, label, .. } = &*options;
         let settings = format!("{} {max_waiters} {} {channel}", millis(*waiter_ttl), millis(*token_ttl));
         let terms = keys::terms(*grant_ttl, label).into();
-        Self { store, options, client, channel, settings, terms, requests: AtomicU64::new(1) }
+        let boot_key = keys::boot(&options.prefix);
+        Self { store, options, client, channel, settings, terms, boot_key, requests: AtomicU64::new(1) }
+    }
+
+    pub fn is_strict(&self) -> bool {
+        self.options.strict_restart.is_some()
+    }
+
+    /// The keys of a request, of which the last one is `boot_key`. Without `strict_restart` it is left out, and the
+    /// script does not look at it.
+    pub fn keys<'k>(&self, keys: &'k [&'k str]) -> &'k [&'k str] {
+        if self.is_strict() { keys } else { keys.split_last().map_or(keys, |(_boot, others)| others) }
     }
 
     pub fn listen(&self, listener: Weak<dyn Listener>) {

@@ -26,6 +26,7 @@ const PARTS: &[(&str, &str)] = &[
     ("base", include_str!("../../lua/lib/base.lua")),
     ("before", include_str!("../../lua/lib/before.lua")),
     ("clock", include_str!("../../lua/lib/clock.lua")),
+    ("freeze", include_str!("../../lua/lib/freeze.lua")),
     ("format", include_str!("../../lua/lib/format.lua")),
     ("grant", include_str!("../../lua/lib/grant.lua")),
     ("holder", include_str!("../../lua/lib/holder.lua")),

@@ -37,6 +37,7 @@ mod embedded {
 pub static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
     let texts = [
         ("acquire", include_str!("../../lua/acquire.lua")),
+        ("boot", include_str!("../../lua/boot.lua")),
         ("force_unlock", include_str!("../../lua/force_unlock.lua")),
         ("inspect", include_str!("../../lua/inspect.lua")),
         ("leave", include_str!("../../lua/leave.lua")),
@@ -168,7 +169,7 @@ impl Bench {
     }
 
     /// `held OWNER SEQ TOKEN`, `waits PLACE`, `dead CLIENT`, `unreachable CLIENT`, `tombstone OWNER SEQ`, `token N`,
-    /// `newer lock`, `foreign KIND`, or a Redis command with the kind of a key in place of the key.
+    /// `newer lock`, `foreign KIND`, `frozen MS` (of the life `L`), or a Redis command with the kind of a key in place of the key.
     pub async fn prepare(&mut self, step: &str) {
         self.try_prepare(step).await.unwrap_or_else(|error| panic!("{step}: {error:?}"));
     }
@@ -199,6 +200,10 @@ impl Bench {
             }
             ["tombstone", owner, seq] => vec![format!("SET tombstone:{owner} {seq} PX 5000")],
             ["token", token] => vec![format!("SET tokens {token} PX 60000")],
+            ["frozen", ms] => {
+                let now = self.now().await;
+                vec![format!("SET boot {}~{now}~L", now + ms.parse::<i64>().unwrap())]
+            }
             ["newer", "lock"] => vec!["DEL lock".into(), "HSET lock !format 3".into()],
             // A value of a type that this key never has.
             ["foreign", "tokens"] => vec!["DEL tokens".into(), "RPUSH tokens foreign".into()],
@@ -262,14 +267,18 @@ impl Bench {
         let owner = given.get("owner").copied().unwrap_or("c:1").to_owned();
         let script = SCRIPTS.keys().copied().find(|name| *name == verb).expect("a script of that name");
         let (kinds, names) = shape(verb);
-        let known =
-            |name| names.contains(&name) || ["tickets", "late", "remember"].contains(&name) || SETTINGS.contains(&name);
+        let known = |name| {
+            names.contains(&name) || ["tickets", "late", "remember", "boot"].contains(&name) || SETTINGS.contains(&name)
+        };
         assert!(given.keys().all(|name| known(name)), "{call}: {verb} has other arguments");
         // The last key and the last argument of a release and of a renewal are for some calls only.
         let optional = ["late", "remember"].iter().filter(|name| given.contains_key(*name)).count();
         let unused = usize::from(["release", "renew"].contains(&verb)).saturating_sub(optional);
         let kind = |kind: &&str| if *kind == "tombstone" { key(&format!("tombstone:{owner}")) } else { key(kind) };
-        let keys: Vec<String> = kinds[..kinds.len() - unused].iter().map(kind).collect();
+        // `boot=1`: from a client with strict_restart, which sends all keys.
+        let unused_keys = if given.contains_key("boot") { 0 } else { unused };
+        let mut keys: Vec<String> = kinds[..kinds.len() - unused_keys].iter().map(kind).collect();
+        keys.extend(given.get("boot").map(|_| key("boot")));
         let mut args = Vec::new();
         for name in &names[..names.len() - unused] {
             let value = given.get(name).map_or_else(|| default(name, &owner, &given), ToString::to_string);
@@ -431,7 +440,8 @@ impl Bench {
     async fn assert_everything_expires(&mut self, what: &str) {
         for key in self.keys().await {
             let ttl = self.try_command(vec!["PTTL".into(), key.clone()]).await;
-            assert!(ttl != Ok(Value::Int(-1)), "{what}: {key} never expires");
+            let stays = key == self::key("boot");
+            assert!(stays || ttl != Ok(Value::Int(-1)), "{what}: {key} never expires");
         }
     }
 
@@ -521,7 +531,7 @@ fn value(reply: embedded::keyspace::Reply) -> Result<Value, Refused> {
     })
 }
 
-/// The kinds of KEYS and the names of ARGV, in order: all that a call may have.
+/// The kinds of KEYS and the names of ARGV, in order: all that a call may have, but for the last key of `boot=1`.
 pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
     const ALL: &[&str] = &["lock", "queue", "deadlines", "tokens", "tombstone"];
     match verb {
@@ -530,6 +540,7 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
         "leave" => (ALL, &["request", "copies_until", "owner", "seq", "place", "token_ttl", "channel"]),
         "renew" => (&["lock", "tokens"], &["request", "owner", "token", "lease", "only", "remember"]),
         "release" => (ALL, &["request", "owner", "seq", "holds", "token_ttl", "channel", "late"]),
+        "boot" => (&["boot"], &["request", "life", "freeze"]),
         "force_unlock" => (&ALL[..4], &["request", "not_after", "caller", "token_ttl", "channel"]),
         _ => (&["lock", "queue", "deadlines"], &["request", "most"]),
     }
@@ -560,6 +571,8 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
         "caller" => "c".into(),
         "place" => format!("{owner}:{seq}/3000/L"),
         "most" => "10".into(),
+        "life" => "L".into(),
+        "freeze" => "60000".into(),
         _ => panic!("no default for {name}"),
     }
 }
@@ -571,6 +584,7 @@ pub fn key(kind: &str) -> String {
         "queue" => all.queue,
         "deadlines" => all.deadlines,
         "tokens" => all.tokens,
+        "boot" => keys::boot(PREFIX),
         _ => kind.strip_prefix("tombstone:").map_or(kind.to_owned(), |owner| all.tombstone(owner)),
     }
 }

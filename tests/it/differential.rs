@@ -68,6 +68,16 @@ fn acquire() -> impl Strategy<Value = String> {
 }
 
 fn call() -> impl Strategy<Value = String> {
+    let strict = (plain_call(), prop::bool::weighted(0.1)).prop_map(|(call, strict)| {
+        let takes_it = strict && !call.starts_with("renew");
+        if takes_it { format!("{call} boot=1") } else { call }
+    });
+    let boot = (prop::sample::select(&["L", "M"][..]), millis())
+        .prop_map(|(life, freeze)| format!("boot life={life} freeze={freeze}"));
+    prop_oneof![29 => strict, 1 => boot]
+}
+
+fn plain_call() -> impl Strategy<Value = String> {
     let heard = prop_oneof![1 => Just(0u32), 4 => millis()];
     let poll = (client(), heard, prop::collection::vec(ticket(), 0..4)).prop_map(|(client, waiter_ttl, tickets)| {
         let tickets = if tickets.is_empty() { String::new() } else { format!(" tickets={}", tickets.join(",")) };
@@ -120,6 +130,7 @@ fn interference() -> impl Strategy<Value = String> {
         1 => Just("LPOP queue".to_owned()),
         1 => Just("RPUSH queue !3/x".to_owned()),
         1 => Just("newer lock".to_owned()),
+        2 => prop::sample::select(&["frozen -1", "frozen 40000", "SET boot nonsense"][..]).prop_map(str::to_owned),
         1 => Just("token 9007199254740000".to_owned()),
         1 => Just("SET tokens nonsense".to_owned()),
         // Not a second owner: which one a script finds depends on the order of the hash's fields, which is not defined.

@@ -23,6 +23,7 @@ mod queue;
 mod reentrance;
 mod reentry;
 mod refusals;
+mod restarts;
 mod runtimes;
 mod scripts;
 mod sentinel;

@@ -6,6 +6,304 @@ use redis::Value;
 use crate::bench::{Bench, KINDS, Row, assert_fits, check, client_of, key, shape};
 use crate::support::{Random, Server, limit};
 
+/// `strict_restart`: until the freeze is over nobody is served, all keep their places, and what is held is renewed,
+/// re-entered and released.
+#[tokio::test]
+async fn frozen_rows() {
+    let rows = [
+        Row {
+            what: "free: queued until the freeze is over",
+            before: &["frozen 3600000"],
+            call: "acquire boot=1",
+            reply: "queued T * 0 0",
+            after: "queue c:1:5 | clients c",
+            again: "queued T * 0 1",
+        },
+        Row {
+            what: "free: busy",
+            before: &["frozen 3600000"],
+            call: "acquire boot=1 mode=0",
+            reply: "busy 0",
+            after: "",
+            again: "busy 0",
+        },
+        Row {
+            what: "free, another waits: behind it",
+            before: &["frozen 3600000", "waits d:1:2"],
+            call: "acquire boot=1",
+            reply: "queued T * 0 0",
+            after: "queue d:1:2 c:1:5 | clients c d",
+            again: "queued T * 0 1",
+        },
+        Row {
+            what: "a retry that waits keeps its place",
+            before: &["frozen 3600000", "waits c:1:5", "waits d:1:2"],
+            call: "acquire boot=1",
+            reply: "queued T * 0 1",
+            after: "queue c:1:5 d:1:2 | clients c d",
+            again: "queued T * 0 1",
+        },
+        Row {
+            what: "held by another",
+            before: &["frozen 3600000", "held d:1 2 7"],
+            call: "acquire boot=1",
+            reply: "queued 7 * 0 0",
+            after: "lock d:1=1 2,7,0,3000/L | queue c:1:5 | clients c",
+            again: "queued 7 * 0 1",
+        },
+        Row {
+            what: "one more hold",
+            before: &["frozen 3600000", "held c:1 4 7"],
+            call: "acquire boot=1 mode=1:7",
+            reply: "held 7 2 *",
+            after: "lock c:1=2 5,7,0,3000/L",
+            again: "held 7 2 *",
+        },
+        Row {
+            what: "a retry of what was granted before",
+            before: &["frozen 3600000", "held c:1 5 7"],
+            call: "acquire boot=1",
+            reply: "held 7 1 *",
+            after: "lock c:1=1 5,7,0,3000/L",
+            again: "held 7 1 *",
+        },
+        Row {
+            what: "a new first hold ends the owner's lost one",
+            before: &["frozen 3600000", "held c:1 4 7", "waits d:1:2"],
+            call: "acquire boot=1",
+            reply: "queued T * 0 0",
+            after: "queue d:1:2 c:1:5 | clients c d",
+            again: "queued T * 0 1",
+        },
+        Row {
+            what: "a tombstone",
+            before: &["frozen 3600000", "tombstone c:1 5"],
+            call: "acquire boot=1",
+            reply: "left",
+            after: "tombstone c:1=5",
+            again: "left",
+        },
+        Row {
+            what: "the freeze is over",
+            before: &["frozen -1"],
+            call: "acquire boot=1",
+            reply: "held T 1 10000",
+            after: "lock c:1=1 5,T,T,3000/L",
+            again: "held T 1 *",
+        },
+        Row {
+            what: "the freeze is over, others wait: they come first",
+            before: &["frozen -1", "waits d:1:2", "waits e:1:3"],
+            call: "acquire boot=1",
+            reply: "queued T * 0 0",
+            after: "lock d:1=1 2,T,T,3000/L | queue e:1:3 c:1:5 | clients c d e",
+            again: "queued T * 0 1",
+        },
+        Row {
+            what: "poll hears, and passes nothing on",
+            before: &["frozen 3600000", "waits c:1:5", "waits d:1:2"],
+            call: "poll boot=1 tickets=c:1:5,c:1:6",
+            reply: "polled 0 1 2 1 - 0 0 T * 2",
+            after: "queue c:1:5 d:1:2 | clients c d",
+            again: "polled 0 1 2 1 - 0 0 T * 2",
+        },
+        Row {
+            what: "poll names the holder",
+            before: &["frozen 3600000", "held d:1 2 7", "waits c:1:5"],
+            call: "poll boot=1 tickets=c:1:5",
+            reply: "polled 0 1 1 1 d:1 2 7 7 *",
+            after: "lock d:1=1 2,7,0,3000/L | queue c:1:5 | clients c",
+            again: "polled 0 1 1 1 d:1 2 7 7 *",
+        },
+        Row {
+            what: "poll after the freeze serves the first",
+            before: &["frozen -1", "waits d:1:2", "waits c:1:5"],
+            call: "poll boot=1 tickets=c:1:5",
+            reply: "polled 0 1 1 0 d:1 2 T T 3000",
+            after: "lock d:1=1 2,T,T,3000/L | queue c:1:5 | clients c d",
+            again: "polled 0 1 1 1 d:1 2 T T *",
+        },
+        Row {
+            what: "release frees, and passes nothing on",
+            before: &["frozen 3600000", "held c:1 4 7", "waits d:1:2"],
+            call: "release boot=1",
+            reply: "freed 7 0",
+            after: "queue d:1:2 | clients d",
+            again: "gone 0",
+        },
+        Row {
+            what: "release without waiters",
+            before: &["frozen 3600000", "held c:1 4 7"],
+            call: "release boot=1",
+            reply: "freed 7 0",
+            after: "",
+            again: "gone 0",
+        },
+        Row {
+            what: "release of one of two holds",
+            before: &["frozen 3600000", "held c:1 4 7", "HSET lock c:1 2"],
+            call: "release boot=1 holds=1:7",
+            reply: "held 1",
+            after: "lock c:1=1 5,7,0,3000/L",
+            again: "held 1",
+        },
+        Row {
+            what: "release with a copy of the acquire on its way",
+            before: &["frozen 3600000", "held c:1 4 7", "waits d:1:2"],
+            call: "release boot=1 late=+2000~c:1:4/3000/L",
+            reply: "freed 7 0",
+            after: "queue d:1:2 | clients d | tombstone c:1=5",
+            again: "gone 0",
+        },
+        Row {
+            what: "release after the freeze passes on",
+            before: &["frozen -1", "held c:1 4 7", "waits d:1:2"],
+            call: "release boot=1",
+            reply: "freed 7 0",
+            after: "lock d:1=1 2,T,T,3000/L",
+            again: "gone 0",
+        },
+        Row {
+            what: "leave of a holder",
+            before: &["frozen 3600000", "held c:1 5 7", "waits d:1:2"],
+            call: "leave boot=1",
+            reply: "freed 7 0",
+            after: "queue d:1:2 | clients d",
+            again: "gone 0",
+        },
+        Row {
+            what: "leave of a waiter, with the lock free",
+            before: &["frozen 3600000", "waits c:1:5", "waits d:1:2"],
+            call: "leave boot=1",
+            reply: "gone 0",
+            after: "queue d:1:2 | clients c d",
+            again: "gone 0",
+        },
+        Row {
+            what: "leave after the freeze passes on",
+            before: &["frozen -1", "held c:1 5 7", "waits d:1:2"],
+            call: "leave boot=1",
+            reply: "freed 7 0",
+            after: "lock d:1=1 2,T,T,3000/L",
+            again: "gone 0",
+        },
+        Row {
+            what: "force_unlock frees, and passes nothing on",
+            before: &["frozen 3600000", "held d:1 2 7", "waits e:1:3"],
+            call: "force_unlock boot=1",
+            reply: "freed 7 0",
+            after: "queue e:1:3 | clients e",
+            again: "free 0",
+        },
+        Row {
+            what: "force_unlock after the freeze passes on",
+            before: &["frozen -1", "held d:1 2 7", "waits e:1:3"],
+            call: "force_unlock boot=1",
+            reply: "freed 7 0",
+            after: "lock e:1=1 3,T,T,3000/L",
+            again: "freed T 0",
+        },
+        Row {
+            what: "inspect says how long",
+            before: &["frozen 3600000", "held d:1 2 7"],
+            call: "inspect boot=1",
+            reply: "inspected d:1 1 7 0 0 L * 0 *",
+            after: "lock d:1=1 2,7,0,3000/L",
+            again: "inspected d:1 1 7 0 0 L * 0 *",
+        },
+        Row {
+            what: "inspect after the freeze",
+            before: &["frozen -1"],
+            call: "inspect boot=1",
+            reply: "inspected  0 0 0 0  -2 0 -1",
+            after: "",
+            again: "inspected  0 0 0 0  -2 0 -1",
+        },
+    ];
+    // The state after is that of the first call; force_unlock ends the next hold when it is called again.
+    let (once, rows): (Vec<_>, Vec<_>) =
+        rows.into_iter().partition(|row| row.what == "force_unlock after the freeze passes on");
+    check(&rows).await;
+    for mut bench in Bench::each().await {
+        for row in &once {
+            for step in row.before {
+                bench.prepare(step).await;
+            }
+            assert_eq!(bench.call(row.call).await, row.reply, "{}", row.what);
+            assert_fits(row.what, "state", &bench.state().await, row.after);
+        }
+    }
+}
+
+/// A record that is gone, or foreign, is refused before anything is changed; the client answers the first with boot.lua.
+#[tokio::test]
+async fn without_a_record_of_the_start_nothing_is_done() {
+    let calls = [
+        "acquire boot=1",
+        "acquire boot=1 mode=1:7",
+        "poll boot=1 tickets=c:1:5",
+        "leave boot=1",
+        "release boot=1",
+        "release boot=1 late=+2000~c:1:4/3000/L",
+        "force_unlock boot=1",
+        "inspect boot=1",
+    ];
+    limit(async {
+        for mut bench in Bench::each().await {
+            for (call, holder) in calls.iter().flat_map(|call| [(call, Some("c:1")), (call, Some("d:1")), (call, None)])
+            {
+                for (step, code) in
+                    [("DEL boot", "NOBOOT"), ("SET boot nonsense", "ERR"), ("RPUSH boot x", "WRONGTYPE")]
+                {
+                    bench.command("FLUSHALL").await;
+                    if let Some(holder) = holder {
+                        bench.prepare(&format!("held {holder} 4 7")).await;
+                    }
+                    bench.prepare("waits e:1:3").await;
+                    bench.prepare(step).await;
+                    let before = bench.dump().await;
+                    let refused = bench.try_call(call).await.expect_err(call);
+                    assert_eq!(refused.code, code, "{call}: {refused:?}");
+                    assert!(refused.text.contains(&key("boot")), "{call}: {refused:?}");
+                    assert_eq!(bench.dump().await, before, "{call}: something was changed");
+                }
+            }
+        }
+    })
+    .await;
+}
+
+/// The first client of a life says until when; those that come later do not move it, unless they know of a longer lease.
+#[tokio::test]
+async fn boot_keeps_the_furthest_instant_of_one_life() {
+    async fn boot(bench: &mut Bench, call: &str) -> i64 {
+        let words = bench.raw_call(call).await.unwrap();
+        assert_eq!(words[0], "booted", "{call}");
+        words[1].parse().unwrap()
+    }
+    limit(async {
+        for mut bench in Bench::each().await {
+            let begun = bench.now().await;
+            let first = boot(&mut bench, "boot life=L freeze=60000").await;
+            assert!((begun + 60_000..=bench.now().await + 60_001).contains(&first), "{first}, begun {begun}");
+            assert_eq!(bench.ttl("boot").await, -1, "a record that expires would freeze once more");
+            tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+            assert_eq!(boot(&mut bench, "boot life=L freeze=60000").await, first, "the same life");
+            assert_eq!(boot(&mut bench, "boot life=L freeze=10000").await, first);
+            assert_eq!(boot(&mut bench, "boot life=L freeze=90000").await, first + 30_000, "of a longer lease");
+            assert_eq!(boot(&mut bench, "boot life=L freeze=60000").await, first + 30_000);
+            // The freeze of the life before goes on.
+            assert_eq!(boot(&mut bench, "boot life=M freeze=1000").await, first + 30_000);
+            let again = boot(&mut bench, "boot life=L freeze=100000").await;
+            assert!(again > first + 30_000, "another start freezes anew");
+            // Long after the start a client with a longer lease freezes nothing.
+            bench.command(&format!("SET boot {}~{}~L", begun - 500_000, begun - 600_000)).await;
+            assert_eq!(boot(&mut bench, "boot life=L freeze=200000").await, begun - 400_000);
+        }
+    })
+    .await;
+}
+
 /// R1: a retry gets the same answer. R2: a late one is refused. R3: so is a copy after the leave (`left`). R6: a free
 /// lock goes to the waiters first.
 #[tokio::test]
@@ -909,9 +1207,9 @@ async fn inspect_rows() {
             what: "free",
             before: &[],
             call: "inspect",
-            reply: "inspected  0 0 0 0  -2 0",
+            reply: "inspected  0 0 0 0  -2 0 -1",
             after: "",
-            again: "inspected  0 0 0 0  -2 0",
+            again: "inspected  0 0 0 0  -2 0 -1",
         },
         Row {
             what: "held, and some wait",
@@ -925,41 +1223,41 @@ async fn inspect_rows() {
                 "unreachable x",
             ],
             call: "inspect",
-            reply: "inspected d:1 1 7 0 0 L * 3 c:1:5 * L d:2:3 * L x:1:4 * L",
+            reply: "inspected d:1 1 7 0 0 L * 3 -1 c:1:5 * L d:2:3 * L x:1:4 * L",
             after: "lock d:1=1 2,7,0,3000/L | queue c:1:5 z:2:6 d:2:3 x:1:4 | clients c d -x !z",
-            again: "inspected d:1 1 7 0 0 L * 3 c:1:5 * L d:2:3 * L x:1:4 * L",
+            again: "inspected d:1 1 7 0 0 L * 3 -1 c:1:5 * L d:2:3 * L x:1:4 * L",
         },
         Row {
             what: "one who left does not count",
             before: &["waits c:1:5", "waits d:2:3", "ZREM deadlines c:1:5"],
             call: "inspect",
-            reply: "inspected  0 0 0 0  -2 1 d:2:3 * L",
+            reply: "inspected  0 0 0 0  -2 1 -1 d:2:3 * L",
             after: "queue c:1:5 d:2:3 | clients c d | tickets d:2:3",
-            again: "inspected  0 0 0 0  -2 1 d:2:3 * L",
+            again: "inspected  0 0 0 0  -2 1 -1 d:2:3 * L",
         },
         Row {
             what: "since when, and a label with spaces and slashes",
             before: &["HSET lock d:1 2 !grant 2~7~1700000001~42~3000/a~b/9/c:1:1/~", "PEXPIRE lock 9000"],
             call: "inspect",
-            reply: "inspected d:1 2 7 1700000001 42 a b/9/c:1:1/  * 0",
+            reply: "inspected d:1 2 7 1700000001 42 a b/9/c:1:1/  * 0 -1",
             after: "lock d:1=2 2,7,T,3000/a b/9/c:1:1/ ",
-            again: "inspected d:1 2 7 1700000001 42 a b/9/c:1:1/  * 0",
+            again: "inspected d:1 2 7 1700000001 42 a b/9/c:1:1/  * 0 -1",
         },
         Row {
             what: "a label that looks like a place",
             before: &["waits c:1:5", "waits c:2:6/3000/a/d:1:2/5/"],
             call: "inspect",
-            reply: "inspected  0 0 0 0  -2 2 c:1:5 * L c:2:6 * a/d:1:2/5/",
+            reply: "inspected  0 0 0 0  -2 2 -1 c:1:5 * L c:2:6 * a/d:1:2/5/",
             after: "queue c:1:5 c:2:6/3000/a/d:1:2/5/ | clients c",
-            again: "inspected  0 0 0 0  -2 2 c:1:5 * L c:2:6 * a/d:1:2/5/",
+            again: "inspected  0 0 0 0  -2 2 -1 c:1:5 * L c:2:6 * a/d:1:2/5/",
         },
         Row {
             what: "only whether it is held",
             before: &["held d:1 2 7", "waits c:1:5"],
             call: "inspect most=0",
-            reply: "inspected d:1 1 7 0 0 L * 1",
+            reply: "inspected d:1 1 7 0 0 L * 1 -1",
             after: "lock d:1=1 2,7,0,3000/L | queue c:1:5 | clients c",
-            again: "inspected d:1 1 7 0 0 L * 1",
+            again: "inspected d:1 1 7 0 0 L * 1 -1",
         },
     ];
     limit(check(&rows)).await;
@@ -976,7 +1274,7 @@ async fn inspect_counts_the_tickets_of_a_long_queue() {
             let left: String = (1..=200).map(|seq| format!(" d:1:{seq}")).collect();
             bench.command(&format!("ZREM deadlines{left}")).await;
             let reply = bench.call("inspect most=1").await;
-            assert_fits("long", "reply", &reply, "inspected  0 0 0 0  -2 800 d:1:201 * L");
+            assert_fits("long", "reply", &reply, "inspected  0 0 0 0  -2 800 -1 d:1:201 * L");
         }
     })
     .await;

@@ -605,7 +605,9 @@ async fn r13_each_script_in_a_slot_that_moves_runs_as_a_whole_or_not_at_all() {
     limit_to(Duration::from_secs(600), async {
         let calls: Vec<_> = CALLS.iter().collect();
         let scripts: BTreeSet<_> = calls.iter().map(|call| call.script).collect();
-        assert!(SCRIPTS.keys().eq(scripts.iter()), "each script of the library is called");
+        // strict_restart, which uses boot.lua, is not for a cluster.
+        let library = SCRIPTS.keys().filter(|name| **name != "boot");
+        assert!(library.eq(scripts.iter()), "each script of the library is called");
         let states = states();
         let found = search(&SCRIPTS, &calls, &states.iter().collect::<Vec<_>>()).await;
         let all: u32 = found.ran.values().sum();

@@ -312,6 +312,11 @@ impl EmbeddedServer {
         self.shared.shutdowns.load(Ordering::Relaxed)
     }
 
+    /// What tells one life of the server from another one, see boot.lua.
+    pub(crate) fn life(&self) -> String {
+        format!("embedded/{}", self.shutdowns())
+    }
+
     pub(crate) fn was_shut_down_since(&self, connection: &Connection) -> bool {
         connection.shutdowns != self.shutdowns()
     }

@@ -21,6 +21,7 @@ use crate::store::keys;
 use crate::store::link::{Link, OnDrop, State};
 use crate::store::options::Options;
 use crate::store::reply::ScriptReply;
+use crate::store::verbs::boot::{self, Boot};
 use crate::store::{Listener, Priority, ServedKeys, SpawnHook, Store};
 
 pub struct EmbeddedStore {
@@ -32,6 +33,8 @@ struct Shared {
     client: String,
     channel: String,
     operation_timeout: Duration,
+    /// With `strict_restart`.
+    boot: Option<Boot>,
     link: Link<Connection>,
     admission: Admission,
     clock: ServerClock,
@@ -49,11 +52,13 @@ impl EmbeddedStore {
             client: client.to_owned(),
             channel,
             operation_timeout: options.operation_timeout,
+            boot: Boot::new(options),
             link: Link::new(),
             // With a known seed, so that a simulated run can be repeated.
             admission: Admission::new(server.in_flight(client), 0),
             clock: ServerClock::new(),
         });
+        shared.boot();
         shared.link.enter(State::Ready(first.clone()));
         let (kept, told) = (shared.clone(), shared.clone());
         let on_drop = OnDrop(move || told.link.gone());
@@ -130,7 +135,30 @@ impl Shared {
         }
     }
 
-    async fn run(&self, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
+    /// With `strict_restart`: freezes the server if it may have forgotten a grant. Here it needs no message that could
+    /// be lost.
+    fn boot(&self) {
+        let Some(boot) = &self.boot else { return };
+        let life = self.server.life();
+        let (keys, args) = (boot.keys(), boot.args(&life));
+        let request = Request::new(&self.client, Call::new(&boot::SCRIPT, &keys, &args), 0);
+        if let Some(Ok(reply)) = self.server.serve(&request) {
+            // A reply that cannot be read leaves the requests that follow without a record, and they say so.
+            let _ = boot.booted(&reply, "the embedded server");
+        }
+    }
+
+    /// `None`: the server is shut down.
+    fn serve(&self, request: &Request) -> Option<Answer> {
+        let served = self.server.serve(request)?;
+        if !matches!(&served, Err(refusal) if refusal.lacks_boot()) {
+            return Some(served);
+        }
+        self.boot();
+        self.server.serve(request)
+    }
+
+    async fn run(self: &Arc<Self>, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
         let Some(connection) = self.link.connection(Priority::Urgent) else {
             return Err(RequestError::NotSent(self.link.fault()));
         };
@@ -140,7 +168,7 @@ impl Shared {
         if deliveries == [Delivery::AT_ONCE] {
             // Served before the first await. A future that is dropped there cannot take back what was
             // sent.
-            let served = self.server.serve(&request);
+            let served = self.serve(&request);
             // Yields, as a request over a real connection does. Otherwise a loop of calls would keep other tasks from
             // running.
             tokio::task::yield_now().await;
@@ -150,8 +178,8 @@ impl Shared {
         // In tasks of their own, because what was sent arrives even if the caller is dropped (R9).
         let request = Arc::new(request);
         for delivery in deliveries {
-            let (server, connection) = (self.server.clone(), connection.clone());
-            tokio::spawn(deliver(server, connection, request.clone(), delivery, answer.clone()));
+            let (shared, connection) = (self.clone(), connection.clone());
+            tokio::spawn(deliver(shared, connection, request.clone(), delivery, answer.clone()));
         }
         tokio::select! {
             // A fixed order, so that a simulated run can be repeated. Once the connection is dead its
@@ -166,7 +194,7 @@ impl Shared {
 
 /// One copy of a request.
 async fn deliver(
-    server: EmbeddedServer,
+    shared: Arc<Shared>,
     connection: Connection,
     request: Arc<Request>,
     delivery: Delivery,
@@ -175,10 +203,10 @@ async fn deliver(
     sleep(delivery.request).await;
     // A shutdown drops the connections and all requests in them. After a mere disconnect by the client, the server
     // still receives what was sent before.
-    if server.was_shut_down_since(&connection) {
+    if shared.server.was_shut_down_since(&connection) {
         return;
     }
-    let served = server.serve(&request);
+    let served = shared.serve(&request);
     if let (Some(served), Some(delay)) = (served, delivery.reply) {
         sleep(delay).await;
         // Fails if the caller no longer waits, or if another copy was answered first.
@@ -195,6 +223,7 @@ async fn supervise(shared: Arc<Shared>, first: Connection, pushes: Pushes) {
         loop {
             shared.link.enter(State::Down(Arc::new(Disconnected)));
             let (connection, pushes) = shared.server.reattach(&shared.client, &shared.channel).await;
+            shared.boot();
             let resume = shared.link.resume(&connection, &ServedKeys::All, shared.operation_timeout);
             // Both at once: while `resume` polls for the waiters, pushed grants may arrive.
             join(resume, receive(&shared, &connection, pushes)).await;

@@ -36,7 +36,7 @@ pub enum Acquired {
     Queued {
         /// No grant that is made later has a token up to this one (R7).
         floor: u64,
-        /// What is left of the holder's lease.
+        /// What is left of the holder's lease, or of the freeze (`strict_restart`).
         lease_left: Option<Duration>,
         more: bool,
         /// The server had not given this client up as dead.
@@ -91,6 +91,7 @@ impl Acquire<'_> {
             key("deadlines", deadlines),
             key("tokens", tokens),
             key("tombstone", &tombstone),
+            key("boot", &runner.boot_key),
         ];
         let args = [
             // In microseconds: a script has the time as a text of so many digits.
@@ -107,7 +108,7 @@ impl Acquire<'_> {
         // Before the first await that may lose the answer: from here on a copy may be under way.
         let earlier = *copies_until;
         *copies_until = earlier.max(not_after);
-        let outcome = runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await;
+        let outcome = runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await;
         // Any other outcome proves that no copy of this request is under way: it was answered, or not
         // sent. A future that is dropped above keeps the later time, and its leave then writes a
         // tombstone (R3).

@@ -35,7 +35,13 @@ impl ForceUnlock<'_> {
         // (decision 40).
         let admitted = runner.admit(lock, Priority::Question).await?;
         let options = &*runner.options;
-        let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines), key("tokens", tokens)];
+        let keys = [
+            key("lock", lock),
+            key("queue", queue),
+            key("deadlines", deadlines),
+            key("tokens", tokens),
+            key("boot", &runner.boot_key),
+        ];
         let args = [
             // A copy that is served late would end the lock of the next holder (decision 6).
             arg("not_after", runner.not_after(lock).saturating_mul(1000)),
@@ -43,7 +49,7 @@ impl ForceUnlock<'_> {
             arg("token_ttl", options.token_ttl),
             arg("channel", &runner.channel),
         ];
-        runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await
+        runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Inspected {
     pub lease_left: Option<Duration>,
     /// Those that live.
     pub waiters: u64,
+    /// Nobody is served for so long (`strict_restart`).
+    pub frozen_for: Option<Duration>,
     pub queue: Vec<QueueEntry>,
 }
 
@@ -46,10 +48,10 @@ impl Inspect<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Inspected>, RequestError> {
         let Keys { lock, queue, deadlines, .. } = self.keys;
         let admitted = runner.admit(lock, Priority::Question).await?;
-        let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines)];
+        let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines), key("boot", &runner.boot_key)];
         // With a bound: Redis serves no one else while it runs a script.
         let args = [arg("most", self.most)];
-        runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await
+        runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await
     }
 }
 
@@ -66,6 +68,7 @@ impl Decode for Inspected {
             label: fields.text()?.to_owned(),
             lease_left: fields.millis_if_any()?,
             waiters: fields.natural()?,
+            frozen_for: fields.millis_if_any()?,
             queue: Vec::new(),
         };
         // The queue is the rest of the reply. One that ends within an entry is refused as malformed,

@@ -44,6 +44,7 @@ impl Leave<'_> {
             key("deadlines", deadlines),
             key("tokens", tokens),
             key("tombstone", &tombstone),
+            key("boot", &runner.boot_key),
         ];
         let args = [
             arg("copies_until", self.copies_until),
@@ -53,7 +54,7 @@ impl Leave<'_> {
             arg("token_ttl", options.token_ttl),
             arg("channel", &runner.channel),
         ];
-        runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await
+        runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await
     }
 }
 

@@ -2,6 +2,7 @@
 //! its reply, and how the reply is read.
 
 pub mod acquire;
+pub mod boot;
 pub mod force_unlock;
 pub mod inspect;
 pub mod leave;
@@ -12,8 +13,9 @@ pub mod renew;
 use super::script::Script;
 
 /// All scripts.
-pub static ALL: [&Script; 7] = [
+pub static ALL: [&Script; 8] = [
     &acquire::SCRIPT,
+    &boot::SCRIPT,
     &force_unlock::SCRIPT,
     &inspect::SCRIPT,
     &leave::SCRIPT,

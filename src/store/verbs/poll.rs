@@ -33,6 +33,8 @@ pub struct Polled {
     /// This client is first in line.
     pub first: bool,
     pub holder: Option<PolledHolder>,
+    /// The lock is free, and the server serves nobody for so long (`strict_restart`).
+    pub frozen_for: Option<Duration>,
     /// No grant that is made later has a token up to this one (R7).
     pub floor: u64,
     /// By index: those of the tickets that have no place.
@@ -55,7 +57,13 @@ impl Poll<'_> {
         // Urgent: a poll that waits behind new acquires could cost live waiters their place.
         let admitted = runner.admit(lock, Priority::Urgent).await?;
         let options = &*runner.options;
-        let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines), key("tokens", tokens)];
+        let keys = [
+            key("lock", lock),
+            key("queue", queue),
+            key("deadlines", deadlines),
+            key("tokens", tokens),
+            key("boot", &runner.boot_key),
+        ];
         let mut args = Vec::with_capacity(4 + self.tickets.len());
         args.extend([
             // This client may be first in line. It reads the reply, so it counts as reachable even
@@ -68,7 +76,7 @@ impl Poll<'_> {
         for ticket in self.tickets {
             args.push(arg("tickets", ticket));
         }
-        let answer: Answer<Polled> = runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await?;
+        let answer: Answer<Polled> = runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await?;
         // Indices stand for tickets. One that was not sent shows that this is not the reply to this
         // request.
         if answer.body.missing.iter().all(|index| *index < self.tickets.len()) {
@@ -86,6 +94,8 @@ impl Decode for Polled {
         let (more, known, places, first) = (fields.flag()?, fields.flag()?, fields.natural()?, fields.flag()?);
         let (owner, attempt, token) = (fields.text()?, fields.natural()?, fields.token()?);
         let (floor, lease_left) = (fields.token()?, fields.millis_if_any()?);
+        // Without a holder the script tells that of the freeze in its place.
+        let frozen_for = lease_left.filter(|_| token == 0);
         let holder = (token > 0).then(|| PolledHolder { owner: owner.to_owned(), attempt, token, lease_left });
         let mut missing = Vec::new();
         while !fields.is_empty() {
@@ -93,6 +103,6 @@ impl Decode for Polled {
             let index = usize::try_from(fields.natural()?).ok().and_then(|number| number.checked_sub(1));
             missing.push(index.ok_or_else(|| Malformed("a ticket with the number 0".into()))?);
         }
-        Ok(Self { more, known, places, first, holder, floor, missing })
+        Ok(Self { more, known, places, first, holder, frozen_for, floor, missing })
     }
 }

@@ -50,13 +50,15 @@ impl Release<'_> {
         let admitted = runner.admit(lock, Priority::Urgent).await?;
         let options = &*runner.options;
         let some = (self.holds > 0).then(|| format!("{}:{}", self.holds, self.token));
-        // The last key and the last argument are for the rare case only.
+        // The tombstone and the last argument are for the rare case only; keys are known by their order.
         let (mut tombstone, mut late) = (String::new(), String::new());
         // A hold that remains is what such a copy would find.
         let is_late = self.copies_until > 0 && self.holds == 0;
+        if is_late || runner.is_strict() {
+            tombstone = self.keys.tombstone(self.owner);
+        }
         if is_late {
             // A late copy of the acquire may still queue or take the lock: it finds a tombstone (R3).
-            tombstone = self.keys.tombstone(self.owner);
             late = format!("{} {}", self.copies_until, place(self.owner, self.attempt, self.terms));
         }
         let keys = [
@@ -65,6 +67,7 @@ impl Release<'_> {
             key("deadlines", deadlines),
             key("tokens", tokens),
             key("tombstone", &tombstone),
+            key("boot", &runner.boot_key),
         ];
         let args = [
             arg("owner", self.owner),
@@ -76,8 +79,10 @@ impl Release<'_> {
         ];
         // Left out and not sent empty. An unlock pays for each key that it sends, and Redis checks the
         // rights to each: a user who may use the prefix only may not use the key ''.
+        let keys = runner.keys(&keys);
+        let unused_key = usize::from(tombstone.is_empty());
         let unused = usize::from(!is_late);
-        let call = Call::new(&SCRIPT, &keys[..keys.len() - unused], &args[..args.len() - unused]);
+        let call = Call::new(&SCRIPT, &keys[..keys.len() - unused_key], &args[..args.len() - unused]);
         runner.run(admitted, call).await
     }
 }

@@ -15,8 +15,8 @@ use fairlock::{LockClient, LockClientBuilder};
 
 pub use collect::Collect;
 pub use proxy::Proxy;
-pub use server::Server;
 pub use server::free_port;
+pub use server::{BOOT, Server};
 pub use store::Store;
 pub use worker::{Worker, count};
 

@@ -1,4 +1,4 @@
-//! Compares every event with the promises P1 to P10 and the rules R1 to R12 of docs/design.md.
+//! Compares every event with the promises P1 to P10 and the rules R1 to R14 of docs/design.md.
 //!
 //! It sees two sides. The server: each script that ran, in order, with its reply. From these it derives the
 //! holder and the queue itself, and compares them with the keys as they are after the script. The clients: who has a
@@ -129,6 +129,13 @@ pub struct Checker {
     miscounted: BTreeSet<Hold>,
     /// Holds without a guard, and since when (server time, ms).
     unclaimed: BTreeMap<Hold, i64>,
+    /// Lost with the server's data, of clients with `strict_restart`: P1 applies to these.
+    lost_with_data: BTreeSet<Hold>,
+    /// Server time, ms: nobody must be served before (R14), and the end of the freeze that the server had last.
+    must_freeze_until: i64,
+    frozen_until: i64,
+    /// How often a forgotten hold was relied on while the server was frozen.
+    pub forgotten_holds: u64,
     /// Holds, by lock key and token, that a script which was refused half-way may have ended.
     perhaps_ended: BTreeSet<(String, u64)>,
     /// Holds whose unlock answered `Freed`, and when.
@@ -192,14 +199,16 @@ impl Checker {
     }
 
     /// The server lost all its data.
-    pub fn flushed(&mut self) {
+    pub fn flushed(&mut self, strict: bool) {
+        let lost = if strict { &mut self.lost_with_data } else { &mut self.void };
+        self.frozen_until = 0;
         for (key, lock) in &mut self.locks {
             lock.queue.clear();
             lock.clients.clear();
             lock.tombstones.clear();
             lock.inexact = false;
             lock.list_deleted = false;
-            self.void.extend(lock.holder.take().map(|holder| (key.clone(), holder.token)));
+            lost.extend(lock.holder.take().map(|holder| (key.clone(), holder.token)));
         }
     }
 
@@ -279,6 +288,26 @@ impl Checker {
         }
     }
 
+    /// The server was started anew or lost its data: it serves nobody until then.
+    pub fn must_freeze(&mut self, until: i64) {
+        self.must_freeze_until = until;
+        let forgotten = |claim: &&Claim| self.lost_with_data.contains(&claim.hold()) && claim.held.is_valid();
+        self.forgotten_holds += self.claims.iter().filter(forgotten).count() as u64;
+    }
+
+    /// R14: the instant is late enough, and it never comes nearer. Without a record nobody is served, as `begins` checks.
+    fn check_freeze(&mut self, keys: &Keys) {
+        if self.must_freeze_until == 0 || keys.frozen_until == 0 {
+            return;
+        }
+        if keys.frozen_until < self.must_freeze_until.max(self.frozen_until) {
+            let (until, must) = (keys.frozen_until, self.must_freeze_until);
+            let what = format!("the freeze ends at {until}; it must not before {must}, nor {}", self.frozen_until);
+            self.violated("R14", what);
+        }
+        self.frozen_until = keys.frozen_until;
+    }
+
     /// An administrator deleted one key.
     pub fn deleted(&mut self, key: &str) {
         let (name, part) = key.rsplit_once('}').unwrap_or_default();
@@ -315,6 +344,7 @@ impl Checker {
     pub fn ran(&mut self, ran: &Ran<'_>, keys: &Keys, meddled: bool) {
         let name = &ran.keys[0];
         self.expire_queue(name, ran);
+        self.check_freeze(keys);
         match &ran.reply {
             Err(refusal) if !refusal.contains("part of the request may have run") => return,
             Err(_) => self.refused(name, ran),
@@ -533,7 +563,7 @@ impl Checker {
         }
         let lives = |waiter: &&Waiter| lock.client(&waiter.ticket).lives(ran.at);
         let living: Vec<_> = lock.queue.iter().filter(lives).map(|waiter| waiter.ticket.clone()).collect();
-        let named: Vec<_> = reply[12..].chunks(3).map(|words| words[0].clone()).collect();
+        let named: Vec<_> = reply[13..].chunks(3).map(|words| words[0].clone()).collect();
         let count: usize = number(reply, 11);
         if count != living.len() || !living.starts_with(&named) {
             self.violated("P3", format!("status of {key}: {count} wait, {named:?}; they are {living:?}"));
@@ -662,6 +692,9 @@ impl Checker {
         if ran.reply.as_ref().is_ok_and(|reply| matches!(reply[0].as_str(), "late" | "left" | "lost" | "stale")) {
             return;
         }
+        if ran.at < 1000 * self.frozen_until {
+            return;
+        }
         if let Some(first) = self.first_in_line(key, ran, usize::MAX) {
             self.violated("R6", format!("{key} is free and was not passed on to {first}"));
         }
@@ -685,6 +718,10 @@ impl Checker {
         lock.holder = Some(holder);
         if token <= newest {
             self.violated("P2", format!("token {token} after {newest} on {key}"));
+        }
+        let frozen_until = self.frozen_until.max(self.must_freeze_until);
+        if ran.at < 1000 * frozen_until {
+            self.violated("R14", format!("{key} was granted in a freeze, {} ms too early", frozen_until - now));
         }
         if token <= floor {
             self.violated("R7", format!("token {token} on {key} after a client was told the floor {floor}"));
@@ -730,8 +767,14 @@ impl Checker {
             self.heard(key, ran.client, lives_until);
         }
         // An owner that asks for a first hold ends an earlier one of its own.
+        let holder = self.lock(key).holder.as_ref();
+        let ending = holder.filter(|holder| is_first_held && holder.owner == *owner).map(|holder| holder.token);
         self.grants_published(key, ran);
         let lock = self.lock(key);
+        // In a freeze nobody gets it then.
+        if matches!(reply[0].as_str(), "queued" | "busy" | "full") {
+            lock.holder.take_if(|holder| Some(holder.token) == ending);
+        }
         // Where nobody is left the deadlines go as well.
         let goes_on = lock.queue.iter().any(|waiter| lock.client(&waiter.ticket).lives(ran.at));
         match reply[0].as_str() {
@@ -923,7 +966,7 @@ impl Checker {
         let mut too_long = Vec::new();
         for claim in &self.claims {
             let (token, valid_for) = (claim.held.token(), claim.held.valid_for());
-            if valid_for.is_zero() || self.void.contains(&claim.hold()) {
+            if valid_for.is_zero() || self.void.contains(&claim.hold()) || self.lost_with_data.contains(&claim.hold()) {
                 continue;
             }
             let holder = self.locks.get(&claim.lock).and_then(|lock| lock.holder.as_ref());

@@ -23,7 +23,12 @@ pub struct Keys {
     /// ms.
     pub queue_lifetime: i64,
     pub deadlines_lifetime: i64,
+    /// Server time, ms: until then nobody is served (`strict_restart`). 0: there is no record.
+    pub frozen_until: i64,
 }
+
+/// What boot.lua keeps.
+pub const BOOT: &str = "fairlock:{boot}";
 
 /// `<ticket>/<grant_ttl>/<label>`
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +50,12 @@ pub fn grant_ttl_of(place: &str) -> i64 {
     place.split('/').nth(1).and_then(|ms| ms.parse().ok()).unwrap_or_default()
 }
 
+/// Server time, ms.
+pub fn frozen_until(server: &EmbeddedServer) -> i64 {
+    let record = command(server, &["GET", BOOT]).concat();
+    record.split(' ').next().and_then(|ms| ms.parse().ok()).unwrap_or_default()
+}
+
 impl Keys {
     pub fn of(server: &EmbeddedServer, lock: &str) -> Self {
         let (queue, deadlines) = (format!("{lock}:queue"), format!("{lock}:deadlines"));
@@ -54,6 +65,7 @@ impl Keys {
             tickets: number(&["ZCOUNT", &deadlines, "inf", "inf"]).unwrap_or(0) as usize,
             queue_lifetime: number(&["PTTL", &queue]).unwrap_or(-2),
             deadlines_lifetime: number(&["PTTL", &deadlines]).unwrap_or(-2),
+            frozen_until: frozen_until(server),
             ..Self::default()
         };
         for field in command(server, &["HGETALL", lock]).chunks(2) {

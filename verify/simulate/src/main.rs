@@ -28,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime};
 use run::{Outcome, run};
 
 /// The kinds of faults. A soak in which one of them never happened proves too little.
-const FAULTS: [&str; 29] = [
+const FAULTS: [&str; 31] = [
     "cancellations",
     "deaths",
     "crowds",
@@ -52,6 +52,8 @@ const FAULTS: [&str; 29] = [
     "server_restarts",
     "server_restarts_without_data",
     "flushes",
+    "strict_restarts",
+    "forgotten_holds",
     "half_open_deaths",
     "overloaded_clients",
     "runtimes_ended",

@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::actor::Actor;
 use crate::checker::Remembered;
+use crate::keys::{BOOT, frozen_until};
 use crate::world::{SETTLING, World};
 
 /// How long the phase with faults lasts; up to three times that if too little happened.
@@ -27,6 +28,8 @@ const LONGEST_CALM_WAIT: Duration = Duration::from_secs(15);
 /// operation time-out.
 const CALM_FAILOVERS: u32 = 3;
 const SHORT_OUTAGE: Duration = Duration::from_millis(100);
+/// No client asks for a longer one.
+pub const LONGEST_LEASE: Duration = Duration::from_millis(4000);
 /// A run with less than this proves nothing.
 const LEAST_SECTIONS: u64 = 60;
 const LEAST_FAULTS: u64 = 100;
@@ -104,7 +107,10 @@ impl Run {
         let is_crowded = world.chance(0.2);
         let names = if is_crowded { 1 } else { 1 + world.below(3) as usize };
         let (processes, without_runtime) = (Vec::new(), Vec::new());
-        Self { world: world.clone(), server, processes, without_runtime, names, is_crowded, actors: 0 }
+        let run = Self { world: world.clone(), server, processes, without_runtime, names, is_crowded, actors: 0 };
+        // It has just been started.
+        run.must_freeze();
+        run
     }
 
     async fn play(&mut self) {
@@ -183,6 +189,9 @@ impl Run {
             .grant_ttl(grant)
             .waiter_ttl(grant.max(2 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) })
             .lease(shortest_lease + ms(0, 3000));
+        let is_strict = self.world.state().strict;
+        // Not alike: the longest freeze counts.
+        let builder = if is_strict { builder.strict_restart(LONGEST_LEASE + ms(0, 2000)) } else { builder };
         (builder, shortest_lease)
     }
 
@@ -190,7 +199,11 @@ impl Run {
     async fn cause_fault(&mut self) {
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
         let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
-        match self.world.below(18) {
+        let fault = self.world.below(18);
+        if (9..12).contains(&fault) && self.is_frozen() && self.world.chance(0.8) {
+            return;
+        }
+        match fault {
             0..3 => self.pause(self.processes.get(victim)),
             // All processes at once.
             12 => self.pause(&self.processes),
@@ -201,6 +214,8 @@ impl Run {
             10 => self.restart_server(true).await,
             14 => self.silence(victim),
             15..17 => self.delete_a_key(),
+            // A failover freezes too: strict runs restart the server instead.
+            17 if self.world.state().strict => {}
             17 => self.fail_over().await,
             _ => self.flush(),
         }
@@ -208,6 +223,11 @@ impl Run {
             self.world.fault("restarts");
             self.start_process();
         }
+    }
+
+    /// Another restart would freeze it for even longer, and a run in which nobody is served proves nothing.
+    fn is_frozen(&self) -> bool {
+        frozen_until(&self.server) > self.world.server_ms()
     }
 
     fn pause<'a>(&self, victims: impl IntoIterator<Item = &'a Process>) {
@@ -298,6 +318,7 @@ impl Run {
         if loses_data {
             self.lose_data();
         }
+        self.must_freeze();
         self.server.start_up();
     }
 
@@ -331,11 +352,23 @@ impl Run {
     fn flush(&self) {
         self.world.fault("flushes");
         self.lose_data();
+        self.must_freeze();
+    }
+
+    fn must_freeze(&self) {
+        let now = self.world.server_ms();
+        let mut state = self.world.state();
+        if state.strict {
+            state.count("strict_restarts");
+            state.checker.must_freeze(now + LONGEST_LEASE.as_millis() as i64);
+        }
     }
 
     fn lose_data(&self) {
         self.server.flush();
-        self.world.state().checker.flushed();
+        let mut state = self.world.state();
+        let strict = state.strict;
+        state.checker.flushed(strict);
     }
 
     /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
@@ -347,7 +380,9 @@ impl Run {
         // Once the last late messages have arrived, everything must work again.
         sleep(SETTLING).await;
         let watching = tokio::spawn(watch_holders(self.world.clone()));
-        for _ in 0..CALM_FAILOVERS {
+        // In a strict run each of them would freeze the server, one after the other.
+        let failovers = if self.world.state().strict { 0 } else { CALM_FAILOVERS };
+        for _ in 0..failovers {
             self.fail_over_in_calm().await;
         }
         sleep(CALM).await;
@@ -409,7 +444,8 @@ impl Run {
     }
 
     fn nothing_is_left(&self) {
-        let keys: Vec<_> = self.server.keys().into_iter().filter(|key| !key.ends_with("}:token")).collect();
+        let stays = |key: &String| key.ends_with("}:token") || key == BOOT && self.world.state().strict;
+        let keys: Vec<_> = self.server.keys().into_iter().filter(|key| !stays(key)).collect();
         if !keys.is_empty() {
             self.violated("P10", format!("keys are left: {keys:?}"));
         }
@@ -435,6 +471,10 @@ impl Run {
         let virtual_time = self.world.elapsed();
         self.world.serve(None);
         let mut state = self.world.state();
+        if state.checker.forgotten_holds > 0 {
+            let forgotten = state.checker.forgotten_holds;
+            state.faults.insert("forgotten_holds", forgotten);
+        }
         Outcome {
             violations: std::mem::take(&mut state.checker.violations),
             grants: state.checker.grants,

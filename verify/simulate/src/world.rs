@@ -86,6 +86,8 @@ struct Process {
 pub struct State {
     pub rng: fastrand::Rng,
     pub rates: FaultRates,
+    /// All clients have `strict_restart`.
+    pub strict: bool,
     /// The calm phase: no faults.
     pub calm: bool,
     calm_since: Duration,
@@ -129,6 +131,8 @@ impl World {
             state: Mutex::new(State {
                 rng,
                 rates,
+                // Not drawn from `rng`, so that the other runs are what they would be without it.
+                strict: seed % 4 == 3,
                 calm: false,
                 calm_since: Duration::ZERO,
                 last_down: None,
@@ -417,7 +421,11 @@ impl Faults for World {
         (0..copies).map(|_| state.delay(push_late, push_late / 2.0, "pushes_delayed")).collect()
     }
 
-    fn refuse(&self, _client: &str, _script: &str) -> Option<&'static str> {
+    fn refuse(&self, _client: &str, script: &str) -> Option<&'static str> {
+        // The server in the process has no message for it that could be lost.
+        if script == "boot" {
+            return None;
+        }
         let mut state = self.state();
         let refused = state.rates.refused;
         if !state.happens(refused, "requests_refused") {
@@ -438,7 +446,10 @@ impl Faults for World {
         1 + state.rng.usize(..3)
     }
 
-    fn refuse_inside(&self, _client: &str, _script: &str) -> Option<u32> {
+    fn refuse_inside(&self, _client: &str, script: &str) -> Option<u32> {
+        if script == "boot" {
+            return None;
+        }
         let mut state = self.state();
         let refused = state.rates.refused / 3.0;
         let happens = state.happens(refused, "refused_inside_scripts");
@@ -477,6 +488,9 @@ impl Faults for World {
         for published in ran.published {
             let what = if published.received { "  publishes" } else { "  in vain" };
             state.note(at, what, 0, || published.message.clone());
+        }
+        if ran.script == "boot" {
+            return;
         }
         state.checker.settled = !state.is_settling(at);
         let meddled = std::mem::take(&mut state.meddled);

@@ -1,0 +1,74 @@
+//! boot.lua: freezes a server that may have forgotten a grant. Each connection of a client with `strict_restart` sends
+//! it first, so it goes past the runner.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::store::call::{Arg, arg, key};
+use crate::store::keys;
+use crate::store::options::Options;
+use crate::store::reply::{Decode, Fields, Malformed, ScriptReply, unknown_status};
+use crate::store::script::{Script, assemble};
+
+pub static SCRIPT: Script = Script::new("boot", || assemble(include_str!("../../../lua/boot.lua")));
+
+/// What one client asks of its server, and the last answer.
+#[derive(Debug)]
+pub struct Boot {
+    key: String,
+    freeze: Duration,
+    /// The end of the last freeze, by the server's clock, that was said in the log.
+    said: AtomicU64,
+}
+
+/// The server remembers when it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Booted {
+    /// By the server's clock, in ms since 1970. It may have passed.
+    pub frozen_until: u64,
+}
+
+impl Boot {
+    /// `None`: without `strict_restart`.
+    pub fn new(options: &Options) -> Option<Self> {
+        let freeze = options.freeze()?;
+        Some(Self { key: keys::boot(&options.prefix), freeze, said: AtomicU64::new(0) })
+    }
+
+    pub fn keys(&self) -> [&str; 1] {
+        [key("boot", &self.key)]
+    }
+
+    /// `life`: another one after each start and each promotion of the server.
+    pub fn args<'a>(&self, life: &'a str) -> [Arg<'a>; 2] {
+        [arg("life", life), arg("freeze", self.freeze)]
+    }
+
+    /// Reads the reply, and says in the log that the server is frozen: once for each freeze.
+    pub fn booted(&self, reply: &ScriptReply, address: &str) -> Result<(), Malformed> {
+        let mut fields = Fields::new(reply)?;
+        let (status, _request) = (fields.text()?, fields.int()?);
+        let now = fields.natural()? * 1000 + fields.natural()? / 1000;
+        let Booted { frozen_until } = Booted::decode(status, &mut fields)?;
+        let left = Duration::from_millis(frozen_until.saturating_sub(now));
+        if !left.is_zero() && self.said.swap(frozen_until, Ordering::Relaxed) != frozen_until {
+            tracing::warn!(
+                address,
+                frozen_for = ?left,
+                frozen_until_ms = frozen_until,
+                "strict_restart: the server was started anew, promoted, or lost its data, and may have forgotten who \
+                 holds a lock: none is granted until the longest lease is over"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Decode for Booted {
+    fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+        match status {
+            "booted" => Ok(Self { frozen_until: fields.natural()? }),
+            _ => unknown_status(status),
+        }
+    }
+}
