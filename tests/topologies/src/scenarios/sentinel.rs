@@ -1,0 +1,265 @@
+//! Failovers that Sentinels make, by order or because a master is gone; Sentinels that say something else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairlock::ConnectError;
+
+use crate::clock::ShiftedClock;
+use crate::load::{Plan, builder, connect_all};
+use crate::proxy::Proxy;
+use crate::report::Report;
+use crate::run::Run;
+use crate::scenarios::Extent;
+use crate::sentinels::{SERVICE, Sentinels, Setup, configuration, knows_all, named_by, url};
+use crate::server::Server;
+use crate::testbed::{Nanos, Testbed, eventually, note, now, to_ms, within};
+use crate::watch::ScriptWatch;
+use crate::worker::Worker;
+
+fn plan() -> Plan {
+    Plan::new(24, 6)
+}
+
+/// The ports of these servers, for who has to leave nothing behind there.
+fn others<'a>(sentinels: &'a Sentinels, master: &Server) -> Vec<&'a Server> {
+    let others = sentinels.servers.iter().filter(|server| server.port() != master.port());
+    others.map(AsRef::as_ref).collect()
+}
+
+/// Beyond the switch no script is called at the old master for long.
+fn must_leave(report: &mut Report, old: &ScriptWatch, since: Nanos) {
+    let ms = to_ms(old.last_call().saturating_sub(since));
+    report.reach("old master used ms", ms, 1000);
+}
+
+pub async fn planned_failover(bed: &Testbed, _: Extent) -> Report {
+    let sentinels = Sentinels::start(bed, Setup::default()).await;
+    fail_over_by_order(&sentinels, &sentinels.url()).await
+}
+
+async fn fail_over_by_order(sentinels: &Sentinels, url: &str) -> Report {
+    let old = sentinels.servers[0].clone();
+    let run = Run::start(url, plan()).await;
+    let mut report = Report::new();
+    let before = run.inversions("gate").await;
+    // A queue that is there before, during and after.
+    let gate = run.shut_gate("gate across").await;
+    let used = ScriptWatch::start(old.clone());
+    run.record.fault();
+    sentinels.fail_over().await;
+    let (master, switched) = sentinels.until_switched(&old).await;
+    run.settle().await;
+    must_leave(&mut report, &used, switched);
+    let across = gate.open().await;
+    let behind = run.inversions("gate").await;
+    report.must(before + behind == 0, "served out of order while one server was the master");
+    report.figure("inversions across", across as u64);
+    let findings = run.finish(&mut report, &[&master], &others(sentinels, &master), |_| 0).await;
+    report.reach("stall ms", findings.stall(), 1500).must_keep_established(&findings);
+    report
+}
+
+pub async fn master_killed(bed: &Testbed, _: Extent) -> Report {
+    let sentinels = Sentinels::start(bed, Setup::default()).await;
+    let old = sentinels.servers[0].clone();
+    let run = Run::start(&sentinels.url(), plan()).await;
+    let mut report = Report::new();
+    let killed = run.record.fault();
+    old.kill();
+    let (master, switched) = sentinels.until_switched(&old).await;
+    report.figure("switched after ms", to_ms(switched - killed));
+    run.settle().await;
+    let behind = run.inversions("gate").await;
+    report.must(behind == 0, "served out of order behind the failover");
+    let others: Vec<_> = others(&sentinels, &master).into_iter().filter(|server| server.port() != old.port()).collect();
+    let findings = run.finish(&mut report, &[&master], &others, |_| 0).await;
+    // The topology's own part is measured beside it: a majority named the new master then.
+    report.reach("stall behind the switch ms", findings.stall().saturating_sub(to_ms(switched - killed)), 1000);
+    report.must_keep_established(&findings);
+    report
+}
+
+pub async fn master_frozen(bed: &Testbed, _: Extent) -> Report {
+    let sentinels = Sentinels::start(bed, Setup::default()).await;
+    let old = sentinels.servers[0].clone();
+    let run = Run::start(&sentinels.url(), plan()).await;
+    let mut report = Report::new();
+    let frozen = run.record.fault();
+    old.freeze();
+    let (master, switched) = sentinels.until_switched(&old).await;
+    report.figure("switched after ms", to_ms(switched - frozen));
+    run.until_granted_after(switched).await;
+    tokio::time::sleep(Duration::from_nanos((frozen + 10_000_000_000).saturating_sub(now()))).await;
+    let used = ScriptWatch::start(old.clone());
+    let resumed = now();
+    old.resume();
+    sentinels.until_follows(&old).await;
+    // What was in the sockets runs when the server goes on. Nobody comes for more.
+    must_leave(&mut report, &used, resumed);
+    run.settle().await;
+    let findings = run.finish(&mut report, &[&master], &others(&sentinels, &master), |_| 0).await;
+    report.reach("stall behind the switch ms", findings.stall().saturating_sub(to_ms(switched - frozen)), 1000);
+    report.must_keep_established(&findings);
+    report
+}
+
+/// One of three Sentinels names a server of its own, which would take every lock: the other two are believed.
+pub async fn stale_sentinel(bed: &Testbed, _: Extent) -> Report {
+    let sentinels = Sentinels::start(bed, Setup::default()).await;
+    let decoy = Server::new(bed, "decoy").start().await;
+    let stale = Server::new(bed, "stale").sentinel(&configuration(decoy.port(), 1).join("\n"));
+    let stale = stale.start().await;
+    assert_eq!(named_by(&stale).await, Some(decoy.port()));
+    // The stale one first: who asks only one asks this.
+    let asked = [&stale, &*sentinels.sentinels[0], &*sentinels.sentinels[1]].map(Server::address);
+    let mut report = fail_over_by_order(&sentinels, &url("", &asked, SERVICE)).await;
+    let calls = decoy.script_calls().await.expect("the decoy answers");
+    report.figure("calls at the decoy", calls).must(calls == 0, "a minority was believed");
+    report
+}
+
+/// The old master, one Sentinel and one process are cut off. With `min-replicas-to-write` the cut-off master gives and
+/// renews nothing, so exclusion holds on both sides.
+pub async fn split(bed: &Testbed, _: Extent) -> Report {
+    let split = Split::start(bed).await;
+    // In this process: those on the side of the majority.
+    let run = Run::with(connect_all(&split.majority_url(), 2).await, Plan::new(12, 3)).await;
+    let socket = bed.path().join("resource");
+    run.record.resource.serve(&socket);
+    let mut names: Vec<_> = (0..12).map(|number| format!("work:{number}")).collect();
+    names.push("long:cut off".into());
+    let worker = Worker::start(&split.minority_url(), &socket, &names.join(","));
+    worker.until_holds().await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let mut report = Report::new();
+    let used = ScriptWatch::start(split.old.clone());
+    run.record.fault();
+    let master = split.cut().await;
+    run.settle().await;
+    // Behind the lease of what the cut-off process held.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    note("the cut is mended");
+    split.mend();
+    let learned = within(Duration::from_secs(30), "the Sentinel that was cut off names the new master", async || {
+        named_by(&split.sentinels[0]).await == Some(master.port())
+    })
+    .await;
+    run.settle().await;
+    must_leave(&mut report, &used, learned);
+    let holds = worker.end().await;
+    report.figure("grants of the cut-off process", holds.len() as u64);
+    holds.into_iter().for_each(|hold| run.record.add(hold));
+    let findings = run.finish(&mut report, &[&master], &[&split.old], |_| 0).await;
+    report.must_exclude(&findings);
+    report
+}
+
+/// Two sides with proxies between them. On the side of the minority: the first master and the first Sentinel.
+struct Split {
+    old: Arc<Server>,
+    replica: Arc<Server>,
+    sentinels: Vec<Server>,
+    /// To the old master, as the majority sees it, and to each Sentinel, as the other side sees it.
+    proxies: Vec<Proxy>,
+}
+
+impl Split {
+    async fn start(bed: &Testbed) -> Self {
+        let args = ["--repl-diskless-sync-delay", "0", "--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"];
+        let old = Arc::new(Server::new(bed, "old").args(&args[..2]).start().await);
+        let to_old = Proxy::start(old.port()).await;
+        let behind = ["--replicaof", "127.0.0.1", &to_old.port().to_string()].map(ToOwned::to_owned);
+        let behind: Vec<_> = behind.iter().map(String::as_str).collect();
+        let replica = Arc::new(Server::new(bed, "replica").args(&args[..2]).args(&behind).start().await);
+        eventually("the replica has the data", async || replica.replicates().await).await;
+        for setting in ["min-replicas-to-write 1", "min-replicas-max-lag 1"] {
+            // The new master will have no replica as long as the sides are apart: only the old one needs it.
+            old.tell::<String>(&format!("CONFIG SET {setting}")).await;
+        }
+        let (mut sentinels, mut proxies) = (Vec::new(), vec![to_old]);
+        for number in 0..3 {
+            let server = Server::new(bed, &format!("sentinel-{number}"));
+            let proxy = Proxy::start(server.port()).await;
+            let master = if number == 0 { old.port() } else { proxies[0].port() };
+            let mut lines = configuration(master, 2);
+            lines.push(format!("sentinel announce-ip 127.0.0.1\nsentinel announce-port {}", proxy.port()));
+            sentinels.push(server.sentinel(&lines.join("\n")).start().await);
+            proxies.push(proxy);
+        }
+        for sentinel in &sentinels {
+            eventually("a Sentinel knows of all", async || knows_all(sentinel, 1, 2).await).await;
+        }
+        Self { old, replica, sentinels, proxies }
+    }
+
+    fn proxied(&self, sentinel: usize) -> String {
+        format!("127.0.0.1:{}", self.proxies[1 + sentinel].port())
+    }
+
+    fn majority_url(&self) -> String {
+        url("", &[self.proxied(0), self.sentinels[1].address(), self.sentinels[2].address()], SERVICE)
+    }
+
+    fn minority_url(&self) -> String {
+        url("", &[self.sentinels[0].address(), self.proxied(1), self.proxied(2)], SERVICE)
+    }
+
+    /// Cuts, and waits for the new master.
+    async fn cut(&self) -> Arc<Server> {
+        note("the sides are cut apart");
+        self.proxies.iter().for_each(Proxy::cut);
+        eventually("the other side has a master", async || {
+            named_by(&self.sentinels[1]).await == Some(self.replica.port())
+                && named_by(&self.sentinels[2]).await == Some(self.replica.port())
+        })
+        .await;
+        note("the majority has a master");
+        self.replica.clone()
+    }
+
+    fn mend(&self) {
+        self.proxies.iter().for_each(Proxy::mend);
+    }
+}
+
+pub async fn wrong_service(bed: &Testbed, _: Extent) -> Report {
+    let sentinels = Sentinels::start(bed, Setup::default()).await;
+    let asked: Vec<_> = sentinels.sentinels.iter().map(|sentinel| sentinel.address()).collect();
+    let mut report = Report::new();
+    let begun = now();
+    match builder().connect(url("", &asked, "lockz")).await {
+        Ok(_) => report.must(false, "connected to a service that no Sentinel knows"),
+        Err(ConnectError::Url(text)) => report.must(false, format!("the URL was refused: {text}")),
+        Err(error) => {
+            let text = error.to_string();
+            note(&text);
+            report.must(text.contains("lockz"), format!("the error does not name the service: {text}"))
+        }
+    };
+    report.figure("refused after ms", to_ms(now() - begun));
+    report
+}
+
+/// The data has another password than the Sentinels.
+pub async fn passwords(bed: &Testbed, _: Extent) -> Report {
+    let setup = Setup { data_password: Some("of-data"), sentinel_password: Some("of-sentinels"), ..Setup::default() };
+    let sentinels = Sentinels::start(bed, setup).await;
+    fail_over_by_order(&sentinels, &sentinels.url_with(":of-data@")).await
+}
+
+/// The clocks of the first two servers differ from that of this machine by 3 s, and so by 6 s from one another.
+pub async fn clocks_differ(bed: &Testbed, _: Extent) -> Report {
+    let clock = ShiftedClock::build(bed.path());
+    let environments = [3000, 0, 0].map(|shift| clock.environment(shift));
+    let sentinels = Sentinels::start(bed, Setup { environments, ..Setup::default() }).await;
+    must_differ(&sentinels.servers[0], &sentinels.servers[1]).await;
+    fail_over_by_order(&sentinels, &sentinels.url()).await
+}
+
+/// The clocks are really apart: else the scenario would prove nothing.
+pub async fn must_differ(one: &Server, other: &Server) {
+    let seconds = async |server: &Server| server.tell::<Vec<i64>>("TIME").await[0];
+    let apart = (seconds(one).await - seconds(other).await).abs();
+    assert!(apart >= 2, "the clocks of {} and {} are {apart} s apart", one.name(), other.name());
+}
