@@ -155,17 +155,16 @@ impl Cluster {
         &self.nodes[(index + SHARDS) % (2 * SHARDS)]
     }
 
-    /// Waits until another node has the slots of this one, and says when.
+    /// Waits until another node has the slot of this one, in the eyes of a majority of the nodes, and says when.
     pub async fn until_taken_over(&self, from: &Node, slot: u16) -> Nanos {
-        let others: Vec<_> = self.nodes.iter().filter(|node| node.id != from.id).collect();
         let at = eventually("another master has the slots", async || {
-            for node in &others {
+            let mut agree = 0;
+            for node in self.nodes.iter().filter(|node| node.id != from.id) {
                 let known = known_by(&node.server).await;
-                if known.iter().any(|known| known.is_master && known.id != from.id && known.has(slot)) {
-                    return true;
-                }
+                let took_over = |known: &Known| known.is_master && known.id != from.id && known.has(slot);
+                agree += usize::from(known.iter().any(took_over));
             }
-            false
+            agree > SHARDS
         })
         .await;
         note(format!("{} has no slots in the eyes of others", from.server.name()));
