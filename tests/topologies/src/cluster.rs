@@ -222,7 +222,6 @@ impl Cluster {
     }
 }
 
-
 fn launch(bed: &Testbed, number: usize, args: &[&str], environment: &[(String, String)]) -> Node {
     let bus = free_port();
     let server = Server::new(bed, &format!("node-{number}"))

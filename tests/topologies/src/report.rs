@@ -23,6 +23,7 @@ impl Report {
     }
 
     pub fn figure(&mut self, name: &str, value: u64) -> &mut Self {
+        self.figures.retain(|(other, _)| other != name);
         self.figures.push((name.to_owned(), value));
         self
     }

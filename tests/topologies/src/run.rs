@@ -15,7 +15,7 @@ use crate::resource::Resource;
 use crate::server::Server;
 use crate::testbed::{Nanos, eventually, note, now};
 
-const CLIENTS: usize = 4;
+pub const CLIENTS: usize = 4;
 /// Longer than the time after which a released name is a ghost.
 const AFTERWARDS: Duration = Duration::from_millis(2500);
 /// In each queue whose order is checked.

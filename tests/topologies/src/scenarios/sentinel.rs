@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::ConnectError;
+use fairlock::{ConnectError, ConnectOptions, LockClient};
 
 use crate::clock::ShiftedClock;
 use crate::load::{Plan, builder, connect_all};
 use crate::proxy::Proxy;
 use crate::report::Report;
-use crate::run::Run;
+use crate::run::{CLIENTS, Run};
 use crate::scenarios::Extent;
 use crate::sentinels::{SERVICE, Sentinels, Setup, configuration, knows_all, named_by, url};
 use crate::server::Server;
@@ -35,16 +35,16 @@ fn must_leave(report: &mut Report, old: &ScriptWatch, since: Nanos) {
 
 pub async fn planned_failover(bed: &Testbed, _: Extent) -> Report {
     let sentinels = Sentinels::start(bed, Setup::default()).await;
-    fail_over_by_order(&sentinels, &sentinels.url()).await
+    fail_over_by_order(&sentinels, connect_all(&sentinels.url(), CLIENTS).await).await
 }
 
-async fn fail_over_by_order(sentinels: &Sentinels, url: &str) -> Report {
+async fn fail_over_by_order(sentinels: &Sentinels, clients: Vec<LockClient>) -> Report {
     let old = sentinels.servers[0].clone();
-    let run = Run::start(url, plan()).await;
+    let run = Run::with(clients, plan()).await;
     let mut report = Report::new();
     let before = run.inversions("gate").await;
     // A queue that is there before, during and after.
-    let gate = run.shut_gate("gate across").await;
+    let gate = run.shut_gate("gate-across").await;
     let used = ScriptWatch::start(old.clone());
     run.record.fault();
     sentinels.fail_over().await;
@@ -113,7 +113,8 @@ pub async fn stale_sentinel(bed: &Testbed, _: Extent) -> Report {
     assert_eq!(named_by(&stale).await, Some(decoy.port()));
     // The stale one first: who asks only one asks this.
     let asked = [&stale, &*sentinels.sentinels[0], &*sentinels.sentinels[1]].map(Server::address);
-    let mut report = fail_over_by_order(&sentinels, &url("", &asked, SERVICE)).await;
+    let clients = connect_all(&url("", &asked, SERVICE), CLIENTS).await;
+    let mut report = fail_over_by_order(&sentinels, clients).await;
     let calls = decoy.script_calls().await.expect("the decoy answers");
     report.figure("calls at the decoy", calls).must(calls == 0, "a minority was believed");
     report
@@ -128,7 +129,7 @@ pub async fn split(bed: &Testbed, _: Extent) -> Report {
     let socket = bed.path().join("resource");
     run.record.resource.serve(&socket);
     let mut names: Vec<_> = (0..12).map(|number| format!("work:{number}")).collect();
-    names.push("long:cut off".into());
+    names.push("long:cut-off".into());
     let worker = Worker::start(&split.minority_url(), &socket, &names.join(","));
     worker.until_holds().await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
@@ -245,7 +246,13 @@ pub async fn wrong_service(bed: &Testbed, _: Extent) -> Report {
 pub async fn passwords(bed: &Testbed, _: Extent) -> Report {
     let setup = Setup { data_password: Some("of-data"), sentinel_password: Some("of-sentinels"), ..Setup::default() };
     let sentinels = Sentinels::start(bed, setup).await;
-    fail_over_by_order(&sentinels, &sentinels.url_with(":of-data@")).await
+    let options = ConnectOptions::from_url(sentinels.url_with(":of-data@")).expect("a URL");
+    let options = options.sentinel_password("of-sentinels");
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(builder().connect_with(options.clone()).await.expect("both passwords are right"));
+    }
+    fail_over_by_order(&sentinels, clients).await
 }
 
 /// The clocks of the first two servers differ from that of this machine by 3 s, and so by 6 s from one another.
@@ -254,7 +261,7 @@ pub async fn clocks_differ(bed: &Testbed, _: Extent) -> Report {
     let environments = [3000, 0, 0].map(|shift| clock.environment(shift));
     let sentinels = Sentinels::start(bed, Setup { environments, ..Setup::default() }).await;
     must_differ(&sentinels.servers[0], &sentinels.servers[1]).await;
-    fail_over_by_order(&sentinels, &sentinels.url()).await
+    fail_over_by_order(&sentinels, connect_all(&sentinels.url(), CLIENTS).await).await
 }
 
 /// The clocks are really apart: else the scenario would prove nothing.
