@@ -26,6 +26,8 @@ pub struct Findings {
     pub stalls: BTreeMap<usize, u64>,
     /// The longest time without a grant of a single name.
     pub name_stall: u64,
+    /// The same of the names in a slot that moves, which Redis itself keeps waiting (T2).
+    pub moved_stall: u64,
     /// Released names that were not granted again in 2 s, though others of their group were.
     pub ghosts: Vec<String>,
 }
@@ -51,8 +53,12 @@ pub fn check(record: &Record, group: &dyn Fn(&str) -> usize) -> Findings {
     }
     for (name, holds) in by_name {
         findings.check_order(name, &holds);
+        let own_gaps = self::gaps(&holds.iter().map(|hold| hold.start).collect::<Vec<_>>(), window);
         if is_work(name) {
-            findings.check_name(name, &holds, window, &gaps[&group(name)]);
+            findings.name_stall = findings.name_stall.max(longest(&own_gaps));
+            findings.find_ghosts(name, &holds, window, &gaps[&group(name)]);
+        } else if name.starts_with("moved:") {
+            findings.moved_stall = findings.moved_stall.max(longest(&own_gaps));
         }
     }
     findings.tokens_back += record.counted("tokens back");
@@ -110,9 +116,7 @@ impl Findings {
         }
     }
 
-    fn check_name(&mut self, name: &str, holds: &[&Hold], window: (Nanos, Nanos), outages: &[(Nanos, Nanos)]) {
-        let starts: Vec<_> = holds.iter().map(|hold| hold.start).collect();
-        self.name_stall = self.name_stall.max(longest(&gaps(&starts, window)));
+    fn find_ghosts(&mut self, name: &str, holds: &[&Hold], window: (Nanos, Nanos), outages: &[(Nanos, Nanos)]) {
         // What others of the name did meanwhile ends no ghost: only the end of the hold before does.
         for (index, hold) in holds.iter().enumerate() {
             let next = holds.get(index + 1).map_or(window.1, |next| next.start);

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use fairlock::LockClientBuilder;
+
 use crate::checker::Findings;
 use crate::clock::ShiftedClock;
 use crate::cluster::{Cluster, Node, SHARDS, names, shard_of, slot_of};
-use crate::load::Plan;
+use crate::load::{Plan, builder, builder_for_clocks, connect_all_with};
 use crate::report::Report;
-use crate::run::{Run, is_up};
+use crate::run::{CLIENTS, Run, is_up};
 use crate::scenarios::Extent;
 use crate::scenarios::sentinel::must_differ;
 use crate::server::Server;
@@ -43,59 +45,68 @@ async fn finish(cluster: &Cluster, run: Run, report: &mut Report) -> Findings {
     run.finish(report, &masters, &others, shard_of).await
 }
 
-/// Where no fault was there may be no stall that a fault would explain.
-fn others_must_go_on(report: &mut Report, findings: &Findings, shard: usize) {
+/// The longest stall on the other shards. By default a cluster that misses a shard serves no slot at all.
+fn stall_elsewhere(findings: &Findings, shard: usize) -> u64 {
     let elsewhere = findings.stalls.iter().filter(|(other, _)| **other != shard).map(|(_, stall)| *stall).max();
-    report.reach("stall elsewhere ms", elsewhere.unwrap_or_default(), 500);
+    elsewhere.unwrap_or_default()
+}
+
+/// For a cluster that does not require full coverage.
+fn others_must_go_on(report: &mut Report, findings: &Findings, shard: usize) {
+    report.reach("stall elsewhere ms", stall_elsewhere(findings, shard), 500);
 }
 
 /// One slot goes to and fro between all masters. Its names are busy, and one of them is held and renewed meanwhile.
 pub async fn slots_move(bed: &Testbed, extent: Extent) -> Report {
     let cluster = Cluster::start(bed, &[], &[]).await;
-    move_slots(&cluster, if extent == Extent::Short { 10 } else { 50 }).await
+    move_slots(&cluster, builder, if extent == Extent::Short { 8 } else { 50 }).await
 }
 
-async fn move_slots(cluster: &Cluster, moves: usize) -> Report {
-    let slot = slot_of("work:0");
-    let mut plan = plan();
-    plan.names.extend(names("work:", 3, |other| other == slot));
-    plan.long.extend(names("long:", 1, |other| other == slot));
-    plan.names.sort();
-    plan.names.dedup();
+async fn move_slots(cluster: &Cluster, builder: fn() -> LockClientBuilder, moves: usize) -> Report {
+    let slot = slot_of("moved:");
+    let (in_slot, mut plan) = (|other| other == slot, plan());
+    plan.names.extend(names("moved:", 3, in_slot));
+    plan.long.extend(names("long:", 1, in_slot));
     let renewed = plan.long.last().expect("there is one").clone();
-    let run = Run::start(&cluster.url(), plan).await;
+    let run = Run::with(connect_all_with(builder, &cluster.url(), CLIENTS).await, plan).await;
     let mut report = Report::new();
-    let gate = names("gate:", 1, |other| other == slot).remove(0);
+    let gate = names("gate:", 1, in_slot).remove(0);
     let before = run.inversions(&gate).await;
     run.record.fault();
-    let mut moved = 0;
+    let (mut keys, mut longest) = (0, 0);
     for number in 0..moves {
-        // Slow enough that a renewal meets a slot on its way, now and then: every third of a lease.
-        let dwell = Duration::from_millis(if number % 5 == 0 { 400 } else { 20 });
+        // Now and then so slowly that a renewal meets the slot on its way: one comes every third of a lease.
+        let dwell = Duration::from_millis(if number % 4 == 0 { 400 } else { 20 });
         let target = &cluster.nodes[(shard_of_slot(slot) + number + 1) % SHARDS];
-        moved += cluster.move_slot(slot, target, dwell).await.expect("the slot can be moved");
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        let begun = now();
+        keys += cluster.move_slot(slot, target, dwell).await.expect("the slot can be moved");
+        longest = longest.max(now() - begun);
+        note(format!("slot {slot} was on its way for {} ms", to_ms(now() - begun)));
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    note(format!("{moves} moves of slot {slot}, {moved} keys"));
-    report.figure("moves", moves as u64).figure("keys moved", moved as u64);
+    report.figure("moves", moves as u64).figure("keys moved", keys as u64).figure("longest move ms", to_ms(longest));
+    let rested = now();
+    run.until_granted_after(rested).await;
+    report.reach("granted again after ms", to_ms(now() - rested), 2000);
     run.settle().await;
     let behind = run.inversions(&gate).await;
     report.must(before + behind == 0, "served out of order in a slot that rests");
     let begun = run.record.counted(&format!("begun {renewed}"));
     report.must(begun == 1, format!("{renewed} was taken {begun} times and not only renewed"));
     let findings = finish(cluster, run, &mut report).await;
-    report.must_exclude(&findings).must_lose_nothing(&findings);
+    report.figure("stall of a moved name ms", findings.moved_stall);
+    report.must_exclude(&findings).must_keep_tokens(&findings).must_lose_nothing(&findings);
     report
 }
 
 pub async fn failover_by_hand(bed: &Testbed, _: Extent) -> Report {
     let cluster = Cluster::start(bed, &[], &[]).await;
-    fail_over_each(&cluster).await
+    fail_over_each(&cluster, builder).await
 }
 
 /// Each shard gets another master, one after the other.
-async fn fail_over_each(cluster: &Cluster) -> Report {
-    let run = Run::start(&cluster.url(), plan()).await;
+async fn fail_over_each(cluster: &Cluster, builder: fn() -> LockClientBuilder) -> Report {
+    let run = Run::with(connect_all_with(builder, &cluster.url(), CLIENTS).await, plan()).await;
     let mut report = Report::new();
     run.record.fault();
     let mut used = 0;
@@ -112,7 +123,8 @@ async fn fail_over_each(cluster: &Cluster) -> Report {
     }
     report.figure("inversions across", across as u64).reach("old master used ms", used, 1000);
     let findings = finish(cluster, run, &mut report).await;
-    report.reach("stall ms", findings.stall(), 1500).must_exclude(&findings).must_lose_nothing(&findings);
+    report.reach("stall ms", findings.stall(), 1500);
+    report.must_exclude(&findings).must_keep_tokens(&findings).must_lose_nothing(&findings);
     report
 }
 
@@ -130,8 +142,8 @@ pub async fn master_killed(bed: &Testbed, _: Extent) -> Report {
     report.must(behind == 0, "served out of order behind the failover");
     let findings = finish(&cluster, run, &mut report).await;
     report.reach("stall behind the switch ms", findings.stall().saturating_sub(to_ms(switched - killed)), 1000);
-    report.must_keep_established(&findings);
-    others_must_go_on(&mut report, &findings, 0);
+    report.must_keep_tokens(&findings).must_keep_established(&findings);
+    report.figure("stall elsewhere ms", stall_elsewhere(&findings, 0));
     report
 }
 
@@ -155,8 +167,8 @@ pub async fn master_frozen(bed: &Testbed, _: Extent) -> Report {
     run.settle().await;
     let findings = finish(&cluster, run, &mut report).await;
     report.reach("stall behind the switch ms", findings.stall().saturating_sub(to_ms(switched - frozen)), 1000);
-    report.must_keep_established(&findings);
-    others_must_go_on(&mut report, &findings, 0);
+    report.must_keep_tokens(&findings).must_keep_established(&findings);
+    report.figure("stall elsewhere ms", stall_elsewhere(&findings, 0));
     report
 }
 
@@ -178,7 +190,7 @@ pub async fn unknown_endpoints(bed: &Testbed, _: Extent) -> Report {
     cluster.move_slot(slot, target, Duration::from_millis(50)).await.expect("the slot can be moved");
     run.settle().await;
     let findings = finish(&cluster, run, &mut report).await;
-    report.must_exclude(&findings).must_lose_nothing(&findings);
+    report.must_exclude(&findings).must_keep_tokens(&findings).must_lose_nothing(&findings);
     report
 }
 
@@ -204,7 +216,7 @@ pub async fn shard_without_master(bed: &Testbed, _: Extent) -> Report {
     report.figure("granted again after ms", to_ms(now() - back));
     run.settle().await;
     let findings = finish(&cluster, run, &mut report).await;
-    report.must_exclude(&findings).must_keep_established(&findings);
+    report.must_exclude(&findings).must_keep_tokens(&findings).must_keep_established(&findings);
     others_must_go_on(&mut report, &findings, 2);
     report
 }
@@ -212,8 +224,9 @@ pub async fn shard_without_master(bed: &Testbed, _: Extent) -> Report {
 /// A slot that nobody has: `CLUSTERDOWN Hash slot not served`. Its names wait until it has a master again.
 pub async fn uncovered_slot(bed: &Testbed, _: Extent) -> Report {
     let cluster = Cluster::start(bed, &["--cluster-require-full-coverage", "no"], &[]).await;
-    let plan = plan();
-    let (name, slot) = (plan.names[0].clone(), slot_of(&plan.names[0]));
+    let (mut plan, name) = (plan(), "moved:");
+    let slot = slot_of(name);
+    plan.names.push(name.into());
     let run = Run::start(&cluster.url(), plan).await;
     let mut report = Report::new();
     run.record.fault();
@@ -230,16 +243,9 @@ pub async fn uncovered_slot(bed: &Testbed, _: Extent) -> Report {
     run.until_granted_after(back).await;
     report.figure("granted again after ms", to_ms(now() - back));
     run.settle().await;
-    let meanwhile = run
-        .record
-        .holds()
-        .iter()
-        .filter(|hold| hold.name == name && hold.start + 3_000_000_000 > back && hold.start < back - 500_000_000)
-        .count();
-    report.figure("grants without a slot", meanwhile as u64);
     let findings = finish(&cluster, run, &mut report).await;
-    report.must_exclude(&findings).must_keep_established(&findings);
-    others_must_go_on(&mut report, &findings, shard_of(&name));
+    report.must_exclude(&findings).must_keep_tokens(&findings).must_keep_established(&findings);
+    others_must_go_on(&mut report, &findings, SHARDS);
     report
 }
 
@@ -253,15 +259,15 @@ async fn drop_slot(cluster: &Cluster, owner: &Node, slot: u16) {
     }
 }
 
-/// The clocks of the nodes are 3 s apart: two masters, and masters and their replicas.
+/// The clocks of the nodes are 3 s apart: masters among each other, and each master and its replica.
 pub async fn clocks_differ(bed: &Testbed, extent: Extent) -> Report {
     let clock = ShiftedClock::build(bed.path());
     let environments = [0, 3000, -3000, 3000, 0, 0].map(|shift| clock.environment(shift));
     let cluster = Cluster::start(bed, &[], &environments).await;
     must_differ(&cluster.nodes[0].server, &cluster.nodes[1].server).await;
     must_differ(&cluster.nodes[0].server, &cluster.nodes[2].server).await;
-    let mut report = move_slots(&cluster, if extent == Extent::Short { 4 } else { 12 }).await;
-    let failovers = fail_over_each(&cluster).await;
+    let mut report = move_slots(&cluster, builder_for_clocks, if extent == Extent::Short { 4 } else { 12 }).await;
+    let failovers = fail_over_each(&cluster, builder_for_clocks).await;
     report.failures.extend(failovers.failures);
     report.figures.extend(failovers.figures.into_iter().map(|(name, value)| (format!("failover: {name}"), value)));
     report

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use fairlock::{ConnectError, ConnectOptions, LockClient};
 
+use crate::checker::Findings;
 use crate::clock::ShiftedClock;
-use crate::load::{Plan, builder, connect_all};
+use crate::load::{Plan, builder, builder_for_clocks, connect_all, connect_all_with};
 use crate::proxy::Proxy;
 use crate::report::Report;
 use crate::run::{CLIENTS, Run};
@@ -35,10 +36,10 @@ fn must_leave(report: &mut Report, old: &ScriptWatch, since: Nanos) {
 
 pub async fn planned_failover(bed: &Testbed, _: Extent) -> Report {
     let sentinels = Sentinels::start(bed, Setup::default()).await;
-    fail_over_by_order(&sentinels, connect_all(&sentinels.url(), CLIENTS).await).await
+    fail_over_and_keep_tokens(&sentinels, connect_all(&sentinels.url(), CLIENTS).await).await
 }
 
-async fn fail_over_by_order(sentinels: &Sentinels, clients: Vec<LockClient>) -> Report {
+async fn fail_over_by_order(sentinels: &Sentinels, clients: Vec<LockClient>) -> (Report, Findings) {
     let old = sentinels.servers[0].clone();
     let run = Run::with(clients, plan()).await;
     let mut report = Report::new();
@@ -57,6 +58,13 @@ async fn fail_over_by_order(sentinels: &Sentinels, clients: Vec<LockClient>) -> 
     report.figure("inversions across", across as u64);
     let findings = run.finish(&mut report, &[&master], &others(sentinels, &master), |_| 0).await;
     report.reach("stall ms", findings.stall(), 1500).must_keep_established(&findings);
+    (report, findings)
+}
+
+/// The same where tokens must grow.
+async fn fail_over_and_keep_tokens(sentinels: &Sentinels, clients: Vec<LockClient>) -> Report {
+    let (mut report, findings) = fail_over_by_order(sentinels, clients).await;
+    report.must_keep_tokens(&findings);
     report
 }
 
@@ -76,7 +84,7 @@ pub async fn master_killed(bed: &Testbed, _: Extent) -> Report {
     let findings = run.finish(&mut report, &[&master], &others, |_| 0).await;
     // The topology's own part is measured beside it: a majority named the new master then.
     report.reach("stall behind the switch ms", findings.stall().saturating_sub(to_ms(switched - killed)), 1000);
-    report.must_keep_established(&findings);
+    report.must_keep_tokens(&findings).must_keep_established(&findings);
     report
 }
 
@@ -100,7 +108,7 @@ pub async fn master_frozen(bed: &Testbed, _: Extent) -> Report {
     run.settle().await;
     let findings = run.finish(&mut report, &[&master], &others(&sentinels, &master), |_| 0).await;
     report.reach("stall behind the switch ms", findings.stall().saturating_sub(to_ms(switched - frozen)), 1000);
-    report.must_keep_established(&findings);
+    report.must_keep_tokens(&findings).must_keep_established(&findings);
     report
 }
 
@@ -114,7 +122,7 @@ pub async fn stale_sentinel(bed: &Testbed, _: Extent) -> Report {
     // The stale one first: who asks only one asks this.
     let asked = [&stale, &*sentinels.sentinels[0], &*sentinels.sentinels[1]].map(Server::address);
     let clients = connect_all(&url("", &asked, SERVICE), CLIENTS).await;
-    let mut report = fail_over_by_order(&sentinels, clients).await;
+    let mut report = fail_over_and_keep_tokens(&sentinels, clients).await;
     let calls = decoy.script_calls().await.expect("the decoy answers");
     report.figure("calls at the decoy", calls).must(calls == 0, "a minority was believed");
     report
@@ -152,46 +160,60 @@ pub async fn split(bed: &Testbed, _: Extent) -> Report {
     report.figure("grants of the cut-off process", holds.len() as u64);
     holds.into_iter().for_each(|hold| run.record.add(hold));
     let findings = run.finish(&mut report, &[&master], &[&split.old], |_| 0).await;
-    report.must_exclude(&findings);
+    report.must_exclude(&findings).must_keep_tokens(&findings);
     report
 }
 
 /// Two sides with proxies between them. On the side of the minority: the first master and the first Sentinel.
+///
+/// Each side knows the servers of the other one by their proxies, and its own directly.
 struct Split {
     old: Arc<Server>,
     replica: Arc<Server>,
     sentinels: Vec<Server>,
-    /// To the old master, as the majority sees it, and to each Sentinel, as the other side sees it.
+    /// To the old master and to each Sentinel, from the other side.
     proxies: Vec<Proxy>,
+    /// To the replica. It is cut for good: beyond it, Sentinels of the majority would take it for one more replica.
+    to_replica: Proxy,
 }
 
 impl Split {
     async fn start(bed: &Testbed) -> Self {
-        let args = ["--repl-diskless-sync-delay", "0", "--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"];
-        let old = Arc::new(Server::new(bed, "old").args(&args[..2]).start().await);
+        let server = |name| Server::new(bed, name).args(&["--repl-diskless-sync-delay", "0"]);
+        let old = Arc::new(server("old").start().await);
         let to_old = Proxy::start(old.port()).await;
-        let behind = ["--replicaof", "127.0.0.1", &to_old.port().to_string()].map(ToOwned::to_owned);
-        let behind: Vec<_> = behind.iter().map(String::as_str).collect();
-        let replica = Arc::new(Server::new(bed, "replica").args(&args[..2]).args(&behind).start().await);
+        let replica = server("replica").args(&["--replicaof", "127.0.0.1", &to_old.port().to_string()]);
+        let to_replica = Proxy::start(replica.port()).await;
+        let replica = replica.args(&["--replica-announce-port", &to_replica.port().to_string()]);
+        let replica = Arc::new(replica.start().await);
         eventually("the replica has the data", async || replica.replicates().await).await;
         for setting in ["min-replicas-to-write 1", "min-replicas-max-lag 1"] {
             // The new master will have no replica as long as the sides are apart: only the old one needs it.
             old.tell::<String>(&format!("CONFIG SET {setting}")).await;
         }
-        let (mut sentinels, mut proxies) = (Vec::new(), vec![to_old]);
+        let mut split = Self { old, replica, sentinels: Vec::new(), proxies: vec![to_old], to_replica };
         for number in 0..3 {
-            let server = Server::new(bed, &format!("sentinel-{number}"));
-            let proxy = Proxy::start(server.port()).await;
-            let master = if number == 0 { old.port() } else { proxies[0].port() };
-            let mut lines = configuration(master, 2);
-            lines.push(format!("sentinel announce-ip 127.0.0.1\nsentinel announce-port {}", proxy.port()));
-            sentinels.push(server.sentinel(&lines.join("\n")).start().await);
-            proxies.push(proxy);
+            split.add_sentinel(bed, number).await;
         }
-        for sentinel in &sentinels {
+        for sentinel in &split.sentinels {
             eventually("a Sentinel knows of all", async || knows_all(sentinel, 1, 2).await).await;
         }
-        Self { old, replica, sentinels, proxies }
+        split
+    }
+
+    async fn add_sentinel(&mut self, bed: &Testbed, number: usize) {
+        let server = Server::new(bed, &format!("sentinel-{number}"));
+        let proxy = Proxy::start(server.port()).await;
+        let mut lines;
+        if number == 0 {
+            lines = configuration(self.old.port(), 2);
+            lines.push(format!("sentinel announce-ip 127.0.0.1\nsentinel announce-port {}", proxy.port()));
+        } else {
+            lines = configuration(self.proxies[0].port(), 2);
+            lines.push(format!("sentinel known-replica {SERVICE} 127.0.0.1 {}", self.replica.port()));
+        }
+        self.sentinels.push(server.sentinel(&lines.join("\n")).start().await);
+        self.proxies.push(proxy);
     }
 
     fn proxied(&self, sentinel: usize) -> String {
@@ -209,6 +231,7 @@ impl Split {
     /// Cuts, and waits for the new master.
     async fn cut(&self) -> Arc<Server> {
         note("the sides are cut apart");
+        self.to_replica.cut();
         self.proxies.iter().for_each(Proxy::cut);
         eventually("the other side has a master", async || {
             named_by(&self.sentinels[1]).await == Some(self.replica.port())
@@ -252,16 +275,29 @@ pub async fn passwords(bed: &Testbed, _: Extent) -> Report {
     for _ in 0..CLIENTS {
         clients.push(builder().connect_with(options.clone()).await.expect("both passwords are right"));
     }
-    fail_over_by_order(&sentinels, clients).await
+    fail_over_and_keep_tokens(&sentinels, clients).await
 }
 
-/// The clocks of the first two servers differ from that of this machine by 3 s, and so by 6 s from one another.
-pub async fn clocks_differ(bed: &Testbed, _: Extent) -> Report {
+/// The first master is 3 s behind the others. So what it gave lasts 3 s less on the new one, and tokens leap.
+pub async fn new_master_ahead(bed: &Testbed, _: Extent) -> Report {
+    let (sentinels, clients) = with_clocks(bed, -3000).await;
+    fail_over_and_keep_tokens(&sentinels, clients).await
+}
+
+/// The first master is 3 s ahead of the others. What it gave after the new one was made, nobody else knows: the new one
+/// gives smaller tokens until its clock is where that of the old one was. P2 does not hold there, all else does.
+pub async fn new_master_behind(bed: &Testbed, _: Extent) -> Report {
+    let (sentinels, clients) = with_clocks(bed, 3000).await;
+    fail_over_by_order(&sentinels, clients).await.0
+}
+
+async fn with_clocks(bed: &Testbed, first_ms: i64) -> (Sentinels, Vec<LockClient>) {
     let clock = ShiftedClock::build(bed.path());
-    let environments = [3000, 0, 0].map(|shift| clock.environment(shift));
+    let environments = [first_ms, 0, 0].map(|shift| clock.environment(shift));
     let sentinels = Sentinels::start(bed, Setup { environments, ..Setup::default() }).await;
     must_differ(&sentinels.servers[0], &sentinels.servers[1]).await;
-    fail_over_by_order(&sentinels, connect_all(&sentinels.url(), CLIENTS).await).await
+    let clients = connect_all_with(builder_for_clocks, &sentinels.url(), CLIENTS).await;
+    (sentinels, clients)
 }
 
 /// The clocks are really apart: else the scenario would prove nothing.
