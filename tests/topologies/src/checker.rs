@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::record::{End, Hold, Record};
-use crate::testbed::{Nanos, to_ms};
+use crate::testbed::{Nanos, note, to_ms};
 
 /// A released name must be granted again within this, once its server grants at all.
 const GHOST: Nanos = 2_000_000_000;
@@ -54,6 +54,7 @@ pub fn check(record: &Record, group: &dyn Fn(&str) -> usize) -> Findings {
     for (name, holds) in by_name {
         findings.check_order(name, &holds);
         let own_gaps = self::gaps(&holds.iter().map(|hold| hold.start).collect::<Vec<_>>(), window);
+        Findings::note_gaps(name, &holds);
         if is_work(name) {
             findings.name_stall = findings.name_stall.max(longest(&own_gaps));
             findings.find_ghosts(name, &holds, window, &gaps[&group(name)]);
@@ -112,6 +113,16 @@ impl Findings {
             }
             if last.is_none_or(|last| last.last_valid < hold.last_valid) {
                 last = Some(hold);
+            }
+        }
+    }
+
+    /// For the story: who had a name before and behind a long gap.
+    fn note_gaps(name: &str, holds: &[&Hold]) {
+        for pair in holds.windows(2) {
+            let ms = to_ms(pair[1].start.saturating_sub(pair[0].ended));
+            if ms > 1000 {
+                note(format!("{name}: {ms} ms without a holder, from token {} ({:?})", pair[0].token, pair[0].end));
             }
         }
     }

@@ -53,8 +53,11 @@ pub async fn connect_all_with(builder: fn() -> LockClientBuilder, url: &str, cli
 /// What a load does.
 #[derive(Clone)]
 pub struct Plan {
-    /// On each of them some tasks always want the lock.
+    /// On each of them some tasks always want the lock. It is handed on, and such a grant lasts for `grant_ttl` only.
     pub names: Vec<String>,
+    /// One task each, with all clients in turn: it takes a free lock, which lasts for a lease, and the client that had it
+    /// before does not ask for it. So a release that a server forgot is felt for long (T7).
+    pub alone: Vec<String>,
     /// Each of them is held from beginning to end, and renewed.
     pub long: Vec<String>,
     pub section: Duration,
@@ -65,6 +68,7 @@ impl Plan {
     pub fn new(names: usize, long: usize) -> Self {
         Self {
             names: (0..names).map(|number| format!("work:{number}")).collect(),
+            alone: (0..names).map(|number| format!("work:alone:{number}")).collect(),
             long: (0..long).map(|number| format!("long:{number}")).collect(),
             section: Duration::from_millis(15),
         }
@@ -106,6 +110,10 @@ impl Load {
                 load.spawn(repeat(lock, *way, plan.section, record.clone(), load.stop.subscribe()));
             }
         }
+        for name in &plan.alone {
+            let locks = clients.iter().map(|client| client.lock(name)).collect();
+            load.spawn(take_turns(locks, plan.section, record.clone(), load.stop.subscribe()));
+        }
         record.open();
         load
     }
@@ -134,17 +142,36 @@ async fn repeat(lock: FairLock, way: Way, section: Duration, record: Arc<Record>
         tokio::select! {
             // What runs is finished; a wait is dropped, which must leave nothing behind.
             () = stopped(&mut stop) => return,
-            acquired = acquire(&lock, way) => match acquired {
-                Ok(Some(guard)) => hold(guard, &lock, way, section, &record).await,
-                Ok(None) => {
-                    record.count("tries without success");
-                    tokio::time::sleep(Duration::from_millis(40)).await;
-                }
-                Err(error) => {
-                    record.count(&format!("error: {}", describe(&error)));
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-            },
+            acquired = acquire(&lock, way) => hold_or_pause(acquired, &lock, way, section, &record).await,
+        }
+    }
+}
+
+async fn take_turns(locks: Vec<FairLock>, section: Duration, record: Arc<Record>, mut stop: watch::Receiver<bool>) {
+    for lock in locks.iter().cycle() {
+        tokio::select! {
+            () = stopped(&mut stop) => return,
+            acquired = acquire(lock, Way::Lock) => hold_or_pause(acquired, lock, Way::Lock, section, &record).await,
+        }
+    }
+}
+
+async fn hold_or_pause(
+    acquired: Result<Option<LockGuard>, LockError>,
+    lock: &FairLock,
+    way: Way,
+    section: Duration,
+    record: &Record,
+) {
+    match acquired {
+        Ok(Some(guard)) => hold(guard, lock, way, section, record).await,
+        Ok(None) => {
+            record.count("tries without success");
+            tokio::time::sleep(Duration::from_millis(40)).await;
+        }
+        Err(error) => {
+            record.count(&format!("error: {}", describe(&error)));
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }

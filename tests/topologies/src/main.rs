@@ -10,6 +10,7 @@
 //! - `--only TEXT`: those with this text in their name; may be given more than once
 //! - `--rounds N`: each of them N times; `target/topologies.json` has the medians
 //! - `--list`: only their names
+//! - `KEEP=1` in the environment: leaves the folders with the stories and the logs
 //!
 //! Another server: `REDIS_SERVER=/usr/bin/valkey-server scripts/topologies`. The last line is
 //! `topologies: N passed, 0 failed`. Exit code 1: something failed; its story and its servers' logs were printed.
@@ -137,11 +138,11 @@ fn run(scenario: &Scenario, extent: Extent) -> Report {
     };
     if !report.failures.is_empty() {
         println!("{}", bed.explain());
-        if std::env::var_os("KEEP").is_some()
-            && let Some(bed) = Rc::into_inner(bed)
-        {
-            bed.keep();
-        }
+    }
+    if std::env::var_os("KEEP").is_some()
+        && let Some(bed) = Rc::into_inner(bed)
+    {
+        bed.keep();
     }
     report
 }

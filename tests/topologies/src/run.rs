@@ -16,6 +16,8 @@ use crate::server::Server;
 use crate::testbed::{Nanos, eventually, note, now};
 
 pub const CLIENTS: usize = 4;
+/// Longer than a client may take to leave a server that was demoted.
+const LEAVING: Duration = Duration::from_millis(1500);
 /// Longer than the time after which a released name is a ghost.
 const AFTERWARDS: Duration = Duration::from_millis(2500);
 /// In each queue whose order is checked.
@@ -54,13 +56,15 @@ impl Run {
         eventually("each name is granted again", async || {
             let holds = self.record.holds();
             let granted = |name: &&String| holds.iter().any(|hold| hold.name == **name && hold.start > instant);
-            self.plan.names.iter().all(|name| granted(&name))
+            self.plan.names.iter().chain(&self.plan.alone).all(|name| granted(&name))
         })
         .await;
     }
 
     /// Waits until all works again, and so much longer that a ghost would be seen.
     pub async fn settle(&self) {
+        // Clients may still work with the server of before.
+        tokio::time::sleep(LEAVING).await;
         self.until_granted_after(now()).await;
         note("each name is granted again");
         tokio::time::sleep(AFTERWARDS).await;

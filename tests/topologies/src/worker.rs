@@ -115,7 +115,7 @@ fn read(line: &str) -> Option<Hold> {
 /// The worker's own side. It works until its standard input ends.
 pub async fn work(url: &str, resource: &str, names: &str) {
     let (long, names) = names.split(',').map(ToOwned::to_owned).partition(|name: &String| name.starts_with("long"));
-    let plan = Plan { names, long, section: Duration::from_millis(15) };
+    let plan = Plan { names, alone: Vec::new(), long, section: Duration::from_millis(15) };
     let client = connect(url).await;
     let record = Arc::new(Record::new(Resource::connect(resource).await));
     let load = Load::start(std::slice::from_ref(&client), &plan, &record).await;

@@ -21,7 +21,8 @@ fn plan() -> Plan {
     let of_each = |start: &str, count| -> Vec<String> {
         (0..SHARDS).flat_map(|shard| names(start, count, |slot| shard_of_slot(slot) == shard)).collect()
     };
-    Plan { names: of_each("work:", 8), long: of_each("long:", 2), section: Duration::from_millis(15) }
+    let (names, alone, long) = (of_each("work:", 6), of_each("work:alone:", 6), of_each("long:", 2));
+    Plan { names, alone, long, section: Duration::from_millis(15) }
 }
 
 fn shard_of_slot(slot: u16) -> usize {
@@ -95,7 +96,11 @@ async fn move_slots(cluster: &Cluster, builder: fn() -> LockClientBuilder, moves
     report.must(begun == 1, format!("{renewed} was taken {begun} times and not only renewed"));
     let findings = finish(cluster, run, &mut report).await;
     report.figure("stall of a moved name ms", findings.moved_stall);
-    report.must_exclude(&findings).must_keep_tokens(&findings).must_lose_nothing(&findings);
+    report
+        .must_exclude(&findings)
+        .must_keep_tokens(&findings)
+        .must_have_no_ghosts(&findings)
+        .must_lose_nothing(&findings);
     report
 }
 
@@ -123,8 +128,12 @@ async fn fail_over_each(cluster: &Cluster, builder: fn() -> LockClientBuilder) -
     }
     report.figure("inversions across", across as u64).reach("old master used ms", used, 1000);
     let findings = finish(cluster, run, &mut report).await;
-    report.reach("stall ms", findings.stall(), 1500);
-    report.must_exclude(&findings).must_keep_tokens(&findings).must_lose_nothing(&findings);
+    report.reach("stall of a name ms", findings.name_stall, 1500);
+    report
+        .must_exclude(&findings)
+        .must_keep_tokens(&findings)
+        .must_have_no_ghosts(&findings)
+        .must_lose_nothing(&findings);
     report
 }
 
@@ -141,8 +150,8 @@ pub async fn master_killed(bed: &Testbed, _: Extent) -> Report {
     let behind = run.inversions(&gate_on(0)).await;
     report.must(behind == 0, "served out of order behind the failover");
     let findings = finish(&cluster, run, &mut report).await;
-    report.reach("stall behind the switch ms", findings.stall().saturating_sub(to_ms(switched - killed)), 1000);
-    report.must_keep_tokens(&findings).must_keep_established(&findings);
+    report.reach("stall behind the switch ms", findings.name_stall.saturating_sub(to_ms(switched - killed)), 1000);
+    report.must_keep_tokens(&findings).must_have_no_ghosts(&findings).must_keep_established(&findings);
     report.figure("stall elsewhere ms", stall_elsewhere(&findings, 0));
     report
 }
@@ -166,8 +175,8 @@ pub async fn master_frozen(bed: &Testbed, _: Extent) -> Report {
     report.reach("old master used ms", to_ms(used.last_call().saturating_sub(resumed)), 1000);
     run.settle().await;
     let findings = finish(&cluster, run, &mut report).await;
-    report.reach("stall behind the switch ms", findings.stall().saturating_sub(to_ms(switched - frozen)), 1000);
-    report.must_keep_tokens(&findings).must_keep_established(&findings);
+    report.reach("stall behind the switch ms", findings.name_stall.saturating_sub(to_ms(switched - frozen)), 1000);
+    report.must_keep_tokens(&findings).must_have_no_ghosts(&findings).must_keep_established(&findings);
     report.figure("stall elsewhere ms", stall_elsewhere(&findings, 0));
     report
 }
@@ -190,7 +199,11 @@ pub async fn unknown_endpoints(bed: &Testbed, _: Extent) -> Report {
     cluster.move_slot(slot, target, Duration::from_millis(50)).await.expect("the slot can be moved");
     run.settle().await;
     let findings = finish(&cluster, run, &mut report).await;
-    report.must_exclude(&findings).must_keep_tokens(&findings).must_lose_nothing(&findings);
+    report
+        .must_exclude(&findings)
+        .must_keep_tokens(&findings)
+        .must_have_no_ghosts(&findings)
+        .must_lose_nothing(&findings);
     report
 }
 
@@ -216,7 +229,11 @@ pub async fn shard_without_master(bed: &Testbed, _: Extent) -> Report {
     report.figure("granted again after ms", to_ms(now() - back));
     run.settle().await;
     let findings = finish(&cluster, run, &mut report).await;
-    report.must_exclude(&findings).must_keep_tokens(&findings).must_keep_established(&findings);
+    report
+        .must_exclude(&findings)
+        .must_keep_tokens(&findings)
+        .must_have_no_ghosts(&findings)
+        .must_keep_established(&findings);
     others_must_go_on(&mut report, &findings, 2);
     report
 }
@@ -244,7 +261,11 @@ pub async fn uncovered_slot(bed: &Testbed, _: Extent) -> Report {
     report.figure("granted again after ms", to_ms(now() - back));
     run.settle().await;
     let findings = finish(&cluster, run, &mut report).await;
-    report.must_exclude(&findings).must_keep_tokens(&findings).must_keep_established(&findings);
+    report
+        .must_exclude(&findings)
+        .must_keep_tokens(&findings)
+        .must_have_no_ghosts(&findings)
+        .must_keep_established(&findings);
     others_must_go_on(&mut report, &findings, SHARDS);
     report
 }

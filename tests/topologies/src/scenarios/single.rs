@@ -16,7 +16,11 @@ pub async fn restart_with_data(bed: &Testbed, _: Extent) -> Report {
     let server = Server::new(bed, "server").args(&["--appendonly", "yes"]).start().await;
     let (run, mut report) = restarted(&server).await;
     let findings = run.finish(&mut report, &[&server], &[], |_| 0).await;
-    report.must_exclude(&findings).must_keep_tokens(&findings).must_lose_nothing(&findings);
+    report
+        .must_exclude(&findings)
+        .must_keep_tokens(&findings)
+        .must_have_no_ghosts(&findings)
+        .must_lose_nothing(&findings);
     report
 }
 
@@ -25,7 +29,10 @@ pub async fn restart_without_data(bed: &Testbed, _: Extent) -> Report {
     let server = Server::new(bed, "server").start().await;
     let (run, mut report) = restarted(&server).await;
     let findings = run.finish(&mut report, &[&server], &[], |_| 0).await;
-    report.must_keep_tokens(&findings).must(findings.lost() > 0, "a server forgot its holds, and nobody was told");
+    report
+        .must_keep_tokens(&findings)
+        .must_have_no_ghosts(&findings)
+        .must(findings.lost() > 0, "a server forgot its holds, and nobody was told");
     report
 }
 
@@ -77,6 +84,6 @@ pub async fn frozen_process(bed: &Testbed, _: Extent) -> Report {
     let overlaps = check(&run.record, &|_| 0).overlaps;
     report.must(overlaps.is_empty(), format!("overlaps: {overlaps:#?}"));
     let findings = run.finish(&mut report, &[&server], &[], |_| 0).await;
-    report.must_keep_tokens(&findings);
+    report.must_keep_tokens(&findings).must_have_no_ghosts(&findings);
     report
 }
