@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::record::{End, Hold, Record};
+use crate::story;
 use crate::testbed::{Nanos, note, to_ms};
 
 /// A released name must be granted again within this, once its server grants at all.
@@ -94,6 +95,14 @@ impl Findings {
     fn count_losses(&mut self, holds: &[Hold], fault: Option<Nanos>) {
         for hold in holds {
             let End::Lost(loss) = &hold.end else { continue };
+            note(format!(
+                "{}: token {} was seen from {} to {}, and lost at {}: {loss}",
+                hold.name,
+                hold.token,
+                story::at(hold.start),
+                story::at(hold.last_valid),
+                story::at(hold.ended)
+            ));
             *self.losses.entry(loss.clone()).or_default() += 1;
             self.established_lost += u64::from(fault.is_none_or(|fault| hold.start + ESTABLISHED < fault));
         }

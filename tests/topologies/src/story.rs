@@ -9,7 +9,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::testbed::{append, now, to_ms};
+use crate::testbed::{Nanos, append, now, to_ms};
 
 static FILE: Mutex<Option<File>> = Mutex::new(None);
 static BEGUN: AtomicU64 = AtomicU64::new(0);
@@ -21,8 +21,13 @@ pub fn begin(file: File) {
 }
 
 pub fn write(text: &str) {
-    let ms = to_ms(now() - BEGUN.load(Ordering::Relaxed));
-    append(&FILE, &format!("{:>4}.{:03}  {text}", ms / 1000, ms % 1000));
+    append(&FILE, &format!("{:>8}  {text}", at(now())));
+}
+
+/// An instant as the story shows it.
+pub fn at(instant: Nanos) -> String {
+    let ms = to_ms(instant.saturating_sub(BEGUN.load(Ordering::Relaxed)));
+    format!("{}.{:03}", ms / 1000, ms % 1000)
 }
 
 /// Adds what the library logs from now on.
