@@ -21,6 +21,8 @@ pub struct Findings {
     /// Those of them that began a second before the first fault.
     pub established_lost: u64,
     pub overlaps: Vec<String>,
+    /// Writes that the resource refused although their hold looked valid: a later holder had written already.
+    pub refused_while_valid: u64,
     /// Two holds of a name, one behind the other, and the later one has no greater token.
     pub tokens_back: u64,
     /// The longest time without a grant, for each group of names.
@@ -63,7 +65,7 @@ pub fn check(record: &Record, group: &dyn Fn(&str) -> usize) -> Findings {
             findings.moved_stall = findings.moved_stall.max(longest(&own_gaps));
         }
     }
-    findings.tokens_back += record.counted("tokens back");
+    findings.refused_while_valid = record.counted("refused while valid");
     findings
 }
 

@@ -262,8 +262,8 @@ impl Seen {
         }
         self.last_valid = before;
         if !record.resource.write(guard.name(), guard.token()).await {
-            // A holder that is late by a moment was fenced off. One that is valid even now must not be.
-            record.count(if guard.is_valid() { "tokens back" } else { "fenced off" });
+            // A holder that is late by a moment was fenced off. One that is valid even now shares the lock with another.
+            record.count(if guard.is_valid() { "refused while valid" } else { "fenced off" });
         }
         true
     }

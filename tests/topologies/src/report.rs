@@ -47,6 +47,7 @@ impl Report {
         self.figure("established lost", findings.established_lost);
         self.figure("overlaps", findings.overlaps.len() as u64);
         self.figure("tokens back", findings.tokens_back);
+        self.figure("refused while valid", findings.refused_while_valid);
         self.figure("fenced off", record.counted("fenced off"));
         self.figure("stall ms", findings.stall());
         self.figure("stall of a name ms", findings.name_stall);
@@ -68,7 +69,8 @@ impl Report {
 
     /// P1: exclusion is promised here.
     pub fn must_exclude(&mut self, findings: &Findings) -> &mut Self {
-        self.must(findings.overlaps.is_empty(), format!("overlaps: {:#?}", findings.overlaps))
+        self.must(findings.overlaps.is_empty(), format!("overlaps: {:#?}", findings.overlaps));
+        self.must(findings.refused_while_valid == 0, "the resource refused a valid holder")
     }
 
     /// No hold is lost, however young.
