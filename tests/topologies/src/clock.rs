@@ -1,0 +1,31 @@
+//! Servers whose clocks differ.
+//!
+//! libfaketime breaks Debian's redis-server, so this is a library of our own, loaded before the others.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SOURCE: &str = include_str!("clock.c");
+
+/// A clock for servers, in this folder.
+pub struct ShiftedClock {
+    library: PathBuf,
+}
+
+impl ShiftedClock {
+    /// Needs a C compiler.
+    pub fn build(dir: &Path) -> Self {
+        let (source, library) = (dir.join("clock.c"), dir.join("clock.so"));
+        std::fs::write(&source, SOURCE).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source);
+        assert!(compiler.status().expect("cc is there").success(), "the clock does not compile");
+        Self { library }
+    }
+
+    /// The environment of a server whose clock is ahead by so much, or behind.
+    pub fn environment(&self, shift_ms: i64) -> Vec<(String, String)> {
+        let library = self.library.to_str().unwrap().to_owned();
+        vec![("LD_PRELOAD".into(), library), ("CLOCK_SHIFT_MS".into(), shift_ms.to_string())]
+    }
+}

@@ -1,0 +1,276 @@
+//! Three masters with a replica each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::RedisResult;
+
+use crate::server::{Server, ask};
+use crate::testbed::{Nanos, Testbed, eventually, free_port, note};
+
+const SLOTS: u16 = 16_384;
+pub const SHARDS: usize = 3;
+/// After this much silence a node is taken for dead.
+pub const NODE_TIMEOUT_MS: u64 = 2000;
+
+pub struct Node {
+    pub server: Arc<Server>,
+    pub id: String,
+    bus: u16,
+}
+
+/// A node as another one knows it.
+#[derive(Debug, Clone)]
+pub struct Known {
+    pub id: String,
+    pub is_master: bool,
+    pub failed: bool,
+    slots: Vec<(u16, u16)>,
+}
+
+/// The first three nodes begin as masters, the other three as their replicas.
+pub struct Cluster {
+    pub nodes: Vec<Node>,
+}
+
+/// The slot of a key.
+pub fn slot_of_key(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(key, |(tag, _)| tag);
+    let mut crc: u16 = 0;
+    for byte in tag.bytes() {
+        crc ^= u16::from(byte) << 8;
+        for _ in 0..8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+        }
+    }
+    crc % SLOTS
+}
+
+/// The slot of a lock: all of its keys have the tag `{n:NAME}`.
+pub fn slot_of(name: &str) -> u16 {
+    slot_of_key(&format!("fairlock:{{n:{name}}}"))
+}
+
+fn first_slot(shard: usize) -> u16 {
+    u16::try_from(shard * usize::from(SLOTS) / SHARDS).unwrap()
+}
+
+/// Which of the three has this name at the beginning.
+pub fn shard_of(name: &str) -> usize {
+    (0..SHARDS).rev().find(|shard| first_slot(*shard) <= slot_of(name)).unwrap_or_default()
+}
+
+/// So many names that begin like this and whose slots are chosen.
+pub fn names(start: &str, count: usize, chosen: impl Fn(u16) -> bool) -> Vec<String> {
+    (0..).map(|number| format!("{start}{number}")).filter(|name| chosen(slot_of(name))).take(count).collect()
+}
+
+impl Cluster {
+    /// `args` for each node; one environment for each node, or none.
+    pub async fn start(bed: &Testbed, args: &[&str], environments: &[Vec<(String, String)>]) -> Self {
+        let mut nodes = Vec::new();
+        for number in 0..2 * SHARDS {
+            nodes.push(launch(bed, number, args, environments.get(number).map_or(&[], Vec::as_slice)));
+        }
+        for node in &mut nodes {
+            node.server.ready().await;
+            node.id = node.server.tell("CLUSTER MYID").await;
+        }
+        let cluster = Self { nodes };
+        cluster.join().await;
+        note("the cluster is ready");
+        cluster
+    }
+
+    async fn join(&self) {
+        for (shard, node) in self.nodes[..SHARDS].iter().enumerate() {
+            let (first, end) = (first_slot(shard), first_slot(shard + 1));
+            node.server.tell::<String>(&format!("CLUSTER ADDSLOTSRANGE {first} {}", end - 1)).await;
+            node.server.tell::<String>(&format!("CLUSTER SET-CONFIG-EPOCH {}", shard + 1)).await;
+        }
+        // From each to each: who hears of others by gossip alone needs seconds.
+        for node in &self.nodes {
+            let mut redis = node.server.connection().await.unwrap();
+            for other in self.nodes.iter().filter(|other| other.id != node.id) {
+                let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", other.server.port(), other.bus);
+                ask::<String>(&mut redis, &meet).await.unwrap();
+            }
+        }
+        self.until_all_know(|known| known.len() == 2 * SHARDS).await;
+        for (shard, node) in self.nodes[SHARDS..].iter().enumerate() {
+            node.server.tell::<String>(&format!("CLUSTER REPLICATE {}", self.nodes[shard].id)).await;
+        }
+        self.until_all_know(|known| known.iter().filter(|node| !node.is_master).count() == SHARDS).await;
+        for replica in &self.nodes[SHARDS..] {
+            eventually("a replica has the data", async || replica.server.replicates().await).await;
+        }
+    }
+
+    async fn until_all_know(&self, is_so: impl Fn(&[Known]) -> bool) {
+        for node in &self.nodes {
+            eventually("a node knows of all and is well", async || {
+                let is_ok = node.server.ask::<String>("CLUSTER INFO").await;
+                is_ok.is_ok_and(|info| info.contains("cluster_state:ok")) && is_so(&known_by(&node.server).await)
+            })
+            .await;
+        }
+    }
+
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = self.nodes[..SHARDS].iter().map(|node| node.server.address()).collect();
+        format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    pub fn node(&self, id: &str) -> &Node {
+        self.nodes.iter().find(|node| node.id == id).expect("a node of ours")
+    }
+
+    /// The node that serves this slot, by those that answer, and by its own word.
+    pub async fn master_of(&self, slot: u16) -> &Node {
+        let mut found = None;
+        eventually(&format!("slot {slot} has a master"), async || {
+            for node in &self.nodes {
+                let known = known_by(&node.server).await;
+                let serves = |known: &&Known| known.is_master && !known.failed && known.has(slot);
+                let Some(known) = known.iter().find(serves) else { continue };
+                let master = self.node(&known.id);
+                if master.server.is_master().await {
+                    found = Some(master);
+                    return true;
+                }
+            }
+            false
+        })
+        .await;
+        found.expect("it was found")
+    }
+
+    pub async fn master_of_shard(&self, shard: usize) -> &Node {
+        self.master_of(first_slot(shard)).await
+    }
+
+    /// The other node of a shard.
+    pub fn partner(&self, of: &Node) -> &Node {
+        let index = self.nodes.iter().position(|node| node.id == of.id).expect("a node of ours");
+        &self.nodes[(index + SHARDS) % (2 * SHARDS)]
+    }
+
+    /// Waits until another node has the slot of this one, in the eyes of a majority of the nodes, and says when.
+    pub async fn until_taken_over(&self, from: &Node, slot: u16) -> Nanos {
+        let at = eventually("another master has the slots", async || {
+            let mut agree = 0;
+            for node in self.nodes.iter().filter(|node| node.id != from.id) {
+                let known = known_by(&node.server).await;
+                let took_over = |known: &Known| known.is_master && known.id != from.id && known.has(slot);
+                agree += usize::from(known.iter().any(took_over));
+            }
+            agree > SHARDS
+        })
+        .await;
+        note(format!("{} has no slots in the eyes of others", from.server.name()));
+        at
+    }
+
+    /// `CLUSTER FAILOVER`: the replica of this master takes over, without loss.
+    pub async fn fail_over(&self, master: &Node) -> Nanos {
+        let replica = self.partner(master);
+        eventually("the replica has the data", async || replica.server.replicates().await).await;
+        note(format!("CLUSTER FAILOVER to {}", replica.server.name()));
+        replica.server.tell::<String>("CLUSTER FAILOVER").await;
+        eventually("the replica is the master", async || replica.server.is_master().await).await
+    }
+
+    /// Moves a slot with all that is in it, key by key. `dwell`: how long it stays on its way before the keys move.
+    pub async fn move_slot(&self, slot: u16, to: &Node, dwell: Duration) -> RedisResult<usize> {
+        let from = self.master_of(slot).await;
+        let (mut source, mut target) = (from.server.connection().await?, to.server.connection().await?);
+        ask::<String>(&mut target, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", from.id)).await?;
+        ask::<String>(&mut source, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", to.id)).await?;
+        let mut moved = 0;
+        loop {
+            let keys: Vec<String> = ask(&mut source, &format!("CLUSTER GETKEYSINSLOT {slot} 1")).await?;
+            let Some(key) = keys.first() else { break };
+            // A script may have removed it meanwhile: NOKEY.
+            ask::<String>(&mut source, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", to.server.port())).await?;
+            moved += 1;
+            tokio::time::sleep(dwell).await;
+        }
+        // The target first, so that the slot never has no master.
+        let owned = format!("CLUSTER SETSLOT {slot} NODE {}", to.id);
+        ask::<String>(&mut target, &owned).await?;
+        ask::<String>(&mut source, &owned).await?;
+        self.tell_other_masters(&owned, &[from, to]).await;
+        Ok(moved)
+    }
+
+    async fn tell_other_masters(&self, command: &str, except: &[&Node]) {
+        for node in &self.nodes {
+            if except.iter().all(|other| other.id != node.id) && node.server.is_master().await {
+                let _ = node.server.ask::<String>(command).await;
+            }
+        }
+    }
+
+    pub async fn masters(&self) -> Vec<&Node> {
+        let mut masters = Vec::new();
+        for node in &self.nodes {
+            if node.server.is_master().await {
+                masters.push(node);
+            }
+        }
+        masters
+    }
+}
+
+fn launch(bed: &Testbed, number: usize, args: &[&str], environment: &[(String, String)]) -> Node {
+    let bus = free_port();
+    let server = Server::new(bed, &format!("node-{number}"))
+        .args(&["--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0"])
+        .args(&["--cluster-port", &bus.to_string(), "--cluster-node-timeout", &NODE_TIMEOUT_MS.to_string()])
+        // A replica may take over however long it was without its master.
+        .args(&["--cluster-replica-validity-factor", "0"])
+        .args(args)
+        .environment(environment);
+    server.launch();
+    Node { server: Arc::new(server), id: String::new(), bus }
+}
+
+/// All nodes, as this one knows them. None if it does not answer.
+pub async fn known_by(server: &Server) -> Vec<Known> {
+    let nodes: String = server.ask("CLUSTER NODES").await.unwrap_or_default();
+    nodes.lines().filter(|line| !line.contains("handshake")).map(Known::read).collect()
+}
+
+impl Known {
+    /// `<id> <address> <flags> <master> <ping> <pong> <epoch> <link> <slots>…`
+    fn read(line: &str) -> Self {
+        let words: Vec<_> = line.split(' ').collect();
+        let flags: Vec<_> = words[2].split(',').collect();
+        let range = |word: &&str| -> Option<(u16, u16)> {
+            let (first, last) = word.split_once('-').unwrap_or((word, word));
+            Some((first.parse().ok()?, last.parse().ok()?))
+        };
+        Self {
+            id: words[0].to_owned(),
+            is_master: flags.contains(&"master"),
+            failed: flags.contains(&"fail"),
+            // A slot on its way is `[slot->-id]`, which is no number.
+            slots: words[8..].iter().filter_map(range).collect(),
+        }
+    }
+
+    pub fn has(&self, slot: u16) -> bool {
+        self.slots.iter().any(|(first, last)| (*first..=*last).contains(&slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        // CLUSTER KEYSLOT of redis-server 7.0.15.
+        assert_eq!([slot_of_key("foo"), slot_of_key("{user1000}.following")], [12_182, 3443]);
+    }
+}

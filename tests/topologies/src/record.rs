@@ -1,0 +1,106 @@
+//! What the clients of a scenario saw.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use crate::resource::Resource;
+use crate::testbed::{Nanos, now};
+
+/// One hold, as its holder saw it.
+#[derive(Debug, Clone)]
+pub struct Hold {
+    pub name: String,
+    pub token: u64,
+    /// It was seen to be valid at `start` and at `last_valid`, and at all checks between.
+    pub start: Nanos,
+    pub last_valid: Nanos,
+    /// When the release was answered or given up, or the loss was noticed.
+    pub ended: Nanos,
+    pub end: End,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    Freed,
+    /// No answer to the release.
+    Unknown,
+    /// With the words of the `Loss`.
+    Lost(String),
+}
+
+/// Collects from all tasks.
+pub struct Record {
+    pub resource: Resource,
+    holds: Mutex<Vec<Hold>>,
+    counts: Mutex<BTreeMap<String, u64>>,
+    window: Mutex<(Nanos, Nanos)>,
+    fault: Mutex<Option<Nanos>>,
+}
+
+impl Record {
+    pub fn new(resource: Resource) -> Self {
+        Self {
+            resource,
+            holds: Mutex::default(),
+            counts: Mutex::default(),
+            window: Mutex::new((now(), now())),
+            fault: Mutex::default(),
+        }
+    }
+
+    pub fn add(&self, hold: Hold) {
+        self.holds.lock().unwrap().push(hold);
+    }
+
+    pub fn count(&self, what: &str) {
+        *self.counts.lock().unwrap().entry(what.to_owned()).or_default() += 1;
+    }
+
+    pub fn counted(&self, what: &str) -> u64 {
+        self.counts.lock().unwrap().get(what).copied().unwrap_or_default()
+    }
+
+    /// All that was counted and begins so.
+    pub fn counts(&self, start: &str) -> Vec<(String, u64)> {
+        let counts = self.counts.lock().unwrap();
+        let chosen = counts.iter().filter(|(what, _)| what.starts_with(start));
+        chosen.map(|(what, count)| (what.clone(), *count)).collect()
+    }
+
+    pub fn holds(&self) -> Vec<Hold> {
+        self.holds.lock().unwrap().clone()
+    }
+
+    /// How many holds have ended so far, of these names.
+    pub fn ended(&self, start: &str) -> usize {
+        self.holds.lock().unwrap().iter().filter(|hold| hold.name.starts_with(start)).count()
+    }
+
+    /// The load begins now.
+    pub fn open(&self) {
+        *self.window.lock().unwrap() = (now(), Nanos::MAX);
+    }
+
+    /// The load ends now: later grants have nothing to say about stalls.
+    pub fn close(&self) {
+        self.window.lock().unwrap().1 = now();
+    }
+
+    pub fn window(&self) -> (Nanos, Nanos) {
+        *self.window.lock().unwrap()
+    }
+
+    #[cfg(test)]
+    pub fn set_window(&self, begun: Nanos, ended: Nanos) {
+        *self.window.lock().unwrap() = (begun, ended);
+    }
+
+    /// The first fault comes now.
+    pub fn fault(&self) -> Nanos {
+        *self.fault.lock().unwrap().get_or_insert_with(now)
+    }
+
+    pub fn first_fault(&self) -> Option<Nanos> {
+        *self.fault.lock().unwrap()
+    }
+}

@@ -1,0 +1,111 @@
+//! One scenario: its folder, its story, and the time.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use tempfile::TempDir;
+
+use crate::story;
+
+/// The longest that a scenario waits for one thing.
+const LONGEST_WAIT: Duration = Duration::from_secs(40);
+
+/// Nanoseconds on a clock that all processes of this machine share, unlike `Instant`.
+pub type Nanos = u64;
+
+pub fn now() -> Nanos {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("there is a monotonic clock");
+    u64::try_from(time.tv_sec()).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap()
+}
+
+pub fn to_ms(nanos: Nanos) -> u64 {
+    nanos / 1_000_000
+}
+
+/// The folder of one scenario. Each process has a folder of its own in it, with a log.
+pub struct Testbed {
+    dir: TempDir,
+}
+
+impl Testbed {
+    pub fn new() -> Self {
+        let dir = TempDir::with_prefix("fairlock-topologies-").unwrap();
+        story::begin(File::create(dir.path().join("story.log")).unwrap());
+        Self { dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The story and the last lines of each log, for a scenario that failed.
+    pub fn explain(&self) -> String {
+        let mut text = String::new();
+        let mut logs = vec![self.path().join("story.log")];
+        let entries = std::fs::read_dir(self.path()).unwrap().flatten();
+        let mut servers: Vec<_> = entries.map(|entry| entry.path().join("log")).filter(|log| log.exists()).collect();
+        servers.sort();
+        logs.extend(servers);
+        for log in logs {
+            let lines = std::fs::read_to_string(&log).unwrap_or_default();
+            let lines: Vec<_> = lines.lines().collect();
+            let last = &lines[lines.len().saturating_sub(60)..];
+            let _ = writeln!(text, "---- {}\n{}", log.display(), last.join("\n"));
+        }
+        text
+    }
+
+    /// Leaves the folder where it is, for somebody to look into.
+    pub fn keep(self) {
+        eprintln!("kept: {}", self.dir.keep().display());
+    }
+}
+
+/// A port that is free, and not one that the system gives to outgoing connections: a server that is started again
+/// needs the same one.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 11_000 + u16::try_from(std::process::id() * 61 % 20_000).unwrap();
+    loop {
+        let port = 11_000 + (first - 11_000 + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Asks until it is so.
+pub async fn eventually(what: &str, is_so: impl AsyncFnMut() -> bool) -> Nanos {
+    within(LONGEST_WAIT, what, is_so).await
+}
+
+/// The same with a limit of its own. Answers when it was first seen to be so.
+pub async fn within(longest: Duration, what: &str, mut is_so: impl AsyncFnMut() -> bool) -> Nanos {
+    let begun = Instant::now();
+    loop {
+        if is_so().await {
+            return now();
+        }
+        assert!(begun.elapsed() < longest, "not within {longest:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Writes a line to the story of the scenario that runs.
+pub fn note(text: impl AsRef<str>) {
+    story::write(text.as_ref());
+}
+
+/// Appends to a file, or says nothing if that is not possible.
+pub fn append(file: &Mutex<Option<File>>, line: &str) {
+    if let Some(file) = &mut *file.lock().unwrap() {
+        let _ = writeln!(file, "{line}");
+    }
+}
