@@ -8,6 +8,8 @@ use super::error::RequestError;
 
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(2);
+/// While a slot moves: it may rest for a moment only between two moves.
+const LONGEST_FOR_A_SLOT: Duration = Duration::from_millis(200);
 /// A connection that died before this age is no proof of a server that works.
 const YOUNG: Duration = Duration::from_secs(1);
 /// The pause after a young connection died: it proves that the server can be reached at least.
@@ -52,7 +54,8 @@ impl Backoff {
     /// The pause before a request is tried again. One that then waits at a closed gate needs no long one
     /// of its own: it would sit that out while the gate opens for the others.
     pub fn pause_after(&mut self, error: &RequestError) -> Sleep {
-        sleep(if error.is_paced() { SHORTEST } else { self.next() })
+        let pause = if error.is_paced() { SHORTEST } else { self.next() };
+        sleep(if error.is_about_a_slot() { pause.min(LONGEST_FOR_A_SLOT) } else { pause })
     }
 
     pub async fn pause(&mut self) {

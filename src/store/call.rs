@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Priority;
 use super::clock::millis;
 use super::script::Script;
 
@@ -16,11 +17,13 @@ pub struct Call<'a> {
     /// Sent to a node of a cluster that is about to get the slot of the keys, after the node that has it
     /// answered ASK.
     pub asking: bool,
+    /// Of the request.
+    pub priority: Priority,
 }
 
 impl<'a> Call<'a> {
     pub fn new(script: &'static Script, keys: &'a [&'a str], args: &'a [Arg<'a>]) -> Self {
-        Self { script, keys, args, asking: false }
+        Self { script, keys, args, asking: false, priority: Priority::Urgent }
     }
 
     pub fn asking(self) -> Self {
@@ -38,14 +41,21 @@ impl<'a> Call<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum Arg<'a> {
     Text(&'a str),
+    /// A text that ends with what the clients' channels begin with. The node that runs the script may add
+    /// its own name, see `Connection::channel_tag`.
+    Channel(&'a str),
     Int(i64),
 }
+
+/// The id of a node of a cluster, and a colon.
+const LONGEST_TAG: usize = 41;
 
 impl Arg<'_> {
     /// Its length as text, or a little more.
     pub fn len_at_most(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
+            Self::Channel(text) => text.len() + LONGEST_TAG,
             // As many as i64::MIN has, with its sign. Asking for a few bytes too many is cheaper than
             // counting.
             Self::Int(_) => 20,

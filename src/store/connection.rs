@@ -22,6 +22,11 @@ use super::script::Script;
 pub struct Connection {
     pub io: MultiplexedConnection,
     pub dead: CancellationToken,
+    /// In a cluster the id of this node, and a colon: a part of the channels that belong to it. The bus
+    /// carries every message to all nodes. By this a client hears only those of the node that serves the
+    /// slot, and not those of a primary that was replaced while it was frozen, nor a grant that found
+    /// nobody at the node and was taken back.
+    pub channel_tag: Arc<str>,
     _driver: Arc<Driver>,
 }
 
@@ -64,7 +69,7 @@ impl Connection {
             AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(on_push(dead.clone(), handle));
         let (io, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
         let driver = Arc::new(Driver(tokio::spawn(driver).abort_handle()));
-        Ok(Self { io, dead, _driver: driver })
+        Ok(Self { io, dead, channel_tag: "".into(), _driver: driver })
     }
 
     /// EVAL until the server has taken the script, from then on EVALSHA. A server that has lost its
@@ -72,7 +77,7 @@ impl Connection {
     /// so slow that both do not fit into one operation time-out, a script would never run otherwise.
     pub async fn evaluate(&mut self, hash: &Hash, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
         if hash.is_known.load(Ordering::Relaxed) {
-            match self.send_call(&command("EVALSHA", &hash.sha1, call, request), call.asking).await {
+            match self.send_call(&self.command("EVALSHA", &hash.sha1, call, request), call.asking).await {
                 // NOSCRIPT ran nothing, so the EVAL is the first copy of this request, not a second one.
                 Err(RequestError::Refused(refusal)) if refusal.code == "NOSCRIPT" => {
                     hash.is_known.store(false, Ordering::Relaxed);
@@ -80,7 +85,7 @@ impl Connection {
                 outcome => return read(outcome?),
             }
         }
-        let value = self.send_call(&command("EVAL", &call.script.source, call, request), call.asking).await?;
+        let value = self.send_call(&self.command("EVAL", &call.script.source, call, request), call.asking).await?;
         hash.is_known.store(true, Ordering::Relaxed);
         read(value)
     }
@@ -109,6 +114,26 @@ impl Connection {
         let reply =
             outcome.and_then(|replies| Value::extract_error(replies.into_iter().next_back().unwrap_or(Value::Nil)));
         reply.map_err(|error| self.failed(error))
+    }
+
+    fn command(&self, verb: &str, script: &str, call: Call<'_>, request: u64) -> redis::Cmd {
+        let keys: usize = call.keys.iter().map(|key| key.len()).sum();
+        let args: usize = call.args.iter().map(Arg::len_at_most).sum();
+        // Allocated once: growing it argument by argument cost more than the rest of a call here.
+        let mut command =
+            redis::Cmd::with_capacity(4 + call.keys.len() + call.args.len(), 40 + script.len() + keys + args);
+        // The number of the request comes first in every script. Its echo in the reply is what tells a
+        // shifted reply from the right one (P1).
+        command.arg(verb).arg(script).arg(call.keys.len()).arg(call.keys).arg(request);
+        for arg in call.args {
+            match arg {
+                Arg::Text(text) => command.arg(text),
+                Arg::Channel(text) if self.channel_tag.is_empty() => command.arg(text),
+                Arg::Channel(text) => command.arg([text, &*self.channel_tag].concat()),
+                Arg::Int(number) => command.arg(number),
+            };
+        }
+        command
     }
 
     fn failed(&self, error: RedisError) -> RequestError {
@@ -154,23 +179,6 @@ impl Hash {
 fn read(value: Value) -> Result<ScriptReply, RequestError> {
     // A reply in no known form is not a refusal: the script has run, so its outcome is unknown.
     script_reply(value).map_err(|error| RequestError::Unanswered(Arc::new(error)))
-}
-
-fn command(verb: &str, script: &str, call: Call<'_>, request: u64) -> redis::Cmd {
-    let keys: usize = call.keys.iter().map(|key| key.len()).sum();
-    let args: usize = call.args.iter().map(Arg::len_at_most).sum();
-    // Allocated once: growing it argument by argument cost more than the rest of a call here.
-    let mut command = redis::Cmd::with_capacity(4 + call.keys.len() + call.args.len(), 40 + script.len() + keys + args);
-    // The number of the request comes first in every script. Its echo in the reply is what tells a
-    // shifted reply from the right one (P1).
-    command.arg(verb).arg(script).arg(call.keys.len()).arg(call.keys).arg(request);
-    for arg in call.args {
-        match arg {
-            Arg::Text(text) => command.arg(text),
-            Arg::Int(number) => command.arg(number),
-        };
-    }
-    command
 }
 
 fn script_reply(value: Value) -> Result<ScriptReply, Malformed> {

@@ -91,10 +91,13 @@ impl Refusal {
 
     /// Whether requests about other locks are refused too.
     pub(crate) fn is_of_the_whole_server(&self) -> bool {
-        // A cluster says these about one slot: its keys are on the move, or no node has it.
-        let is_of_a_slot = matches!(self.code.as_str(), "TRYAGAIN" | "MOVED" | "ASK")
-            || self.code == "CLUSTERDOWN" && self.message.contains("slot");
-        !is_of_a_slot
+        !self.is_of_a_slot()
+    }
+
+    /// A cluster says these about one slot: its keys are on the move, or no node has it.
+    fn is_of_a_slot(&self) -> bool {
+        matches!(self.code.as_str(), "TRYAGAIN" | "MOVED" | "ASK")
+            || self.code == "CLUSTERDOWN" && self.message.contains("slot")
     }
 
     /// Whether the primary is another server now, or not up yet.
@@ -273,6 +276,16 @@ pub enum ConnectError {
         /// Host and port.
         address: String,
     },
+    /// A Sentinel does not accept the user or password for Sentinels. Those of the URL are for the servers.
+    #[error(
+        "the Sentinel at {address} does not accept the user or password: set sentinel_username and sentinel_password: {reason}"
+    )]
+    SentinelCredentials {
+        /// Host and port.
+        address: String,
+        /// In its own words.
+        reason: String,
+    },
     /// More than half of the Sentinels do not know the service.
     #[error("the Sentinels do not know the service {service:?}: see `sentinel monitor` in their configuration")]
     UnknownService {
@@ -337,6 +350,11 @@ impl fmt::Display for PeerProtocol {
 }
 
 impl RequestError {
+    /// Whether it passes when a cluster has moved a slot.
+    pub(crate) fn is_about_a_slot(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.is_of_a_slot())
+    }
+
     /// Whether the next try waits by itself, where requests are admitted: the gate is closed.
     pub(crate) fn is_paced(&self) -> bool {
         matches!(self, Self::Refused(refusal)

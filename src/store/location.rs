@@ -22,7 +22,7 @@ impl Location {
         Self { address: watch::Sender::new(Some(address)), access, named_by: None, doubt: Arc::default() }
     }
 
-    /// A server that others look for: they are woken by `doubt`.
+    /// A server that others look for. Those who wait for `doubt` are woken by it.
     pub fn unknown(access: Arc<Access>, named_by: Arc<str>, doubt: Arc<Notify>) -> Self {
         Self { address: watch::Sender::new(None), access, named_by: Some(named_by), doubt }
     }
@@ -67,7 +67,7 @@ impl Location {
         let _ = changes.wait_for(|current| current.as_ref() != Some(address)).await;
     }
 
-    /// The server does not answer there, or is not the primary: look again at once.
+    /// The server does not answer there, or is not the primary.
     pub fn doubt(&self) {
         // It keeps its notice when nobody listens. So a doubt that comes during a look is not lost.
         self.doubt.notify_one();

@@ -54,7 +54,7 @@ pub trait Store: Send + Sync + 'static {
     /// Why there is no connection to the lock's server.
     fn fault(&self, lock_key: &str) -> Cause;
     /// Runs one script; `request` is its first argument, which the reply echoes.
-    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>>;
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>>;
     /// Drops the connection, because it delivered a reply that belongs to another request.
     fn distrust(&self, lock_key: &str);
     /// An answer did not come in time: the connection may be half-open, so find out at once.
@@ -65,6 +65,14 @@ pub trait Store: Send + Sync + 'static {
     fn clock(&self, lock_key: &str) -> &ServerClock;
     fn listen(&self, listener: Weak<dyn Listener>);
     fn close(&self);
+}
+
+/// The reply of a script, and the clock of the server that ran it: in a cluster this need not be the one that
+/// was asked first.
+#[derive(Debug)]
+pub struct Ran<'a> {
+    pub reply: ScriptReply,
+    pub clock: &'a ServerClock,
 }
 
 /// Wraps a client's background tasks, so that a simulator can delay them and end them.

@@ -37,7 +37,7 @@ use super::reply::{Fields, Malformed, ScriptReply};
 use super::rights;
 use super::verbs::boot::{self, Boot};
 use super::verbs::{self, renew};
-use super::{Listener, Priority, ServedKeys, Store};
+use super::{Listener, Priority, Ran, ServedKeys, Store};
 
 /// The oldest server whose scripts know `#!lua` flags.
 const OLDEST: (u32, u32) = (7, 0);
@@ -59,7 +59,9 @@ pub struct Purpose {
 struct Shared {
     purpose: Purpose,
     operation_timeout: Duration,
-    channel: String,
+    channel: Channel,
+    /// Notified when this node of a cluster has got slots from another one.
+    gained: Notify,
     /// A lock that no client can hold, for the probe.
     probe: Keys,
     /// The arguments of the question for the user's rights.
@@ -86,6 +88,19 @@ struct Shared {
     clock: ServerClock,
 }
 
+/// This client's channel at a server.
+struct Channel {
+    prefix: String,
+    client: String,
+}
+
+impl Channel {
+    /// `tag`: see `Connection::channel_tag`.
+    fn at(&self, tag: &str) -> String {
+        format!("{}{tag}{}", self.prefix, self.client)
+    }
+}
+
 /// A connection, and where it leads.
 #[derive(Clone)]
 struct Established {
@@ -102,7 +117,7 @@ impl fmt::Debug for Node {
 impl Node {
     /// Connects when it is asked for the first time. Its task lives in the runtime that it is given.
     pub fn new(purpose: Purpose, options: &Options, client: &str, runtime: &Handle) -> Self {
-        let channel = format!("{}{client}", keys::channel_prefix(&options.prefix));
+        let channel = Channel { prefix: keys::channel_prefix(&options.prefix), client: client.to_owned() };
         let boot = Boot::new(options);
         let more: &[&[&str]] = match &purpose {
             Purpose { is_in_cluster: true, .. } => &[&["asking"]],
@@ -110,13 +125,14 @@ impl Node {
             Purpose { .. } => &[&["select", "0"]],
         };
         let shared = Arc::new(Shared {
-            rights: rights::question(&options.prefix, &channel, &verbs::ALL, more, boot.is_some()),
+            rights: rights::question(&options.prefix, &channel.at(""), &verbs::ALL, more, boot.is_some()),
             boot,
             purpose,
             operation_timeout: options.operation_timeout,
             eviction_is_checked: AtomicBool::new(false),
             echo: Echo::default(),
             channel,
+            gained: Notify::new(),
             probe: Keys::new(&options.prefix, ""),
             hashes: verbs::ALL.iter().map(|script| (script.name, Hash::of(script))).collect(),
             link: Link::new(),
@@ -179,8 +195,8 @@ impl Store for Node {
         self.shared.link.fault()
     }
 
-    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>> {
-        self.shared.run(call, request).boxed()
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
+        async move { Ok(Ran { reply: self.shared.run(call, request).await?, clock: &self.shared.clock }) }.boxed()
     }
 
     fn distrust(&self, _lock_key: &str) {
@@ -215,11 +231,18 @@ impl Store for Node {
 
 impl Seat for Node {
     fn move_to(&self, address: Option<&Address>) {
-        if address.is_none() {
-            // The next address is connected to when somebody asks for a lock there.
-            self.shared.is_wanted.store(false, Ordering::Relaxed);
-        }
+        // The next address is connected to when somebody asks for a lock there.
+        self.shared.is_wanted.store(false, Ordering::Relaxed);
+        self.shared.echo.is_missing.store(false, Ordering::Relaxed);
         self.shared.purpose.location.move_to(address);
+        // It may be the same address as a moment ago, and then the connection was not given up.
+        if address.is_some() && self.shared.link.connection(Priority::Urgent).is_some() {
+            self.shared.want();
+        }
+    }
+
+    fn gained_slots(&self) {
+        self.shared.gained.notify_one();
     }
 
     fn open(&self) {
@@ -317,11 +340,11 @@ impl Shared {
         // is silent.
         let first = stream.first_bytes();
         let silent = || target.silent(&first, limit);
-        let connection = limit.run(self.sign_in(target, stream, &credentials)).await.ok_or_else(silent)??;
+        let mut connection = limit.run(self.sign_in(target, stream, &credentials)).await.ok_or_else(silent)??;
         // A new limit. The time that dialling took must not make a server that works look silent.
         let limit = self.limit();
         let silent = || target.silent(&first, limit);
-        limit.run(self.greet(target, &connection)).await.ok_or_else(silent)??;
+        limit.run(self.greet(target, &mut connection)).await.ok_or_else(silent)??;
         Ok(connection)
     }
 
@@ -354,7 +377,7 @@ impl Shared {
         Limit { limit: self.operation_timeout, until: now() + self.operation_timeout }
     }
 
-    async fn greet(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
+    async fn greet(&self, target: &Target, connection: &mut Connection) -> Result<(), ConnectError> {
         // Sent together, to save a round trip. What the server is comes first: a Sentinel knows no scripts.
         let (server, rights, ()) = futures::join!(
             self.check_server(target, connection),
@@ -372,16 +395,17 @@ impl Shared {
         // Acquires need the server's time for their `not_after` (R2). A reconnect learns it anew, as
         // it may have led to another server.
         if self.purpose.is_in_cluster {
-            self.ask_time(target, &mut io).await
+            self.ask_time(target, &mut io).await?;
+            connection.channel_tag = ask_id(target, &mut io).await?.into();
         } else {
-            self.probe(target, connection).await
-        }?;
+            self.probe(target, connection).await?;
+        }
         // Before any request that may grant a lock.
         self.boot(target, connection).await?;
         self.ask_for_flushes(&mut io).await;
         // We need to subscribe _last_. From then on the server takes this client for reachable and
         // grants locks to it (R6), so all that can still fail comes before.
-        io.subscribe(&self.channel).await.map_err(|error| connect_error(target, error))?;
+        io.subscribe(self.channel.at(&connection.channel_tag)).await.map_err(|error| connect_error(target, error))?;
         self.check_echo(target, connection).await;
         Ok(())
     }
@@ -394,7 +418,8 @@ impl Shared {
             return;
         }
         let mut io = connection.io.clone();
-        let published = redis::cmd("PUBLISH").arg(&self.channel).arg(ECHO).query_async::<i64>(&mut io).await;
+        let channel = self.channel.at(&connection.channel_tag);
+        let published = redis::cmd("PUBLISH").arg(channel).arg(ECHO).query_async::<i64>(&mut io).await;
         let is_heard = match published {
             // The right is one of those that are asked for, so an error here is one of the connection, which
             // the next request reports. (A14: a right that is taken away later is not fatal.)
@@ -437,7 +462,7 @@ impl Shared {
                 Some("sentinel") => Err(ConnectError::Sentinel),
                 Some("cluster") if !self.purpose.is_in_cluster => Err(ConnectError::Cluster),
                 Some("standalone") if self.purpose.is_in_cluster => {
-                    Err(ConnectError::NotCluster { address: target.address() })
+                    Err(ConnectError::NotCluster { address: target.address.to_string() })
                 }
                 _ => Ok(()),
             }
@@ -618,6 +643,29 @@ fn check_version(version: Option<&str>) -> Result<(), ConnectError> {
     if version >= OLDEST { Ok(()) } else { Err(ConnectError::TooOld { found: found.to_owned() }) }
 }
 
+/// How long a node waits for more slots before it checks what they brought along.
+const GAINED_TOGETHER: Duration = Duration::from_millis(50);
+
+/// The id of a node of a cluster, as a part of its channels.
+async fn ask_id(target: &Target, io: &mut MultiplexedConnection) -> Result<String, ConnectError> {
+    let id = redis::cmd("CLUSTER").arg("MYID").query_async::<String>(io).await;
+    Ok(id.map_err(|error| cluster_error(target, error))? + ":")
+}
+
+/// A server that answers CLUSTER with an error is not in a cluster, or its user may not ask.
+pub fn cluster_error(target: &Target, error: RedisError) -> ConnectError {
+    match refusal(&error) {
+        Some(refusal) if refusal.is_about_rights() => {
+            let missing = ["+cluster|info", "+cluster|myid", "+cluster|slots"].map(ToOwned::to_owned);
+            ConnectError::Rights { missing: missing.to_vec() }
+        }
+        Some(refusal) if refusal.message.contains("cluster support disabled") => {
+            ConnectError::NotCluster { address: target.address.to_string() }
+        }
+        _ => connect_error(target, error),
+    }
+}
+
 /// What a client says to itself, to hear whether messages arrive.
 const ECHO: &[u8] = b"echo";
 /// The echo comes with the answer that counts it, or a moment later.
@@ -659,7 +707,12 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
                 }
                 // Waits and holds first, then new acquires. If the connection dies meanwhile this ends at
                 // once, and `until_dead` sees it in the next lines.
-                shared.link.resume(&next.connection, &shared.purpose.keys, shared.operation_timeout).await;
+                let resume = shared.link.resume(&next.connection, &shared.purpose.keys, shared.operation_timeout);
+                tokio::select! {
+                    () = resume => {}
+                    // The lines below give it up.
+                    () = shared.purpose.location.left(&next.address) => {}
+                }
                 next
             }
         };
@@ -669,6 +722,7 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
             () = until_dead(shared, &connection) => false,
             // A demoted primary may still answer, and even grant.
             () = shared.purpose.location.left(&address) => true,
+            () = check_gained(shared) => false,
         };
         // After a ping without an answer it is not cancelled yet. What is in flight must end now
         // as unanswered: waiting for its time-out would only delay the retry.
@@ -715,6 +769,21 @@ async fn until_dead(shared: &Shared, connection: &Connection) {
     }
 }
 
+/// Checks waits and holds again when slots have come here from another node: messages of that one may have
+/// been missed, and its state may be newer than what came along. Never ends.
+async fn check_gained(shared: &Shared) {
+    loop {
+        shared.gained.notified().await;
+        // Slots often come one by one, and one check is enough for many of them.
+        sleep(GAINED_TOGETHER).await;
+        if let Some(listener) = shared.link.listener() {
+            let checked = listener.resumed(shared.purpose.keys.clone(), None);
+            // With a limit, as after a reconnect: the next polls and renewals find the rest (P9).
+            let _ = timeout(shared.operation_timeout, checked).await;
+        }
+    }
+}
+
 /// Tries until it succeeds, with pauses of up to 2 s. Says once why it does not: the same error again
 /// is not worth a line in the log. `None`: no connection is wanted any longer.
 async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Option<Established> {
@@ -731,7 +800,11 @@ async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Option<Establ
         let outcome = tokio::select! {
             biased;
             // Neither the pause nor a server that does not answer may keep it from the new place.
-            () = location.left(&target.address) => continue,
+            () = location.left(&target.address) => {
+                // The pauses were for the place before.
+                *backoff = Backoff::reconnect();
+                continue;
+            }
             outcome = attempt => outcome,
         };
         match outcome {

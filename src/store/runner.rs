@@ -9,12 +9,12 @@ use tokio::time::timeout_at;
 
 use super::admission::Permit;
 use super::call::Call;
-use super::clock::{millis, now};
+use super::clock::{ServerClock, millis, now};
 use super::error::{Cause, NoAnswer, NoTurn, RequestError};
 use super::keys;
 use super::options::Options;
 use super::reply::{Decode, Fields, Malformed, ScriptReply};
-use super::{Listener, Priority, Store};
+use super::{Listener, Priority, Ran, Store};
 
 /// A reply, with the instant before its request was sent.
 #[derive(Debug, Clone)]
@@ -29,6 +29,7 @@ pub struct Answer<T> {
 pub struct Admitted<'a> {
     permit: Permit<'a>,
     deadline: Instant,
+    priority: Priority,
 }
 
 /// Runs the scripts of one client.
@@ -97,16 +98,23 @@ impl Runner {
     /// no limit; the operation time-out starts when this request's turn has come. So overload costs
     /// waiting, and no request that a caller has given up is ever sent.
     pub async fn admit(&self, lock_key: &str, priority: Priority) -> Result<Admitted<'_>, RequestError> {
-        let admission = self.store.admission(lock_key);
-        let slot = admission.slot(priority, self.options.operation_timeout).await;
-        let deadline = now() + self.options.operation_timeout;
-        // A look comes first, so that the usual case needs no timer.
-        if !self.store.is_ready(lock_key, priority) {
+        let (admission, slot, deadline) = loop {
+            let admission = self.store.admission(lock_key);
+            let slot = admission.slot(priority, self.options.operation_timeout).await;
+            let deadline = now() + self.options.operation_timeout;
+            // A look comes first, so that the usual case needs no timer.
+            if self.store.is_ready(lock_key, priority) {
+                break (admission, slot, deadline);
+            }
             match timeout_at(deadline.into(), self.store.ready(lock_key, priority)).await {
                 Ok(outcome) => outcome?,
                 Err(_) => return Err(RequestError::NotSent(self.store.fault(lock_key))),
             }
-        }
+            // Otherwise the lock has gone to another node of a cluster meanwhile, which has limits of its own.
+            if std::ptr::eq(admission, self.store.admission(lock_key)) {
+                break (admission, slot, deadline);
+            }
+        };
         // After the wait for a connection. A probe that still has to wait for one would keep others
         // from probing.
         let permit = match priority {
@@ -114,7 +122,7 @@ impl Runner {
             Priority::Question => admission.pass_unchecked(slot),
             _ => admission.pass(slot, deadline).await.map_err(RequestError::Refused)?,
         };
-        Ok(Admitted { permit, deadline })
+        Ok(Admitted { permit, deadline, priority })
     }
 
     /// Why a request for this lock, which still waits in [`admit`](Self::admit), was not sent yet.
@@ -135,8 +143,9 @@ impl Runner {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         // Before the request is on its way: the server's lease begins later, never earlier (R5).
         let sent = now();
-        let reply = match timeout_at(admitted.deadline.into(), self.store.run(call, request)).await {
-            Ok(Ok(reply)) => reply,
+        let call = Call { priority: admitted.priority, ..call };
+        let Ran { reply, clock } = match timeout_at(admitted.deadline.into(), self.store.run(call, request)).await {
+            Ok(Ok(ran)) => ran,
             Ok(Err(error)) => {
                 // A request without an answer says nothing about the gate. If it was the probe, its
                 // permit lets the next one probe when it is dropped.
@@ -154,7 +163,7 @@ impl Runner {
         // Before the reply is read: a server that runs scripts does not refuse, even if this reply
         // turns out to be wrong.
         admitted.permit.answered(None);
-        self.decode(request, sent, call.lock_key(), &reply).map_err(|error| self.distrust(call.lock_key(), error))
+        decode(request, sent, clock, &reply).map_err(|error| self.distrust(call.lock_key(), error))
     }
 
     /// For a reply that cannot be the one to this request: drops the connection. The outcome of the
@@ -163,28 +172,27 @@ impl Runner {
         self.store.distrust(lock_key);
         RequestError::Unanswered(Arc::new(error))
     }
+}
 
-    /// Every reply begins with status, number of the request, and server time in seconds and
-    /// microseconds.
-    fn decode<T: Decode>(
-        &self,
-        request: u64,
-        sent: Instant,
-        lock_key: &str,
-        reply: &ScriptReply,
-    ) -> Result<Answer<T>, Malformed> {
-        let mut fields = Fields::new(reply)?;
-        let status = fields.text()?;
-        let echo = fields.int()?;
-        // A connection whose replies are shifted by one would give a lock to the wrong caller (P1).
-        if u64::try_from(echo) != Ok(request) {
-            return Err(Malformed(format!("the reply to request {echo} arrived for request {request}")));
-        }
-        let (seconds, micros) = (fields.int()?, fields.int()?);
-        // 0: this script did not read the clock.
-        if seconds > 0 {
-            self.store.clock(lock_key).learn(sent, seconds * 1000 + micros / 1000);
-        }
-        Ok(Answer { sent, body: T::decode(status, &mut fields)? })
+/// Every reply begins with status, number of the request, and server time in seconds and
+/// microseconds.
+fn decode<T: Decode>(
+    request: u64,
+    sent: Instant,
+    clock: &ServerClock,
+    reply: &ScriptReply,
+) -> Result<Answer<T>, Malformed> {
+    let mut fields = Fields::new(reply)?;
+    let status = fields.text()?;
+    let echo = fields.int()?;
+    // A connection whose replies are shifted by one would give a lock to the wrong caller (P1).
+    if u64::try_from(echo) != Ok(request) {
+        return Err(Malformed(format!("the reply to request {echo} arrived for request {request}")));
     }
+    let (seconds, micros) = (fields.int()?, fields.int()?);
+    // 0: this script did not read the clock.
+    if seconds > 0 {
+        clock.learn(sent, seconds * 1000 + micros / 1000);
+    }
+    Ok(Answer { sent, body: T::decode(status, &mut fields)? })
 }

@@ -24,7 +24,7 @@ use super::options::Options;
 
 /// How often each Sentinel is asked: a client has to leave a demoted primary within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
-/// How long a Sentinel may take.
+/// How long a Sentinel may take to answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Between two tries of the first connection.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -44,7 +44,7 @@ pub async fn connect(
     let location = Arc::new(Location::unknown(served, named_by, Arc::default()));
     let purpose = Purpose { location: location.clone(), database, keys: ServedKeys::All, is_in_cluster: false };
     let node = Node::new(purpose, options, client, &Handle::current());
-    let sentinels = Arc::new(Sentinels::new(service, sentinels, asked, location));
+    let sentinels = Arc::new(Sentinels::new(service, sentinels, asked, location, options.operation_timeout));
     let watch = sentinels.clone();
     node.accompany(async move { watch.ask_all().await });
     let until = now() + options.operation_timeout;
@@ -52,7 +52,12 @@ pub async fn connect(
     loop {
         match node.connect().await {
             // The primary has just died, or is a replica until the failover is over.
-            Err(ConnectError::Unreachable { .. } | ConnectError::ReadOnly) if now() < until => sleep(PAUSE).await,
+            // Or it still loads its data.
+            Err(ConnectError::Unreachable { .. } | ConnectError::ReadOnly | ConnectError::Refused(_))
+                if now() < until =>
+            {
+                sleep(PAUSE).await;
+            }
             outcome => return outcome.map(|()| node),
         }
     }
@@ -61,6 +66,7 @@ pub async fn connect(
 /// The Sentinels of one service. They say where its primary is.
 struct Sentinels {
     service: String,
+    operation_timeout: Duration,
     targets: Vec<Target>,
     location: Arc<Location>,
     votes: Mutex<Vec<Vote>>,
@@ -79,10 +85,16 @@ enum Vote {
 }
 
 impl Sentinels {
-    fn new(service: String, sentinels: Vec<Address>, access: &Arc<Access>, location: Arc<Location>) -> Self {
+    fn new(
+        service: String,
+        sentinels: Vec<Address>,
+        access: &Arc<Access>,
+        location: Arc<Location>,
+        operation_timeout: Duration,
+    ) -> Self {
         let votes = Mutex::new(vec![Vote::NotAsked; sentinels.len()]);
         let targets = sentinels.into_iter().map(|address| Target::new(address, access.clone(), None)).collect();
-        Self { service, targets, location, votes, voted: Notify::new() }
+        Self { service, operation_timeout, targets, location, votes, voted: Notify::new() }
     }
 
     /// Asks them from now on. It never ends.
@@ -120,12 +132,19 @@ impl Sentinels {
     }
 
     async fn open(&self, target: &Target) -> Result<Connection, ConnectError> {
-        let limit = Limit { limit: PATIENCE, until: now() + PATIENCE };
+        let limit = Limit { limit: self.operation_timeout, until: now() + self.operation_timeout };
         let credentials = target.credentials(limit).await?;
         let stream = target.dial(limit).await?;
         let first = stream.first_bytes();
         let opened = limit.run(Connection::open(stream, &credentials, |_| {})).await;
-        opened.ok_or_else(|| target.silent(&first, limit))?.map_err(|error| sign_in_error(target, error, &first))
+        let opened = opened.ok_or_else(|| target.silent(&first, limit))?;
+        opened.map_err(|error| match sign_in_error(target, error, &first) {
+            ConnectError::Credentials(refusal) => ConnectError::SentinelCredentials {
+                address: target.address(),
+                reason: format!("{} {}", refusal.code, refusal.message),
+            },
+            error => error,
+        })
     }
 
     async fn ask_while_it_answers(&self, number: usize, target: &Target, connection: &mut Connection) -> ConnectError {

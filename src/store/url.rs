@@ -49,6 +49,10 @@ impl ConnectOptions {
         }
         let mut options = match scheme.kind {
             Kind::Single => single(&format!("{}://{rest}", scheme.plain))?,
+            // What stands before the `@` is not shown: it may be a part of the password.
+            Kind::Sentinel | Kind::Cluster if rest.split_once('/').is_some_and(|(_, path)| path.contains('@')) => {
+                return Err(invalid("there is an @ behind a /: write a / in the password as %2F, and an @ as %40"));
+            }
             Kind::Sentinel => by_sentinels(rest)?,
             Kind::Cluster => cluster(rest)?,
         };
@@ -265,6 +269,9 @@ mod tests {
             ("redis-sentinel://a/%zz", "two digits"),
             ("redis+cluster://a:99999", "a:99999"),
             ("redis+cluster://", "a host is empty"),
+            ("redis+cluster://u:pa/ss@a:1", "%2f"),
+            ("redis-sentinel://u:6379/abc@h1", "%2f"),
+            ("redis-sentinel://u:pa/ss@h/svc", "%2f"),
             ("redis+cluster://a/3", "no database 3"),
         ] {
             assert!(said(url).to_lowercase().contains(word), "{url}: {}", said(url));

@@ -197,13 +197,13 @@ async fn what_is_no_cluster_is_told_by_its_name() {
     .await;
 }
 
-/// The README's line, with three rights more.
+/// The README's line, with four rights more.
 #[tokio::test]
 async fn each_right_that_a_cluster_needs_is_named() {
     limit(async {
         let cluster = Cluster::start(1).await;
         let url = cluster.url().replace("redis+cluster://", "redis+cluster://worker:secret@");
-        let beside = ["+cluster|slots", "+cluster|info", "+asking"];
+        let beside = ["+cluster|slots", "+cluster|info", "+cluster|myid", "+asking"];
         let all: Vec<&str> = RIGHTS.into_iter().chain(MORE_RIGHTS).chain(beside).collect();
         set_user(&cluster.masters[0], all.iter().copied()).await;
         let client = Timing::default().connect(&url).await;

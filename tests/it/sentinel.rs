@@ -125,7 +125,8 @@ async fn sentinels_have_a_password_of_their_own() {
         let options = ConnectOptions::sentinel("mymaster", [("127.0.0.1", sentinel.port())]).password("of the server");
         let connect = async |options: ConnectOptions| Timing::default().builder().connect_with(options).await;
         let error = connect(options.clone()).await.unwrap_err();
-        assert!(matches!(error, ConnectError::Credentials(_)), "{error:?}");
+        assert!(matches!(error, ConnectError::SentinelCredentials { .. }), "{error:?}");
+        assert!(error.to_string().contains("sentinel_password"), "{error}");
         let client = connect(options.sentinel_password("of the sentinel")).await.unwrap();
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
     })

@@ -16,8 +16,7 @@ use crate::store::call::Call;
 use crate::store::clock::ServerClock;
 use crate::store::connect_options::Address;
 use crate::store::error::{Cause, Refusal, RequestError, Uncovered};
-use crate::store::reply::ScriptReply;
-use crate::store::{Listener, Priority, Store};
+use crate::store::{Listener, Priority, Ran, Store};
 
 /// A slot moves once, as a rule. More than that in one request means that two nodes send it to each other.
 const MOST_REDIRECTS: usize = 4;
@@ -77,17 +76,20 @@ impl<N: Seat> Router<N> {
         }
     }
 
-    async fn route(&self, mut call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
+    async fn route<'a>(&'a self, mut call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let slot = slot_of(call.lock_key());
         let uncovered = || RequestError::NotSent(Arc::new(Uncovered(slot)));
         let mut node = self.table.serving(slot).ok_or_else(uncovered)?;
-        let mut asked = self.table.address_of(slot);
+        // Looked up only when a redirect leaves the host out.
+        let mut asked = None;
         let mut redirects = 0;
         loop {
             let outcome = node.run(call, request).await;
             let Err(RequestError::Refused(refusal)) = &outcome else { return outcome };
-            let Some(redirect) = Redirect::read(refusal, asked.as_ref()).filter(|_| redirects < MOST_REDIRECTS) else {
-                if refusal.code == "CLUSTERDOWN" {
+            let Some(redirect) = Redirect::read(refusal, || asked.clone().or_else(|| self.table.address_of(slot)))
+                .filter(|_| redirects < MOST_REDIRECTS)
+            else {
+                if matches!(refusal.code.as_str(), "CLUSTERDOWN" | "MOVED") {
                     self.table.doubt.notify_one();
                 }
                 return outcome;
@@ -100,16 +102,16 @@ impl<N: Seat> Router<N> {
                 }
                 Redirect::Ask(to) => (self.table.at(to).ok_or_else(uncovered)?, call.asking()),
             };
-            self.wait_for(node, call.lock_key()).await?;
+            self.wait_for(node, call.lock_key(), call.priority).await?;
             asked = Some(redirect.into_address());
         }
     }
 
-    async fn wait_for(&self, node: &N, lock_key: &str) -> Result<(), RequestError> {
-        if node.is_ready(lock_key, Priority::Urgent) {
+    async fn wait_for(&self, node: &N, lock_key: &str, priority: Priority) -> Result<(), RequestError> {
+        if node.is_ready(lock_key, priority) {
             return Ok(());
         }
-        match timeout(self.patience, node.ready(lock_key, Priority::Urgent)).await {
+        match timeout(self.patience, node.ready(lock_key, priority)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(RequestError::NotSent(node.fault(lock_key))),
         }
@@ -133,19 +135,23 @@ impl Redirect {
 
     /// Reads `MOVED 3999 127.0.0.1:6381`. A node that does not know its own address leaves the host out: it
     /// is the host that was asked.
-    fn read(refusal: &Refusal, asked: Option<&Address>) -> Option<Self> {
+    fn read(refusal: &Refusal, asked: impl FnOnce() -> Option<Address>) -> Option<Self> {
+        if !matches!(refusal.code.as_str(), "MOVED" | "ASK") {
+            return None;
+        }
         let (_slot, place) = refusal.message.split_once(' ')?;
         let (host, port) = place.trim().rsplit_once(':')?;
-        let host = match (host, asked) {
-            ("" | "?", Some(Address::Tcp { host, .. })) => host.clone(),
-            (host, _) => host.to_owned(),
+        let host = match host {
+            "" => match asked()? {
+                Address::Tcp { host, .. } => host,
+                Address::Unix(_) => return None,
+            },
+            // It has no name, and only CLUSTER SLOTS tells its address.
+            "?" => return None,
+            host => host.to_owned(),
         };
         let address = Address::Tcp { host, port: port.parse().ok()? };
-        match refusal.code.as_str() {
-            "MOVED" => Some(Self::Moved(address)),
-            "ASK" => Some(Self::Ask(address)),
-            _ => None,
-        }
+        Some(if refusal.code == "MOVED" { Self::Moved(address) } else { Self::Ask(address) })
     }
 }
 
@@ -165,7 +171,7 @@ impl<N: Seat> Store for Router<N> {
         }
     }
 
-    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>> {
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
         self.route(call, request).boxed()
     }
 
@@ -191,6 +197,7 @@ impl<N: Seat> Store for Router<N> {
 
     fn close(&self) {
         self.closed.cancel();
+        self.table.close();
         self.table.all().for_each(Store::close);
     }
 }
@@ -210,12 +217,12 @@ mod tests {
     fn redirects_are_read() {
         let at = |host: &str, port| Address::Tcp { host: host.into(), port };
         let asked = at("n1.internal", 7000);
-        let read = |code, message| Redirect::read(&Refusal::new(code, message), Some(&asked));
+        let read = |code, message| Redirect::read(&Refusal::new(code, message), || Some(asked.clone()));
         assert_eq!(read("MOVED", "3999 10.0.0.2:7001"), Some(Redirect::Moved(at("10.0.0.2", 7001))));
         assert_eq!(read("ASK", "3999 ::1:7001"), Some(Redirect::Ask(at("::1", 7001))));
         // T9: a node without a name of its own.
         assert_eq!(read("MOVED", "890 :7106"), Some(Redirect::Moved(at("n1.internal", 7106))));
-        assert_eq!(read("MOVED", "890 ?:7106"), Some(Redirect::Moved(at("n1.internal", 7106))));
+        assert_eq!(read("MOVED", "890 ?:7106"), None);
         assert_eq!(read("MOVED", "nonsense"), None);
         assert_eq!(read("TRYAGAIN", "890 :7106"), None);
     }

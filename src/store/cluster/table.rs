@@ -1,10 +1,12 @@
 //! Who serves which slot: the seats of a cluster's masters.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
 use super::slots::{SLOTS, SlotMap};
+use crate::store::clock::now;
 use crate::store::connect_options::Address;
 use crate::store::{Listener, ServedKeys, Store};
 
@@ -16,6 +18,8 @@ const MOST_SEATS: usize = 1024;
 pub trait Seat: Store {
     /// Serves another address. `None`: nobody needs it now, and it gives up its connection.
     fn move_to(&self, address: Option<&Address>);
+    /// Has more slots than before. If it is connected, what is held and waited for there is checked.
+    fn gained_slots(&self);
     /// Connects without being asked for a lock.
     fn open(&self);
     /// Whether it has connected, or tries to.
@@ -30,14 +34,30 @@ pub struct SlotRange {
     pub master: Address,
 }
 
+/// Who has which seat. Also held while slots change: otherwise a slot could get a seat that is being given up.
+#[derive(Default)]
+struct Seated {
+    masters: Vec<Option<Master>>,
+    /// No seat is taken any more.
+    closed: bool,
+}
+
+struct Master {
+    address: Address,
+    /// When a node last sent a request there.
+    named: Instant,
+}
+
+/// For so long after a node has sent a request there, a master keeps its seat without a slot: it is about to get
+/// its first one, or the table is behind.
+const KEPT: Duration = Duration::from_secs(5);
+
 type NewSeat<N> = Box<dyn Fn(ServedKeys) -> N + Send + Sync>;
 
 pub struct Table<N> {
     slots: Arc<SlotMap>,
     seats: Box<[OnceLock<N>]>,
-    /// The address of each seat. Also held while slots change: otherwise a slot could get a seat that is
-    /// being given up.
-    addresses: Mutex<Vec<Option<Address>>>,
+    seated: Mutex<Seated>,
     new_seat: NewSeat<N>,
     listener: OnceLock<Weak<dyn Listener>>,
     /// Notified when a slot has another seat.
@@ -51,7 +71,7 @@ impl<N: Seat> Table<N> {
         Self {
             slots: Arc::new(SlotMap::new()),
             seats: (0..MOST_SEATS).map(|_| OnceLock::new()).collect(),
-            addresses: Mutex::default(),
+            seated: Mutex::default(),
             new_seat: Box::new(new_seat),
             listener: OnceLock::new(),
             changed: Notify::new(),
@@ -76,12 +96,17 @@ impl<N: Seat> Table<N> {
     /// The address of the node that serves a slot.
     pub fn address_of(&self, slot: u16) -> Option<Address> {
         let seat = self.slots.seat_of(slot)?;
-        self.addresses().get(usize::from(seat))?.clone()
+        Some(self.seated().masters.get(usize::from(seat))?.as_ref()?.address.clone())
+    }
+
+    /// From now on there are no new nodes.
+    pub fn close(&self) {
+        self.seated().closed = true;
     }
 
     pub fn listen(&self, listener: Weak<dyn Listener>) {
         // Under this lock, so that a seat that is made meanwhile is in one of the two groups.
-        let _addresses = self.addresses();
+        let _seated = self.seated();
         self.all().for_each(|seat| seat.listen(listener.clone()));
         // Set once, right after the client was made.
         let _ = self.listener.set(listener);
@@ -90,83 +115,99 @@ impl<N: Seat> Table<N> {
     /// A node says that another one has the slot. Returns that one.
     pub fn moved(&self, slot: u16, master: &Address) -> Option<&N> {
         let seat = {
-            let mut addresses = self.addresses();
-            let seat = self.seat_at(&mut addresses, master)?;
+            let mut seated = self.seated();
+            let seat = self.seat_at(&mut seated, master)?;
+            seated.was_named(seat);
             self.slots.set(slot, Some(seat));
             seat
         };
         self.changed.notify_waiters();
         // One slot is seldom alone.
         self.doubt.notify_one();
-        self.seat(seat)
+        let node = self.seat(seat)?;
+        node.gained_slots();
+        Some(node)
     }
 
     /// The node at an address: for the slots that it is about to get.
     pub fn at(&self, address: &Address) -> Option<&N> {
-        let seat = self.seat_at(&mut self.addresses(), address)?;
+        let seat = {
+            let mut seated = self.seated();
+            let seat = self.seat_at(&mut seated, address)?;
+            seated.was_named(seat);
+            seat
+        };
         self.seat(seat)
     }
 
     /// The whole table anew, as a node of the cluster has told it.
     pub fn replace(&self, ranges: &[SlotRange]) {
-        let opened: Vec<u16> = {
-            let mut addresses = self.addresses();
+        let gained: Vec<u16> = {
+            let mut seated = self.seated();
             let mut owners = vec![None; usize::from(SLOTS)];
             for SlotRange { first, last, master } in ranges {
-                let seat = self.seat_at(&mut addresses, master);
+                let seat = self.seat_at(&mut seated, master);
                 for slot in *first..=*last {
                     if let Some(owner) = owners.get_mut(usize::from(slot)) {
                         *owner = seat;
                     }
                 }
             }
-            let opened = self.set_all(&owners);
-            self.give_up_unused(&mut addresses, &owners);
-            opened
+            let gained = self.set_all(&owners);
+            self.give_up_unused(&mut seated, &owners);
+            gained
         };
         // After the lock is free: a seat asks which slots it has.
-        opened.into_iter().filter_map(|seat| self.seat(seat)).for_each(Seat::open);
+        for node in gained.into_iter().filter_map(|seat| self.seat(seat)) {
+            node.open();
+            node.gained_slots();
+        }
         self.changed.notify_waiters();
     }
 
-    /// Returns the seats to open: locks are held or waited for at the node that had the slot until now.
+    /// Returns the seats that gained a slot of a node that was in use: locks may be held or waited for there.
     fn set_all(&self, owners: &[Option<u16>]) -> Vec<u16> {
-        let mut opened = Vec::new();
+        let mut gained = Vec::new();
         for (slot, owner) in (0..SLOTS).zip(owners) {
             let before = self.slots.set(slot, *owner);
             let was_open = || before.and_then(|seat| self.seat(seat)).is_some_and(Seat::is_open);
-            if let Some(owner) = owner.filter(|owner| before != Some(*owner) && !opened.contains(owner) && was_open()) {
-                opened.push(owner);
+            if let Some(owner) = owner.filter(|owner| before != Some(*owner) && !gained.contains(owner) && was_open()) {
+                gained.push(owner);
             }
         }
-        opened
+        gained
     }
 
-    /// A node without slots is a replica now, or gone. Its connection must not be used again, even if it
+    /// A node without slots is a replica now, as a rule, or gone. Its connection must not be used again, even if it
     /// still answers.
-    fn give_up_unused(&self, addresses: &mut [Option<Address>], owners: &[Option<u16>]) {
-        for (seat, address) in (0_u16..).zip(addresses) {
-            if address.is_some() && !owners.contains(&Some(seat)) {
-                *address = None;
+    fn give_up_unused(&self, seated: &mut Seated, owners: &[Option<u16>]) {
+        for (seat, master) in (0_u16..).zip(&mut seated.masters) {
+            let is_old = master.as_ref().is_some_and(|master| now() >= master.named + KEPT);
+            if is_old && !owners.contains(&Some(seat)) {
+                *master = None;
                 self.seat(seat).into_iter().for_each(|node| node.move_to(None));
             }
         }
     }
 
     /// The seat with that address. If there is none: a free one, or a new one.
-    fn seat_at(&self, addresses: &mut Vec<Option<Address>>, address: &Address) -> Option<u16> {
-        let with = |wanted: Option<&Address>| addresses.iter().position(|other| other.as_ref() == wanted);
-        if let Some(seat) = with(Some(address)) {
+    fn seat_at(&self, seated: &mut Seated, address: &Address) -> Option<u16> {
+        if seated.closed {
+            return None;
+        }
+        let masters = &mut seated.masters;
+        let has = |master: &Option<Master>| master.as_ref().is_some_and(|master| master.address == *address);
+        if let Some(seat) = masters.iter().position(has) {
             return u16::try_from(seat).ok();
         }
-        let seat = with(None).unwrap_or(addresses.len());
+        let seat = masters.iter().position(Option::is_none).unwrap_or(masters.len());
         let Some(place) = self.seats.get(seat) else {
             tracing::warn!(%address, "more than {MOST_SEATS} masters: this one is not used");
             return None;
         };
         let number = u16::try_from(seat).ok()?;
-        if seat == addresses.len() {
-            addresses.push(None);
+        if seat == masters.len() {
+            masters.push(None);
         }
         let node = place.get_or_init(|| {
             let node = (self.new_seat)(ServedKeys::Slots { slots: self.slots.clone(), seat: number });
@@ -174,13 +215,23 @@ impl<N: Seat> Table<N> {
             node
         });
         node.move_to(Some(address));
-        addresses[seat] = Some(address.clone());
+        // Not named by another node yet, so it goes with its last slot.
+        let named = now().checked_sub(KEPT).unwrap_or_else(now);
+        masters[seat] = Some(Master { address: address.clone(), named });
         Some(number)
     }
 
-    fn addresses(&self) -> MutexGuard<'_, Vec<Option<Address>>> {
+    fn seated(&self) -> MutexGuard<'_, Seated> {
         // No code panics while it holds this; if it did, the data would still be whole.
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seated {
+    fn was_named(&mut self, seat: u16) {
+        if let Some(Some(master)) = self.masters.get_mut(usize::from(seat)) {
+            master.named = now();
+        }
     }
 }
 
@@ -192,12 +243,11 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
-    use crate::store::Priority;
     use crate::store::admission::Admission;
     use crate::store::call::Call;
     use crate::store::clock::ServerClock;
     use crate::store::error::{Cause, Disconnected, RequestError};
-    use crate::store::reply::ScriptReply;
+    use crate::store::{Priority, Ran};
 
     /// A seat that only remembers where it is.
     struct Fake {
@@ -213,6 +263,8 @@ mod tests {
             *self.address.lock().unwrap() = address.cloned();
             self.opened.store(false, Ordering::Relaxed);
         }
+
+        fn gained_slots(&self) {}
 
         fn open(&self) {
             self.opened.store(true, Ordering::Relaxed);
@@ -237,7 +289,7 @@ mod tests {
             Arc::new(Disconnected)
         }
 
-        fn run<'a>(&'a self, _: Call<'a>, _: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>> {
+        fn run<'a>(&'a self, _: Call<'a>, _: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
             std::future::ready(Err(RequestError::Closed)).boxed()
         }
 

@@ -7,7 +7,7 @@ use crate::store::connect_options::Address;
 use crate::store::reply::Malformed;
 
 /// The cluster as one node sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
     pub ranges: Vec<SlotRange>,
     /// All nodes that it names: masters and replicas.
@@ -47,16 +47,29 @@ impl View {
             } else if next < first {
                 missing.push(format!("{next}-{}", first - 1));
             }
-            next = next.max(last + 1);
+            next = next.max(last.saturating_add(1));
         }
         missing.join(" ")
     }
 }
 
-/// The greatest number of a change that the node knows of, from its CLUSTER INFO. Each failover and each slot
-/// that has moved raises it.
-pub fn epoch(info: &str) -> Option<u64> {
-    info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"))?.trim().parse().ok()
+/// What a node says of itself and the cluster, in CLUSTER INFO.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Health {
+    /// The greatest number of a change that it knows of. Each failover raises it, and most moves of slots.
+    pub epoch: u64,
+    /// It is in touch with most masters, and all slots are served.
+    pub is_ok: bool,
+}
+
+impl Health {
+    pub fn read(info: &str) -> Self {
+        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        Self {
+            epoch: field("cluster_current_epoch:").and_then(|epoch| epoch.parse().ok()).unwrap_or_default(),
+            is_ok: field("cluster_state:") == Some("ok"),
+        }
+    }
 }
 
 fn array(value: &Value) -> Result<&[Value], Malformed> {
@@ -165,8 +178,9 @@ mod tests {
     }
 
     #[test]
-    fn the_epoch_is_read() {
-        assert_eq!(epoch("cluster_state:ok\r\ncluster_current_epoch:12\r\ncluster_my_epoch:3\r\n"), Some(12));
-        assert_eq!(epoch("x"), None);
+    fn epoch_and_state_are_read() {
+        let info = "cluster_state:ok\r\ncluster_current_epoch:12\r\ncluster_my_epoch:3\r\n";
+        assert_eq!(Health::read(info), Health { epoch: 12, is_ok: true });
+        assert_eq!(Health::read("x"), Health { epoch: 0, is_ok: false });
     }
 }

@@ -1,31 +1,41 @@
 //! Keeps the table of a cluster: asks its nodes, one at a time, whether anything has changed.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use futures::future::join_all;
+use futures::FutureExt;
+use futures::future::{join_all, select_ok};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
 use tokio::time::{sleep, timeout};
 
 use super::table::Table;
-use super::view::{View, epoch};
+use super::view::{Health, View};
+use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::connect_options::Address;
-use crate::store::connection::{Connection, refusal};
+use crate::store::connection::Connection;
 use crate::store::dial::{Access, Limit, Target};
-use crate::store::error::ConnectError;
-use crate::store::node::{Node, connect_error};
+use crate::store::error::{ConnectError, NoAnswer};
+use crate::store::node::{Node, cluster_error, sign_in_error};
+use crate::store::reply::Malformed;
 
 /// How often a node is asked: a client has to leave a demoted master within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
-/// How long a node may take: one that is frozen must not keep the others from being asked.
+/// How long a node may take to answer: one that is frozen must not keep the others from being asked.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Between two looks at the whole table, however many requests are redirected.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-/// A node whose epoch is behind is asked again that often, then believed: the cluster may have been made
-/// anew.
-const DOUBTED_AT_MOST: u32 = 10;
+/// The whole table is looked at for so long after each change: an election raises the epoch before the slots
+/// have a new master.
+const UNSETTLED: Duration = Duration::from_secs(3);
+/// And at least that often: a slot may move without a new epoch.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// After so many doubts another node is asked: this one may be cut off from the others.
+const DOUBTS_AT_ONE: u32 = 3;
+/// A node that knows less than others, or says that the cluster is down, is believed after so many of them
+/// in a row: the cluster may have been made anew, or be down.
+const PASSED_OVER_AT_MOST: u32 = 10;
 
 pub struct Watch {
     table: Arc<Table<Node>>,
@@ -36,7 +46,9 @@ pub struct Watch {
     nodes: Vec<Address>,
     /// Of the last look: a node that knows less is not believed.
     epoch: u64,
-    doubted: u32,
+    passed_over: u32,
+    looked: Instant,
+    changed: Instant,
     /// The slots without a master, as the log has said it.
     uncovered: String,
 }
@@ -49,14 +61,15 @@ struct Source {
 
 /// What a node answers.
 struct Look {
-    epoch: u64,
+    health: Health,
     view: View,
 }
 
 impl Watch {
     pub fn new(table: Arc<Table<Node>>, access: Arc<Access>, seeds: Vec<Address>, operation_timeout: Duration) -> Self {
         let (nodes, uncovered) = (Vec::new(), String::new());
-        Self { table, access, seeds, operation_timeout, nodes, epoch: 0, doubted: 0, uncovered }
+        let (looked, changed) = (now(), now());
+        Self { table, access, seeds, operation_timeout, nodes, epoch: 0, passed_over: 0, looked, changed, uncovered }
     }
 
     /// Asks all seeds at once, and believes the one that knows most.
@@ -64,7 +77,7 @@ impl Watch {
         let limit = Limit { limit: self.operation_timeout, until: now() + self.operation_timeout };
         let asked = join_all(self.seeds.iter().map(|seed| self.ask_once(seed, limit))).await;
         let (looks, errors): (Vec<_>, Vec<_>) = asked.into_iter().partition(Result::is_ok);
-        let best = looks.into_iter().flatten().max_by_key(|look| (!look.view.ranges.is_empty(), look.epoch));
+        let best = looks.into_iter().flatten().max_by_key(|look| (!look.view.ranges.is_empty(), look.health.epoch));
         let Some(look) = best else {
             // There is at least one seed, so there is an error.
             return errors.into_iter().find_map(Result::err).map_or(Ok(()), Err);
@@ -80,65 +93,112 @@ impl Watch {
     async fn ask_once(&self, address: &Address, limit: Limit) -> Result<Look, ConnectError> {
         let target = Target::new(address.clone(), self.access.clone(), None);
         let mut source = Source::open(&target, limit).await?;
-        let asked = async { Ok((source.epoch().await?, source.view().await?)) };
-        let silent = || target.unreachable(Arc::new(crate::store::error::NoAnswer(limit.limit)));
-        let (epoch, view) =
+        let asked = async { Ok((source.health().await?, source.view().await?)) };
+        let silent = || target.unreachable(Arc::new(NoAnswer(limit.limit)));
+        let (health, view) =
             limit.run(asked).await.ok_or_else(silent)?.map_err(|error| cluster_error(&target, error))?;
-        Ok(Look { epoch, view })
+        Ok(Look { health, view })
     }
 
     /// Until it is dropped, with its client.
     pub async fn run(mut self) {
-        // Another node each time: the last one did not answer.
+        let (mut backoff, mut said) = (Backoff::reconnect(), false);
+        // Other nodes each time: the last one did not answer, or knew less.
         for turn in 0_usize.. {
-            let candidates: Vec<_> = self.nodes.iter().chain(&self.seeds).collect();
-            let Some(address) = candidates.get(turn % candidates.len().max(1)) else { return };
-            let target = Target::new((*address).clone(), self.access.clone(), None);
-            let limit = Limit { limit: PATIENCE, until: now() + PATIENCE };
-            match Source::open(&target, limit).await {
-                Ok(source) => self.watch(source).await,
-                Err(error) => {
-                    tracing::debug!(address = %target.address(), %error, "cannot ask this node of the cluster")
+            backoff.pause().await;
+            match self.open_next(turn).await {
+                Ok(source) => {
+                    if std::mem::take(&mut said) {
+                        tracing::info!(address = %source.address, "a node of the cluster answers again");
+                    }
+                    let opened = now();
+                    self.watch(source).await;
+                    backoff.connection_lived_for(now().saturating_duration_since(opened));
                 }
+                Err(error) if turn > self.nodes.len() && !said => {
+                    tracing::warn!(%error, "no node of the cluster says who serves which slot");
+                    said = true;
+                }
+                Err(error) => tracing::debug!(%error, "cannot ask this node of the cluster"),
             }
-            // Also if all fail at once: then this is no busy loop.
-            sleep(SHORTEST_PAUSE).await;
         }
     }
 
-    /// Asks this node again and again, until it does not answer or knows less than others.
+    /// Two at once: a frozen one takes all the time that it gets.
+    async fn open_next(&self, turn: usize) -> Result<Source, ConnectError> {
+        let candidates: Vec<_> = self.nodes.iter().chain(&self.seeds).collect();
+        let limit = Limit { limit: self.operation_timeout, until: now() + self.operation_timeout };
+        let opening =
+            (0..2).filter_map(|next| candidates.get((2 * turn + next) % candidates.len().max(1))).map(|node| {
+                let target = Target::new((*node).clone(), self.access.clone(), None);
+                async move { Source::open(&target, limit).await }.boxed()
+            });
+        // There is at least one seed, so this is not empty.
+        select_ok(opening).await.map(|(source, _other)| source)
+    }
+
+    /// Asks this node again and again, until it does not answer or another one should be asked.
     async fn watch(&mut self, mut source: Source) {
-        let mut is_doubtful = true;
-        loop {
+        let (mut is_doubtful, mut doubts, opened) = (true, 0, now());
+        // As long as no node is believed without reserve, another one is asked every few seconds.
+        while doubts < DOUBTS_AT_ONE && (self.passed_over == 0 || now() < opened + LONGEST_PAUSE) {
             let asked = async {
-                let epoch = source.epoch().await?;
-                // A slot that had no master gets one without a new epoch.
-                let is_due = is_doubtful || epoch != self.epoch || !self.uncovered.is_empty();
+                let health = source.health().await?;
+                let is_due = is_doubtful || self.passed_over > 0 || self.is_due(&health);
                 let view = if is_due { Some(source.view().await?) } else { None };
-                Ok::<_, RedisError>((epoch, view))
+                Ok::<_, RedisError>((health, view))
             };
             match timeout(PATIENCE, asked).await {
-                Ok(Ok((epoch, _))) if epoch < self.epoch && self.doubted < DOUBTED_AT_MOST => {
-                    self.doubted += 1;
-                    return;
+                Ok(Ok((health, view))) if self.is_behind(&health, view.as_ref()) => {
+                    if self.passed_over < PASSED_OVER_AT_MOST {
+                        self.passed_over += 1;
+                        return sleep(SHORTEST_PAUSE).await;
+                    }
+                    // All say so.
+                    self.apply(Look { health, view: view.unwrap_or_default() });
                 }
-                Ok(Ok((epoch, Some(view)))) => self.apply(Look { epoch, view }),
-                Ok(Ok((_, None))) => {}
-                _ => return,
+                Ok(Ok((health, Some(view)))) => {
+                    self.passed_over = 0;
+                    self.apply(Look { health, view });
+                }
+                Ok(Ok((_, None))) => self.passed_over = 0,
+                Ok(Err(error)) => {
+                    return tracing::debug!(address = %source.address, %error, "no answer about the cluster");
+                }
+                Err(_) => return,
             }
             let table = self.table.clone();
             tokio::select! {
                 () = sleep(INTERVAL) => is_doubtful = false,
                 () = table.doubt.notified() => {
-                    is_doubtful = true;
+                    (is_doubtful, doubts) = (true, doubts + 1);
                     sleep(SHORTEST_PAUSE).await;
                 }
             }
         }
     }
 
-    fn apply(&mut self, Look { epoch, view }: Look) {
-        (self.epoch, self.doubted) = (epoch, 0);
+    fn is_due(&self, health: &Health) -> bool {
+        let now = now();
+        // A slot that had no master gets one without a new epoch.
+        health.epoch != self.epoch
+            || !self.uncovered.is_empty()
+            || now < self.changed + UNSETTLED
+            || now > self.looked + LONGEST_PAUSE
+    }
+
+    /// Whether other nodes should be asked before this one is believed. A node that was removed says that the
+    /// cluster is down and names no slot; one that is cut off does not hear of a new epoch.
+    fn is_behind(&self, health: &Health, view: Option<&View>) -> bool {
+        let names_nothing = view.is_some_and(|view| view.ranges.is_empty());
+        health.epoch < self.epoch || !health.is_ok || names_nothing
+    }
+
+    fn apply(&mut self, Look { health, view }: Look) {
+        if health.epoch != self.epoch {
+            self.changed = now();
+        }
+        (self.epoch, self.looked) = (health.epoch, now());
         self.table.replace(&view.ranges);
         let uncovered = view.uncovered();
         if uncovered != self.uncovered {
@@ -164,7 +224,7 @@ impl Source {
         // It hears nothing that it has not asked for.
         let opened = limit.run(Connection::open(stream, &credentials, |_| {})).await;
         let connection = opened.ok_or_else(|| target.silent(&first, limit))?;
-        let connection = connection.map_err(|error| crate::store::node::sign_in_error(target, error, &first))?;
+        let connection = connection.map_err(|error| sign_in_error(target, error, &first))?;
         Ok(Self { address: target.address.clone(), connection })
     }
 
@@ -172,30 +232,16 @@ impl Source {
         &mut self.connection.io
     }
 
-    async fn epoch(&mut self) -> Result<u64, RedisError> {
+    async fn health(&mut self) -> Result<Health, RedisError> {
         let info: String = redis::cmd("CLUSTER").arg("INFO").query_async(self.io()).await?;
-        // Without it every answer counts as new.
-        Ok(epoch(&info).unwrap_or(u64::MAX))
+        Ok(Health::read(&info))
     }
 
     async fn view(&mut self) -> Result<View, RedisError> {
         let slots: Value = redis::cmd("CLUSTER").arg("SLOTS").query_async(self.io()).await?;
-        let unexpected = |error: crate::store::reply::Malformed| {
+        let unexpected = |error: Malformed| {
             RedisError::from((redis::ErrorKind::UnexpectedReturnType, "CLUSTER SLOTS", error.to_string()))
         };
         View::read(&slots, &self.address).map_err(unexpected)
-    }
-}
-
-/// A server that answers CLUSTER with an error is not in a cluster, or its user may not ask.
-fn cluster_error(target: &Target, error: RedisError) -> ConnectError {
-    match refusal(&error) {
-        Some(refusal) if refusal.is_about_rights() => {
-            ConnectError::Rights { missing: vec!["+cluster|info".to_owned(), "+cluster|slots".to_owned()] }
-        }
-        Some(refusal) if refusal.message.contains("cluster support disabled") => {
-            ConnectError::NotCluster { address: target.address() }
-        }
-        _ => connect_error(target, error),
     }
 }

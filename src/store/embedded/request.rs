@@ -23,7 +23,7 @@ impl Request {
     pub fn new(client: &str, call: Call<'_>, request: u64) -> Self {
         // Redis hands each argument to a script as text, numbers too.
         let text = |arg: &Arg<'_>| match arg {
-            Arg::Text(text) => (*text).to_owned(),
+            Arg::Text(text) | Arg::Channel(text) => (*text).to_owned(),
             Arg::Int(number) => number.to_string(),
         };
         Self {

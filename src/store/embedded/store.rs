@@ -22,7 +22,7 @@ use crate::store::link::{Link, OnDrop, State};
 use crate::store::options::Options;
 use crate::store::reply::ScriptReply;
 use crate::store::verbs::boot::{self, Boot};
-use crate::store::{Listener, Priority, ServedKeys, SpawnHook, Store};
+use crate::store::{Listener, Priority, Ran, ServedKeys, SpawnHook, Store};
 
 pub struct EmbeddedStore {
     shared: Arc<Shared>,
@@ -97,8 +97,8 @@ impl Store for EmbeddedStore {
         self.shared.link.fault()
     }
 
-    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>> {
-        self.shared.run(call, request).boxed()
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
+        async move { Ok(Ran { reply: self.shared.run(call, request).await?, clock: &self.shared.clock }) }.boxed()
     }
 
     fn distrust(&self, _lock_key: &str) {

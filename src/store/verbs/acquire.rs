@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::store::Priority;
-use crate::store::call::{Call, arg, key};
+use crate::store::call::{Arg, Call, arg, key};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -103,7 +103,7 @@ impl Acquire<'_> {
             // The server keeps no settings: each request brings those of its client, so that clients
             // with different options work together.
             arg("terms", self.terms),
-            arg("settings", &runner.settings),
+            arg("settings", Arg::Channel(&runner.settings)),
         ];
         // Before the first await that may lose the answer: from here on a copy may be under way.
         let earlier = *copies_until;

@@ -1,7 +1,7 @@
 //! force_unlock.lua: ends the present hold, and passes the lock on.
 
 use crate::store::Priority;
-use crate::store::call::{Call, arg, key};
+use crate::store::call::{Arg, Call, arg, key};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -47,7 +47,7 @@ impl ForceUnlock<'_> {
             arg("not_after", runner.not_after(lock).saturating_mul(1000)),
             arg("caller", &runner.client),
             arg("token_ttl", options.token_ttl),
-            arg("channel", &runner.channel),
+            arg("channel", Arg::Channel(&runner.channel)),
         ];
         runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await
     }

@@ -1,7 +1,7 @@
 //! leave.lua: ends one attempt, wherever it stands: queued, granted, held, or gone.
 
 use crate::store::Priority;
-use crate::store::call::{Call, arg, key};
+use crate::store::call::{Arg, Call, arg, key};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -52,7 +52,7 @@ impl Leave<'_> {
             arg("seq", self.seq),
             arg("place", self.place),
             arg("token_ttl", options.token_ttl),
-            arg("channel", &runner.channel),
+            arg("channel", Arg::Channel(&runner.channel)),
         ];
         runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::store::Priority;
-use crate::store::call::{Call, arg, key};
+use crate::store::call::{Arg, Call, arg, key};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -71,7 +71,7 @@ impl Poll<'_> {
             arg("caller", &runner.client),
             arg("waiter_ttl", if self.waits { options.waiter_ttl } else { Duration::ZERO }),
             arg("token_ttl", options.token_ttl),
-            arg("channel", &runner.channel),
+            arg("channel", Arg::Channel(&runner.channel)),
         ]);
         for ticket in self.tickets {
             args.push(arg("tickets", ticket));

@@ -1,7 +1,7 @@
 //! release.lua: sets the holds of an owner to a smaller number; 0 frees the lock and passes it on.
 
 use crate::store::Priority;
-use crate::store::call::{Call, arg, key};
+use crate::store::call::{Arg, Call, arg, key};
 use crate::store::error::RequestError;
 use crate::store::keys::{Keys, place};
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -74,7 +74,7 @@ impl Release<'_> {
             arg("seq", self.seq),
             arg("holds", some.as_deref().unwrap_or("0")),
             arg("token_ttl", options.token_ttl),
-            arg("channel", &runner.channel),
+            arg("channel", Arg::Channel(&runner.channel)),
             arg("late", &late),
         ];
         // Left out and not sent empty. An unlock pays for each key that it sends, and Redis checks the
