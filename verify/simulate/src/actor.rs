@@ -371,7 +371,11 @@ impl Section<'_> {
 
     /// Without faults only its guards end a hold that is renewed, unless a failover has lost it.
     fn must_be_held(&self, token: u64) -> bool {
-        self.safe && !self.actor.world.state().checker.may_be_lost(&key(self.lock), token)
+        let (world, server_ms) = (&self.actor.world, self.actor.world.server_ms());
+        let checker = &world.state().checker;
+        let excused =
+            checker.may_be_lost(&key(self.lock), token) || checker.is_stalled(self.actor.client.id(), server_ms);
+        self.safe && !excused
     }
 
     fn check_unlock(&mut self, token: u64, outcome: &Result<Unlocked, UnlockError>) {
@@ -409,15 +413,16 @@ impl Section<'_> {
 
     /// P4: without requests in flight the server counts as many holds as there are guards.
     async fn check_count(&self, token: u64) {
-        let is_miscounted = self.actor.world.state().checker.is_miscounted(&key(self.lock), token);
-        if self.dropped || self.guards.is_empty() || is_miscounted {
+        if self.dropped || self.guards.is_empty() {
             return;
         }
         let Ok(status) = self.lock.status().await else { return };
         let Some(holder) = status.holder.filter(|holder| holder.token == token && self.guards[0].is_valid()) else {
             return;
         };
-        if holder.holds as usize != self.guards.len() {
+        // Asked afterwards: the failover may come before the answer.
+        let is_miscounted = self.actor.world.state().checker.is_miscounted(&key(self.lock), token);
+        if holder.holds as usize != self.guards.len() && !is_miscounted {
             let what = format!("{} holds on the server for {} guards under {token}", holder.holds, self.guards.len());
             self.actor.world.state().checker.report("P4", what);
         }

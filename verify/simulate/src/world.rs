@@ -1,6 +1,6 @@
 //! Decides by one seed what happens to messages, clocks and processes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
@@ -98,8 +98,6 @@ pub struct State {
     pub checker: Checker,
     pub faults: BTreeMap<&'static str, u64>,
     processes: BTreeMap<String, Process>,
-    /// Clients that may have so few requests in flight that a crowd of callers does not get a turn in time.
-    overloaded: BTreeSet<String>,
     /// The current instant of virtual time, and the steps that were taken in it.
     instant: (Duration, u64),
     tasks: u64,
@@ -147,7 +145,6 @@ impl World {
                 origin: None,
                 names: BTreeMap::new(),
                 meddled: false,
-                overloaded: BTreeSet::new(),
                 waiting: BTreeMap::new(),
             }),
             server: Mutex::default(),
@@ -300,7 +297,7 @@ impl World {
     }
 
     pub fn is_overloaded(&self, client: &str) -> bool {
-        self.state().overloaded.contains(client)
+        self.state().checker.overloaded.contains(client)
     }
 
     pub fn has_runtime(&self, process: &str) -> bool {
@@ -442,7 +439,7 @@ impl Faults for World {
         if !state.happens(0.2, "overloaded_clients") {
             return 256;
         }
-        state.overloaded.insert(client.to_owned());
+        state.checker.overloaded.insert(client.to_owned());
         1 + state.rng.usize(..3)
     }
 
