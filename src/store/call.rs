@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Priority;
+use super::admission::Priority;
 use super::clock::millis;
 use super::script::Script;
 

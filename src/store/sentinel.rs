@@ -48,7 +48,8 @@ pub async fn connect(
     let watch = sentinels.clone();
     node.accompany(async move { watch.ask_all().await });
     let until = now() + options.operation_timeout;
-    sentinels.first_answer(until).await?;
+    // Longer than a Sentinel has to answer, so that the error says why it did not.
+    sentinels.first_answer(until + options.operation_timeout / 2).await?;
     loop {
         match node.connect().await {
             // The primary has just died, or is a replica until the failover is over.

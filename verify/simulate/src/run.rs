@@ -29,7 +29,7 @@ const LONGEST_CALM_WAIT: Duration = Duration::from_secs(15);
 const CALM_FAILOVERS: u32 = 3;
 const SHORT_OUTAGE: Duration = Duration::from_millis(100);
 /// No client asks for a longer one.
-pub const LONGEST_LEASE: Duration = Duration::from_millis(4000);
+pub const LONGEST_LEASE: Duration = Duration::from_millis(5000);
 /// A run with less than this proves nothing.
 const LEAST_SECTIONS: u64 = 60;
 const LEAST_FAULTS: u64 = 100;
