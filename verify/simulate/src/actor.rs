@@ -7,6 +7,7 @@ use fairlock::{FairLock, LockClient, LockError, LockGuard, Loss, UnlockError, Un
 use tokio::time::{sleep, timeout};
 
 use crate::checker::Claim;
+use crate::run::LONGEST_LEASE;
 use crate::world::World;
 
 /// One caller in one process. It lives as long as the process.
@@ -20,8 +21,6 @@ pub struct Actor {
 }
 
 const DEEPEST: usize = 4;
-/// In the calm phase every section is shorter.
-const LONG_SECTION: Duration = Duration::from_secs(4);
 /// How often an actor goes on when the runtime of its client has ended.
 const ROUNDS_WITHOUT_RUNTIME: u32 = 5;
 
@@ -74,8 +73,8 @@ impl Actor {
             _ => {}
         }
         // In the calm phase longer than any section, since nothing renews it.
-        let least = if calm { LONG_SECTION } else { self.shortest_lease };
-        let fixed = least + Duration::from_millis(self.world.below(1000));
+        let least = if calm { LONGEST_LEASE } else { self.shortest_lease + Duration::from_secs(1) };
+        let fixed = least - Duration::from_millis(self.world.below(if calm { 500 } else { 1000 }));
         let lock = if kind < 16 { lock.with_lease(fixed) } else { lock.clone() };
         self.note("wants", || lock.name().to_owned());
         let begun = self.world.elapsed();

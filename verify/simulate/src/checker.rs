@@ -121,9 +121,9 @@ pub struct Checker {
     void: BTreeSet<Hold>,
     /// Holds that could not be renewed in time, because the server was away.
     cut_short: BTreeSet<Hold>,
-    /// Of `void`: those that a failover has lost: the server does not know them any more.
+    /// Of the lost ones: those that a failover has lost: the server does not know them any more.
     forgotten: BTreeSet<Hold>,
-    /// Of `void`: those that the server has again, with a shorter lease than it had. They count from their next renewal.
+    /// Of the lost ones: those that the server has again, with a shorter lease than it had. They count from their next renewal.
     shortened: BTreeSet<Hold>,
     /// Holds that had ended, until a failover brought them back.
     returned: BTreeSet<Hold>,
@@ -225,7 +225,9 @@ impl Checker {
 
     /// The server has the state of then. What was acquired, renewed or counted since is lost, and what was given back
     /// since is there again. All else is checked as before: no request from before is still in flight.
-    pub fn failed_over(&mut self, mut then: Remembered, at: i64) {
+    pub fn failed_over(&mut self, mut then: Remembered, at: i64, strict: bool) {
+        self.frozen_until = 0;
+        let void = if strict { &mut self.lost_with_data } else { &mut self.void };
         self.perhaps_ended = then.perhaps_ended;
         self.failed_over = Some(at);
         for (key, lock) in &mut self.locks {
@@ -242,15 +244,15 @@ impl Checker {
             let is_same = |lost: &Holder| lock.holder.as_ref().is_some_and(|holder| holder.token == lost.token);
             let kept = lost.as_ref().filter(|lost| is_same(lost));
             if let Some(lost) = lost.as_ref().filter(|lost| !is_same(lost)) {
-                self.void.insert((key.clone(), lost.token));
+                void.insert((key.clone(), lost.token));
                 self.forgotten.insert((key.clone(), lost.token));
             }
             let Some(holder) = &lock.holder else { continue };
             let hold = (key.clone(), holder.token);
             self.forgotten.remove(&hold);
             // One that was void may count again, and its lease is not that of then.
-            if kept.is_some_and(|kept| kept.until > holder.until) || self.void.contains(&hold) {
-                self.void.insert(hold.clone());
+            if kept.is_some_and(|kept| kept.until > holder.until) || void.contains(&hold) {
+                void.insert(hold.clone());
                 self.shortened.insert(hold.clone());
             }
             if kept.is_some_and(|kept| kept.holds != holder.holds) {
@@ -278,7 +280,7 @@ impl Checker {
     /// Ended by force, lost with the server's data, or not renewed in time because it was away.
     pub fn may_be_lost(&self, lock: &str, token: u64) -> bool {
         let hold = (lock.to_owned(), token);
-        self.void.contains(&hold) || self.cut_short.contains(&hold)
+        self.void.contains(&hold) || self.lost_with_data.contains(&hold) || self.cut_short.contains(&hold)
     }
 
     pub fn is_miscounted(&self, lock: &str, token: u64) -> bool {
@@ -922,6 +924,7 @@ impl Checker {
             let hold = (key.to_owned(), token);
             if self.shortened.remove(&hold) {
                 self.void.remove(&hold);
+                self.lost_with_data.remove(&hold);
             }
             self.extended(key, token, ran.at / 1000 + number::<i64>(reply, 4));
         }

@@ -200,7 +200,7 @@ impl Run {
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
         let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
         let fault = self.world.below(18);
-        if (9..12).contains(&fault) && self.is_frozen() && self.world.chance(0.8) {
+        if matches!(fault, 9..12 | 17) && self.is_frozen() && self.world.chance(0.8) {
             return;
         }
         match fault {
@@ -214,8 +214,6 @@ impl Run {
             10 => self.restart_server(true).await,
             14 => self.silence(victim),
             15..17 => self.delete_a_key(),
-            // A failover freezes too: strict runs restart the server instead.
-            17 if self.world.state().strict => {}
             17 => self.fail_over().await,
             _ => self.flush(),
         }
@@ -345,7 +343,9 @@ impl Run {
         self.world.sleep_up_to(longest_outage).await;
         simulation::restore(&self.server, snapshot);
         let server_ms = self.world.server_ms();
-        self.world.state().checker.failed_over(remembered, server_ms);
+        let strict = self.world.state().strict;
+        self.world.state().checker.failed_over(remembered, server_ms, strict);
+        self.must_freeze();
         self.server.start_up();
     }
 
@@ -380,8 +380,8 @@ impl Run {
         // Once the last late messages have arrived, everything must work again.
         sleep(SETTLING).await;
         let watching = tokio::spawn(watch_holders(self.world.clone()));
-        // In a strict run each of them would freeze the server, one after the other.
-        let failovers = if self.world.state().strict { 0 } else { CALM_FAILOVERS };
+        // In a strict run each of them freezes the server.
+        let failovers = if self.world.state().strict { 1 } else { CALM_FAILOVERS };
         for _ in 0..failovers {
             self.fail_over_in_calm().await;
         }
