@@ -16,7 +16,8 @@ use crate::checker::Remembered;
 use crate::keys::{BOOT, frozen_until};
 use crate::world::{SETTLING, World};
 
-/// How long the phase with faults lasts; up to three times that if too little happened.
+/// How long the phase with faults lasts; up to six times that if too little happened. A frozen server grants nothing for a
+/// while.
 const FAULTY: Duration = Duration::from_secs(60);
 /// In the calm phase no actor waits longer than this (P9).
 const LONGEST_WAIT: Duration = Duration::from_secs(180);
@@ -131,7 +132,7 @@ impl Run {
     /// A run with too few events goes on for a while.
     fn has_seen_enough(&self) -> bool {
         let elapsed = self.world.elapsed();
-        elapsed > 3 * FAULTY || elapsed > FAULTY && self.too_little_happened().is_none()
+        elapsed > 6 * FAULTY || elapsed > FAULTY && self.too_little_happened().is_none()
     }
 
     /// What is wrong with a run in which too little happened to prove anything.
