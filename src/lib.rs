@@ -31,6 +31,7 @@
 //! - [`readme`]: the promises P1 to P10, a comparison with other locks, the options, errors, a Redis
 //!   user with few rights.
 //! - [`design`]: the protocol as it is built, its rules, and which test holds which promise.
+//! - [`deploying`]: single servers, Sentinel, clusters, managed services, and what to set there.
 //! - [`performance`]: how fast it is, and how that is measured.
 //!
 //! # When not to use it
@@ -41,7 +42,7 @@
 //!   with a lease can promise that. Use a transaction of the database that holds the data.
 //! - Where the lock must outlive the loss of its server. Redis replicates asynchronously, so a failover
 //!   can forget a lock. Use etcd, ZooKeeper or a database.
-//! - On Redis Cluster or Sentinel, or on a server that evicts keys.
+//! - On a server that evicts keys.
 //!
 //! The [promises](readme#promises) say what holds where it does fit.
 //!
@@ -141,6 +142,7 @@ pub use store::connect_options::{ConnectOptions, Credentials};
 ///
 /// [design]: crate::design
 /// [performance]: crate::performance
+/// [deploying]: crate::deploying
 #[doc = include_str!("../README.md")]
 // Its code blocks are tests, and one of them needs the feature.
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
@@ -153,6 +155,11 @@ pub mod readme {}
 #[doc = include_str!("../docs/design.md")]
 #[cfg(doc)]
 pub mod design {}
+
+/// Where the lock runs.
+#[doc = include_str!("../docs/deploying.md")]
+#[cfg(all(doc, any(feature = "embedded", not(doctest))))]
+pub mod deploying {}
 
 /// How fast the lock is.
 ///
