@@ -1,5 +1,6 @@
 //! Who serves which slot: the seats of a cluster's masters.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ pub struct SlotRange {
 #[derive(Default)]
 struct Seated {
     masters: Vec<Option<Master>>,
+    /// Slots without a master, whose last one was in use.
+    orphans: BTreeSet<u16>,
     /// No seat is taken any more.
     closed: bool,
 }
@@ -153,7 +156,7 @@ impl<N: Seat> Table<N> {
                     }
                 }
             }
-            let gained = self.set_all(&owners);
+            let gained = self.set_all(&mut seated, &owners);
             self.give_up_unused(&mut seated, &owners);
             gained
         };
@@ -166,13 +169,22 @@ impl<N: Seat> Table<N> {
     }
 
     /// Returns the seats that gained a slot of a node that was in use: locks may be held or waited for there.
-    fn set_all(&self, owners: &[Option<u16>]) -> Vec<u16> {
+    fn set_all(&self, seated: &mut Seated, owners: &[Option<u16>]) -> Vec<u16> {
         let mut gained = Vec::new();
         for (slot, owner) in (0..SLOTS).zip(owners) {
             let before = self.slots.set(slot, *owner);
-            let was_open = || before.and_then(|seat| self.seat(seat)).is_some_and(Seat::is_open);
-            if let Some(owner) = owner.filter(|owner| before != Some(*owner) && !gained.contains(owner) && was_open()) {
-                gained.push(owner);
+            if before == *owner {
+                continue;
+            }
+            let was_in_use = match before {
+                Some(seat) => self.seat(seat).is_some_and(Seat::is_open),
+                None => seated.orphans.remove(&slot),
+            };
+            match owner {
+                _ if !was_in_use => {}
+                Some(owner) if gained.contains(owner) => {}
+                Some(owner) => gained.push(*owner),
+                None => drop(seated.orphans.insert(slot)),
             }
         }
         gained
@@ -372,6 +384,11 @@ mod tests {
         let table = table();
         table.replace(&[range(0, 4, 1), range(6, 16_383, 1)]);
         assert!(table.serving(5).is_none() && table.address_of(5).is_none());
+        // What was held at 1 is looked after at the master that gets its slots in the end.
+        table.serving(0).unwrap().open();
+        table.replace(&[range(6, 16_383, 1)]);
+        table.replace(&[range(0, 4, 2), range(6, 16_383, 1)]);
+        assert!(table.serving(0).unwrap().is_open());
         table.replace(&[]);
         assert!(table.serving(0).is_none());
         assert_eq!(table.all().filter(|seat| port_of(Some(*seat)).is_some()).count(), 0);
