@@ -196,9 +196,13 @@ impl Poller {
 
     /// A grant was pushed.
     pub fn granted(&self, from: &ServedKeys, lock_key: &str, ticket: &str, grant: Grant) {
-        // The waiters first: a hold that begins is in the table before its waiter goes. A copy from another node
-        // is later than the message itself, and often finds the attempt over.
-        if self.waiters.granted(ticket, grant) || !from.contains(lock_key) {
+        // A node that does not serve the lock has lost its slot to another one, which may have granted it too
+        // (P1). So this is only a reason to ask.
+        if !from.contains(lock_key) {
+            return self.verify_soon(lock_key);
+        }
+        // The waiters first: a hold that begins is in the table before its waiter goes.
+        if self.waiters.granted(ticket, grant) {
             return;
         }
         // Its attempt has ended. As a rule a leave is under way for it, but a server that took over may have

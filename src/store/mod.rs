@@ -80,8 +80,7 @@ pub type SpawnHook = Arc<dyn Fn(BoxFuture<'static, ()>) -> BoxFuture<'static, ()
 
 /// What a store reports by itself.
 pub trait Listener: Send + Sync + 'static {
-    /// A message to this client's channel, from the server of these keys. In a cluster the other nodes send
-    /// copies of it. It runs inside the connection's driver, so it must not block.
+    /// A message to this client's channel, from the server of these keys. It runs inside the connection's driver, so it must not block.
     fn pushed(&self, from: &ServedKeys, payload: &[u8]);
     /// A new connection is up. Messages for these keys may have been missed, so their waits and
     /// holds are checked before any new acquire is sent. `broke`: when the end of the connection before

@@ -114,6 +114,45 @@ async fn a_hold_and_its_queue_move_with_their_slot() {
     .await;
 }
 
+/// A master that was replaced while it was frozen may go on and grant. Its message says nothing about a lock that another
+/// node serves.
+#[tokio::test]
+async fn p1_a_grant_of_another_node_is_not_trusted() {
+    limit(async {
+        let cluster = Cluster::start(2).await;
+        let names = one_name_each(&cluster).await;
+        let key = format!("fairlock:{{n:{}}}", names[0]);
+        let one = Timing::relaxed().connect(&cluster.url()).await;
+        let other = Timing::relaxed().connect(&cluster.url()).await;
+        let guard = one.lock(&names[0]).lock().await.unwrap();
+        // So that it is connected to both.
+        let beside = other.lock(&names[1]).lock().await.unwrap();
+        let waiting = {
+            let (other, name) = (other.clone(), names[0].clone());
+            tokio::spawn(async move { other.lock(&name).lock().await.unwrap().token() })
+        };
+        eventually("it waits", async || one.lock(&names[0]).status().await.unwrap().waiters == 1).await;
+        let places = command_lines(&cluster.masters[0], &["LRANGE", &format!("{key}:queue"), "0", "-1"]).await;
+        let ticket = places[0].split('/').next().unwrap();
+        let message = format!("grant {} 30000 {ticket} {key}", guard.token() + 1);
+        let polls = cluster.masters[0].calls("zmscore").await;
+        let publish = async |channel: String| {
+            let mut redis = cluster.masters[1].connection().await;
+            redis::cmd("PUBLISH").arg(channel).arg(&message).query_async::<i64>(&mut redis).await.unwrap()
+        };
+        let own = format!("fairlock:wake:{}:{}", cluster.id(1).await, other.id());
+        assert_eq!(publish(own).await, 1, "the other node's own channel");
+        assert_eq!(publish(format!("fairlock:wake:{}", other.id())).await, 0, "no channel is the same at all nodes");
+        eventually("it asks the node that serves the lock", async || cluster.masters[0].calls("zmscore").await > polls)
+            .await;
+        assert!(guard.is_valid() && !waiting.is_finished());
+        guard.unlock().await.unwrap();
+        waiting.await.unwrap();
+        beside.unlock().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_new_name_waits_until_its_slot_has_moved() {
     limit(async {
