@@ -519,6 +519,8 @@ impl Checker {
             let has_lifetime = keys.places.is_empty() || keys.queue_lifetime >= 0;
             let kept = has_lifetime && keys.clients.values().all(|until| until.abs() <= lock.queue_until);
             lock.inexact = !agree || !kept;
+            // Nothing of it is left, also if nobody has asked.
+            lock.list_deleted &= lock.inexact;
             // What there is now is the truth, since nobody knows better.
             lock.queue.clear();
             lock.clients.clear();
