@@ -3,6 +3,8 @@
 mod engine;
 pub mod faults;
 pub mod keyspace;
+pub mod member;
+mod moves;
 mod request;
 mod server;
 mod store;
