@@ -106,13 +106,6 @@ impl Keys {
         keys
     }
 
-    /// The token that is kept with a lock.
-    pub fn stored_token(nodes: &[EmbeddedServer], lock: &str) -> u64 {
-        let words = nodes.iter().flat_map(|node| command(node, &["GET", &format!("{lock}:token")]));
-        let stored = words.filter_map(|word| word.parse().ok()).max().unwrap_or(0);
-        Self::of(nodes, lock).token.max(stored)
-    }
-
     /// Each place has its ticket, and each ticket has one place. `rounded`: by how many ms their lifetimes may differ.
     pub fn agree(&self, rounded: i64) -> bool {
         let distinct: BTreeSet<_> = self.places.iter().map(|place| &place.ticket).collect();

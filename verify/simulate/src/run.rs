@@ -358,12 +358,20 @@ impl Run {
         self.nodes[node].start_up();
     }
 
+    /// Not of half a slot.
+    fn snapshot(&self, node: usize) -> Option<(Snapshot, Remembered)> {
+        if self.cluster.as_ref().is_some_and(|cluster| cluster.is_moving()) {
+            return None;
+        }
+        let snapshot = simulation::snapshot(&self.nodes[node])?;
+        self.world.note("snapshot", node, String::new);
+        Some((snapshot, self.world.state().checker.remember()))
+    }
+
     /// Another server takes over that is behind: it has the state of a while ago. Meanwhile anything may happen.
     async fn fail_over(&mut self) {
         let node = self.any();
-        let Some(snapshot) = simulation::snapshot(&self.nodes[node]) else { return };
-        let remembered = self.world.state().checker.remember();
-        self.world.note("snapshot", 0, String::new);
+        let Some((snapshot, remembered)) = self.snapshot(node) else { return };
         for _ in 0..self.world.below(4) {
             Box::pin(self.cause_fault()).await;
         }
@@ -473,9 +481,7 @@ impl Run {
     async fn fail_over_in_calm(&self) {
         self.world.sleep_up_to(Duration::from_secs(3)).await;
         let node = self.any();
-        let Some(snapshot) = simulation::snapshot(&self.nodes[node]) else { return };
-        let remembered = self.world.state().checker.remember();
-        self.world.note("snapshot", 0, String::new);
+        let Some((snapshot, remembered)) = self.snapshot(node) else { return };
         self.world.sleep_up_to(Duration::from_millis(if self.world.chance(0.5) { 300 } else { 3000 })).await;
         self.take_over(node, snapshot, remembered, SHORT_OUTAGE).await;
     }
