@@ -101,13 +101,15 @@ pub enum UnlockError {
     Refused {
         /// What the server said.
         refusal: Refusal,
-        /// When this guard surely does not hold the lock.
+        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
+        /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
     },
     /// The server did not answer. The client goes on trying; at `until` the lease is over anyway.
     #[error("no answer to the release: the lock is free now or soon, at the latest when its lease ends")]
     Unknown {
-        /// When this guard surely does not hold the lock.
+        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
+        /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
         /// Why there is no answer.
         #[source]
@@ -117,7 +119,8 @@ pub enum UnlockError {
     /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
     #[error("the runtime of this client has ended: the lock is free when its lease ends")]
     RuntimeGone {
-        /// When this guard surely does not hold the lock.
+        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
+        /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
     },
 }

@@ -96,8 +96,14 @@ impl Sentinels {
         location: Arc<Location>,
         options: &Options,
     ) -> Self {
-        let votes = Mutex::new(vec![Vote::NotAsked; sentinels.len()]);
-        let targets = sentinels.into_iter().map(|address| Target::new(address, access.clone(), None)).collect();
+        let mut targets: Vec<Target> = Vec::new();
+        for address in sentinels {
+            // Each one has one vote, however often it is listed.
+            if targets.iter().all(|target| target.address != address) {
+                targets.push(Target::new(address, access.clone(), None));
+            }
+        }
+        let votes = Mutex::new(vec![Vote::NotAsked; targets.len()]);
         let (operation_timeout, strict) = (options.operation_timeout, options.strict_restart.is_some());
         Self { service, operation_timeout, strict, targets, location, votes, voted: Notify::new() }
     }

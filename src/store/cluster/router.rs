@@ -1,8 +1,8 @@
 //! Sends each request to the node that serves its slot, and follows what nodes say of slots that moved.
 
 use std::future::Future;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -13,7 +13,7 @@ use super::slots::slot_of;
 use super::table::{Seat, Table};
 use crate::store::admission::{Admission, IN_FLIGHT};
 use crate::store::call::Call;
-use crate::store::clock::ServerClock;
+use crate::store::clock::{ServerClock, now};
 use crate::store::connect_options::Address;
 use crate::store::error::{Cause, Refusal, RequestError, Uncovered};
 use crate::store::{Listener, Priority, Ran, Store};
@@ -29,7 +29,12 @@ pub struct Router<N> {
     closed: CancellationToken,
     /// How long a redirected request waits for the other node.
     patience: Duration,
+    /// When the log last said that locks wait for their slots.
+    said: Mutex<Option<Instant>>,
 }
+
+/// Slots often move one after the other, for minutes.
+const SAID_AT_MOST_EVERY: Duration = Duration::from_secs(60);
 
 struct Nobody {
     admission: Admission,
@@ -41,7 +46,13 @@ impl<N: Seat> Router<N> {
         // Nothing is ever sent there, so its gate does not close and the seed does not matter.
         let nobody = Nobody { admission: Admission::new(IN_FLIGHT, 0), clock: ServerClock::new() };
         // Half: so there is time for the answer of the other node, within the same operation time-out.
-        Self { table, nobody, closed: CancellationToken::new(), patience: operation_timeout / 2 }
+        Self {
+            table,
+            nobody,
+            closed: CancellationToken::new(),
+            patience: operation_timeout / 2,
+            said: Mutex::new(None),
+        }
     }
 
     /// Runs a task as long as the store is open.
@@ -89,8 +100,10 @@ impl<N: Seat> Router<N> {
             let Some(redirect) = Redirect::read(refusal, || asked.clone().or_else(|| self.table.address_of(slot)))
                 .filter(|_| redirects < MOST_REDIRECTS)
             else {
-                if matches!(refusal.code.as_str(), "CLUSTERDOWN" | "MOVED") {
-                    self.table.doubt.notify_one();
+                match refusal.code.as_str() {
+                    "CLUSTERDOWN" | "MOVED" => self.table.doubt.notify_one(),
+                    "TRYAGAIN" => self.say_that_it_moves(slot),
+                    _ => {}
                 }
                 return outcome;
             };
@@ -104,6 +117,14 @@ impl<N: Seat> Router<N> {
             };
             self.wait_for(node, call.lock_key(), call.priority).await?;
             asked = Some(redirect.into_address());
+        }
+    }
+
+    fn say_that_it_moves(&self, slot: u16) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_none_or(|said| now() >= said + SAID_AT_MOST_EVERY) {
+            *said = Some(now());
+            tracing::warn!(slot, "a slot is on its way to another node: calls for its locks wait; renewals do not");
         }
     }
 
