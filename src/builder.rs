@@ -341,7 +341,7 @@ impl LockClientBuilder {
     /// Checks the options and connects with more than a URL says: a provider of credentials, a client
     /// certificate.
     ///
-    /// Takes at most twice the operation time-out. From then on the client keeps the connection by
+    /// Takes as long as [`connect`](Self::connect). From then on the client keeps the connection by
     /// itself, and uses the same options for each reconnect.
     ///
     /// ```no_run

@@ -13,7 +13,8 @@ use crate::store::options::OptionsError;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Others held the lock, or were first, for the whole time. `try_lock` says `Ok(None)` instead.
+    /// Others held the lock, or were first, for the whole time, or the server grants nothing for a while
+    /// ([`strict_restart`](crate::LockClientBuilder::strict_restart)). `try_lock` says `Ok(None)` instead.
     #[error("not acquired in time: others hold the lock or were first")]
     Timeout,
     /// This would have been one more hold on a lock that its owner has lost meanwhile.

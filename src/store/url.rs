@@ -51,6 +51,14 @@ impl ConnectOptions {
         check_parameters(rest, scheme.plain)?;
         let mut options = match scheme.kind {
             Kind::Single => single(&format!("{}://{rest}", scheme.plain))?,
+            // Read as it stands, the first host would be a part of the password.
+            Kind::Sentinel | Kind::Cluster
+                if rest.rsplit_once('@').is_some_and(|(who, _)| who.contains('@') && who.contains(',')) =>
+            {
+                return Err(invalid(
+                    "there are two @: user and password stand once, before the first host; write an @ in the password as %40",
+                ));
+            }
             // What stands before the `@` is not shown: it may be a part of the password.
             Kind::Sentinel | Kind::Cluster if rest.split_once('/').is_some_and(|(_, path)| path.contains('@')) => {
                 return Err(invalid("there is an @ behind a /: write a / in the password as %2F, and an @ as %40"));
@@ -310,6 +318,7 @@ mod tests {
             ("redis-sentinel://a/%zz", "two digits"),
             ("redis+cluster://a:99999", "a:99999"),
             ("redis+cluster://", "a host is empty"),
+            ("redis-sentinel://u:p@a,u:p@b/s", "two @"),
             ("redis+cluster://u:pa/ss@a:1", "%2f"),
             ("redis-sentinel://u:6379/abc@h1", "%2f"),
             ("redis-sentinel://u:pa/ss@h/svc", "%2f"),

@@ -1,19 +1,20 @@
 //! Sends each request to the node that serves its slot, and follows what nodes say of slots that moved.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::moving::Moving;
 use super::slots::slot_of;
 use super::table::{Seat, Table};
 use crate::store::admission::{Admission, IN_FLIGHT};
 use crate::store::call::Call;
-use crate::store::clock::{ServerClock, now};
+use crate::store::clock::ServerClock;
 use crate::store::connect_options::Address;
 use crate::store::error::{Cause, Refusal, RequestError, Uncovered};
 use crate::store::{Listener, Priority, Ran, Store};
@@ -29,12 +30,8 @@ pub struct Router<N> {
     closed: CancellationToken,
     /// How long a redirected request waits for the other node.
     patience: Duration,
-    /// When the log last said that locks wait for their slots.
-    said: Mutex<Option<Instant>>,
+    moving: Moving,
 }
-
-/// Slots often move one after the other, for minutes.
-const SAID_AT_MOST_EVERY: Duration = Duration::from_secs(60);
 
 struct Nobody {
     admission: Admission,
@@ -51,7 +48,7 @@ impl<N: Seat> Router<N> {
             nobody,
             closed: CancellationToken::new(),
             patience: operation_timeout / 2,
-            said: Mutex::new(None),
+            moving: Moving::default(),
         }
     }
 
@@ -90,19 +87,30 @@ impl<N: Seat> Router<N> {
     async fn route<'a>(&'a self, mut call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let slot = slot_of(call.lock_key());
         let uncovered = || RequestError::NotSent(Arc::new(Uncovered(slot)));
+        if call.keys.len() > 1
+            && let Some(refusal) = self.moving.answer(slot)
+        {
+            return Err(RequestError::Refused(refusal));
+        }
         let mut node = self.table.serving(slot).ok_or_else(uncovered)?;
         // Looked up only when a redirect leaves the host out.
         let mut asked = None;
         let mut redirects = 0;
         loop {
             let outcome = node.run(call, request).await;
-            let Err(RequestError::Refused(refusal)) = &outcome else { return outcome };
+            let Err(RequestError::Refused(refusal)) = &outcome else {
+                // A renewal has one key, which is served while the slot moves.
+                if outcome.is_ok() && call.keys.len() > 1 {
+                    self.moving.served(slot);
+                }
+                return outcome;
+            };
             let Some(redirect) = Redirect::read(refusal, || asked.clone().or_else(|| self.table.address_of(slot)))
                 .filter(|_| redirects < MOST_REDIRECTS)
             else {
                 match refusal.code.as_str() {
                     "CLUSTERDOWN" | "MOVED" => self.table.doubt.notify_one(),
-                    "TRYAGAIN" => self.say_that_it_moves(slot),
+                    "TRYAGAIN" => self.moving.refused(slot, refusal),
                     _ => {}
                 }
                 return outcome;
@@ -117,14 +125,6 @@ impl<N: Seat> Router<N> {
             };
             self.wait_for(node, call.lock_key(), call.priority).await?;
             asked = Some(redirect.into_address());
-        }
-    }
-
-    fn say_that_it_moves(&self, slot: u16) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.is_none_or(|said| now() >= said + SAID_AT_MOST_EVERY) {
-            *said = Some(now());
-            tracing::warn!(slot, "a slot is on its way to another node: calls for its locks wait; renewals do not");
         }
     }
 
