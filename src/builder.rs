@@ -10,10 +10,10 @@ use uuid::Uuid;
 
 use crate::client::LockClient;
 use crate::error::ConnectError;
-use crate::store::connect_options::{ConnectOptions, Topology};
-use crate::store::dial::Access;
 #[cfg(feature = "embedded")]
 use crate::store::cluster::{router::Router, table::Table};
+use crate::store::connect_options::{ConnectOptions, Topology};
+use crate::store::dial::Access;
 #[cfg(feature = "embedded")]
 use crate::store::embedded::{EmbeddedServer, EmbeddedStore};
 use crate::store::location::Location;

@@ -46,9 +46,8 @@ impl Member {
     /// As CLUSTER SLOTS tells it.
     pub fn ranges(&self) -> Vec<SlotRange> {
         let master = |slot: &Slot| address(&slot.owner);
-        let range = |(number, slot): (&u16, &Slot)| {
-            Some(SlotRange { first: *number, last: *number, master: master(slot)? })
-        };
+        let range =
+            |(number, slot): (&u16, &Slot)| Some(SlotRange { first: *number, last: *number, master: master(slot)? });
         self.slots().iter().filter_map(range).collect()
     }
 
@@ -64,7 +63,9 @@ impl Member {
         match slot {
             Slot { migrating: Some(_), .. } if is_ours && missing > 0 && missing < request.keys.len() => try_again(),
             Slot { migrating: Some(target), .. } if is_ours && missing > 0 => Err(format!("ASK {number} {target}")),
-            Slot { importing: Some(_), .. } if request.asking && Moves::Comes.is_elsewhere(request.keys.len(), missing) => {
+            Slot { importing: Some(_), .. }
+                if request.asking && Moves::Comes.is_elsewhere(request.keys.len(), missing) =>
+            {
                 try_again()
             }
             Slot { importing: Some(_), .. } if request.asking => Ok(Moves::Comes),

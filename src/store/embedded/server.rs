@@ -126,9 +126,8 @@ impl EmbeddedServer {
         // One for all, so that their clocks differ as the faults say.
         let epoch = since_1970();
         let ports = 7000_u16..;
-        let node = |(port, faults): (u16, F)| {
-            Self::start(Box::new(faults), epoch, Some(Member::new(format!("node:{port}"))))
-        };
+        let node =
+            |(port, faults): (u16, F)| Self::start(Box::new(faults), epoch, Some(Member::new(format!("node:{port}"))));
         let nodes: Vec<_> = ports.zip(faults).map(node).collect();
         for node in &nodes {
             let others = nodes.iter().filter(|other| !Arc::ptr_eq(&other.shared, &node.shared));

@@ -638,8 +638,7 @@ impl Checker {
         let inexact = lock.inexact;
         let differs = told.is_some_and(|(_, told)| told != WITHOUT_LEASE && (told - until).abs() > 1 + slack);
         let must_follow = meddled || inexact || differs || slack > 0;
-        if let Some(holder) = lock.holder.as_mut().filter(|holder| must_follow || holder.until == WITHOUT_LEASE)
-        {
+        if let Some(holder) = lock.holder.as_mut().filter(|holder| must_follow || holder.until == WITHOUT_LEASE) {
             holder.until = until;
         }
         if differs && !meddled && !inexact {
@@ -1118,8 +1117,8 @@ impl Checker {
     /// An actor begins to rely on a grant. It must not be one of the server before, of which this one knows nothing: on
     /// a new connection what the old one said is over (R15).
     pub fn check_is_known(&mut self, claim: &Claim) {
-        let is_over = self.forgotten.contains(&claim.hold())
-            && self.is_connected(self.node_of(&claim.lock), &claim.process);
+        let is_over =
+            self.forgotten.contains(&claim.hold()) && self.is_connected(self.node_of(&claim.lock), &claim.process);
         if is_over && claim.held.is_valid() {
             let what = format!("actor {} begins with {}, which a failover has lost", claim.actor, claim.held.token());
             self.violated("R15", what);

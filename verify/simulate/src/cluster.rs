@@ -178,7 +178,8 @@ impl Cluster {
 
     /// All slots of a node go to another one at once, with the state that this one has now.
     fn all_go(&self, from: usize, to: usize) {
-        let here: Vec<_> = self.places().iter().filter(|(_, place)| place.node == from).map(|(lock, _)| lock.clone()).collect();
+        let here: Vec<_> =
+            self.places().iter().filter(|(_, place)| place.node == from).map(|(lock, _)| lock.clone()).collect();
         let now = self.world.server_ms();
         for lock in &here {
             self.keys_at(lock, from).iter().for_each(|key| self.move_key(lock, key, from, to));
@@ -215,13 +216,7 @@ impl Cluster {
     }
 
     /// A node has died, and another one takes over that is behind. The first one comes back later, without slots.
-    pub async fn replace(
-        &self,
-        (from, to): (usize, usize),
-        snapshot: Snapshot,
-        then: Remembered,
-        outage: Duration,
-    ) {
+    pub async fn replace(&self, (from, to): (usize, usize), snapshot: Snapshot, then: Remembered, outage: Duration) {
         self.world.fault("nodes_replaced");
         self.world.goes_down(outage + Duration::from_secs(1));
         self.nodes[from].shut_down();

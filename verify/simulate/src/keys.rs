@@ -110,6 +110,8 @@ impl Keys {
     pub fn agree(&self, rounded: i64) -> bool {
         let distinct: BTreeSet<_> = self.places.iter().map(|place| &place.ticket).collect();
         let paired = self.places.iter().all(|place| place.has_ticket) && self.tickets == self.places.len();
-        paired && distinct.len() == self.places.len() && (self.queue_lifetime - self.deadlines_lifetime).abs() <= rounded
+        paired
+            && distinct.len() == self.places.len()
+            && (self.queue_lifetime - self.deadlines_lifetime).abs() <= rounded
     }
 }

@@ -116,7 +116,8 @@ impl Run {
         let names = if is_crowded { 1 } else { 1 + world.below(3) as usize };
         let (processes, without_runtime) = (Vec::new(), Vec::new());
         let cluster = (nodes.len() > 1).then(|| Cluster::new(world, &nodes, names));
-        let run = Self { world: world.clone(), nodes, cluster, processes, without_runtime, names, is_crowded, actors: 0 };
+        let run =
+            Self { world: world.clone(), nodes, cluster, processes, without_runtime, names, is_crowded, actors: 0 };
         // It has just been started.
         run.must_freeze();
         run
