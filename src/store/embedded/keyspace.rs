@@ -5,8 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use super::moves::Moves;
-
 type Bytes = Vec<u8>;
 type Words<'a> = &'a [Bytes];
 
@@ -142,6 +140,28 @@ impl Zset {
 struct Entry {
     value: Value,
     expires_at: Option<i64>,
+}
+
+/// What happens to the slot of a script while that runs, in a cluster (R13).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Moves {
+    #[default]
+    Rests,
+    /// To another node: a command finds only keys that are here.
+    Leaves,
+    /// From another node: so does a command with several keys.
+    Comes,
+}
+
+impl Moves {
+    /// Whether a command on keys, of which so many are not here, would have to run at another node.
+    pub fn is_elsewhere(self, keys: usize, missing: usize) -> bool {
+        match self {
+            Self::Rests => false,
+            Self::Leaves => missing > 0,
+            Self::Comes => missing > 0 && keys > 1,
+        }
+    }
 }
 
 /// The keys of one server, at one time.

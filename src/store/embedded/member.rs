@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::keyspace::Keyspace;
-use super::moves::Moves;
+use super::keyspace::{Keyspace, Moves};
 use super::request::Request;
 use crate::store::cluster::slots::slot_of;
 use crate::store::cluster::table::SlotRange;

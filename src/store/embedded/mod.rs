@@ -4,7 +4,6 @@ mod engine;
 pub mod faults;
 pub mod keyspace;
 pub mod member;
-mod moves;
 mod request;
 mod server;
 mod store;

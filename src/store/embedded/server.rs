@@ -12,9 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::engine::Engine;
 use super::faults::{Delivery, Faults, NoFaults, Published, Ran, Redirected, Task};
-use super::keyspace::{Reply, Snapshot};
+use super::keyspace::{Moves, Reply, Snapshot};
 use super::member::{Member, Slot, address};
-use super::moves::Moves;
 use super::request::{Answer, Request};
 use crate::store::cluster::slots::slot_of;
 use crate::store::cluster::table::SlotRange;
