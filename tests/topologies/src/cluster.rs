@@ -28,7 +28,7 @@ pub struct Known {
     slots: Vec<(u16, u16)>,
 }
 
-/// The first three nodes begin as masters, the other three as their replicas.
+/// The first three nodes begin as masters, the others as their replicas.
 pub struct Cluster {
     pub nodes: Vec<Node>,
 }
@@ -68,8 +68,17 @@ pub fn names(start: &str, count: usize, chosen: impl Fn(u16) -> bool) -> Vec<Str
 impl Cluster {
     /// `args` for each node; one environment for each node, or none.
     pub async fn start(bed: &Testbed, args: &[&str], environments: &[Vec<(String, String)>]) -> Self {
+        Self::of(2 * SHARDS, bed, args, environments).await
+    }
+
+    /// Three masters without replicas.
+    pub async fn start_masters(bed: &Testbed) -> Self {
+        Self::of(SHARDS, bed, &[], &[]).await
+    }
+
+    async fn of(size: usize, bed: &Testbed, args: &[&str], environments: &[Vec<(String, String)>]) -> Self {
         let mut nodes = Vec::new();
-        for number in 0..2 * SHARDS {
+        for number in 0..size {
             nodes.push(launch(bed, number, args, environments.get(number).map_or(&[], Vec::as_slice)));
         }
         for node in &mut nodes {
@@ -96,11 +105,12 @@ impl Cluster {
                 ask::<String>(&mut redis, &meet).await.unwrap();
             }
         }
-        self.until_all_know(|known| known.len() == 2 * SHARDS).await;
+        self.until_all_know(|known| known.len() == self.nodes.len()).await;
         for (shard, node) in self.nodes[SHARDS..].iter().enumerate() {
             node.server.tell::<String>(&format!("CLUSTER REPLICATE {}", self.nodes[shard].id)).await;
         }
-        self.until_all_know(|known| known.iter().filter(|node| !node.is_master).count() == SHARDS).await;
+        let replicas = self.nodes.len() - SHARDS;
+        self.until_all_know(|known| known.iter().filter(|node| !node.is_master).count() == replicas).await;
         for replica in &self.nodes[SHARDS..] {
             eventually("a replica has the data", async || replica.server.replicates().await).await;
         }

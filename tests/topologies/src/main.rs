@@ -18,6 +18,7 @@
 mod checker;
 mod clock;
 mod cluster;
+mod freeze;
 mod gate;
 mod load;
 mod proxy;
@@ -129,12 +130,12 @@ fn run(scenario: &Scenario, extent: Extent) -> Report {
     runtime.shutdown_timeout(Duration::from_secs(1));
     let report = match outcome {
         Ok(Outcome::Ended(report)) => report,
-        Ok(Outcome::Hangs) => failed("it hangs"),
+        Ok(Outcome::Hangs) => failed(extent, "it hangs"),
         Ok(Outcome::Interrupted) => {
             drop(bed);
             std::process::exit(130);
         }
-        Err(panic) => failed(panic.downcast_ref::<String>().map_or("it panicked", String::as_str)),
+        Err(panic) => failed(extent, panic.downcast_ref::<String>().map_or("it panicked", String::as_str)),
     };
     if !report.failures.is_empty() {
         println!("{}", bed.explain());
@@ -160,8 +161,8 @@ async fn until_over(running: scenarios::Running) -> Outcome {
     }
 }
 
-fn failed(why: &str) -> Report {
-    let mut report = Report::new();
+fn failed(extent: Extent, why: &str) -> Report {
+    let mut report = Report::new(extent);
     report.must(false, why);
     report
 }
