@@ -6,7 +6,7 @@ use fairlock::LockClientBuilder;
 
 use crate::checker::Findings;
 use crate::clock::ShiftedClock;
-use crate::cluster::{Cluster, Node, SHARDS, names, shard_of, slot_of};
+use crate::cluster::{Cluster, Node, SHARDS, names, shard_of, shard_of_slot, slot_of};
 use crate::load::{Plan, builder, builder_for_clocks, connect_all_with};
 use crate::report::Report;
 use crate::run::{CLIENTS, Run, is_up};
@@ -23,10 +23,6 @@ fn plan() -> Plan {
     };
     let (names, alone, long) = (of_each("work:", 6), of_each("work:alone:", 6), of_each("long:", 2));
     Plan { names, alone, long, section: Duration::from_millis(15) }
-}
-
-fn shard_of_slot(slot: u16) -> usize {
-    (0..SHARDS).rev().find(|shard| usize::from(slot) >= shard * 16_384 / SHARDS).unwrap_or_default()
 }
 
 /// Names of a gate on this shard.

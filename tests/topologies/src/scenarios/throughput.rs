@@ -1,16 +1,15 @@
-//! What a pair of lock and unlock costs on a cluster of three masters, and on one server. Three servers and their clients
-//! do not fit on a small machine, so it is measured by CPU for each pair: three masters that need as much as one server for
-//! each serve three times as many.
+//! What a pair of lock and unlock costs on three masters, and on one server. Three servers at full load and their clients
+//! do not fit on a small machine. But masters share nothing: if each needs as much CPU for a pair as one server does, three
+//! serve three times as many. So each of the three works alone here, in turn, and once all of them do.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fairlock::LockClient;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use tokio::task::JoinSet;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SHARDS, names, shard_of_slot};
 use crate::load::connect;
 use crate::report::Report;
 use crate::scenarios::Extent;
@@ -19,17 +18,65 @@ use crate::testbed::{Testbed, note, now};
 
 const TASKS: usize = 200;
 const NAMES: usize = 600;
-const PAIRS_OF_A_TASK: usize = 100;
+const PAIRS_OF_A_TASK: usize = 60;
 const ROUNDS: usize = 9;
+/// 0.9 of the throughput is that much more CPU for each pair, per mille.
+const MOST: u64 = 1111;
 
-/// One server, or the masters of a cluster, and a client of theirs.
-struct Side {
-    client: LockClient,
+pub async fn throughput(bed: &Testbed, extent: Extent) -> Report {
+    let server = Arc::new(Server::new(bed, "server").start().await);
+    // A master of a cluster does more for each command than a server alone. What that costs is Redis' part.
+    let alone = Cluster::start_masters(bed, "alone", 1).await;
+    let three = Cluster::start_masters(bed, "master", SHARDS).await;
+    let on_shard = |shard| names("", NAMES, |slot| shard_of_slot(slot) == shard);
+    let (all, masters) = (names("", NAMES, |_| true), servers_of(&three));
+    let each = (0..SHARDS).map(|shard| Part { names: on_shard(shard), servers: vec![masters[shard].clone()] });
+    let mut sides = [
+        Side::new("server", &server.url(), vec![Part { names: all.clone(), servers: vec![server.clone()] }]).await,
+        Side::new("one master", &alone.url(), vec![Part { names: all.clone(), servers: servers_of(&alone) }]).await,
+        Side::new("each of three", &three.url(), each.collect()).await,
+        Side::new("three at once", &three.url(), vec![Part { names: all, servers: masters }]).await,
+    ];
+    for _ in 0..ROUNDS {
+        // In turn, so that what else the machine does comes to all of them.
+        for side in &mut sides {
+            side.round().await;
+        }
+    }
+    let mut report = Report::new(extent);
+    sides.iter().for_each(|side| side.show(&mut report));
+    let [server, alone, each, at_once] = &sides;
+    report
+        .reach("servers' CPU, each of three to server, per mille", each.ratio(server, |cost| cost.servers), MOST)
+        .reach("client's CPU, each of three to server, per mille", each.ratio(server, |cost| cost.client), MOST)
+        .figure("servers' CPU, one master to server, per mille", alone.ratio(server, |cost| cost.servers))
+        .figure("servers' CPU, three at once to server, per mille", at_once.ratio(server, |cost| cost.servers))
+        .figure("client's CPU, three at once to server, per mille", at_once.ratio(server, |cost| cost.client));
+    for side in sides {
+        report.must(side.client.close().await.is_ok(), "close: no answer");
+    }
+    report
+}
+
+fn servers_of(cluster: &Cluster) -> Vec<Arc<Server>> {
+    cluster.nodes.iter().map(|node| node.server.clone()).collect()
+}
+
+/// Names, and the servers that have them.
+struct Part {
+    names: Vec<String>,
     servers: Vec<Arc<Server>>,
+}
+
+/// One client, which works on its parts one after the other.
+struct Side {
+    name: &'static str,
+    client: LockClient,
+    parts: Vec<Part>,
     rounds: Vec<Cost>,
 }
 
-/// In ns.
+/// In ns, for each pair.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
     servers: u64,
@@ -37,36 +84,9 @@ struct Cost {
     time: u64,
 }
 
-pub async fn throughput(bed: &Testbed, extent: Extent) -> Report {
-    let single = Arc::new(Server::new(bed, "single").start().await);
-    let cluster = Cluster::start_masters(bed).await;
-    let masters = cluster.nodes.iter().map(|node| node.server.clone()).collect();
-    let mut single = Side::new(&single.url(), vec![single.clone()]).await;
-    let mut cluster = Side::new(&cluster.url(), masters).await;
-    for _ in 0..ROUNDS {
-        // In turn, so that what else the machine does comes to both.
-        single.round().await;
-        cluster.round().await;
-    }
-    let mut report = Report::new(extent);
-    single.show("single", &mut report);
-    cluster.show("cluster", &mut report);
-    let per_mille = |of: fn(&Cost) -> u64| {
-        let ratios = single.rounds.iter().zip(&cluster.rounds).map(|(single, cluster)| of(cluster) * 1000 / of(single));
-        median(ratios.collect())
-    };
-    report
-        .reach("servers' CPU for a pair, per mille", per_mille(|cost| cost.servers), 1111)
-        .figure("client's CPU for a pair, per mille", per_mille(|cost| cost.client));
-    for side in [single, cluster] {
-        report.must(side.client.close().await.is_ok(), "close: no answer");
-    }
-    report
-}
-
 impl Side {
-    async fn new(url: &str, servers: Vec<Arc<Server>>) -> Self {
-        let mut side = Self { client: connect(url).await, servers, rounds: Vec::new() };
+    async fn new(name: &'static str, url: &str, parts: Vec<Part>) -> Self {
+        let mut side = Self { name, client: connect(url).await, parts, rounds: Vec::new() };
         // Scripts are loaded, masters are connected to.
         side.round().await;
         side.rounds.clear();
@@ -74,10 +94,38 @@ impl Side {
     }
 
     async fn round(&mut self) {
-        let (servers, client, begun) = (self.cpu_of_servers().await, cpu_of_this_process(), now());
+        let mut costs = Vec::new();
+        for part in &self.parts {
+            costs.push(part.work(&self.client).await);
+        }
+        let mean = |of: fn(&Cost) -> u64| costs.iter().map(of).sum::<u64>() / costs.len() as u64;
+        let cost =
+            Cost { servers: mean(|cost| cost.servers), client: mean(|cost| cost.client), time: mean(|cost| cost.time) };
+        note(format!("{}: {cost:?}", self.name));
+        self.rounds.push(cost);
+    }
+
+    fn show(&self, report: &mut Report) {
+        let median_of = |of: fn(&Cost) -> u64| median(self.rounds.iter().map(of).collect());
+        report
+            .figure(&format!("{}: servers' ns for a pair", self.name), median_of(|cost| cost.servers))
+            .figure(&format!("{}: client's ns for a pair", self.name), median_of(|cost| cost.client))
+            .figure(&format!("{}: pairs a second", self.name), 1_000_000_000 / median_of(|cost| cost.time));
+    }
+
+    /// Round by round, per mille.
+    fn ratio(&self, to: &Self, of: fn(&Cost) -> u64) -> u64 {
+        median(self.rounds.iter().zip(&to.rounds).map(|(this, other)| of(this) * 1000 / of(other)).collect())
+    }
+}
+
+impl Part {
+    /// Nobody waits: each task has names of its own.
+    async fn work(&self, client: &LockClient) -> Cost {
+        let (servers, here, begun) = (self.cpu_of_servers().await, cpu_of_this_process(), now());
         let mut tasks = JoinSet::new();
-        for task in 0..TASKS {
-            let locks: Vec<_> = (task..NAMES).step_by(TASKS).map(|name| self.client.lock(format!("{name}"))).collect();
+        for names in self.names.chunks(NAMES / TASKS) {
+            let locks: Vec<_> = names.iter().map(|name| client.lock(name)).collect();
             tasks.spawn(async move {
                 for pair in 0..PAIRS_OF_A_TASK {
                     let guard = locks[pair % locks.len()].lock().await.expect("nobody else wants it");
@@ -86,32 +134,21 @@ impl Side {
             });
         }
         tasks.join_all().await;
-        let (time, client) = (now() - begun, cpu_of_this_process() - client);
-        let pairs = (TASKS * PAIRS_OF_A_TASK) as u64;
-        let servers = self.cpu_of_servers().await - servers;
-        let cost = Cost { servers: servers / pairs, client: client / pairs, time: time / pairs };
-        note(format!("{} servers: {cost:?}", self.servers.len()));
-        self.rounds.push(cost);
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        let (time, here) = (now() - begun, cpu_of_this_process() - here);
+        let (servers, pairs) = (self.cpu_of_servers().await - servers, (TASKS * PAIRS_OF_A_TASK) as u64);
+        Cost { servers: servers / pairs, client: here / pairs, time: time / pairs }
     }
 
     async fn cpu_of_servers(&self) -> u64 {
-        let mut sum = 0.0;
+        let mut micros = 0;
         for server in &self.servers {
             for field in ["used_cpu_sys", "used_cpu_user"] {
                 let seconds = server.info("cpu", field).await.expect("the server says what it has used");
-                sum += seconds.parse::<f64>().expect("a number of seconds");
+                // Six digits behind the point.
+                micros += seconds.replace('.', "").parse::<u64>().expect("a number of seconds");
             }
         }
-        Duration::from_secs_f64(sum).as_nanos() as u64
-    }
-
-    fn show(&self, name: &str, report: &mut Report) {
-        let median_of = |of: fn(&Cost) -> u64| median(self.rounds.iter().map(of).collect());
-        report
-            .figure(&format!("{name}: servers' ns for a pair"), median_of(|cost| cost.servers))
-            .figure(&format!("{name}: client's ns for a pair"), median_of(|cost| cost.client))
-            .figure(&format!("{name}: pairs a second"), 1_000_000_000 / median_of(|cost| cost.time));
+        micros * 1000
     }
 }
 
