@@ -310,8 +310,8 @@ impl LockClientBuilder {
     /// Checks the options and connects to a server, to the primary that Sentinels name, or to a cluster: see
     /// [`ConnectOptions::from_url`] for the URLs.
     ///
-    /// Takes at most twice the operation time-out for a single server, and three times for Sentinels. A cluster takes that
-    /// for its nodes and twice for each master that does not answer, until one does. From then on the client keeps the connection by
+    /// Takes at most twice the operation time-out for a single server, and three times for Sentinels and clusters; with
+    /// a cluster half a second more for each master that does not answer. From then on the client keeps the connection by
     /// itself.
     ///
     /// ```no_run

@@ -10,10 +10,15 @@ use crate::support::{Server, Timing, eventually, limit};
 
 /// A name for each master, in their order.
 async fn one_name_each(cluster: &Cluster) -> Vec<String> {
+    one_name_each_by(cluster, 0).await
+}
+
+/// The same, where only that one may be asked.
+async fn one_name_each_by(cluster: &Cluster, asked: usize) -> Vec<String> {
     let mut names = vec![None; cluster.masters.len()];
     for number in 0.. {
         let name = format!("job {number}");
-        let slot = usize::from(slot_of(&cluster.masters[0], &name).await);
+        let slot = usize::from(slot_of(&cluster.masters[asked], &name).await);
         let master = slot * cluster.masters.len() / 16_384;
         names[master].get_or_insert(name);
         if names.iter().all(Option::is_some) {
@@ -253,6 +258,24 @@ async fn each_right_that_a_cluster_needs_is_named() {
             assert!(matches!(&error, ConnectError::Rights { .. }), "without {right}: {error:?}");
             assert!(error.to_string().contains(right), "without {right}: {error}");
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connecting_does_not_wait_for_a_frozen_node() {
+    limit(async {
+        let cluster = Cluster::start(3).await;
+        let operation_timeout = Duration::from_secs(20);
+        let timing = Timing { lease: Duration::from_secs(60), operation_timeout, ..Timing::relaxed() };
+        // The first of the list, and of the table.
+        cluster.masters[0].pause();
+        let begun = tokio::time::Instant::now();
+        let client = timing.connect(&cluster.url()).await;
+        let name = &one_name_each_by(&cluster, 1).await[1];
+        client.lock(name).lock().await.unwrap().unlock().await.unwrap();
+        assert!(begun.elapsed() < operation_timeout, "it waited for {:?}", begun.elapsed());
+        cluster.masters[0].resume();
     })
     .await;
 }

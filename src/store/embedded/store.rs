@@ -98,7 +98,7 @@ impl Store for EmbeddedStore {
     }
 
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
-        async move { Ok(Ran { reply: self.shared.run(call, request).await?, clock: &self.shared.clock }) }.boxed()
+        async move { Ok(Ran { reply: self.shared.run(call, request).await?, by: self }) }.boxed()
     }
 
     fn distrust(&self, _lock_key: &str) {
