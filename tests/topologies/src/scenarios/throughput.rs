@@ -47,8 +47,9 @@ pub async fn throughput(bed: &Testbed, extent: Extent) -> Report {
     sides.iter().for_each(|side| side.show(&mut report));
     let [server, alone, each, at_once] = &sides;
     report
-        .reach("servers' CPU, each of three to server, per mille", each.ratio(server, |cost| cost.servers), MOST)
+        .reach("servers' CPU, each of three to one master, per mille", each.ratio(alone, |cost| cost.servers), MOST)
         .reach("client's CPU, each of three to server, per mille", each.ratio(server, |cost| cost.client), MOST)
+        .figure("servers' CPU, each of three to server, per mille", each.ratio(server, |cost| cost.servers))
         .figure("servers' CPU, one master to server, per mille", alone.ratio(server, |cost| cost.servers))
         .figure("servers' CPU, three at once to server, per mille", at_once.ratio(server, |cost| cost.servers))
         .figure("client's CPU, three at once to server, per mille", at_once.ratio(server, |cost| cost.client));
