@@ -117,11 +117,12 @@ async fn fail_over_each(cluster: &Cluster, builder: fn() -> LockClientBuilder, e
         let gate = run.shut_gate(&gate_on(shard)).await;
         let watch = ScriptWatch::start(old.server.clone());
         let switched = cluster.fail_over(old).await;
-        run.settle().await;
+        run.until_it_works().await;
         used = used.max(to_ms(watch.last_call().saturating_sub(switched)));
         across += gate.open().await;
         report.must(run.inversions(&gate_on(shard)).await == 0, "served out of order behind the failover");
     }
+    run.wait_for_ghosts().await;
     report.figure("inversions across", across as u64).reach("old master used ms", used, 1000);
     let findings = finish(cluster, run, &mut report).await;
     report.reach("stall of a name ms", findings.name_stall, 1500);
