@@ -57,7 +57,9 @@ pub fn check(record: &Record, group: &dyn Fn(&str) -> usize) -> Findings {
     findings.told_after = record.switch().map_or(0, |switch| told_after(&holds, switch));
     let gaps: BTreeMap<_, _> = grants.iter().map(|(group, grants)| (*group, gaps(grants, window))).collect();
     for (group, gaps) in &gaps {
-        findings.stalls.insert(*group, longest(gaps));
+        let (from, to) = longest_gap(gaps);
+        note(format!("group {group}: longest without a grant from {} to {}", story::at(from), story::at(to)));
+        findings.stalls.insert(*group, to_ms(to - from));
     }
     for (name, holds) in by_name {
         findings.check_order(name, &holds, record.switch());
@@ -99,8 +101,13 @@ fn gaps(grants: &[Nanos], (begun, ended): (Nanos, Nanos)) -> Vec<(Nanos, Nanos)>
     edges.windows(2).map(|pair| (pair[0], pair[1])).collect()
 }
 
+fn longest_gap(gaps: &[(Nanos, Nanos)]) -> (Nanos, Nanos) {
+    gaps.iter().copied().max_by_key(|(from, to)| to - from).unwrap_or_default()
+}
+
 fn longest(gaps: &[(Nanos, Nanos)]) -> u64 {
-    gaps.iter().map(|(from, to)| to_ms(to - from)).max().unwrap_or_default()
+    let (from, to) = longest_gap(gaps);
+    to_ms(to - from)
 }
 
 impl Findings {
