@@ -53,7 +53,7 @@ local function advance(places, current, ending)
   local noted = tonumber(read('ZSCORE', deadlines, '!skip') or '0')
   -- All were passed over, and one of them may be reachable again. Or the list was made shorter by hand.
   local skip = noted < places and noted or 0
-  local states, marks = {}, {}
+  local states, marks, find = {}, {}, string.find
   -- A client that is passed over gets a negative deadline. If it is heard again, the count of those that are passed over
   -- ends, also if the clock went back and it never looked dead to itself.
   local function mark(client, deadline)
@@ -67,8 +67,8 @@ local function advance(places, current, ending)
     if #block == 0 then break end
     for i = 1, #block do
       local place = block[i]
-      -- Many places in a row are of one client, most often.
-      if string.sub(place, 1, #prefix) ~= prefix then
+      -- Many places in a row are of one client, most often. Not by string.sub: it would make a text for each.
+      if find(place, prefix, 1, true) ~= 1 then
         client = before(place, ':')
         prefix = client .. ':'
       end
