@@ -269,6 +269,10 @@ enum Pass {
 }
 
 impl Permit<'_> {
+    pub fn is_of(&self, admission: &Admission) -> bool {
+        std::ptr::eq(self.admission, admission)
+    }
+
     /// What the server said: opens or closes the gate.
     pub fn answered(&self, refusal: Option<&Refusal>) {
         match refusal {

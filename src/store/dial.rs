@@ -39,10 +39,27 @@ impl Access {
     }
 }
 
+/// An address, and which failover has led there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub address: Address,
+    /// As Sentinels count failovers, for `strict_restart`: a primary may come back without having been demoted, and
+    /// does not know what the one in between has granted. 0 without Sentinels.
+    pub epoch: u64,
+}
+
+impl Place {
+    pub fn at(address: Address) -> Self {
+        Self { address, epoch: 0 }
+    }
+}
+
 /// A server that can be dialled again and again.
 #[derive(Clone)]
 pub struct Target {
     pub address: Address,
+    /// See [`Place`].
+    pub epoch: u64,
     /// Who says that the server is there: an error may be theirs.
     named_by: Option<Arc<str>>,
     access: Arc<Access>,
@@ -64,7 +81,15 @@ impl Limit {
 
 impl Target {
     pub fn new(address: Address, access: Arc<Access>, named_by: Option<Arc<str>>) -> Self {
-        Self { address, named_by, access }
+        Self::at_place(Place::at(address), access, named_by)
+    }
+
+    pub fn at_place(place: Place, access: Arc<Access>, named_by: Option<Arc<str>>) -> Self {
+        Self { address: place.address, epoch: place.epoch, named_by, access }
+    }
+
+    pub fn place(&self) -> Place {
+        Place { address: self.address.clone(), epoch: self.epoch }
     }
 
     /// For messages.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
 use super::connect_options::Address;
-use super::dial::{Access, Target};
+use super::dial::{Access, Place, Target};
 
 /// Told by those who look for the server, and asked by the node that connects to it.
 pub struct Location {
-    address: watch::Sender<Option<Address>>,
+    place: watch::Sender<Option<Place>>,
     access: Arc<Access>,
     /// Who says where it is, for messages.
     named_by: Option<Arc<str>>,
@@ -19,52 +19,50 @@ pub struct Location {
 impl Location {
     /// A server that stays where it is.
     pub fn fixed(address: Address, access: Arc<Access>) -> Self {
-        Self { address: watch::Sender::new(Some(address)), access, named_by: None, doubt: Arc::default() }
+        Self { place: watch::Sender::new(Some(Place::at(address))), access, named_by: None, doubt: Arc::default() }
     }
 
     /// A server that others look for. Those who wait for `doubt` are woken by it.
     pub fn unknown(access: Arc<Access>, named_by: Arc<str>, doubt: Arc<Notify>) -> Self {
-        Self { address: watch::Sender::new(None), access, named_by: Some(named_by), doubt }
+        Self { place: watch::Sender::new(None), access, named_by: Some(named_by), doubt }
     }
 
-    fn target(&self, address: Address) -> Target {
-        Target::new(address, self.access.clone(), self.named_by.clone())
+    fn target(&self, place: Place) -> Target {
+        Target::at_place(place, self.access.clone(), self.named_by.clone())
     }
 
     pub fn current(&self) -> Option<Target> {
-        let address = self.address.borrow().clone();
-        address.map(|address| self.target(address))
+        let place = self.place.borrow().clone();
+        place.map(|place| self.target(place))
     }
 
     /// `None`: nobody knows.
-    pub fn move_to(&self, address: Option<&Address>) {
-        self.address.send_if_modified(|current| {
-            let moved = current.as_ref() != address;
-            if moved {
-                *current = address.cloned();
-            }
+    pub fn move_to(&self, place: Option<Place>) {
+        self.place.send_if_modified(|current| {
+            let moved = *current != place;
+            *current = place;
             moved
         });
     }
 
     /// Waits until somebody knows where the server is.
     pub async fn known(&self) -> Target {
-        let mut changes = self.address.subscribe();
+        let mut changes = self.place.subscribe();
         loop {
-            let address = changes.borrow_and_update().clone();
-            if let Some(address) = address {
-                return self.target(address);
+            let place = changes.borrow_and_update().clone();
+            if let Some(place) = place {
+                return self.target(place);
             }
             // The sender lives as long as `self`, so this does not fail.
             let _ = changes.changed().await;
         }
     }
 
-    /// Resolves when the server is not at this address any longer.
-    pub async fn left(&self, address: &Address) {
-        let mut changes = self.address.subscribe();
+    /// Resolves when the server is not there any longer, or there has been another failover.
+    pub async fn left(&self, place: &Place) {
+        let mut changes = self.place.subscribe();
         // The same for an error, which cannot come.
-        let _ = changes.wait_for(|current| current.as_ref() != Some(address)).await;
+        let _ = changes.wait_for(|current| current.as_ref() != Some(place)).await;
     }
 
     /// The server does not answer there, or is not the primary.

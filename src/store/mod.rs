@@ -67,12 +67,10 @@ pub trait Store: Send + Sync + 'static {
     fn close(&self);
 }
 
-/// The reply of a script, and the clock of the server that ran it: in a cluster this need not be the one that
-/// was asked first.
-#[derive(Debug)]
+/// The reply of a script, and the server that ran it: in a cluster this need not be the one that was asked first.
 pub struct Ran<'a> {
     pub reply: ScriptReply,
-    pub clock: &'a ServerClock,
+    pub by: &'a dyn Store,
 }
 
 /// Wraps a client's background tasks, so that a simulator can delay them and end them.

@@ -27,7 +27,7 @@ use super::clock::{ServerClock, now};
 use super::cluster::table::Seat;
 use super::connect_options::{Address, Credentials};
 use super::connection::{Connection, Hash, Unasked, refusal};
-use super::dial::{FirstBytes, Limit, Stream, Target};
+use super::dial::{FirstBytes, Limit, Place, Stream, Target};
 use super::error::{Cause, ConnectError, Disconnected, Refusal, RequestError};
 use super::keys::{self, Keys};
 use super::link::{Link, OnDrop, State};
@@ -105,7 +105,7 @@ impl Channel {
 #[derive(Clone)]
 struct Established {
     connection: Connection,
-    address: Address,
+    place: Place,
 }
 
 impl fmt::Debug for Node {
@@ -168,7 +168,7 @@ impl Node {
         let connection = shared.establish(&target).await?;
         // Ready without `resume`: a new client has no waits and no holds to check.
         shared.link.enter(State::Ready(connection.clone()));
-        *lock(&shared.first) = Some(Established { connection, address: target.address });
+        *lock(&shared.first) = Some(Established { connection, place: target.place() });
         shared.want();
         Ok(())
     }
@@ -196,7 +196,7 @@ impl Store for Node {
     }
 
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
-        async move { Ok(Ran { reply: self.shared.run(call, request).await?, clock: &self.shared.clock }) }.boxed()
+        async move { Ok(Ran { reply: self.shared.run(call, request).await?, by: self }) }.boxed()
     }
 
     fn distrust(&self, _lock_key: &str) {
@@ -234,7 +234,7 @@ impl Seat for Node {
         // The next address is connected to when somebody asks for a lock there.
         self.shared.is_wanted.store(false, Ordering::Relaxed);
         self.shared.echo.is_missing.store(false, Ordering::Relaxed);
-        self.shared.purpose.location.move_to(address);
+        self.shared.purpose.location.move_to(address.cloned().map(Place::at));
         // It may be the same address as a moment ago, and then the connection was not given up.
         if address.is_some() && self.shared.link.connection(Priority::Urgent).is_some() {
             self.shared.want();
@@ -555,7 +555,7 @@ impl Shared {
     async fn boot(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
         let Some(boot) = &self.boot else { return Ok(()) };
         let life = self.life(target, connection).await?;
-        let (keys, args) = (boot.keys(), boot.args(&life));
+        let (keys, args) = (boot.keys(), boot.args(&life, target.epoch));
         // Each script is in the map.
         let Some(hash) = self.hashes.get(boot::SCRIPT.name) else { return Ok(()) };
         let call = Call::new(&boot::SCRIPT, &keys, &args);
@@ -659,6 +659,7 @@ pub fn cluster_error(target: &Target, error: RedisError) -> ConnectError {
             let missing = ["+cluster|info", "+cluster|myid", "+cluster|slots"].map(ToOwned::to_owned);
             ConnectError::Rights { missing: missing.to_vec() }
         }
+        Some(refusal) if refusal.message.contains("unknown command") => ConnectError::Sentinel,
         Some(refusal) if refusal.message.contains("cluster support disabled") => {
             ConnectError::NotCluster { address: target.address.to_string() }
         }
@@ -698,12 +699,12 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
     let mut was_connected = first.is_some();
     let mut known = first;
     while shared.is_wanted.load(Ordering::Relaxed) {
-        let Established { connection, address } = match known.take() {
+        let Established { connection, place } = match known.take() {
             Some(first) => first,
             None => {
                 let Some(next) = reconnect(shared, backoff).await else { return };
                 if was_connected {
-                    tracing::info!(address = %next.address, "reconnected");
+                    tracing::info!(address = %next.place.address, "reconnected");
                 }
                 // Waits and holds first, then new acquires. If the connection dies meanwhile this ends at
                 // once, and `until_dead` sees it in the next lines.
@@ -711,7 +712,7 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
                 tokio::select! {
                     () = resume => {}
                     // The lines below give it up.
-                    () = shared.purpose.location.left(&next.address) => {}
+                    () = shared.purpose.location.left(&next.place) => {}
                 }
                 next
             }
@@ -721,7 +722,7 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
         let moved = tokio::select! {
             () = until_dead(shared, &connection) => false,
             // A demoted primary may still answer, and even grant.
-            () = shared.purpose.location.left(&address) => true,
+            () = shared.purpose.location.left(&place) => true,
             () = check_gained(shared) => false,
         };
         // After a ping without an answer it is not cancelled yet. What is in flight must end now
@@ -729,9 +730,9 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
         connection.dead.cancel();
         shared.link.enter(State::Down(Arc::new(Disconnected)));
         if moved {
-            tracing::info!(%address, "the server is at another address now; reconnecting");
+            tracing::info!(address = %place.address, "the server is at another address now, or was made the primary again; reconnecting");
         } else {
-            tracing::warn!(%address, "lost the connection; reconnecting");
+            tracing::warn!(address = %place.address, "lost the connection; reconnecting");
             shared.purpose.location.doubt();
         }
         backoff.connection_lived_for(now().saturating_duration_since(up));
@@ -791,6 +792,7 @@ async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Option<Establ
     let mut said = String::new();
     while shared.is_wanted.load(Ordering::Relaxed) {
         let target = location.known().await;
+        let place = target.place();
         let attempt = async {
             // After a connection that lived long this pause is zero, so it does not delay the usual
             // reconnect.
@@ -800,7 +802,7 @@ async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Option<Establ
         let outcome = tokio::select! {
             biased;
             // Neither the pause nor a server that does not answer may keep it from the new place.
-            () = location.left(&target.address) => {
+            () = location.left(&place) => {
                 // The pauses were for the place before.
                 *backoff = Backoff::reconnect();
                 continue;
@@ -808,7 +810,7 @@ async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Option<Establ
             outcome = attempt => outcome,
         };
         match outcome {
-            Ok(connection) => return Some(Established { connection, address: target.address }),
+            Ok(connection) => return Some(Established { connection, place }),
             Err(error) => {
                 let text = error.to_string();
                 if said != text {

@@ -10,7 +10,7 @@ use tokio::time::timeout_at;
 use super::admission::Permit;
 use super::call::Call;
 use super::clock::{ServerClock, millis, now};
-use super::error::{Cause, NoAnswer, NoTurn, RequestError};
+use super::error::{Cause, NoAnswer, NoTurn, Refusal, RequestError};
 use super::keys;
 use super::options::Options;
 use super::reply::{Decode, Fields, Malformed, ScriptReply};
@@ -144,13 +144,13 @@ impl Runner {
         // Before the request is on its way: the server's lease begins later, never earlier (R5).
         let sent = now();
         let call = Call { priority: admitted.priority, ..call };
-        let Ran { reply, clock } = match timeout_at(admitted.deadline.into(), self.store.run(call, request)).await {
+        let Ran { reply, by } = match timeout_at(admitted.deadline.into(), self.store.run(call, request)).await {
             Ok(Ok(ran)) => ran,
             Ok(Err(error)) => {
                 // A request without an answer says nothing about the gate. If it was the probe, its
                 // permit lets the next one probe when it is dropped.
                 if let RequestError::Refused(refusal) = &error {
-                    admitted.permit.answered(Some(refusal));
+                    self.answered(&admitted, &call, Some(refusal));
                 }
                 return Err(error);
             }
@@ -162,8 +162,18 @@ impl Runner {
         };
         // Before the reply is read: a server that runs scripts does not refuse, even if this reply
         // turns out to be wrong.
-        admitted.permit.answered(None);
-        decode(request, sent, clock, &reply).map_err(|error| self.distrust(call.lock_key(), error))
+        self.answered(&admitted, &call, None);
+        decode(request, sent, by.clock(call.lock_key()), &reply).map_err(|error| {
+            by.distrust(call.lock_key());
+            RequestError::Unanswered(Arc::new(error))
+        })
+    }
+
+    /// Opens or closes the gate. Not that of the node from which the lock has gone meanwhile: another one answered.
+    fn answered(&self, admitted: &Admitted<'_>, call: &Call<'_>, refusal: Option<&Refusal>) {
+        if admitted.permit.is_of(self.store.admission(call.lock_key())) {
+            admitted.permit.answered(refusal);
+        }
     }
 
     /// For a reply that cannot be the one to this request: drops the connection. The outcome of the

@@ -4,6 +4,8 @@
 //! may name a primary that was replaced. A client that only waits for its connection to break would stay with
 //! a primary that was frozen, demoted meanwhile, and goes on (T6 of the notes on topologies: 10 s).
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,7 @@ use super::ServedKeys;
 use super::clock::now;
 use super::connect_options::Address;
 use super::connection::{Connection, refusal};
-use super::dial::{Access, Limit, Target};
+use super::dial::{Access, Limit, Place, Target};
 use super::error::{ConnectError, NoAnswer};
 use super::location::Location;
 use super::node::{Node, Purpose, connect_error, sign_in_error};
@@ -44,7 +46,7 @@ pub async fn connect(
     let location = Arc::new(Location::unknown(served, named_by, Arc::default()));
     let purpose = Purpose { location: location.clone(), database, keys: ServedKeys::All, is_in_cluster: false };
     let node = Node::new(purpose, options, client, &Handle::current());
-    let sentinels = Arc::new(Sentinels::new(service, sentinels, asked, location, options.operation_timeout));
+    let sentinels = Arc::new(Sentinels::new(service, sentinels, asked, location, options));
     let watch = sentinels.clone();
     node.accompany(async move { watch.ask_all().await });
     let until = now() + options.operation_timeout;
@@ -68,9 +70,13 @@ pub async fn connect(
 struct Sentinels {
     service: String,
     operation_timeout: Duration,
+    /// With `strict_restart`.
+    strict: bool,
     targets: Vec<Target>,
     location: Arc<Location>,
     votes: Mutex<Vec<Vote>>,
+    /// There was one, and it is said in the log that it is gone.
+    lacks_majority: AtomicBool,
     /// Notified by each vote.
     voted: Notify,
 }
@@ -82,7 +88,7 @@ enum Vote {
     Failed(ConnectError),
     /// It does not know the service.
     Unknown,
-    Primary(Address),
+    Primary(Place),
 }
 
 impl Sentinels {
@@ -91,11 +97,19 @@ impl Sentinels {
         sentinels: Vec<Address>,
         access: &Arc<Access>,
         location: Arc<Location>,
-        operation_timeout: Duration,
+        options: &Options,
     ) -> Self {
-        let votes = Mutex::new(vec![Vote::NotAsked; sentinels.len()]);
-        let targets = sentinels.into_iter().map(|address| Target::new(address, access.clone(), None)).collect();
-        Self { service, operation_timeout, targets, location, votes, voted: Notify::new() }
+        let mut targets: Vec<Target> = Vec::new();
+        for address in sentinels {
+            // Each one has one vote, however often it is listed.
+            if targets.iter().all(|target| target.address != address) {
+                targets.push(Target::new(address, access.clone(), None));
+            }
+        }
+        let votes = Mutex::new(vec![Vote::NotAsked; targets.len()]);
+        let lacks_majority = AtomicBool::new(false);
+        let (operation_timeout, strict) = (options.operation_timeout, options.strict_restart.is_some());
+        Self { service, operation_timeout, strict, targets, location, votes, lacks_majority, voted: Notify::new() }
     }
 
     /// Asks them from now on. It never ends.
@@ -154,7 +168,11 @@ impl Sentinels {
             question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
             let asked = question.query_async::<Option<(String, u16)>>(&mut connection.io);
             let vote = match timeout(PATIENCE, asked).await {
-                Ok(Ok(Some((host, port)))) => Vote::Primary(Address::Tcp { host, port }),
+                Ok(Ok(Some((host, port)))) => match timeout(PATIENCE, self.epoch(connection)).await {
+                    Ok(Ok(epoch)) => Vote::Primary(Place { address: Address::Tcp { host, port }, epoch }),
+                    Ok(Err(error)) => return sentinel_error(target, error),
+                    Err(_) => return target.unreachable(Arc::new(NoAnswer(PATIENCE))),
+                },
                 Ok(Ok(None)) => Vote::Unknown,
                 Ok(Err(error)) => return sentinel_error(target, error),
                 Err(_) => return target.unreachable(Arc::new(NoAnswer(PATIENCE))),
@@ -164,17 +182,36 @@ impl Sentinels {
         }
     }
 
+    /// Asked after the address, so that it is not older. Without `strict_restart` nobody needs it.
+    async fn epoch(&self, connection: &mut Connection) -> Result<u64, redis::RedisError> {
+        if !self.strict {
+            return Ok(0);
+        }
+        let mut question = redis::cmd("SENTINEL");
+        question.arg("MASTER").arg(&self.service);
+        let facts: HashMap<String, String> = question.query_async(&mut connection.io).await?;
+        let epoch = facts.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        epoch.ok_or_else(|| (redis::ErrorKind::UnexpectedReturnType, "SENTINEL MASTER names no config-epoch").into())
+    }
+
     fn vote(&self, number: usize, vote: Vote) {
         let majority = {
             let mut votes = self.votes();
             if let Some(place) = votes.get_mut(number) {
                 *place = vote;
             }
-            majority(&votes).cloned()
+            majority(&votes)
         };
         // Without a majority the last one stays: a primary that works is not left because Sentinels are down.
-        if let Some(primary) = majority {
-            self.location.move_to(Some(&primary));
+        match majority {
+            Some(_) => {
+                self.location.move_to(majority);
+                if self.lacks_majority.swap(false, Ordering::Relaxed) {
+                    tracing::info!(service = %self.service, "a majority of the Sentinels names a primary again");
+                }
+            }
+            None if self.location.current().is_none() || self.lacks_majority.swap(true, Ordering::Relaxed) => {}
+            None => tracing::warn!(answers = %self.no_majority(), "staying with the last primary"),
         }
         self.voted.notify_waiters();
     }
@@ -206,7 +243,7 @@ impl Sentinels {
                 Vote::NotAsked => "no answer yet".to_owned(),
                 Vote::Failed(error) => error.to_string(),
                 Vote::Unknown => "does not know it".to_owned(),
-                Vote::Primary(address) => address.to_string(),
+                Vote::Primary(place) => place.address.to_string(),
             };
             format!("{} says {answer}", target.address())
         });
@@ -219,12 +256,14 @@ impl Sentinels {
     }
 }
 
-/// What more than half of all Sentinels name, not only of those that answer.
-fn majority(votes: &[Vote]) -> Option<&Address> {
-    votes.iter().find_map(|vote| {
-        let Vote::Primary(address) = vote else { return None };
-        let agree = votes.iter().filter(|other| matches!(other, Vote::Primary(same) if same == address)).count();
-        (2 * agree > votes.len()).then_some(address)
+/// What more than half of all Sentinels name, not only of those that answer. Its last failover is the latest one that any
+/// of these has heard of.
+fn majority(votes: &[Vote]) -> Option<Place> {
+    let places = || votes.iter().filter_map(|vote| if let Vote::Primary(place) = vote { Some(place) } else { None });
+    places().find_map(|Place { address, .. }| {
+        let agree = || places().filter(|other| other.address == *address);
+        let epoch = agree().map(|place| place.epoch).max()?;
+        (2 * agree().count() > votes.len()).then(|| Place { address: address.clone(), epoch })
     })
 }
 
@@ -243,12 +282,15 @@ mod tests {
 
     #[test]
     fn more_than_half_of_all_have_to_agree() {
-        let at = |port| Vote::Primary(Address::Tcp { host: "h".into(), port });
-        let named = |votes: &[Vote]| majority(votes).map(ToString::to_string);
+        let place = |port, epoch| Place { address: Address::Tcp { host: "h".into(), port }, epoch };
+        let at = |port| Vote::Primary(place(port, 0));
+        let named = |votes: &[Vote]| majority(votes).map(|place| place.address.to_string());
         assert_eq!(named(&[at(1), at(2), at(1)]), Some("h:1".into()));
         assert_eq!(named(&[at(1), Vote::NotAsked, Vote::Unknown]), None);
         assert_eq!(named(&[at(1), at(2)]), None);
         assert_eq!(named(&[at(1), Vote::Unknown, at(1), at(2)]), None);
         assert_eq!(named(&[at(1)]), Some("h:1".into()));
+        let votes = [(1, 4), (1, 5), (2, 9)].map(|(port, epoch)| Vote::Primary(place(port, epoch)));
+        assert_eq!(majority(&votes), Some(place(1, 5)));
     }
 }

@@ -202,7 +202,7 @@ impl Bench {
             ["token", token] => vec![format!("SET tokens {token} PX 60000")],
             ["frozen", ms] => {
                 let now = self.now().await;
-                vec![format!("SET boot {}~{now}~L", now + ms.parse::<i64>().unwrap())]
+                vec![format!("SET boot {}~{now}~0~L", now + ms.parse::<i64>().unwrap())]
             }
             ["newer", "lock"] => vec!["DEL lock".into(), "HSET lock !format 3".into()],
             // A value of a type that this key never has.
@@ -540,7 +540,7 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
         "leave" => (ALL, &["request", "copies_until", "owner", "seq", "place", "token_ttl", "channel"]),
         "renew" => (&["lock", "tokens"], &["request", "owner", "token", "lease", "only", "remember"]),
         "release" => (ALL, &["request", "owner", "seq", "holds", "token_ttl", "channel", "late"]),
-        "boot" => (&["boot"], &["request", "life", "freeze"]),
+        "boot" => (&["boot"], &["request", "life", "epoch", "freeze"]),
         "force_unlock" => (&ALL[..4], &["request", "not_after", "caller", "token_ttl", "channel"]),
         _ => (&["lock", "queue", "deadlines"], &["request", "most"]),
     }
@@ -572,6 +572,7 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
         "place" => format!("{owner}:{seq}/3000/L"),
         "most" => "10".into(),
         "life" => "L".into(),
+        "epoch" => "0".into(),
         "freeze" => "60000".into(),
         _ => panic!("no default for {name}"),
     }

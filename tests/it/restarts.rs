@@ -5,6 +5,8 @@ use std::time::Duration;
 use fairlock::{ConnectError, Ended, LockClient, LockClientBuilder, LockError, Loss, OptionsError};
 use redis::aio::MultiplexedConnection;
 
+use crate::support::cluster::command;
+use crate::support::sentinels::Sentinels;
 use crate::support::{BOOT, Collect, Proxy, Server, Timing, eventually, limit};
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -36,7 +38,7 @@ async fn frozen_until(redis: &mut MultiplexedConnection) -> u64 {
 async fn thaw(redis: &mut MultiplexedConnection) {
     let record = record(redis).await;
     let life = record.rsplit(' ').next().unwrap();
-    redis::cmd("SET").arg(BOOT).arg(format!("1 1 {life}")).exec_async(redis).await.unwrap();
+    redis::cmd("SET").arg(BOOT).arg(format!("1 1 0 {life}")).exec_async(redis).await.unwrap();
 }
 
 /// A server that serves, and a client of it.
@@ -347,4 +349,43 @@ async fn p1_the_embedded_server_freezes_too() {
         assert!(restarted.elapsed() < LEASE + Duration::from_millis(1100), "{:?}", restarted.elapsed());
         next.unlock().await.unwrap();
     }
+}
+
+/// Sentinel demotes an old primary some 8 s after the failover. If the new one dies before, the old one is the primary
+/// again, neither started anew nor promoted, and does not know what the one in between has granted.
+#[tokio::test]
+async fn p1_a_primary_that_comes_back_without_having_been_demoted_is_frozen() {
+    limit(async {
+        let all = Sentinels::start().await;
+        let client = connect(&all.url()).await;
+        thaw(&mut all.primary.connection().await).await;
+        let address = async || {
+            let mut question = redis::cmd("SENTINEL");
+            question.arg("GET-MASTER-ADDR-BY-NAME").arg("mymaster");
+            let (_, port): (String, u16) =
+                question.query_async(&mut all.sentinels[0].connection().await).await.unwrap();
+            port
+        };
+        command(&all.sentinels[0], &["SENTINEL", "FAILOVER", "mymaster"]).await;
+        eventually("the replica is the primary", async || address().await == all.replica.port()).await;
+        eventually("the client is there", async || {
+            record(&mut all.replica.connection().await).await.split(' ').nth(2) == Some("1")
+        })
+        .await;
+        for sentinel in &all.sentinels {
+            // The next failover may begin twice that after this one.
+            command(sentinel, &["SENTINEL", "SET", "mymaster", "failover-timeout", "1000"]).await;
+        }
+        all.replica.kill().await;
+        eventually("the first one is the primary again", async || address().await == all.primary.port()).await;
+        let lock = client.lock("x");
+        eventually("the client is there", async || lock.status().await.is_ok()).await;
+        assert!(
+            lock.status().await.unwrap().frozen_for.is_some(),
+            "{}",
+            record(&mut all.primary.connection().await).await
+        );
+        assert!(lock.try_lock().await.unwrap().is_none());
+    })
+    .await;
 }

@@ -297,8 +297,16 @@ async fn boot_keeps_the_furthest_instant_of_one_life() {
             let again = boot(&mut bench, "boot life=L freeze=100000").await;
             assert!(again > first + 30_000, "another start freezes anew");
             // Long after the start a client with a longer lease freezes nothing.
-            bench.command(&format!("SET boot {}~{}~L", begun - 500_000, begun - 600_000)).await;
+            bench.command(&format!("SET boot {}~{}~0~L", begun - 500_000, begun - 600_000)).await;
             assert_eq!(boot(&mut bench, "boot life=L freeze=200000").await, begun - 400_000);
+            // Another one was the primary meanwhile, although this one was not demoted.
+            let failed_over = boot(&mut bench, "boot life=L freeze=1000 epoch=3").await;
+            assert!(failed_over > begun, "{failed_over}, begun {begun}");
+            tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+            for epoch in [3, 2, 0] {
+                let told = boot(&mut bench, &format!("boot life=L freeze=1000 epoch={epoch}")).await;
+                assert_eq!(told, failed_over, "a client that has not heard of it yet");
+            }
         }
     })
     .await;

@@ -6,6 +6,7 @@
 //! single server. All scripts go to the node that serves the slot of their keys, and a client subscribes at
 //! each of its nodes, so that PUBLISH counts it there (T5 of the notes on topologies: reachability is local).
 
+mod moving;
 pub mod router;
 pub mod slots;
 pub mod table;
@@ -14,8 +15,10 @@ mod watch;
 
 use std::sync::Arc;
 
+use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::connect_options::{Address, list};
 use super::dial::Access;
@@ -25,7 +28,7 @@ use super::node::{Node, Purpose};
 use super::options::Options;
 use router::Router;
 use table::Table;
-use watch::Watch;
+use watch::{PATIENCE, Watch};
 
 /// Asks the seeds for the cluster, and connects to one master, so that a wrong password or a missing right is
 /// reported at once.
@@ -54,17 +57,23 @@ pub async fn connect(
 
 /// Any master will do: the others have the same users, as a rule.
 async fn connect_to_one(table: &Table<Node>) -> Result<(), ConnectError> {
-    let mut first_error = None;
-    for node in table.all() {
-        match node.connect().await {
-            Ok(()) => return Ok(()),
+    let (mut connecting, mut nodes, mut first_error) = (FuturesUnordered::new(), table.all(), None);
+    loop {
+        // One by one, and the next one also when those before are silent: a dead one must not hold up the rest.
+        match nodes.next() {
+            Some(node) => connecting.push(node.connect()),
+            // There is at least one, so there is an error; the look would have failed otherwise.
+            None if connecting.is_empty() => return first_error.map_or(Ok(()), Err),
+            None => {}
+        }
+        match timeout(PATIENCE, connecting.next()).await {
+            Ok(Some(Ok(()))) => return Ok(()),
             // It may be down, and its replica about to take over. The others work meanwhile.
-            Err(error @ (ConnectError::Unreachable { .. } | ConnectError::ReadOnly)) => {
+            Ok(Some(Err(error @ (ConnectError::Unreachable { .. } | ConnectError::ReadOnly)))) => {
                 first_error.get_or_insert(error);
             }
-            Err(error) => return Err(error),
+            Ok(Some(Err(error))) => return Err(error),
+            Ok(None) | Err(_) => {}
         }
     }
-    // There is at least one, so there is an error; the look would have failed otherwise.
-    first_error.map_or(Ok(()), Err)
 }

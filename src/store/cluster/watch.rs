@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use futures::future::{join_all, select_ok};
+use futures::future::select_ok;
+use futures::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use super::table::Table;
 use super::view::{Health, View};
@@ -23,7 +24,7 @@ use crate::store::reply::Malformed;
 /// How often a node is asked: a client has to leave a demoted master within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
 /// How long a node may take to answer: one that is frozen must not keep the others from being asked.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub const PATIENCE: Duration = Duration::from_millis(500);
 /// Between two looks at the whole table, however many requests are redirected.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// The whole table is looked at for so long after each change: an election raises the epoch before the slots
@@ -74,20 +75,39 @@ impl Watch {
 
     /// Asks all seeds at once, and believes the one that knows most.
     pub async fn look_first(&mut self) -> Result<(), ConnectError> {
-        let limit = Limit { limit: self.operation_timeout, until: now() + self.operation_timeout };
-        let asked = join_all(self.seeds.iter().map(|seed| self.ask_once(seed, limit))).await;
-        let (looks, errors): (Vec<_>, Vec<_>) = asked.into_iter().partition(Result::is_ok);
-        let best = looks.into_iter().flatten().max_by_key(|look| (!look.view.ranges.is_empty(), look.health.epoch));
-        let Some(look) = best else {
-            // There is at least one seed, so there is an error.
-            return errors.into_iter().find_map(Result::err).map_or(Ok(()), Err);
-        };
+        let (mut best, mut first_error) = (None, None);
+        for outcome in self.ask_seeds().await {
+            match outcome {
+                Ok(look) if best.as_ref().is_none_or(|best: &Look| best.rank() < look.rank()) => best = Some(look),
+                Ok(_) => {}
+                Err(error) => drop(first_error.get_or_insert(error)),
+            }
+        }
+        // There is at least one seed, so there is an error.
+        let Some(look) = best else { return first_error.map_or(Ok(()), Err) };
         if look.view.ranges.is_empty() {
             let address = self.seeds.first().map(ToString::to_string).unwrap_or_default();
             return Err(ConnectError::NoMasters { address });
         }
         self.apply(look);
         Ok(())
+    }
+
+    /// Once one has answered, the others have little time left: a dead one must not hold up the rest.
+    async fn ask_seeds(&self) -> Vec<Result<Look, ConnectError>> {
+        let limit = Limit { limit: self.operation_timeout, until: now() + self.operation_timeout };
+        let mut asking: FuturesUnordered<_> = self.seeds.iter().map(|seed| self.ask_once(seed, limit)).collect();
+        let (mut answers, mut until) = (Vec::new(), None);
+        while let Some(answer) = match until {
+            None => asking.next().await,
+            Some(until) => timeout_at(until, asking.next()).await.ok().flatten(),
+        } {
+            if answer.is_ok() {
+                until.get_or_insert((now() + PATIENCE).into());
+            }
+            answers.push(answer);
+        }
+        answers
     }
 
     async fn ask_once(&self, address: &Address, limit: Limit) -> Result<Look, ConnectError> {
@@ -102,12 +122,13 @@ impl Watch {
 
     /// Until it is dropped, with its client.
     pub async fn run(mut self) {
-        let (mut backoff, mut said) = (Backoff::reconnect(), false);
+        let (mut backoff, mut said, mut failed) = (Backoff::reconnect(), false, 0);
         // Other nodes each time: the last one did not answer, or knew less.
         for turn in 0_usize.. {
             backoff.pause().await;
             match self.open_next(turn).await {
                 Ok(source) => {
+                    failed = 0;
                     if std::mem::take(&mut said) {
                         tracing::info!(address = %source.address, "a node of the cluster answers again");
                     }
@@ -115,11 +136,15 @@ impl Watch {
                     self.watch(source).await;
                     backoff.connection_lived_for(now().saturating_duration_since(opened));
                 }
-                Err(error) if turn > self.nodes.len() && !said => {
-                    tracing::warn!(%error, "no node of the cluster says who serves which slot");
-                    said = true;
+                Err(error) => {
+                    failed += 1;
+                    tracing::debug!(%error, "cannot ask this node of the cluster");
+                    // Two are asked in each turn: now each one has been asked.
+                    if !said && 2 * failed >= self.nodes.len() + self.seeds.len() {
+                        tracing::warn!(%error, "no node of the cluster says who serves which slot");
+                        said = true;
+                    }
                 }
-                Err(error) => tracing::debug!(%error, "cannot ask this node of the cluster"),
             }
         }
     }
@@ -213,6 +238,13 @@ impl Watch {
         if !view.nodes.is_empty() {
             self.nodes = view.nodes;
         }
+    }
+}
+
+impl Look {
+    /// The greater, the better.
+    fn rank(&self) -> (bool, u64) {
+        (!self.view.ranges.is_empty(), self.health.epoch)
     }
 }
 

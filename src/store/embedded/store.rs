@@ -98,7 +98,7 @@ impl Store for EmbeddedStore {
     }
 
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
-        async move { Ok(Ran { reply: self.shared.run(call, request).await?, clock: &self.shared.clock }) }.boxed()
+        async move { Ok(Ran { reply: self.shared.run(call, request).await?, by: self }) }.boxed()
     }
 
     fn distrust(&self, _lock_key: &str) {
@@ -140,7 +140,7 @@ impl Shared {
     fn boot(&self) {
         let Some(boot) = &self.boot else { return };
         let life = self.server.life();
-        let (keys, args) = (boot.keys(), boot.args(&life));
+        let (keys, args) = (boot.keys(), boot.args(&life, 0));
         let request = Request::new(&self.client, Call::new(&boot::SCRIPT, &keys, &args), 0);
         if let Some(Ok(reply)) = self.server.serve(&request) {
             // A reply that cannot be read leaves the requests that follow without a record, and they say so.

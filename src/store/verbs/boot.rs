@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::store::call::{Arg, arg, key};
+#[cfg(doc)]
+use crate::store::dial::Place;
 use crate::store::keys;
 use crate::store::options::Options;
 use crate::store::reply::{Decode, Fields, Malformed, ScriptReply, unknown_status};
@@ -39,9 +41,9 @@ impl Boot {
         [key("boot", &self.key)]
     }
 
-    /// `life`: another one after each start and each promotion of the server.
-    pub fn args<'a>(&self, life: &'a str) -> [Arg<'a>; 2] {
-        [arg("life", life), arg("freeze", self.freeze)]
+    /// `life`: another one after each start and each promotion of the server. `epoch`: see [`Place`].
+    pub fn args<'a>(&self, life: &'a str, epoch: u64) -> [Arg<'a>; 3] {
+        [arg("life", life), arg("epoch", epoch), arg("freeze", self.freeze)]
     }
 
     /// Reads the reply, and says in the log that the server is frozen: once for each freeze.

@@ -148,6 +148,12 @@ impl Display for Server {
             }
             None => f.write_str("free")?,
         }
+        if self.unbooted {
+            f.write_str(", not booted")?;
+        }
+        if self.frozen_until > 0 {
+            write!(f, ", frozen until t{}", self.frozen_until)?;
+        }
         let place = |ticket: &Ticket| {
             let give_up = match self.tickets.get(ticket) {
                 Some(&FOREVER) => String::new(),

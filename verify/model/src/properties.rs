@@ -38,20 +38,26 @@ fn holds(state: &State) -> impl Iterator<Item = (OwnerId, &Hold)> {
     })
 }
 
-/// The clients that consider the lock theirs at this instant. Holds that were ended by force_unlock
-/// or lost with the server's data are exempt: their clients learn of it later.
+/// The clients that consider the lock theirs at this instant.
 fn local_holders(state: &State) -> impl Iterator<Item = (OwnerId, &Hold)> {
-    holds(state).filter(|(_, hold)| hold.is_valid(state.now) && hold.token > state.ghost.exempt_up_to)
+    holds(state).filter(|(_, hold)| hold.is_valid(state.now))
 }
 
-/// P1: at most one client has a guard whose deadline is in the future.
-fn exclusion(_: &Protocol, state: &State) -> bool {
-    local_holders(state).count() <= 1
+/// The same without holds that were ended by force_unlock or lost with the server's data: their clients learn of it
+/// later.
+fn known_holders(state: &State) -> impl Iterator<Item = (OwnerId, &Hold)> {
+    local_holders(state).filter(|(_, hold)| hold.token > state.ghost.exempt_up_to)
+}
+
+/// P1: at most one client has a guard whose deadline is in the future. With `strict_restart` what the server has
+/// forgotten counts too (R14).
+fn exclusion(protocol: &Protocol, state: &State) -> bool {
+    if protocol.bounds.strict { local_holders(state).count() <= 1 } else { known_holders(state).count() <= 1 }
 }
 
 /// Implies P1: the server agrees with each local holder, at least until the local deadline (R5).
 fn backed(_: &Protocol, state: &State) -> bool {
-    local_holders(state).all(|(id, hold)| {
+    known_holders(state).all(|(id, hold)| {
         let lock = state.server.held_by(id);
         lock.is_some_and(|lock| lock.token == hold.token && lock.expires >= hold.deadline)
     })

@@ -62,6 +62,8 @@ pub struct Bounds {
     pub reconnects: u8,
     /// One of these may happen, once.
     pub faults: &'static [Fault],
+    /// All clients have `strict_restart`, so P1 covers what the server has forgotten (R14).
+    pub strict: bool,
     /// Whether the property about waiters looks for what becomes of them without more faults.
     pub settles: bool,
 }
@@ -180,6 +182,9 @@ pub enum Event {
     LeftFromSkipped,
     AskedAgainDead,
     ListGone,
+    /// R14: the server began to grant nothing, and ended that.
+    Frozen,
+    Thawed,
     /// The property about waiters followed a state to its end.
     Settled,
 }
@@ -253,7 +258,10 @@ impl Protocol {
 
     fn script<'a>(&'a self, state: &'a mut State, deaf: &'a [bool], events: &'a mut EventSet) -> Script<'a> {
         let State { now, server, network, ghost, .. } = state;
-        Script { rules: &self.rules, bounds: &self.bounds, now: *now, deaf, server, network, ghost, events }
+        let mut script =
+            Script { rules: &self.rules, bounds: &self.bounds, now: *now, deaf, server, network, ghost, events };
+        script.boot();
+        script
     }
 
     pub fn note(&self, events: EventSet) {
@@ -490,12 +498,12 @@ impl Protocol {
             // A restart takes at least one tick, so the clock is past all tokens given out (R10). All
             // connections break, so nothing stays in flight.
             Fault::Restart => {
-                state.server = Server::default();
+                state.server = Server::restarted(&self.bounds);
                 state.network.clear();
                 Self::tick(state, events);
             }
             // The clock is past all tokens that were given out. The one kept here stands for it.
-            Fault::Flush => state.server = Server { token, ..Server::default() },
+            Fault::Flush => state.server = Server { token, ..Server::restarted(&self.bounds) },
             Fault::DeleteLock => state.server.lock = None,
             Fault::DeleteQueue => state.server.queue.clear(),
             Fault::DeleteDeadlines => state.server.forget_queue(),

@@ -101,6 +101,13 @@ pub struct Rules {
     /// R11: the leave of a lost hold takes its seq before the owner can start again. Taken later, it
     /// would end the owner's next hold (A1).
     pub r11_seq_at_the_loss: bool,
+    /// R14: a server that may have forgotten a grant freezes.
+    pub r14_freeze: bool,
+    /// R14: for the longest lease.
+    pub r14_longest_lease: bool,
+    /// R14: while it is frozen an acquire takes nothing, and nothing is passed on.
+    pub r14_acquire_heeds: bool,
+    pub r14_pass_on_heeds: bool,
 }
 
 impl Default for Rules {
@@ -156,6 +163,10 @@ impl Default for Rules {
             r10_clock_in_tokens: true,
             r11_leave_after_loss: true,
             r11_seq_at_the_loss: true,
+            r14_freeze: true,
+            r14_longest_lease: true,
+            r14_acquire_heeds: true,
+            r14_pass_on_heeds: true,
         }
     }
 }

@@ -58,9 +58,18 @@ pub struct Server {
     /// The last token given out.
     pub token: Token,
     pub tombstones: Map<OwnerId, Tombstone>,
+    /// The record of the last start is gone: the next script freezes (R14). Only with `Bounds::strict`.
+    pub unbooted: bool,
+    /// Until then nobody gets the lock.
+    pub frozen_until: Time,
 }
 
 impl Server {
+    /// Without its data. Clients that are strict will see that the record is gone.
+    pub fn restarted(bounds: &Bounds) -> Self {
+        Self { unbooted: bounds.strict, ..Self::default() }
+    }
+
     /// Expires keys. This does not pass on the lock: the next script that finds it free does.
     pub fn expire(&mut self, now: Time, events: &mut EventSet) {
         if self.lock.is_some_and(|lock| lock.expires <= now) {
@@ -68,6 +77,10 @@ impl Server {
             events.add(Event::LeaseExpired);
         }
         self.tombstones.retain(|_, tombstone| tombstone.until > now);
+        if self.frozen_until > 0 && self.frozen_until <= now {
+            self.frozen_until = 0;
+            events.add(Event::Thawed);
+        }
         // The keys of the queue outlive the last living client, and expire together.
         if !self.heard.is_empty() && self.heard.iter().all(|(_, heard)| heard.until < now) {
             self.queue.clear();
@@ -195,6 +208,20 @@ pub struct Script<'a> {
 }
 
 impl Script<'_> {
+    /// lua/boot.lua, which runs before the first script that finds no record. A holder from before it may rely on
+    /// its lease for that long.
+    pub fn boot(&mut self) {
+        if std::mem::take(&mut self.server.unbooted) && self.rules.r14_freeze {
+            let longest = if self.rules.r14_longest_lease { self.bounds.lease } else { self.bounds.lease - 1 };
+            self.server.frozen_until = self.now + longest;
+            self.events.add(Event::Frozen);
+        }
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.server.frozen_until > self.now
+    }
+
     /// lua/acquire.lua
     pub fn acquire(&mut self, owner: OwnerId, seq: Seq, sent: Time, give_up: Time, nested: Option<Nested>) -> Acquired {
         if self.rules.r2_not_after && self.now > self.bounds.not_after(sent) {
@@ -258,14 +285,16 @@ impl Script<'_> {
             }
         }
         let mut stopped = false;
-        if self.server.lock.is_none() && self.rules.r6_hand_over {
+        // R14: a free lock counts as held.
+        let is_frozen = self.is_frozen() && self.rules.r14_acquire_heeds;
+        if self.server.lock.is_none() && self.rules.r6_hand_over && !is_frozen {
             stopped = self.advance(Some(client));
             if self.server.held_by(owner).is_some_and(|lock| lock.attempt == seq) {
                 return self.reply_held();
             }
         }
         // P3: where `advance` stopped at its bound, a living ticket may wait behind it.
-        if self.server.lock.is_none() && !stopped {
+        if self.server.lock.is_none() && !stopped && !is_frozen {
             self.record_overtaking(owner);
             // It does not wait any more. Its ticket would come alive again when its client is heard.
             if self.rules.direct_take_purges {
@@ -364,7 +393,8 @@ impl Script<'_> {
 
     /// lua/poll.lua without a client: passes on a free lock. Returns whether `advance` ended at its bound.
     pub fn pass_on(&mut self, caller: Option<ClientId>) -> bool {
-        self.server.lock.is_none() && self.rules.r6_hand_over && self.advance(caller)
+        let is_frozen = self.is_frozen() && self.rules.r14_pass_on_heeds;
+        self.server.lock.is_none() && self.rules.r6_hand_over && !is_frozen && self.advance(caller)
     }
 
     /// lua/leave.lua

@@ -50,8 +50,13 @@ const SMALL: Bounds = Bounds {
     deafens: 0,
     reconnects: 0,
     faults: &[],
+    strict: false,
     settles: true,
 };
+
+/// The server forgets a grant, and all clients have `strict_restart` (R14).
+const STRICT: Bounds =
+    Bounds { faults: &[Fault::Restart, Fault::Flush], strict: true, retries: 0, in_flight: 2, end: 3, ..TRUST };
 
 /// An owner starts again while the leave of its earlier attempt is in flight.
 const TWO_ATTEMPTS: Bounds = Bounds { attempts: 2, ..SMALL };
@@ -292,6 +297,12 @@ fn base() -> Vec<Variant> {
             Bounds { faults: &[Fault::Restart], retries: 0, in_flight: 2, ..TRUST },
             &[HandOver, HeldByTrust, LeaseExpired],
         ),
+        holds(
+            "strict",
+            "2 clients with strict_restart, the server loses its data once; P1 covers all holds",
+            STRICT,
+            &[HandOver, HeldByTrust, LeaseExpired, Frozen, Thawed],
+        ),
     ]
 }
 
@@ -336,6 +347,10 @@ fn dropped() -> Vec<Variant> {
         drop("r11-seq", "the leave after a loss takes its seq late (A1)", TWO_ATTEMPTS, |r| {
             r.r11_seq_at_the_loss = false
         }),
+        drop("r14", "a server without its data does not freeze", STRICT, |r| r.r14_freeze = false),
+        drop("r14-short", "the freeze is shorter than the longest lease", STRICT, |r| r.r14_longest_lease = false),
+        drop("r14-acquire", "an acquire takes a free lock in a freeze", STRICT, |r| r.r14_acquire_heeds = false),
+        drop("r14-pass-on", "a poll or a leave passes a lock on in a freeze", STRICT, |r| r.r14_pass_on_heeds = false),
         drop(
             "r7-name-floor",
             "the floor of an older answer goes with a poll's send time",

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::{self, ScopedJoinHandle};
 use std::{fs, io};
 
 use crate::Outcome;
@@ -16,24 +17,40 @@ const LONGEST_VIOLATION: usize = 110;
 
 type Changed = BTreeMap<PathBuf, String>;
 
-/// Returns how many were caught.
+/// Returns how many were caught. While one runs, the next one is built.
 pub fn all(root: &Path, mutants: &[(Mutant, Changed)]) -> Outcome<usize> {
     let mut copy = Copy::of(root)?;
     let mut caught = 0;
-    for (mutant, changed) in mutants {
-        copy.change(changed)?;
-        let simulator = copy.build()?;
-        let name = &mutant.name;
-        match simulator.map(|simulator| simulate(&simulator)).transpose()? {
-            Some(Run { seeds, violation: Some(violation) }) => {
-                caught += 1;
-                println!("caught  {name:<36} after {seeds:>4} seeds: {violation}");
+    thread::scope(|scope| {
+        let mut running: Option<(&Mutant, ScopedJoinHandle<'_, io::Result<Run>>)> = None;
+        for (mutant, changed) in mutants {
+            copy.change(changed)?;
+            let simulator = copy.build()?;
+            // Only one at a time: two would share the cores with each other and with the build.
+            if let Some((before, run)) = running.take() {
+                caught += usize::from(report(before, run)?);
             }
-            Some(Run { seeds, violation: None }) => println!("MISSED  {name:<36} in {seeds} seeds"),
-            None => println!("BROKEN  {name:<36} does not compile"),
+            match simulator {
+                Some(simulator) => running = Some((mutant, scope.spawn(move || simulate(&simulator)))),
+                None => println!("BROKEN  {:<36} does not compile", mutant.name),
+            }
         }
+        if let Some((last, run)) = running {
+            caught += usize::from(report(last, run)?);
+        }
+        Ok(caught)
+    })
+}
+
+/// Waits for the run, and returns whether it found the mutant.
+fn report(mutant: &Mutant, run: ScopedJoinHandle<'_, io::Result<Run>>) -> Outcome<bool> {
+    let Run { seeds, violation } = run.join().map_err(|_| "the run of a simulator panicked")??;
+    let name = &mutant.name;
+    match &violation {
+        Some(violation) => println!("caught  {name:<36} after {seeds:>4} seeds: {violation}"),
+        None => println!("MISSED  {name:<36} in {seeds} seeds"),
     }
-    Ok(caught)
+    Ok(violation.is_some())
 }
 
 /// A copy of the repository with a target directory of its own, both kept for the next run.
@@ -42,13 +59,14 @@ struct Copy {
     tree: PathBuf,
     target: PathBuf,
     changed: Vec<PathBuf>,
+    builds: usize,
 }
 
 impl Copy {
     fn of(root: &Path) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let target = root.join("target/mutants");
-        let copy = Self { tree: target.join("tree"), target, root, changed: Vec::new() };
+        let copy = Self { tree: target.join("tree"), target, root, changed: Vec::new(), builds: 0 };
         let mut wanted = Vec::new();
         for entry in fs::read_dir(&copy.root)? {
             let path = entry?.path();
@@ -87,13 +105,19 @@ impl Copy {
     }
 
     /// The path of the simulator; `None` if it does not compile.
-    fn build(&self) -> io::Result<Option<PathBuf>> {
+    fn build(&mut self) -> io::Result<Option<PathBuf>> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(["build", "--quiet", "--locked", "--profile", "mutant", "--package", "fairlock-simulate"]);
         command.arg("--target-dir").arg(&self.target).current_dir(&self.tree);
-        let built = command.status()?.success();
-        Ok(built.then(|| self.target.join("mutant/fairlock-simulate")))
+        if !command.status()?.success() {
+            return Ok(None);
+        }
+        // Out of the way of the next build, which begins while this one runs.
+        self.builds += 1;
+        let simulator = self.target.join(format!("mutant/simulator-{}", self.builds % 2));
+        fs::copy(self.target.join("mutant/fairlock-simulate"), &simulator)?;
+        Ok(Some(simulator))
     }
 }
 
