@@ -203,7 +203,8 @@ impl LockClientBuilder {
     ///
     /// # What it costs
     /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, also where nothing
-    ///   was lost. The first client ever at a new server waits as long. Waiters queue meanwhile and keep their order,
+    ///   was lost. The first client ever at a new server waits as long. Waiters queue meanwhile and keep their order
+    ///   (those whose queue was lost queue again, in any order),
     ///   [`try_lock`](crate::FairLock::try_lock) says `None`. What is held is renewed, re-entered and released as ever.
     ///   [`LockStatus::frozen_for`](crate::LockStatus::frozen_for) and a warning in the log say how long that is.
     /// - Two round trips more for each connection, one more key for each request that grants or releases, and the right to
@@ -340,7 +341,7 @@ impl LockClientBuilder {
     /// Checks the options and connects with more than a URL says: a provider of credentials, a client
     /// certificate.
     ///
-    /// Takes at most twice the operation time-out. From then on the client keeps the connection by
+    /// Takes as long as [`connect`](Self::connect). From then on the client keeps the connection by
     /// itself, and uses the same options for each reconnect.
     ///
     /// ```no_run

@@ -13,7 +13,8 @@ use crate::store::options::OptionsError;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Others held the lock, or were first, for the whole time. `try_lock` says `Ok(None)` instead.
+    /// Others held the lock, or were first, for the whole time, or the server grants nothing for a while
+    /// ([`strict_restart`](crate::LockClientBuilder::strict_restart)). `try_lock` says `Ok(None)` instead.
     #[error("not acquired in time: others hold the lock or were first")]
     Timeout,
     /// This would have been one more hold on a lock that its owner has lost meanwhile.
@@ -101,13 +102,15 @@ pub enum UnlockError {
     Refused {
         /// What the server said.
         refusal: Refusal,
-        /// When this guard surely does not hold the lock.
+        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
+        /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
     },
     /// The server did not answer. The client goes on trying; at `until` the lease is over anyway.
     #[error("no answer to the release: the lock is free now or soon, at the latest when its lease ends")]
     Unknown {
-        /// When this guard surely does not hold the lock.
+        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
+        /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
         /// Why there is no answer.
         #[source]
@@ -117,7 +120,8 @@ pub enum UnlockError {
     /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
     #[error("the runtime of this client has ended: the lock is free when its lease ends")]
     RuntimeGone {
-        /// When this guard surely does not hold the lock.
+        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
+        /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
     },
 }

@@ -659,6 +659,7 @@ pub fn cluster_error(target: &Target, error: RedisError) -> ConnectError {
             let missing = ["+cluster|info", "+cluster|myid", "+cluster|slots"].map(ToOwned::to_owned);
             ConnectError::Rights { missing: missing.to_vec() }
         }
+        Some(refusal) if refusal.message.contains("unknown command") => ConnectError::Sentinel,
         Some(refusal) if refusal.message.contains("cluster support disabled") => {
             ConnectError::NotCluster { address: target.address.to_string() }
         }

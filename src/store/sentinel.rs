@@ -5,6 +5,7 @@
 //! a primary that was frozen, demoted meanwhile, and goes on (T6 of the notes on topologies: 10 s).
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -74,6 +75,8 @@ struct Sentinels {
     targets: Vec<Target>,
     location: Arc<Location>,
     votes: Mutex<Vec<Vote>>,
+    /// There was one, and it is said in the log that it is gone.
+    lacks_majority: AtomicBool,
     /// Notified by each vote.
     voted: Notify,
 }
@@ -96,10 +99,17 @@ impl Sentinels {
         location: Arc<Location>,
         options: &Options,
     ) -> Self {
-        let votes = Mutex::new(vec![Vote::NotAsked; sentinels.len()]);
-        let targets = sentinels.into_iter().map(|address| Target::new(address, access.clone(), None)).collect();
+        let mut targets: Vec<Target> = Vec::new();
+        for address in sentinels {
+            // Each one has one vote, however often it is listed.
+            if targets.iter().all(|target| target.address != address) {
+                targets.push(Target::new(address, access.clone(), None));
+            }
+        }
+        let votes = Mutex::new(vec![Vote::NotAsked; targets.len()]);
+        let lacks_majority = AtomicBool::new(false);
         let (operation_timeout, strict) = (options.operation_timeout, options.strict_restart.is_some());
-        Self { service, operation_timeout, strict, targets, location, votes, voted: Notify::new() }
+        Self { service, operation_timeout, strict, targets, location, votes, lacks_majority, voted: Notify::new() }
     }
 
     /// Asks them from now on. It never ends.
@@ -193,8 +203,15 @@ impl Sentinels {
             majority(&votes)
         };
         // Without a majority the last one stays: a primary that works is not left because Sentinels are down.
-        if majority.is_some() {
-            self.location.move_to(majority);
+        match majority {
+            Some(_) => {
+                self.location.move_to(majority);
+                if self.lacks_majority.swap(false, Ordering::Relaxed) {
+                    tracing::info!(service = %self.service, "a majority of the Sentinels names a primary again");
+                }
+            }
+            None if self.location.current().is_none() || self.lacks_majority.swap(true, Ordering::Relaxed) => {}
+            None => tracing::warn!(answers = %self.no_majority(), "staying with the last primary"),
         }
         self.voted.notify_waiters();
     }

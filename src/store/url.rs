@@ -40,21 +40,31 @@ impl ConnectOptions {
     pub fn from_url(url: impl AsRef<str>) -> Result<Self, ConnectError> {
         let url = url.as_ref();
         let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid("it has no scheme"))?;
-        let scheme = Scheme::read(scheme)?;
+        let scheme = scheme.to_ascii_lowercase();
+        let scheme = Scheme::read(&scheme)?;
         // Silently ignored, it would look like a certificate that is wrong.
         if scheme.is_tls && rest.contains('#') {
             return Err(invalid(
                 "#insecure is not supported: set root_certificate to the authority that signed the server's certificate",
             ));
         }
+        check_parameters(rest, scheme.plain)?;
         let mut options = match scheme.kind {
             Kind::Single => single(&format!("{}://{rest}", scheme.plain))?,
+            // Read as it stands, the first host would be a part of the password.
+            Kind::Sentinel | Kind::Cluster
+                if rest.rsplit_once('@').is_some_and(|(who, _)| who.contains('@') && who.contains(',')) =>
+            {
+                return Err(invalid(
+                    "there are two @: user and password stand once, before the first host; write an @ in the password as %40",
+                ));
+            }
             // What stands before the `@` is not shown: it may be a part of the password.
             Kind::Sentinel | Kind::Cluster if rest.split_once('/').is_some_and(|(_, path)| path.contains('@')) => {
                 return Err(invalid("there is an @ behind a /: write a / in the password as %2F, and an @ as %40"));
             }
-            Kind::Sentinel => by_sentinels(rest)?,
-            Kind::Cluster => cluster(rest)?,
+            Kind::Sentinel => by_sentinels(without_parameters(rest))?,
+            Kind::Cluster => cluster(without_parameters(rest))?,
         };
         if scheme.is_tls {
             options.tls.get_or_insert_default();
@@ -76,10 +86,39 @@ fn invalid(why: impl ToString) -> ConnectError {
     ConnectError::Url(why.to_string())
 }
 
+fn without_parameters(rest: &str) -> &str {
+    rest.split_once('?').map_or(rest, |(before, _)| before)
+}
+
+/// Silently ignored, they would look like a database or a password that counts.
+fn check_parameters(rest: &str, plain: &str) -> Result<(), ConnectError> {
+    let known: &[&str] = if plain.contains("unix") { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
+    if rest.contains('#') {
+        return Err(invalid("nothing may follow a #: write a # in the password as %23"));
+    }
+    let Some((_, parameters)) = rest.split_once('?') else { return Ok(()) };
+    // Not shown: it may be a part of the password.
+    if parameters.contains('@') {
+        return Err(invalid("there is an @ behind a ?: write a ? in the password as %3F"));
+    }
+    let names = parameters.split('&').map(|parameter| parameter.split('=').next().unwrap_or_default());
+    match names.filter(|name| !name.is_empty()).find(|name| !known.contains(name)) {
+        None => Ok(()),
+        Some(name) => Err(invalid(format!("the parameter {name} is not known here; known are {}", known.join(", ")))),
+    }
+}
+
 enum Kind {
     Single,
     Sentinel,
     Cluster,
+}
+
+fn unknown(scheme: &str) -> ConnectError {
+    invalid(format!(
+        "{scheme}:// is not known; known are redis://, unix://, redis-sentinel://, redis+cluster://, and with TLS \
+         rediss://, rediss-sentinel://, rediss+cluster://"
+    ))
 }
 
 struct Scheme<'a> {
@@ -95,7 +134,7 @@ impl<'a> Scheme<'a> {
         let (base, kind) = match scheme.split_once(['-', '+']) {
             Some((base, "sentinel")) if scheme.contains('-') => (base, Kind::Sentinel),
             Some((base, "cluster")) if scheme.contains('+') => (base, Kind::Cluster),
-            Some(_) => return Err(invalid(format!("{scheme}:// is not known"))),
+            Some(_) => return Err(unknown(scheme)),
             None => (scheme, Kind::Single),
         };
         let (plain, is_tls) = match base {
@@ -104,7 +143,7 @@ impl<'a> Scheme<'a> {
             other => (other, false),
         };
         if !matches!((plain, &kind), ("redis" | "valkey", _) | ("unix" | "redis+unix", Kind::Single)) {
-            return Err(invalid(format!("{scheme}:// is not known")));
+            return Err(unknown(scheme));
         }
         if is_tls && !cfg!(feature = "tls") {
             return Err(ConnectError::TlsNotBuilt);
@@ -251,6 +290,8 @@ mod tests {
         assert_eq!(credentials.password(), Some("p@"));
         let options = ConnectOptions::from_url("redis+cluster://:p@a,[::1]:7,c:8").unwrap();
         assert_eq!(options.to_string(), "redis+cluster://a:6379,[::1]:7,c:8/");
+        let options = ConnectOptions::from_url("REDIS-Sentinel://a,b:26379/s?protocol=resp3").unwrap();
+        assert_eq!(options.to_string(), "redis-sentinel://a:26379,b:26379/s/0");
         assert_eq!(ConnectOptions::from_url("valkey+cluster://a/0").unwrap().to_string(), "redis+cluster://a:6379/");
     }
 
@@ -262,6 +303,14 @@ mod tests {
             ("http://h/", "http:// is not known"),
             ("redis-cluster://h/", "redis-cluster:// is not known"),
             ("redis+sentinel://h/s", "redis+sentinel:// is not known"),
+            ("redis-cluster://h/", "redis+cluster://"),
+            ("redis://h/0?db=1", "parameter db"),
+            ("redis://h/?password=x", "parameter password"),
+            ("redis://:pa?ss@h/", "%3f"),
+            ("redis://:pa#ss@h/", "%23"),
+            ("unix:///s?password=x", "known are db, user, pass"),
+            ("redis-sentinel://h/s?db=1", "parameter db"),
+            ("redis+cluster://h?x", "parameter x"),
             ("redis://h/-1", "no database -1"),
             ("redis-sentinel://a,b", "name of the service"),
             ("redis-sentinel://a,,b/s", "a host is empty"),
@@ -269,6 +318,7 @@ mod tests {
             ("redis-sentinel://a/%zz", "two digits"),
             ("redis+cluster://a:99999", "a:99999"),
             ("redis+cluster://", "a host is empty"),
+            ("redis-sentinel://u:p@a,u:p@b/s", "two @"),
             ("redis+cluster://u:pa/ss@a:1", "%2f"),
             ("redis-sentinel://u:6379/abc@h1", "%2f"),
             ("redis-sentinel://u:pa/ss@h/svc", "%2f"),

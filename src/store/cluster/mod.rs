@@ -6,6 +6,7 @@
 //! single server. All scripts go to the node that serves the slot of their keys, and a client subscribes at
 //! each of its nodes, so that PUBLISH counts it there (T5 of the notes on topologies: reachability is local).
 
+mod moving;
 pub mod router;
 pub mod slots;
 pub mod table;

@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::moving::Moving;
 use super::slots::slot_of;
 use super::table::{Seat, Table};
 use crate::store::admission::{Admission, IN_FLIGHT};
@@ -29,6 +30,7 @@ pub struct Router<N> {
     closed: CancellationToken,
     /// How long a redirected request waits for the other node.
     patience: Duration,
+    moving: Moving,
 }
 
 struct Nobody {
@@ -41,7 +43,13 @@ impl<N: Seat> Router<N> {
         // Nothing is ever sent there, so its gate does not close and the seed does not matter.
         let nobody = Nobody { admission: Admission::new(IN_FLIGHT, 0), clock: ServerClock::new() };
         // Half: so there is time for the answer of the other node, within the same operation time-out.
-        Self { table, nobody, closed: CancellationToken::new(), patience: operation_timeout / 2 }
+        Self {
+            table,
+            nobody,
+            closed: CancellationToken::new(),
+            patience: operation_timeout / 2,
+            moving: Moving::default(),
+        }
     }
 
     /// Runs a task as long as the store is open.
@@ -79,18 +87,31 @@ impl<N: Seat> Router<N> {
     async fn route<'a>(&'a self, mut call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let slot = slot_of(call.lock_key());
         let uncovered = || RequestError::NotSent(Arc::new(Uncovered(slot)));
+        if call.keys.len() > 1
+            && let Some(refusal) = self.moving.answer(slot)
+        {
+            return Err(RequestError::Refused(refusal));
+        }
         let mut node = self.table.serving(slot).ok_or_else(uncovered)?;
         // Looked up only when a redirect leaves the host out.
         let mut asked = None;
         let mut redirects = 0;
         loop {
             let outcome = node.run(call, request).await;
-            let Err(RequestError::Refused(refusal)) = &outcome else { return outcome };
+            let Err(RequestError::Refused(refusal)) = &outcome else {
+                // A renewal has one key, which is served while the slot moves.
+                if outcome.is_ok() && call.keys.len() > 1 {
+                    self.moving.served(slot);
+                }
+                return outcome;
+            };
             let Some(redirect) = Redirect::read(refusal, || asked.clone().or_else(|| self.table.address_of(slot)))
                 .filter(|_| redirects < MOST_REDIRECTS)
             else {
-                if matches!(refusal.code.as_str(), "CLUSTERDOWN" | "MOVED") {
-                    self.table.doubt.notify_one();
+                match refusal.code.as_str() {
+                    "CLUSTERDOWN" | "MOVED" => self.table.doubt.notify_one(),
+                    "TRYAGAIN" => self.moving.refused(slot, refusal),
+                    _ => {}
                 }
                 return outcome;
             };

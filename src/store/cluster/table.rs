@@ -196,7 +196,10 @@ impl<N: Seat> Table<N> {
         for (seat, master) in (0_u16..).zip(&mut seated.masters) {
             let is_old = master.as_ref().is_some_and(|master| now() >= master.named + KEPT);
             if is_old && !owners.contains(&Some(seat)) {
-                *master = None;
+                let Some(Master { address, .. }) = master.take() else { continue };
+                if self.seat(seat).is_some_and(Seat::is_open) {
+                    tracing::info!(%address, "this node of the cluster serves no slots now; others have its locks");
+                }
                 self.seat(seat).into_iter().for_each(|node| node.move_to(None));
             }
         }

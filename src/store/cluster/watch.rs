@@ -122,12 +122,13 @@ impl Watch {
 
     /// Until it is dropped, with its client.
     pub async fn run(mut self) {
-        let (mut backoff, mut said) = (Backoff::reconnect(), false);
+        let (mut backoff, mut said, mut failed) = (Backoff::reconnect(), false, 0);
         // Other nodes each time: the last one did not answer, or knew less.
         for turn in 0_usize.. {
             backoff.pause().await;
             match self.open_next(turn).await {
                 Ok(source) => {
+                    failed = 0;
                     if std::mem::take(&mut said) {
                         tracing::info!(address = %source.address, "a node of the cluster answers again");
                     }
@@ -135,11 +136,15 @@ impl Watch {
                     self.watch(source).await;
                     backoff.connection_lived_for(now().saturating_duration_since(opened));
                 }
-                Err(error) if turn > self.nodes.len() && !said => {
-                    tracing::warn!(%error, "no node of the cluster says who serves which slot");
-                    said = true;
+                Err(error) => {
+                    failed += 1;
+                    tracing::debug!(%error, "cannot ask this node of the cluster");
+                    // Two are asked in each turn: now each one has been asked.
+                    if !said && 2 * failed >= self.nodes.len() + self.seeds.len() {
+                        tracing::warn!(%error, "no node of the cluster says who serves which slot");
+                        said = true;
+                    }
                 }
-                Err(error) => tracing::debug!(%error, "cannot ask this node of the cluster"),
             }
         }
     }

@@ -114,7 +114,14 @@ impl Server {
     pub async fn connection(&self) -> MultiplexedConnection {
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
         let client = redis::Client::open(self.url()).unwrap();
-        client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
+        // Sentinel closes all connections to a server whose role it changes, also one that is just being made.
+        for _ in 0..100 {
+            if let Ok(connection) = client.get_multiplexed_async_connection_with_config(&config).await {
+                return connection;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("no connection to the server at {}", self.port());
     }
 
     fn signal(&self, signal: Signal) {
