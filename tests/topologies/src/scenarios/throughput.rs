@@ -49,7 +49,7 @@ pub async fn throughput(bed: &Testbed, extent: Extent) -> Report {
     report
         .reach("servers' CPU, each of three to one master, per mille", each.ratio(alone, |cost| cost.servers), MOST)
         .reach("client's CPU, each of three to server, per mille", each.ratio(server, |cost| cost.client), MOST)
-        .figure("servers' CPU, each of three to server, per mille", each.ratio(server, |cost| cost.servers))
+        .reach("servers' CPU, each of three to server, per mille", each.ratio(server, |cost| cost.servers), MOST)
         .figure("servers' CPU, one master to server, per mille", alone.ratio(server, |cost| cost.servers))
         .figure("servers' CPU, three at once to server, per mille", at_once.ratio(server, |cost| cost.servers))
         .figure("client's CPU, three at once to server, per mille", at_once.ratio(server, |cost| cost.client));
