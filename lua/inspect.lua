@@ -35,27 +35,56 @@ local are_exact = all_tickets == all_places and call('ZCOUNT', deadlines, -now, 
 -- At least one: LRANGE to -1 would be all of it.
 local looked_at = are_exact and math.max(1, tonumber(most)) or 512
 local places = read('LRANGE', queue, 0, looked_at - 1)
-local tickets, clients, lives, living, tickets_seen = {}, {}, {}, 0, 0
-for i, place in ipairs(places) do
-  clients[i], tickets[i] = before(place, ':'), before(place, '/')
-end
-local scores = #places > 0 and read('ZMSCORE', deadlines, unpack(tickets)) or {}
-for i = 1, #places do
-  local client = clients[i]
-  if lives[client] == nil then
-    lives[client] = math.abs(tonumber(read('ZSCORE', deadlines, client) or 0)) - now
+local is_all = #places < looked_at
+local lives, of_living, of_dead, count = {}, {}, {}, 0
+local find, sub = string.find, string.sub
+for _, place in ipairs(places) do
+  -- Not `before`: each call counts here.
+  local client = sub(place, 1, (find(place, ':', 1, true) or 0) - 1)
+  local left = lives[client]
+  if not left then
+    left = math.abs(tonumber(read('ZSCORE', deadlines, client) or 0)) - now
+    lives[client] = left
+  end
+  if left >= 1 then
+    count = count + 1
+    of_living[count] = place
+  else
+    of_dead[#of_dead + 1] = place
   end
 end
-for i = 1, #places do
-  if scores[i] then tickets_seen = tickets_seen + 1 end
-  if scores[i] and lives[clients[i]] >= 1 then
-    living = living + 1
-    if living <= tonumber(most) then
-      local n = #reply
-      reply[n + 1], reply[n + 2], reply[n + 3] = tickets[i], lives[clients[i]], string.match(places[i], '^[^/]*/%d*/(.*)$') or ''
+
+-- Which of the tickets of these places, up to `most` from `from` on, have not left; and how many were looked at.
+local function find_tickets(of, from, most)
+  local tickets = {}
+  for i = from, math.min(#of, from + most - 1) do tickets[#tickets + 1] = before(of[i], '/') end
+  return #tickets > 0 and read('ZMSCORE', deadlines, unpack(tickets)) or {}, tickets
+end
+
+most = tonumber(most)
+local living, from = 0, 1
+-- With more places behind these all tickets are counted below, so that only those to be named are looked for here. That
+-- is what costs: a ticket takes as long as reading its place and its client twice.
+while from <= count and (is_all or living < most) do
+  local scores, tickets = find_tickets(of_living, from, is_all and count or most)
+  for i, ticket in ipairs(tickets) do
+    if scores[i] then
+      living = living + 1
+      if living <= most then
+        local place, n = of_living[from + i - 1], 3 * living + 11
+        local client = sub(ticket, 1, (find(ticket, ':', 1, true) or 0) - 1)
+        reply[n], reply[n + 1], reply[n + 2] = ticket, lives[client], string.match(place, '^%d*/(.*)$', #ticket + 2) or ''
+      end
     end
   end
+  from = from + #tickets
 end
-if #places == looked_at then living = living + math.max(0, all_tickets - tickets_seen) end
+if not is_all then
+  local dead = 0
+  for _, score in ipairs(find_tickets(of_dead, 1, #of_dead)) do
+    if score then dead = dead + 1 end
+  end
+  living = math.max(living, all_tickets - dead)
+end
 reply[12] = living
 return reply

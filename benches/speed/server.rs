@@ -136,14 +136,22 @@ impl Admin {
 }
 
 /// One script call, and how long the server took for it.
+#[derive(Clone)]
 pub struct Logged {
     pub script: String,
     pub micros: u64,
 }
 
-/// What the longest of these calls took, in µs.
-pub fn longest_call(calls: &[Logged]) -> Outcome<u64> {
-    Ok(calls.iter().map(|call| call.micros).max().ok_or("no script was run")?)
+/// The longest of these calls.
+pub fn longest_call(calls: &[Logged]) -> Outcome<&Logged> {
+    Ok(calls.iter().max_by_key(|call| call.micros).ok_or("no script was run")?)
+}
+
+/// What all but one of a thousand calls take, in µs.
+pub fn p999(calls: &[Logged]) -> u64 {
+    let mut micros: Vec<u64> = calls.iter().map(|call| call.micros).collect();
+    micros.sort_unstable();
+    micros.get(micros.len().saturating_sub(1 + micros.len() / 1000)).copied().unwrap_or(0)
 }
 
 /// The names of fairlock's scripts, by the hashes under which the server runs them.

@@ -5,7 +5,7 @@
 -- free or free it. Uses: lock, queue, deadlines, frozen.
 
 -- Bounds for one call, so that its time does not grow with the queue. Taking out costs more than passing over.
-local PASSED_AT_MOST, CLEARED_AT_MOST = 2000, 128
+local PASSED_AT_MOST, CLEARED_AT_MOST, CLEARED_WHEN_LATE = 2000, 128, 16
 
 -- Until when this client lives, in server ms: 0 if it is dead, and negative if no message reaches it.
 local function client_state(client)
@@ -18,10 +18,10 @@ local function is_wanted(place)
   return read('ZSCORE', deadlines, before(place, '/'))
 end
 
--- The tickets of the dead places at the head of the queue, up to a bound, and the clients of these that are dead.
-local function find_dead_head()
+-- The tickets of the dead places at the head of the queue, up to `most`, and the clients of these that are dead.
+local function find_dead_head(most)
   local tickets, clients, states, from, size = {}, {}, {}, 0, 1 -- most often the first one lives
-  while from < CLEARED_AT_MOST do
+  while from < most do
     for _, place in ipairs(read('LRANGE', queue, from, from + size - 1)) do
       local client = before(place, ':')
       states[client] = states[client] or (client_state(client))
@@ -29,7 +29,7 @@ local function find_dead_head()
       tickets[#tickets + 1] = before(place, '/')
       if states[client] == 0 and clients[#clients] ~= client then clients[#clients + 1] = client end
     end
-    from, size = from + size, CLEARED_AT_MOST - 1
+    from, size = from + size, most - 1
   end
   return tickets, clients
 end
@@ -53,7 +53,7 @@ local function advance(places, current, ending)
   local noted = tonumber(read('ZSCORE', deadlines, '!skip') or '0')
   -- All were passed over, and one of them may be reachable again. Or the list was made shorter by hand.
   local skip = noted < places and noted or 0
-  local states, marks = {}, {}
+  local states, marks, find = {}, {}, string.find
   -- A client that is passed over gets a negative deadline. If it is heard again, the count of those that are passed over
   -- ends, also if the clock went back and it never looked dead to itself.
   local function mark(client, deadline)
@@ -67,8 +67,8 @@ local function advance(places, current, ending)
     if #block == 0 then break end
     for i = 1, #block do
       local place = block[i]
-      -- Many places in a row are of one client, most often.
-      if string.sub(place, 1, #prefix) ~= prefix then
+      -- Many places in a row are of one client, most often. Not by string.sub: it would make a text for each.
+      if find(place, prefix, 1, true) ~= 1 then
         client = before(place, ':')
         prefix = client .. ':'
       end
@@ -98,8 +98,11 @@ local function advance(places, current, ending)
   local stopped = not at and index < places
   local passed = at or math.min(index, places)
   local dead, dead_clients = {}, {}
-  -- A call that has looked at as many as it may is long enough, and another one follows it at once.
-  if passed > 0 and not stopped then dead, dead_clients = find_dead_head() end
+  -- A call that has looked at as many as it may is long enough, and another one follows it at once. After more than
+  -- half of that it takes out a few.
+  if passed > 0 and not stopped then
+    dead, dead_clients = find_dead_head(passed - skip > PASSED_AT_MOST / 2 and CLEARED_WHEN_LATE or CLEARED_AT_MOST)
+  end
   local cleared = #dead
   local remaining = places - cleared - (at and 1 or 0)
   if remaining == 0 then

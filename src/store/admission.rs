@@ -16,8 +16,11 @@ use super::error::{Refusal, RefusalKind};
 /// When a request may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    /// Renewals, releases, leaves and polls: also while a new connection is being resumed.
+    /// Renewals, releases and polls: also while a new connection is being resumed.
     Urgent,
+    /// Leaves: as early, but apart. There may be one for each of a hundred thousand waits that were given up together,
+    /// and a renewal or a poll behind all of them would come too late (P8).
+    Cleanup,
     /// New acquires: after that.
     Normal,
     /// What a caller asks once, such as status and force_unlock: also after that.
@@ -36,6 +39,7 @@ const LONGEST_PROBE: Duration = Duration::from_secs(5);
 pub struct Admission {
     /// Each priority has its own limit, so that any number of new acquires leaves room for renewals.
     urgent: Slots,
+    cleanup: Slots,
     normal: Slots,
     /// Whether `gate` is closed, for the usual case without the mutex.
     refusing: AtomicBool,
@@ -147,6 +151,7 @@ impl Admission {
     pub fn new(limit: usize, seed: u64) -> Self {
         Self {
             urgent: Slots::new(limit),
+            cleanup: Slots::new(limit),
             normal: Slots::new(limit),
             refusing: AtomicBool::new(false),
             gate: Mutex::new(None),
@@ -161,6 +166,7 @@ impl Admission {
         let stuck_after = 2 * operation_timeout + Duration::from_secs(1);
         match priority {
             Priority::Urgent => self.urgent.take(stuck_after).await,
+            Priority::Cleanup => self.cleanup.take(stuck_after).await,
             // Questions share with acquires. Neither may use the room of renewals (decision 39).
             Priority::Normal | Priority::Question => self.normal.take(stuck_after).await,
         }

@@ -23,14 +23,11 @@ pub struct Keys {
 
 impl Keys {
     pub fn new(prefix: &str, name: &str) -> Self {
-        let lock = format!("{prefix}:{{n:{name}}}");
-        Self {
-            name: name.to_owned(),
-            queue: format!("{lock}:queue"),
-            deadlines: format!("{lock}:deadlines"),
-            tokens: format!("{lock}:token"),
-            lock: lock.into(),
-        }
+        // `concat` allocates once; `format!` would grow each text two or three times, for every lock that is named.
+        let lock = [prefix, ":{n:", name, "}"].concat();
+        let with = |suffix| [&*lock, suffix].concat();
+        let [queue, deadlines, tokens] = [":queue", ":deadlines", ":token"].map(with);
+        Self { name: name.to_owned(), queue, deadlines, tokens, lock: lock.into() }
     }
 
     /// Of the lock with this key. `None`: it has another prefix.
@@ -41,7 +38,6 @@ impl Keys {
 
     /// The tombstone of one owner (R3).
     pub fn tombstone(&self, owner: &str) -> String {
-        // `concat` allocates once; `format!` would grow the text three times, for every acquire.
         [&*self.lock, ":tombstone:", owner].concat()
     }
 }

@@ -7,7 +7,7 @@ use fairlock::{LockClient, UnlockError};
 use fairlock::{LockError, RequestError};
 use futures::FutureExt;
 
-use crate::support::{Server, Timing, limit_to};
+use crate::support::{Proxy, Server, Timing, eventually, limit_to};
 
 /// For more: `FAIRLOCK_CALLERS=100000 cargo test --release … overload`.
 fn callers() -> usize {
@@ -70,6 +70,49 @@ async fn every_caller_is_served_and_no_hold_is_lost() {
         drop(held);
         client.close().await.unwrap();
         server.assert_clean().await;
+    })
+    .await;
+}
+
+/// P8: ten thousand waits that are given up together take seconds to leave over a slow link. A lock that is held is renewed
+/// meanwhile, and those who still wait are heard.
+#[tokio::test]
+async fn many_waits_that_are_given_up_together_cost_no_hold_and_no_place() {
+    limit_to(Duration::from_secs(180), async {
+        const GIVEN_UP: u64 = 10_000;
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        let timing = Timing {
+            lease: Duration::from_secs(2),
+            operation_timeout: Duration::from_secs(1),
+            waiter_ttl: Duration::from_secs(3),
+            ..Timing::default()
+        };
+        let other = Timing::relaxed().connect(&server.url()).await;
+        let blocked = other.lock("x").lock().await.unwrap();
+        let client = timing.connect(&proxy.url()).await;
+        let held = client.lock("held").lock().await.unwrap();
+        let patient = tokio::spawn({
+            let lock = client.lock("x");
+            async move { lock.lock().await }
+        });
+        let lock = other.lock("x");
+        eventually("it waits", async || lock.status().await.unwrap().waiters == 1).await;
+        let waits: Vec<_> = (0..GIVEN_UP)
+            .map(|_| {
+                let lock = client.lock("x");
+                tokio::spawn(async move { lock.lock().await.is_ok() })
+            })
+            .collect();
+        eventually("all wait", async || lock.status().await.unwrap().waiters == GIVEN_UP + 1).await;
+        // 256 in 100 ms.
+        proxy.delay(Duration::from_millis(50));
+        waits.iter().for_each(tokio::task::JoinHandle::abort);
+        eventually("all have left but one", async || lock.status().await.unwrap().waiters == 1).await;
+        assert!(held.is_valid(), "its renewals waited behind the leaves");
+        blocked.unlock().await.unwrap();
+        patient.await.unwrap().unwrap().unlock().await.unwrap();
+        held.unlock().await.unwrap();
     })
     .await;
 }

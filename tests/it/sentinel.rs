@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fairlock::{ConnectError, ConnectOptions, LockError};
+use redis::{FromRedisValue, RedisResult};
 
 use crate::support::cluster::command;
 use crate::support::sentinels::{Sentinels, url, watching};
@@ -27,22 +28,30 @@ async fn a_planned_failover_is_followed() {
         // The hold went along, and is renewed there.
         assert!(held.is_valid());
         held.unlock().await.unwrap();
-        eventually("nothing is subscribed at the old one", async || !is_subscribed(&all.primary).await).await;
+        eventually("nothing is subscribed at the old one", async || has_channels(&all.primary).await == Ok(false))
+            .await;
     })
     .await;
 }
 
 async fn at_primary(server: &Server) -> bool {
-    let mut redis = server.connection().await;
-    let info = redis::cmd("INFO").arg("replication").query_async::<String>(&mut redis).await;
-    is_subscribed(server).await && info.is_ok_and(|info| info.contains("role:master"))
+    has_channels(server).await == Ok(true) && role(server).await == Ok("master".to_owned())
 }
 
-async fn is_subscribed(server: &Server) -> bool {
-    let mut redis = server.connection().await;
-    let channels = redis::cmd("PUBSUB").arg(&["CHANNELS", "fairlock:*"]).query_async::<Vec<String>>(&mut redis).await;
-    // A server that is being demoted closes its connections, those of its clients too.
-    channels.is_ok_and(|channels| !channels.is_empty())
+async fn has_channels(server: &Server) -> RedisResult<bool> {
+    let channels: Vec<String> = ask(server, redis::cmd("PUBSUB").arg(&["CHANNELS", "fairlock:*"])).await?;
+    Ok(!channels.is_empty())
+}
+
+async fn role(server: &Server) -> RedisResult<String> {
+    let role: Vec<redis::Value> = ask(server, &redis::cmd("ROLE")).await?;
+    redis::from_redis_value(role[0].clone()).map_err(Into::into)
+}
+
+/// Sentinel closes all connections of a server that changes its role: also this one.
+async fn ask<T: FromRedisValue>(server: &Server, command: &redis::Cmd) -> RedisResult<T> {
+    let mut redis = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
+    command.query_async(&mut redis).await
 }
 
 #[tokio::test]

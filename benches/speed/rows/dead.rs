@@ -6,7 +6,7 @@ use crate::child::{Child, Settings};
 use crate::contender::{Contender, Ours, wait_for_queue};
 use crate::measure::Series;
 use crate::report::{Row, Target};
-use crate::server::longest_call;
+use crate::server::{Logged, longest_call};
 use crate::{Bench, Outcome, Transport};
 
 pub async fn run(bench: &mut Bench) -> Outcome<()> {
@@ -19,18 +19,24 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
     };
     let settings = bench.mode.pick(Settings::default(), quick);
     let [mut delays, mut calls] = [Series::default(), Series::default()];
+    let mut scripts = Vec::new();
     for _ in 0..bench.mode.rounds() {
         let passing = pass_over(bench, &settings, waiters, Death::Frozen).await?;
         delays.push(passing.delay.as_secs_f64());
-        calls.push(passing.longest as f64);
+        calls.push(passing.longest.micros as f64);
+        scripts.push(passing.longest.script);
     }
     let limit = settings.waiter_ttl.as_secs_f64() + 1.0;
     let note = format!("{waiters} dead; from their death to the guard");
     let row = Row::new("dead-waiters-10000", Transport::Tcp, "s", delays).target(Target::AtMost(limit));
     bench.add(row.note(note).strict());
     let row = Row::new("dead-waiters-10000-call", Transport::Tcp, "µs", calls).target(Target::AtMost(1000.0));
-    bench.add(row.note("Redis time of the longest call of each round; the worst round counts").strict());
+    bench.add(row.note(longest_calls(&scripts)).strict());
     Ok(())
+}
+
+fn longest_calls(scripts: &[String]) -> String {
+    format!("Redis time of the longest call of each round: {}; the worst round counts", scripts.join(", "))
 }
 
 pub const KILLED: [&str; 3] = ["killed-waiters-100000", "killed-waiters-100000-calls", "killed-waiters-100000-call"];
@@ -46,11 +52,13 @@ pub async fn killed(bench: &mut Bench) -> Outcome<()> {
         ..Settings::default()
     };
     let [mut delays, mut calls, mut longest] = [Series::default(), Series::default(), Series::default()];
+    let mut scripts = Vec::new();
     for _ in 0..bench.mode.rounds() {
         let passing = pass_over(bench, &settings, waiters, Death::Killed).await?;
         delays.push(passing.delay.as_secs_f64() * 1e3);
         calls.push(passing.calls as f64);
-        longest.push(passing.longest as f64);
+        longest.push(passing.longest.micros as f64);
+        scripts.push(passing.longest.script);
     }
     let [delay, count, call] = KILLED;
     let note = format!("{waiters} killed; from the unlock to the guard of the one behind them");
@@ -59,7 +67,7 @@ pub async fn killed(bench: &mut Bench) -> Outcome<()> {
     let row = Row::new(count, Transport::Tcp, "calls", calls).target(Target::AtMost(most));
     bench.add(row.note("scripts that ran meanwhile; one for each 2,000 places, and the first poll").strict());
     let row = Row::new(call, Transport::Tcp, "µs", longest).target(Target::Below(1000.0));
-    bench.add(row.note("Redis time of the longest call of each round; the worst round counts").strict());
+    bench.add(row.note(longest_calls(&scripts)).strict());
     Ok(())
 }
 
@@ -102,7 +110,7 @@ struct Passing {
     /// From the unlock to its guard.
     delay: Duration,
     calls: usize,
-    longest: u64,
+    longest: Logged,
 }
 
 async fn pass_over(bench: &mut Bench, settings: &Settings, waiters: u64, death: Death) -> Outcome<Passing> {
@@ -127,7 +135,7 @@ async fn pass_over(bench: &mut Bench, settings: &Settings, waiters: u64, death: 
     if let Some(child) = frozen {
         child.end().await?;
     }
-    Ok(Passing { delay: got - unlocked, calls: scripts.len(), longest: longest_call(&scripts)? })
+    Ok(Passing { delay: got - unlocked, calls: scripts.len(), longest: longest_call(&scripts)?.clone() })
 }
 
 /// On which clients hear of their grants.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::child::{Child, Settings};
 use crate::contender::{Contender, Ours, wait_for_queue};
 use crate::measure::Series;
-use crate::report::{Row, Target};
-use crate::server::longest_call;
+use crate::report::{Row, Target, number};
+use crate::server::{Logged, longest_call, p999};
 use crate::{Bench, Outcome, Transport};
 
 pub const NAMES: [&str; 2] = ["given-up-places", "given-up-call"];
@@ -18,23 +18,31 @@ const AT_A_TIME: u64 = 64;
 pub async fn run(bench: &mut Bench) -> Outcome<()> {
     let waits: u64 = bench.mode.pick(200_000, 2_000);
     let settings = Settings { max_waiters: 1000, ..Settings::default() };
-    let [mut places, mut calls] = [Series::default(), Series::default()];
+    let [mut places, mut calls, mut usual] = [Series::default(), Series::default(), Series::default()];
+    let mut scripts = Vec::new();
     for _ in 0..bench.mode.rounds() {
-        let (most, longest) = round(bench, &settings, waits).await?;
+        let (most, log) = round(bench, &settings, waits).await?;
+        let longest = longest_call(&log)?;
         places.push(most as f64);
-        calls.push(longest as f64);
+        calls.push(longest.micros as f64);
+        usual.push(p999(&log) as f64);
+        scripts.push(longest.script.clone());
     }
     let [length, call] = NAMES;
     let row = Row::new(length, Transport::Tcp, "places", places).target(Target::AtMost(2.0 * 1000.0));
     bench
         .add(row.note(format!("the longest list, seen every 20 ms; {waits} waits given up behind {PATIENT}")).strict());
     let row = Row::new(call, Transport::Tcp, "µs", calls).target(Target::AtMost(1000.0));
-    bench.add(row.note("Redis time of the longest call of each round; the worst round counts").strict());
+    let usual = number(usual.median().unwrap_or(f64::NAN));
+    let scripts = scripts.join(", ");
+    let note =
+        format!("Redis time of the longest call of each round: {scripts}; the worst round counts; p99.9 {usual} µs");
+    bench.add(row.note(note).strict());
     Ok(())
 }
 
-/// The greatest number of places, and the longest call.
-async fn round(bench: &mut Bench, settings: &Settings, waits: u64) -> Outcome<(u64, u64)> {
+/// The greatest number of places, and all calls.
+async fn round(bench: &mut Bench, settings: &Settings, waits: u64) -> Outcome<(u64, Vec<Logged>)> {
     let url = bench.server.url(Transport::Tcp);
     bench.admin.clear().await?;
     let client = settings.connect(&url).await?;
@@ -61,8 +69,8 @@ async fn round(bench: &mut Bench, settings: &Settings, waits: u64) -> Outcome<(u
         most = most.max(bench.admin.run::<u64>(&["LLEN", "fairlock:{n:given-up}:queue"]).await?);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let longest = longest_call(&bench.admin.logged_scripts().await?)?;
+    let log = bench.admin.logged_scripts().await?;
     ours.unlock(guard).await?;
     child.end().await?;
-    Ok((most, longest))
+    Ok((most, log))
 }

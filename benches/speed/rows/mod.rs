@@ -42,7 +42,7 @@ pub fn groups() -> Vec<Group> {
         group!("dead waiters", dead::run, ["dead-waiters-10000", "dead-waiters-10000-call"]),
         group!("killed waiters", dead::killed, dead::KILLED),
         group!("waits that are given up", given_up::run, given_up::NAMES),
-        group!("waiting", waiting::run, ["waiting-10000-client", "waiting-10000-redis"]),
+        group!("waiting", waiting::run, ["waiting-10000-client", "waiting-10000-redis", waiting::POLL]),
         group!("held", held::run, held::NAMES),
         group!("memory", memory::run, ["memory-held", "memory-waiting", "memory-churn"]),
         group!("names used once", names::run, ["names-1000000", "names-1000000-left"]),

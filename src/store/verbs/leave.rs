@@ -34,8 +34,8 @@ pub struct Left {
 impl Leave<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Left>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
-        // Urgent: what is left behind keeps others waiting (P5).
-        let admitted = runner.admit(lock, Priority::Urgent).await?;
+        // Early: what is left behind keeps others waiting (P5).
+        let admitted = runner.admit(lock, Priority::Cleanup).await?;
         let options = &*runner.options;
         let tombstone = self.keys.tombstone(self.owner);
         let keys = [

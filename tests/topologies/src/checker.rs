@@ -20,7 +20,11 @@ pub struct Findings {
     pub losses: BTreeMap<String, u64>,
     /// Those of them that began a second before the first fault.
     pub established_lost: u64,
+    /// How long after the switch the last of them was told to its holder, in ms.
+    pub told_after: u64,
     pub overlaps: Vec<String>,
+    /// How long after the switch two relied on a lock, in ms.
+    pub overlapped_until: u64,
     /// Writes that the resource refused although their hold looked valid: a later holder had written already.
     pub refused_while_valid: u64,
     /// Two holds of a name, one behind the other, and the later one has no greater token.
@@ -50,12 +54,15 @@ pub fn check(record: &Record, group: &dyn Fn(&str) -> usize) -> Findings {
     let window = record.window();
     let mut findings = Findings { grants: holds.len(), ..Findings::default() };
     findings.count_losses(&holds, record.first_fault());
+    findings.told_after = record.switch().map_or(0, |switch| told_after(&holds, switch));
     let gaps: BTreeMap<_, _> = grants.iter().map(|(group, grants)| (*group, gaps(grants, window))).collect();
     for (group, gaps) in &gaps {
-        findings.stalls.insert(*group, longest(gaps));
+        let (from, to) = longest_gap(gaps);
+        note(format!("group {group}: longest without a grant from {} to {}", story::at(from), story::at(to)));
+        findings.stalls.insert(*group, to_ms(to - from));
     }
     for (name, holds) in by_name {
-        findings.check_order(name, &holds);
+        findings.check_order(name, &holds, record.switch());
         let own_gaps = self::gaps(&holds.iter().map(|hold| hold.start).collect::<Vec<_>>(), window);
         Findings::note_gaps(name, &holds);
         if is_work(name) {
@@ -67,6 +74,19 @@ pub fn check(record: &Record, group: &dyn Fn(&str) -> usize) -> Findings {
     }
     findings.refused_while_valid = record.counted("refused while valid");
     findings
+}
+
+/// How long after the switch the last holder heard that it had lost, in ms.
+fn told_after(holds: &[Hold], switch: Nanos) -> u64 {
+    let lost = holds.iter().filter(|hold| matches!(hold.end, End::Lost(_)));
+    lost.map(|hold| to_ms(hold.ended.saturating_sub(switch.max(hold.start)))).max().unwrap_or_default()
+}
+
+/// Names that were granted between these two instants.
+pub fn granted_between(record: &Record, (from, to): (Nanos, Nanos)) -> Vec<String> {
+    let holds = record.holds();
+    let within = holds.iter().filter(|hold| (from..to).contains(&hold.start));
+    within.map(|hold| format!("{}: token {}, {} ms too early", hold.name, hold.token, to_ms(to - hold.start))).collect()
 }
 
 /// Names that are always wanted: only these tell of stalls.
@@ -81,8 +101,13 @@ fn gaps(grants: &[Nanos], (begun, ended): (Nanos, Nanos)) -> Vec<(Nanos, Nanos)>
     edges.windows(2).map(|pair| (pair[0], pair[1])).collect()
 }
 
+fn longest_gap(gaps: &[(Nanos, Nanos)]) -> (Nanos, Nanos) {
+    gaps.iter().copied().max_by_key(|(from, to)| to - from).unwrap_or_default()
+}
+
 fn longest(gaps: &[(Nanos, Nanos)]) -> u64 {
-    gaps.iter().map(|(from, to)| to_ms(to - from)).max().unwrap_or_default()
+    let (from, to) = longest_gap(gaps);
+    to_ms(to - from)
 }
 
 impl Findings {
@@ -111,7 +136,7 @@ impl Findings {
     }
 
     /// P1 and P2, over all holds of a name in the order in which they began.
-    fn check_order(&mut self, name: &str, holds: &[&Hold]) {
+    fn check_order(&mut self, name: &str, holds: &[&Hold], switch: Option<Nanos>) {
         // The hold that was valid for longest, of those so far; the greatest token of those that were over.
         let mut last: Option<&Hold> = None;
         for (index, hold) in holds.iter().enumerate() {
@@ -119,6 +144,8 @@ impl Findings {
                 let ms = to_ms(last.last_valid.min(hold.last_valid) - hold.start);
                 let shown = format!("{name}: tokens {} and {} for {ms} ms", last.token, hold.token);
                 self.overlaps.push(shown);
+                let until = last.last_valid.min(hold.last_valid).saturating_sub(switch.unwrap_or(Nanos::MAX));
+                self.overlapped_until = self.overlapped_until.max(to_ms(until));
             } else if index > 0 && last.is_some_and(|last| last.token >= hold.token) {
                 self.tokens_back += 1;
             }
@@ -194,6 +221,21 @@ mod tests {
         let holds: Vec<_> = [("work:a", 1, 0, 1), ("work:a", 2, 9000, 9001)].into_iter().chain(busy).collect();
         let found = check(&record(&holds, End::Freed), &|_| 0);
         assert_eq!(found.ghosts.len(), 1, "{found:?}");
+    }
+
+    #[test]
+    fn measures_from_the_switch_when_a_loss_was_told_and_when_two_were_over() {
+        let record = record(&[("a", 1, 0, 40), ("a", 2, 20, 50), ("b", 1, 30, 45)], End::Lost("gone".into()));
+        record.switched(10_000_000);
+        let found = check(&record, &|_| 0);
+        assert_eq!((found.told_after, found.overlapped_until), (30, 30));
+    }
+
+    #[test]
+    fn finds_grants_in_a_freeze() {
+        let record = record(&[("a", 1, 0, 1), ("a", 2, 5, 6), ("a", 3, 10, 11)], End::Freed);
+        let found = granted_between(&record, (5_000_000, 10_000_000));
+        assert_eq!(found, ["a: token 2, 5 ms too early"]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct Known {
     slots: Vec<(u16, u16)>,
 }
 
-/// The first three nodes begin as masters, the other three as their replicas.
+/// The first three nodes begin as masters, the others as their replicas.
 pub struct Cluster {
     pub nodes: Vec<Node>,
 }
@@ -52,12 +52,20 @@ pub fn slot_of(name: &str) -> u16 {
 }
 
 fn first_slot(shard: usize) -> u16 {
-    u16::try_from(shard * usize::from(SLOTS) / SHARDS).unwrap()
+    first_slot_of(shard, SHARDS)
+}
+
+fn first_slot_of(shard: usize, shards: usize) -> u16 {
+    u16::try_from(shard * usize::from(SLOTS) / shards).unwrap()
 }
 
 /// Which of the three has this name at the beginning.
 pub fn shard_of(name: &str) -> usize {
-    (0..SHARDS).rev().find(|shard| first_slot(*shard) <= slot_of(name)).unwrap_or_default()
+    shard_of_slot(slot_of(name))
+}
+
+pub fn shard_of_slot(slot: u16) -> usize {
+    (0..SHARDS).rev().find(|shard| first_slot(*shard) <= slot).unwrap_or_default()
 }
 
 /// So many names that begin like this and whose slots are chosen.
@@ -68,23 +76,35 @@ pub fn names(start: &str, count: usize, chosen: impl Fn(u16) -> bool) -> Vec<Str
 impl Cluster {
     /// `args` for each node; one environment for each node, or none.
     pub async fn start(bed: &Testbed, args: &[&str], environments: &[Vec<(String, String)>]) -> Self {
-        let mut nodes = Vec::new();
-        for number in 0..2 * SHARDS {
-            nodes.push(launch(bed, number, args, environments.get(number).map_or(&[], Vec::as_slice)));
-        }
-        for node in &mut nodes {
-            node.server.ready().await;
-            node.id = node.server.tell("CLUSTER MYID").await;
-        }
-        let cluster = Self { nodes };
-        cluster.join().await;
+        let names: Vec<_> = (0..2 * SHARDS).map(|number| format!("node-{number}")).collect();
+        let environment = |number| environments.get(number).map_or(&[][..], Vec::as_slice);
+        let launched = names.iter().enumerate().map(|(number, name)| launch(bed, name, args, environment(number)));
+        let cluster = Self { nodes: launched.collect() }.identified().await;
+        cluster.join(SHARDS).await;
+        cluster.replicate().await;
         note("the cluster is ready");
         cluster
     }
 
-    async fn join(&self) {
-        for (shard, node) in self.nodes[..SHARDS].iter().enumerate() {
-            let (first, end) = (first_slot(shard), first_slot(shard + 1));
+    /// So many masters without replicas. `name`: how their names begin.
+    pub async fn start_masters(bed: &Testbed, name: &str, masters: usize) -> Self {
+        let launched = (0..masters).map(|number| launch(bed, &format!("{name}-{number}"), &[], &[]));
+        let cluster = Self { nodes: launched.collect() }.identified().await;
+        cluster.join(masters).await;
+        cluster
+    }
+
+    async fn identified(mut self) -> Self {
+        for node in &mut self.nodes {
+            node.server.ready().await;
+            node.id = node.server.tell("CLUSTER MYID").await;
+        }
+        self
+    }
+
+    async fn join(&self, masters: usize) {
+        for (shard, node) in self.nodes[..masters].iter().enumerate() {
+            let (first, end) = (first_slot_of(shard, masters), first_slot_of(shard + 1, masters));
             node.server.tell::<String>(&format!("CLUSTER ADDSLOTSRANGE {first} {}", end - 1)).await;
             node.server.tell::<String>(&format!("CLUSTER SET-CONFIG-EPOCH {}", shard + 1)).await;
         }
@@ -96,7 +116,10 @@ impl Cluster {
                 ask::<String>(&mut redis, &meet).await.unwrap();
             }
         }
-        self.until_all_know(|known| known.len() == 2 * SHARDS).await;
+        self.until_all_know(|known| known.len() == self.nodes.len()).await;
+    }
+
+    async fn replicate(&self) {
         for (shard, node) in self.nodes[SHARDS..].iter().enumerate() {
             node.server.tell::<String>(&format!("CLUSTER REPLICATE {}", self.nodes[shard].id)).await;
         }
@@ -117,7 +140,7 @@ impl Cluster {
     }
 
     pub fn url(&self) -> String {
-        let hosts: Vec<_> = self.nodes[..SHARDS].iter().map(|node| node.server.address()).collect();
+        let hosts: Vec<_> = self.nodes.iter().take(SHARDS).map(|node| node.server.address()).collect();
         format!("redis+cluster://{}", hosts.join(","))
     }
 
@@ -222,9 +245,9 @@ impl Cluster {
     }
 }
 
-fn launch(bed: &Testbed, number: usize, args: &[&str], environment: &[(String, String)]) -> Node {
+fn launch(bed: &Testbed, name: &str, args: &[&str], environment: &[(String, String)]) -> Node {
     let bus = free_port();
-    let server = Server::new(bed, &format!("node-{number}"))
+    let server = Server::new(bed, name)
         .args(&["--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0"])
         .args(&["--cluster-port", &bus.to_string(), "--cluster-node-timeout", &NODE_TIMEOUT_MS.to_string()])
         // A replica may take over however long it was without its master.

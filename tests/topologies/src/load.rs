@@ -216,7 +216,7 @@ async fn work(guard: LockGuard, section: Duration, record: &Record) {
     };
     let until = now() + u64::try_from(section.as_nanos()).unwrap();
     while seen.look(&guard, record).await && now() < until {
-        tokio::time::sleep(LOOK).await;
+        pause(&guard, LOOK).await;
     }
     seen.finish(guard, record).await;
 }
@@ -235,9 +235,17 @@ async fn hold_long(lock: FairLock, record: Arc<Record>, mut stop: watch::Receive
         let Some(mut seen) = Seen::first(&guard) else { continue };
         record.count(&format!("begun {}", guard.name()));
         while seen.look(&guard, &record).await && !*stop.borrow() {
-            tokio::time::sleep(5 * LOOK).await;
+            pause(&guard, 5 * LOOK).await;
         }
         seen.finish(guard, &record).await;
+    }
+}
+
+/// Ends early when the holder hears that it has lost.
+async fn pause(guard: &LockGuard, time: Duration) {
+    tokio::select! {
+        _ = guard.lost() => {}
+        () = tokio::time::sleep(time) => {}
     }
 }
 

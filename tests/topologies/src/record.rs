@@ -35,6 +35,7 @@ pub struct Record {
     counts: Mutex<BTreeMap<String, u64>>,
     window: Mutex<(Nanos, Nanos)>,
     fault: Mutex<Option<Nanos>>,
+    switch: Mutex<Option<Nanos>>,
 }
 
 impl Record {
@@ -45,6 +46,7 @@ impl Record {
             counts: Mutex::default(),
             window: Mutex::new((now(), now())),
             fault: Mutex::default(),
+            switch: Mutex::default(),
         }
     }
 
@@ -102,5 +104,14 @@ impl Record {
 
     pub fn first_fault(&self) -> Option<Nanos> {
         *self.fault.lock().unwrap()
+    }
+
+    /// From here on another server is the master.
+    pub fn switched(&self, at: Nanos) {
+        *self.switch.lock().unwrap() = Some(at);
+    }
+
+    pub fn switch(&self) -> Option<Nanos> {
+        *self.switch.lock().unwrap()
     }
 }

@@ -89,6 +89,27 @@ impl Sentinels {
         note(format!("{} is a replica (at {} ms of the machine)", server.port(), to_ms(at)));
     }
 
+    /// The replicas lose the master, and cannot sign in there again: from here on they fall behind.
+    pub async fn shut_replicas_out(&self) {
+        for replica in &self.servers[1..] {
+            replica.tell::<String>("CONFIG SET masteruser nobody").await;
+            replica.tell::<String>("CONFIG SET masterauth wrong").await;
+        }
+        self.servers[0].tell::<u64>("CLIENT KILL TYPE replica").await;
+        for replica in &self.servers[1..] {
+            eventually("a replica is shut out", async || !replica.replicates().await).await;
+        }
+        note("the replicas fall behind");
+    }
+
+    pub async fn let_replicas_in(&self) {
+        for replica in &self.servers[1..] {
+            // To nothing: the command ends with a space.
+            replica.tell::<String>("CONFIG SET masteruser ").await;
+            replica.tell::<String>("CONFIG SET masterauth ").await;
+        }
+    }
+
     /// Asks for a failover while all is well.
     pub async fn fail_over(&self) {
         note("SENTINEL FAILOVER");

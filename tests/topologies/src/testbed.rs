@@ -62,6 +62,11 @@ impl Testbed {
         text
     }
 
+    /// How often the story says this.
+    pub fn told(&self, text: &str) -> usize {
+        std::fs::read_to_string(self.path().join("story.log")).unwrap_or_default().matches(text).count()
+    }
+
     /// Leaves the folder where it is, for somebody to look into.
     pub fn keep(self) {
         eprintln!("kept: {}", self.dir.keep().display());

@@ -6,7 +6,7 @@ use fairlock::LockClientBuilder;
 
 use crate::checker::Findings;
 use crate::clock::ShiftedClock;
-use crate::cluster::{Cluster, Node, SHARDS, names, shard_of, slot_of};
+use crate::cluster::{Cluster, Node, SHARDS, names, shard_of, shard_of_slot, slot_of};
 use crate::load::{Plan, builder, builder_for_clocks, connect_all_with};
 use crate::report::Report;
 use crate::run::{CLIENTS, Run, is_up};
@@ -23,10 +23,6 @@ fn plan() -> Plan {
     };
     let (names, alone, long) = (of_each("work:", 6), of_each("work:alone:", 6), of_each("long:", 2));
     Plan { names, alone, long, section: Duration::from_millis(15) }
-}
-
-fn shard_of_slot(slot: u16) -> usize {
-    (0..SHARDS).rev().find(|shard| usize::from(slot) >= shard * 16_384 / SHARDS).unwrap_or_default()
 }
 
 /// Names of a gate on this shard.
@@ -60,17 +56,17 @@ fn others_must_go_on(report: &mut Report, findings: &Findings, shard: usize) {
 /// One slot goes to and fro between all masters. Its names are busy, and one of them is held and renewed meanwhile.
 pub async fn slots_move(bed: &Testbed, extent: Extent) -> Report {
     let cluster = Cluster::start(bed, &[], &[]).await;
-    move_slots(&cluster, builder, if extent == Extent::Short { 8 } else { 50 }).await
+    move_slots(&cluster, builder, if extent == Extent::Short { 8 } else { 50 }, extent).await
 }
 
-async fn move_slots(cluster: &Cluster, builder: fn() -> LockClientBuilder, moves: usize) -> Report {
+async fn move_slots(cluster: &Cluster, builder: fn() -> LockClientBuilder, moves: usize, extent: Extent) -> Report {
     let slot = slot_of("moved:");
     let (in_slot, mut plan) = (|other| other == slot, plan());
     plan.names.extend(names("moved:", 3, in_slot));
     plan.long.extend(names("long:", 1, in_slot));
     let renewed = plan.long.last().expect("there is one").clone();
     let run = Run::with(connect_all_with(builder, &cluster.url(), CLIENTS).await, plan).await;
-    let mut report = Report::new();
+    let mut report = Report::new(extent);
     let gate = names("gate:", 1, in_slot).remove(0);
     let before = run.inversions(&gate).await;
     run.record.fault();
@@ -104,15 +100,15 @@ async fn move_slots(cluster: &Cluster, builder: fn() -> LockClientBuilder, moves
     report
 }
 
-pub async fn failover_by_hand(bed: &Testbed, _: Extent) -> Report {
+pub async fn failover_by_hand(bed: &Testbed, extent: Extent) -> Report {
     let cluster = Cluster::start(bed, &[], &[]).await;
-    fail_over_each(&cluster, builder).await
+    fail_over_each(&cluster, builder, extent).await
 }
 
 /// Each shard gets another master, one after the other.
-async fn fail_over_each(cluster: &Cluster, builder: fn() -> LockClientBuilder) -> Report {
+async fn fail_over_each(cluster: &Cluster, builder: fn() -> LockClientBuilder, extent: Extent) -> Report {
     let run = Run::with(connect_all_with(builder, &cluster.url(), CLIENTS).await, plan()).await;
-    let mut report = Report::new();
+    let mut report = Report::new(extent);
     run.record.fault();
     let mut used = 0;
     let mut across = 0;
@@ -121,11 +117,12 @@ async fn fail_over_each(cluster: &Cluster, builder: fn() -> LockClientBuilder) -
         let gate = run.shut_gate(&gate_on(shard)).await;
         let watch = ScriptWatch::start(old.server.clone());
         let switched = cluster.fail_over(old).await;
-        run.settle().await;
+        run.until_it_works().await;
         used = used.max(to_ms(watch.last_call().saturating_sub(switched)));
         across += gate.open().await;
         report.must(run.inversions(&gate_on(shard)).await == 0, "served out of order behind the failover");
     }
+    run.wait_for_ghosts().await;
     report.figure("inversions across", across as u64).reach("old master used ms", used, 1000);
     let findings = finish(cluster, run, &mut report).await;
     report.reach("stall of a name ms", findings.name_stall, 1500);
@@ -137,34 +134,34 @@ async fn fail_over_each(cluster: &Cluster, builder: fn() -> LockClientBuilder) -
     report
 }
 
-pub async fn master_killed(bed: &Testbed, _: Extent) -> Report {
+pub async fn master_killed(bed: &Testbed, extent: Extent) -> Report {
     let cluster = Cluster::start(bed, &[], &[]).await;
     let run = Run::start(&cluster.url(), plan()).await;
-    let mut report = Report::new();
+    let mut report = Report::new(extent);
     let old = cluster.master_of_shard(0).await;
     let killed = run.record.fault();
     old.server.kill();
     let switched = cluster.until_taken_over(old, 0).await;
-    report.figure("switched after ms", to_ms(switched - killed));
+    run.record.switched(switched);
     run.settle().await;
     let behind = run.inversions(&gate_on(0)).await;
     report.must(behind == 0, "served out of order behind the failover");
     let findings = finish(&cluster, run, &mut report).await;
-    report.reach("stall behind the switch ms", findings.name_stall.saturating_sub(to_ms(switched - killed)), 1000);
+    report.must_recover(&findings, to_ms(switched - killed));
     report.must_keep_tokens(&findings).must_have_no_ghosts(&findings).must_keep_established(&findings);
     report.figure("stall elsewhere ms", stall_elsewhere(&findings, 0));
     report
 }
 
-pub async fn master_frozen(bed: &Testbed, _: Extent) -> Report {
+pub async fn master_frozen(bed: &Testbed, extent: Extent) -> Report {
     let cluster = Cluster::start(bed, &[], &[]).await;
     let run = Run::start(&cluster.url(), plan()).await;
-    let mut report = Report::new();
+    let mut report = Report::new(extent);
     let old = cluster.master_of_shard(0).await;
     let frozen = run.record.fault();
     old.server.freeze();
     let switched = cluster.until_taken_over(old, 0).await;
-    report.figure("switched after ms", to_ms(switched - frozen));
+    run.record.switched(switched);
     run.until_granted_after(switched).await;
     tokio::time::sleep(Duration::from_nanos((frozen + 10_000_000_000).saturating_sub(now()))).await;
     let used = ScriptWatch::start(old.server.clone());
@@ -175,20 +172,20 @@ pub async fn master_frozen(bed: &Testbed, _: Extent) -> Report {
     report.reach("old master used ms", to_ms(used.last_call().saturating_sub(resumed)), 1000);
     run.settle().await;
     let findings = finish(&cluster, run, &mut report).await;
-    report.reach("stall behind the switch ms", findings.name_stall.saturating_sub(to_ms(switched - frozen)), 1000);
+    report.must_recover(&findings, to_ms(switched - frozen));
     report.must_keep_tokens(&findings).must_have_no_ghosts(&findings).must_keep_established(&findings);
     report.figure("stall elsewhere ms", stall_elsewhere(&findings, 0));
     report
 }
 
 /// Nodes that do not say their host: in CLUSTER SLOTS it is nil, in MOVED it is empty. It is the one that was asked.
-pub async fn unknown_endpoints(bed: &Testbed, _: Extent) -> Report {
+pub async fn unknown_endpoints(bed: &Testbed, extent: Extent) -> Report {
     let args = ["--cluster-preferred-endpoint-type", "unknown-endpoint"];
     let cluster = Cluster::start(bed, &args, &[]).await;
     let moved = cluster.nodes[0].server.ask::<String>("GET {elsewhere}:anything").await;
     note(format!("a node that does not serve a slot says {moved:?}"));
     let run = Run::start(&cluster.url(), plan()).await;
-    let mut report = Report::new();
+    let mut report = Report::new(extent);
     run.record.fault();
     let old = cluster.master_of_shard(1).await;
     cluster.fail_over(old).await;
@@ -213,11 +210,11 @@ fn shard_of_first(node: &Node, cluster: &Cluster) -> usize {
 }
 
 /// Master and replica of a shard are gone, then the master comes back. Names elsewhere go on; names there wait.
-pub async fn shard_without_master(bed: &Testbed, _: Extent) -> Report {
+pub async fn shard_without_master(bed: &Testbed, extent: Extent) -> Report {
     let args = ["--cluster-require-full-coverage", "no", "--appendonly", "yes"];
     let cluster = Cluster::start(bed, &args, &[]).await;
     let run = Run::start(&cluster.url(), plan()).await;
-    let mut report = Report::new();
+    let mut report = Report::new(extent);
     let master = cluster.master_of_shard(2).await;
     run.record.fault();
     cluster.partner(master).server.kill();
@@ -239,13 +236,13 @@ pub async fn shard_without_master(bed: &Testbed, _: Extent) -> Report {
 }
 
 /// A slot that nobody has: `CLUSTERDOWN Hash slot not served`. Its names wait until it has a master again.
-pub async fn uncovered_slot(bed: &Testbed, _: Extent) -> Report {
+pub async fn uncovered_slot(bed: &Testbed, extent: Extent) -> Report {
     let cluster = Cluster::start(bed, &["--cluster-require-full-coverage", "no"], &[]).await;
     let (mut plan, name) = (plan(), "moved:");
     let slot = slot_of(name);
     plan.names.push(name.into());
     let run = Run::start(&cluster.url(), plan).await;
-    let mut report = Report::new();
+    let mut report = Report::new(extent);
     run.record.fault();
     note(format!("nobody has slot {slot}"));
     let owner = cluster.master_of(slot).await;
@@ -287,9 +284,8 @@ pub async fn clocks_differ(bed: &Testbed, extent: Extent) -> Report {
     let cluster = Cluster::start(bed, &[], &environments).await;
     must_differ(&cluster.nodes[0].server, &cluster.nodes[1].server).await;
     must_differ(&cluster.nodes[0].server, &cluster.nodes[2].server).await;
-    let mut report = move_slots(&cluster, builder_for_clocks, if extent == Extent::Short { 4 } else { 12 }).await;
-    let failovers = fail_over_each(&cluster, builder_for_clocks).await;
-    report.failures.extend(failovers.failures);
-    report.figures.extend(failovers.figures.into_iter().map(|(name, value)| (format!("failover: {name}"), value)));
+    let moves = if extent == Extent::Short { 4 } else { 12 };
+    let mut report = move_slots(&cluster, builder_for_clocks, moves, extent).await;
+    report.append("failover", fail_over_each(&cluster, builder_for_clocks, extent).await);
     report
 }

@@ -3,6 +3,8 @@
 mod cluster;
 mod sentinel;
 mod single;
+mod strict;
+mod throughput;
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -40,6 +42,8 @@ table! {
     true "single: restart with data" single::restart_with_data,
     true "single: restart without data" single::restart_without_data,
     false "single: a process is frozen" single::frozen_process,
+    false "single: strict restart" strict::restart,
+    false "single: restart, and not strict" strict::restart_of_others,
     true "sentinel: planned failover" sentinel::planned_failover,
     true "sentinel: master killed" sentinel::master_killed,
     false "sentinel: master frozen" sentinel::master_frozen,
@@ -49,6 +53,8 @@ table! {
     false "sentinel: passwords" sentinel::passwords,
     false "sentinel: new master ahead" sentinel::new_master_ahead,
     false "sentinel: new master behind" sentinel::new_master_behind,
+    false "sentinel: strict failover" strict::failover,
+    false "sentinel: failover, and not strict" strict::failover_of_others,
     true "cluster: slots move" cluster::slots_move,
     true "cluster: failover by hand" cluster::failover_by_hand,
     false "cluster: master killed" cluster::master_killed,
@@ -57,4 +63,5 @@ table! {
     false "cluster: a shard without master" cluster::shard_without_master,
     false "cluster: an uncovered slot" cluster::uncovered_slot,
     false "cluster: clocks differ" cluster::clocks_differ,
+    false "cluster: throughput" throughput::throughput,
 }

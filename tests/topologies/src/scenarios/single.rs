@@ -12,9 +12,9 @@ use crate::server::Server;
 use crate::testbed::{Testbed, eventually, note};
 use crate::worker::Worker;
 
-pub async fn restart_with_data(bed: &Testbed, _: Extent) -> Report {
+pub async fn restart_with_data(bed: &Testbed, extent: Extent) -> Report {
     let server = Server::new(bed, "server").args(&["--appendonly", "yes"]).start().await;
-    let (run, mut report) = restarted(&server).await;
+    let (run, mut report) = restarted(&server, extent).await;
     let findings = run.finish(&mut report, &[&server], &[], |_| 0).await;
     report
         .must_exclude(&findings)
@@ -25,9 +25,9 @@ pub async fn restart_with_data(bed: &Testbed, _: Extent) -> Report {
 }
 
 /// Exclusion ends where the server forgets. What stays: holders are told, tokens grow, waiters come back.
-pub async fn restart_without_data(bed: &Testbed, _: Extent) -> Report {
+pub async fn restart_without_data(bed: &Testbed, extent: Extent) -> Report {
     let server = Server::new(bed, "server").start().await;
-    let (run, mut report) = restarted(&server).await;
+    let (run, mut report) = restarted(&server, extent).await;
     let findings = run.finish(&mut report, &[&server], &[], |_| 0).await;
     report
         .must_keep_tokens(&findings)
@@ -36,9 +36,9 @@ pub async fn restart_without_data(bed: &Testbed, _: Extent) -> Report {
     report
 }
 
-async fn restarted(server: &Server) -> (Run, Report) {
+async fn restarted(server: &Server, extent: Extent) -> (Run, Report) {
     let run = Run::start(&server.url(), Plan::new(8, 4)).await;
-    let mut report = Report::new();
+    let mut report = Report::new(extent);
     let before = run.inversions("gate").await;
     run.record.fault();
     server.kill();
@@ -51,7 +51,7 @@ async fn restarted(server: &Server) -> (Run, Report) {
 }
 
 /// A process that is frozen beyond its lease goes on as if nothing had been. Its write is refused, and it is told.
-pub async fn frozen_process(bed: &Testbed, _: Extent) -> Report {
+pub async fn frozen_process(bed: &Testbed, extent: Extent) -> Report {
     let server = Server::new(bed, "server").start().await;
     let run = Run::start(&server.url(), Plan::new(2, 0)).await;
     let socket = bed.path().join("resource");
@@ -73,7 +73,7 @@ pub async fn frozen_process(bed: &Testbed, _: Extent) -> Report {
         !holds.is_empty()
     })
     .await;
-    let mut report = Report::new();
+    let mut report = Report::new(extent);
     report.must(matches!(holds[0].end, End::Lost(_)), format!("the worker was frozen: {:?}", holds[0]));
     report.must(holds[0].token < guard.token(), "the newer hold has no greater token");
     let _ = guard.unlock().await;
