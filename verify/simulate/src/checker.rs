@@ -48,7 +48,7 @@ struct Lock {
     /// Common time, ms: when the keys of the queue expire.
     queue_until: i64,
     /// By owner: the seq up to which it has left. Requests up to there must not be served (R2, R3).
-    tombstones: BTreeMap<String, u64>,
+    tombstones: BTreeMap<String, Tombstone>,
     resource: Resource,
     /// The greatest token of which a client was told that all later grants are above it (R7).
     floor: u64,
@@ -75,6 +75,14 @@ struct Lock {
     queue_is_rounded: bool,
     /// The stored token was lost, and none given since.
     token_is_lost: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Tombstone {
+    seq: u64,
+    /// Common time, ms. From then on no copy is served, by the clock of the node that was asked. If that of the node with
+    /// the copy is behind, and the slot comes back to it, it may be served all the same.
+    until: i64,
 }
 
 #[derive(Clone)]
@@ -768,9 +776,13 @@ impl Checker {
         let is_leave = ran.script == "leave";
         let (owner, seq) = if is_leave { (&ran.args[2], &ran.args[3]) } else { (&ran.args[1], &ran.args[2]) };
         let seq: u64 = seq.parse().unwrap_or_default();
-        if if is_leave { ran.args[1] != "0" } else { ran.args.len() > 6 } {
+        // Of a release it is the first of two words.
+        let copies_until = if is_leave { ran.args.get(1) } else { ran.args.get(6) };
+        let copies_until = copies_until.and_then(|until| until.split(' ').next()?.parse::<i64>().ok());
+        if let Some(left) = copies_until.map(|until| until - ran.at / 1000).filter(|left| *left >= 0) {
+            let until = self.now(ran) + left;
             let tombstone = self.lock(key).tombstones.entry(owner.clone()).or_default();
-            *tombstone = seq.max(*tombstone);
+            *tombstone = Tombstone { seq: seq.max(tombstone.seq), until: until.max(tombstone.until) };
         }
         // R11: the leave after a loss has a seq of its own. Other leaves have that of the attempt.
         let attempt = ran.args.get(4).and_then(|entry| ticket_of(entry).rsplit(':').next());
@@ -924,7 +936,8 @@ impl Checker {
     fn acquired(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let (owner, seq) = (&ran.args[2], &ran.args[3]);
         let now = self.now(ran);
-        let tombstone = self.lock(key).tombstones.get(owner).copied();
+        let tombstone = self.lock(key).tombstones.get(owner).filter(|tombstone| now <= tombstone.until);
+        let tombstone = tombstone.map(|tombstone| tombstone.seq);
         // Only the first copy counts. The client knows of no second copy once the first was answered, so it writes
         // no tombstone for it (R3): TCP makes no copies, only the simulator does.
         let first = self.requests.insert((ran.client.to_owned(), ran.args[0].clone()));

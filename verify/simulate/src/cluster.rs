@@ -27,6 +27,13 @@ pub struct Cluster {
     places: Mutex<BTreeMap<String, Place>>,
 }
 
+/// A slot that is to move.
+pub struct Move {
+    pub lock: String,
+    from: usize,
+    to: usize,
+}
+
 #[derive(Clone, Copy)]
 struct Place {
     node: usize,
@@ -86,19 +93,20 @@ impl Cluster {
         }
     }
 
-    /// Moves the slot of a lock, key by key, as an operator would; sometimes to and fro. From now on it counts as moving.
+    /// Moves the slot of a lock, key by key, as an operator would; sometimes to and fro.
     pub fn move_a_slot(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+        // It counts as moving from now on.
         let chosen = self.choose();
         let cluster = self.clone();
         async move {
-            if let Some((lock, from, to)) = chosen {
-                cluster.move_slot(&lock, from, to).await;
+            if let Some(chosen) = chosen {
+                cluster.move_slot(&chosen).await;
             }
         }
     }
 
     /// A lock whose slot rests, where it is, and where it may go.
-    fn choose(&self) -> Option<(String, usize, usize)> {
+    pub fn choose(&self) -> Option<Move> {
         let mut places = self.places();
         let mut resting: Vec<_> = places.iter_mut().filter(|(_, place)| !place.moves).collect();
         let chosen = self.world.below(resting.len().max(1) as u64) as usize;
@@ -109,10 +117,11 @@ impl Cluster {
             return None;
         }
         place.moves = true;
-        Some((lock.clone(), from, to))
+        Some(Move { lock: lock.clone(), from, to })
     }
 
-    async fn move_slot(&self, lock: &str, from: usize, to: usize) {
+    pub async fn move_slot(&self, Move { lock, from, to }: &Move) {
+        let (from, to) = (*from, *to);
         self.world.fault("slots_moved");
         self.world.note("moves", to, || format!("the slot of {lock} from node {from} to {to}"));
         self.world.stalls_until(Duration::MAX);
@@ -137,7 +146,7 @@ impl Cluster {
             self.world.sleep_up_to(HEARD).await;
             self.knows(node, lock, self.owned_by(serves));
         }
-        self.places().insert(lock.to_owned(), Place { node: serves, moves: false });
+        self.places().insert(lock.clone(), Place { node: serves, moves: false });
         self.world.note("has moved", serves, || format!("{lock} is at node {serves}"));
         self.world.stalls_until(self.world.elapsed() + Duration::from_secs(1));
         let at = self.world.server_ms();

@@ -452,7 +452,7 @@ impl Run {
         let failovers = if self.world.state().strict { 1 } else { CALM_FAILOVERS };
         for _ in 0..failovers {
             if let Some(cluster) = &self.cluster {
-                cluster.move_a_slot().await;
+                self.move_what_is_held(cluster).await;
             }
             self.fail_over_in_calm().await;
         }
@@ -476,6 +476,14 @@ impl Run {
         }
         sleep(SETTLING).await;
         self.nothing_is_left();
+    }
+
+    /// A hold outlives the move of its slot, however long that takes.
+    async fn move_what_is_held(&self, cluster: &Cluster) {
+        let (Some(moves), Some(process)) = (cluster.choose(), self.processes.first()) else { return };
+        let (world, client) = (self.world.clone(), process.client.clone());
+        let keeper = Actor { world, client, number: 0, names: self.names, shortest_lease: Duration::ZERO };
+        keeper.keep(&moves.lock, cluster.move_slot(&moves)).await;
     }
 
     /// Without any other fault. What it brings back must be gone soon, and nothing else must be lost.
