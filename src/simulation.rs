@@ -35,6 +35,12 @@ pub fn restore(server: &EmbeddedServer, snapshot: Snapshot) {
     server.restore(snapshot);
 }
 
+/// After a shut-down: the server was not ended. Clients only did not get to it, and another one took over from it meanwhile,
+/// which it took no notice of. Only Sentinels know.
+pub fn was_replaced(server: &EmbeddedServer) {
+    server.was_replaced();
+}
+
 /// The nodes of a cluster, with the faults around each of them. No slot has a node yet.
 #[must_use]
 pub fn cluster<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<EmbeddedServer> {

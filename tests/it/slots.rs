@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+#[cfg(feature = "embedded")]
 use fairlock::simulation::{self, Delivery, Faults, Slot};
+#[cfg(feature = "embedded")]
 use fairlock::{LockClient, Unlocked};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{RedisResult, Value};
@@ -666,8 +668,10 @@ async fn r13_a_script_that_makes_a_key_again_is_found() {
 }
 
 /// The faults of a node: a renewal takes its time to get there.
+#[cfg(feature = "embedded")]
 struct SlowRenewals(Duration);
 
+#[cfg(feature = "embedded")]
 impl Faults for SlowRenewals {
     fn request(&self, _client: &str, script: &str) -> Vec<Delivery> {
         let slow = if script == "renew" { self.0 } else { Duration::ZERO };
@@ -677,6 +681,7 @@ impl Faults for SlowRenewals {
 
 /// S13. A renewal is sent on by ASK, the move is given up, and the key goes back before the renewal has come to the next
 /// node, which says that there is no such hold.
+#[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn p8_a_hold_whose_key_has_gone_back_to_its_node_is_not_lost() {
     let ms = Duration::from_millis;

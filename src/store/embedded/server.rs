@@ -56,6 +56,8 @@ struct Shared {
     started: Notify,
     /// How often it was shut down.
     shutdowns: AtomicU64,
+    /// How often another one took over in between, and this one took no notice of it.
+    unnoticed: AtomicU64,
     /// The next number for a client or a connection.
     next_number: AtomicU64,
     /// As a node of a cluster.
@@ -147,6 +149,7 @@ impl EmbeddedServer {
                 up: AtomicBool::new(true),
                 started: Notify::new(),
                 shutdowns: AtomicU64::new(0),
+                unnoticed: AtomicU64::new(0),
                 next_number: AtomicU64::new(1),
                 member,
                 bus: OnceLock::new(),
@@ -372,7 +375,17 @@ impl EmbeddedServer {
 
     /// What tells one life of the server from another one, see boot.lua.
     pub(crate) fn life(&self) -> String {
-        format!("embedded/{}", self.shutdowns())
+        format!("embedded/{}", self.shutdowns() - self.epoch())
+    }
+
+    /// What Sentinels count: one for each failover that changed nothing of its life.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.shared.unnoticed.load(Ordering::Relaxed)
+    }
+
+    /// While it was shut down the last time, another server was the primary.
+    pub(crate) fn was_replaced(&self) {
+        self.shared.unnoticed.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn was_shut_down_since(&self, connection: &Connection) -> bool {

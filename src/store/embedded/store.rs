@@ -259,7 +259,7 @@ impl Shared {
     fn boot(&self, server: &EmbeddedServer) {
         let Some(boot) = &self.boot else { return };
         let life = server.life();
-        let (keys, args) = (boot.keys(), boot.args(&life, 0));
+        let (keys, args) = (boot.keys(), boot.args(&life, server.epoch()));
         let request = Request::new(&self.client, Call::new(&boot::SCRIPT, &keys, &args), 0, "");
         if let Some(Ok(reply)) = server.serve(&request) {
             // A reply that cannot be read leaves the requests that follow without a record, and they say so.

@@ -715,9 +715,10 @@ impl Checker {
         }
         let queue = &lock.queue;
         lock.clients.retain(|name, _| queue.iter().any(|waiter| client_of(&waiter.ticket) == name));
-        // A dead one may have been taken out. By the clock of another node it could live again.
+        // A dead one may have been taken out, or passed over. By the clock of another node it could live again.
         for (name, client) in lock.clients.iter_mut().filter(|(_, client)| !client.lives(ran.at)) {
-            client.until = keys.clients.get(name).map_or(0, |until| until.abs());
+            let until = keys.clients.get(name).copied().unwrap_or_default();
+            *client = Client { until: until.abs(), unreachable: until < 0 };
         }
         for (name, client) in lock.clients.iter().filter(|(_, client)| client.lives(ran.at)) {
             let told = if client.unreachable { -client.until } else { client.until };

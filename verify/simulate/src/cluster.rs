@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fairlock::EmbeddedServer;
 use fairlock::simulation::{Looks, Slot, Snapshot, address, migrate, restore, set_slot};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::checker::{Failover, Remembered};
 use crate::world::World;
@@ -134,6 +134,9 @@ impl Cluster {
         let serves = if gives_up { from } else { to };
         if gives_up {
             self.world.fault("slots_moved_back");
+            if self.world.chance(0.5) {
+                self.move_back_behind_a_renewal(lock, to, from).await;
+            }
             self.move_keys(lock, to, from, 0.0).await;
         }
         // First the one that has the keys: no other may take them for absent.
@@ -151,6 +154,14 @@ impl Cluster {
         self.world.stalls_until(self.world.elapsed() + Duration::from_secs(1));
         let at = self.world.server_ms();
         self.world.state().checker.rests(lock, at);
+    }
+
+    /// While a renewal is on its way to the node that the key leaves.
+    async fn move_back_behind_a_renewal(&self, lock: &str, from: usize, to: usize) {
+        let _ = timeout(Duration::from_secs(2), self.world.sent_on.notified()).await;
+        if self.keys_at(lock, from).iter().any(|key| key == lock) {
+            self.move_key(lock, lock, from, to);
+        }
     }
 
     /// In random order. May stop before the last one.

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant, SystemTime};
 use run::{Outcome, run};
 
 /// The kinds of faults. A soak in which one of them never happened proves too little.
-const FAULTS: [&str; 37] = [
+const FAULTS: [&str; 38] = [
     "cancellations",
     "deaths",
     "crowds",
@@ -54,6 +54,7 @@ const FAULTS: [&str; 37] = [
     "server_restarts_without_data",
     "flushes",
     "strict_restarts",
+    "failovers_unnoticed",
     "forgotten_holds",
     "half_open_deaths",
     "overloaded_clients",

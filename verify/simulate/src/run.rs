@@ -357,6 +357,11 @@ impl Run {
         }
         self.must_freeze();
         self.nodes[node].start_up();
+        if self.world.state().strict && !loses_data && self.world.chance(0.3) {
+            // Once more, while the freeze of those with the longest leases goes on.
+            self.world.sleep_up_to(Duration::from_millis(1000)).await;
+            Box::pin(self.restart_server(false)).await;
+        }
     }
 
     /// Not of half a slot.
@@ -407,6 +412,11 @@ impl Run {
             None => simulation::restore(&self.nodes[node], snapshot),
         }
         let (at, strict) = (self.world.server_ms(), self.world.state().strict);
+        if strict && self.world.chance(0.5) {
+            // It is the primary again after another one, whose grants it does not have.
+            self.world.fault("failovers_unnoticed");
+            simulation::was_replaced(&self.nodes[node]);
+        }
         let failover = Failover { then, at, strict, node, elsewhere: false };
         self.world.state().checker.failed_over(failover);
         self.must_freeze();

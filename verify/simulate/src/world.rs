@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fairlock::EmbeddedServer;
 use fairlock::simulation::{Delivery, Faults, Ran, Redirected, Task};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::checker::Checker;
@@ -121,6 +122,8 @@ pub struct World {
     /// One, or the nodes of a cluster. While the run lasts.
     nodes: Mutex<Vec<EmbeddedServer>>,
     began: Instant,
+    /// Notified when a renewal is sent on by ASK.
+    pub sent_on: Notify,
 }
 
 /// The world around one node.
@@ -177,6 +180,7 @@ impl World {
             }),
             nodes: Mutex::default(),
             began: Instant::now(),
+            sent_on: Notify::new(),
         })
     }
 
@@ -566,6 +570,9 @@ impl Faults for Around {
             _ => "redirects_try_again",
         });
         state.checker.redirected(client, &args[0]);
+        if *script == "renew" && code_of(error) == "ASK" {
+            self.sent_on.notify_waiters();
+        }
     }
 }
 
