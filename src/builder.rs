@@ -10,6 +10,8 @@ use uuid::Uuid;
 
 use crate::client::LockClient;
 use crate::error::ConnectError;
+#[cfg(feature = "embedded")]
+use crate::store::cluster::{router::Router, table::Table};
 use crate::store::connect_options::{ConnectOptions, Topology};
 use crate::store::dial::Access;
 #[cfg(feature = "embedded")]
@@ -394,6 +396,26 @@ impl LockClientBuilder {
         let store = EmbeddedStore::connect(server, &options, &id)?;
         let spawn_hook = store.spawn_hook();
         Ok(LockClient::start(Box::new(store), options, id, runtime.clone(), Some(spawn_hook)))
+    }
+
+    /// The same to a cluster of such servers, for simulators: `look` fills the table.
+    #[cfg(feature = "embedded")]
+    pub(crate) fn embedded_cluster(
+        self,
+        nodes: &[EmbeddedServer],
+        look: impl FnOnce(&Table<EmbeddedStore>),
+    ) -> Result<(LockClient, Arc<Table<EmbeddedStore>>), ConnectError> {
+        let Place { options, runtime, .. } = Place::new(self.options, self.runtime, false)?;
+        let _entered = runtime.enter();
+        let Some(first) = nodes.first() else { return Err(ConnectError::NoMasters { address: String::new() }) };
+        let id = first.next_client();
+        let (all, seat_options, client) = (nodes.to_vec(), options.clone(), id.clone());
+        let seat = move |keys| EmbeddedStore::seat(all.clone(), keys, &seat_options, &client);
+        let table = Arc::new(Table::new(Arc::default(), seat));
+        look(&table);
+        let router = Router::new(table.clone(), options.operation_timeout);
+        let spawn_hook = table.all().next().map(EmbeddedStore::spawn_hook);
+        Ok((LockClient::start(Box::new(router), options, id, runtime.clone(), spawn_hook), table))
     }
 }
 

@@ -19,6 +19,12 @@ pub enum Field {
     Text(Vec<u8>),
 }
 
+impl ScriptReply {
+    pub fn is_status(&self, status: &str) -> bool {
+        Fields::new(self).and_then(|mut fields| Ok(fields.text()? == status)).unwrap_or_default()
+    }
+}
+
 /// A reply that no script gives. The connection is dropped, and the outcome of the request is
 /// unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -9,6 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+#[cfg(feature = "embedded")]
+use fairlock::simulation::{self, Delivery, Faults, Slot};
+#[cfg(feature = "embedded")]
+use fairlock::{LockClient, Unlocked};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{RedisResult, Value};
 
@@ -661,4 +665,46 @@ async fn r13_a_script_that_makes_a_key_again_is_found() {
         }
     })
     .await;
+}
+
+/// The faults of a node: a renewal takes its time to get there.
+#[cfg(feature = "embedded")]
+struct SlowRenewals(Duration);
+
+#[cfg(feature = "embedded")]
+impl Faults for SlowRenewals {
+    fn request(&self, _client: &str, script: &str) -> Vec<Delivery> {
+        let slow = if script == "renew" { self.0 } else { Duration::ZERO };
+        vec![Delivery { request: slow, ..Delivery::AT_ONCE }]
+    }
+}
+
+/// S13. A renewal is sent on by ASK, the move is given up, and the key goes back before the renewal has come to the next
+/// node, which says that there is no such hold.
+#[cfg(feature = "embedded")]
+#[tokio::test(start_paused = true)]
+async fn p8_a_hold_whose_key_has_gone_back_to_its_node_is_not_lost() {
+    let ms = Duration::from_millis;
+    let nodes = simulation::cluster([SlowRenewals(Duration::ZERO), SlowRenewals(ms(100))]);
+    let [source, target] = &nodes[..] else { panic!("two nodes") };
+    let (lock_key, owner) = ("fairlock:{n:lock}", simulation::address(source));
+    let served = || Slot { owner: owner.clone(), ..Slot::default() };
+    nodes.iter().for_each(|node| simulation::set_slot(node, lock_key, served()));
+    let builder =
+        LockClient::builder().lease(ms(3000)).operation_timeout(ms(500)).poll_interval(ms(500)).grant_ttl(ms(1000));
+    let (client, _looks) = simulation::connect(builder, &nodes, source).unwrap();
+    let guard = client.lock("lock").lock().await.unwrap();
+    assert_eq!(source.keys().iter().filter(|key| *key == lock_key).count(), 1, "the lock has that key");
+
+    simulation::set_slot(target, lock_key, Slot { importing: Some(owner.clone()), ..served() });
+    simulation::set_slot(source, lock_key, Slot { migrating: Some(simulation::address(target)), ..served() });
+    simulation::migrate(source, lock_key, target);
+    // A third of the lease, and half of the way to the target.
+    tokio::time::sleep(ms(1050)).await;
+    simulation::migrate(target, lock_key, source);
+    tokio::time::sleep(ms(10_000)).await;
+    assert!(guard.is_valid(), "renewed all the time");
+    nodes.iter().for_each(|node| simulation::set_slot(node, lock_key, served()));
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+    client.close().await.unwrap();
 }

@@ -128,6 +128,14 @@ impl<N: Seat> Router<N> {
         }
     }
 
+    /// A node that is about to get a slot says of a hold that it is lost, because its key is not there. But the key may have
+    /// gone back meanwhile to the node that has the slot, so that one is asked once more. Nothing was changed (R4).
+    async fn find<'a>(&'a self, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
+        let ran = self.route(call, request).await?;
+        let serves = self.node(call.lock_key()).is_some_and(|node| std::ptr::addr_eq(ran.by, node));
+        if !serves && ran.reply.is_status("lost") { self.route(call, request).await } else { Ok(ran) }
+    }
+
     async fn wait_for(&self, node: &N, lock_key: &str, priority: Priority) -> Result<(), RequestError> {
         if node.is_ready(lock_key, priority) {
             return Ok(());
@@ -193,7 +201,7 @@ impl<N: Seat> Store for Router<N> {
     }
 
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
-        self.route(call, request).boxed()
+        self.find(call, request).boxed()
     }
 
     fn distrust(&self, lock_key: &str) {

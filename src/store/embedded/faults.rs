@@ -58,6 +58,22 @@ pub struct Ran<'a> {
     pub at: i64,
 }
 
+/// A request that a node of a cluster has not served.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Redirected<'a> {
+    /// The id of the client that sent it.
+    pub client: &'a str,
+    /// The name of a file in `lua/`.
+    pub script: &'static str,
+    /// Its KEYS.
+    pub keys: &'a [String],
+    /// Its ARGV.
+    pub args: &'a [String],
+    /// `MOVED …`, `ASK …`, `TRYAGAIN …` or `CLUSTERDOWN …`.
+    pub error: &'a str,
+}
+
 /// What happens to messages, clocks and processes around an [`EmbeddedServer`](crate::EmbeddedServer).
 /// By default nothing goes wrong.
 ///
@@ -144,6 +160,11 @@ pub trait Faults: Send + Sync + 'static {
     fn ran(&self, ran: &Ran<'_>) {
         let _ = ran;
     }
+
+    /// A node of a cluster did not run a script, because its slot is elsewhere or moves.
+    fn redirected(&self, redirected: &Redirected<'_>) {
+        let _ = redirected;
+    }
 }
 
 /// So that a simulator can keep a handle to it.
@@ -186,6 +207,10 @@ impl<F: Faults> Faults for Arc<F> {
 
     fn ran(&self, ran: &Ran<'_>) {
         (**self).ran(ran);
+    }
+
+    fn redirected(&self, redirected: &Redirected<'_>) {
+        (**self).redirected(redirected);
     }
 }
 

@@ -142,6 +142,28 @@ struct Entry {
     expires_at: Option<i64>,
 }
 
+/// What happens to the slot of a script while that runs, in a cluster (R13).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Moves {
+    #[default]
+    Rests,
+    /// To another node: a command finds only keys that are here.
+    Leaves,
+    /// From another node: so does a command with several keys.
+    Comes,
+}
+
+impl Moves {
+    /// Whether a command on keys, of which so many are not here, would have to run at another node.
+    pub fn is_elsewhere(self, keys: usize, missing: usize) -> bool {
+        match self {
+            Self::Rests => false,
+            Self::Leaves => missing > 0,
+            Self::Comes => missing > 0 && keys > 1,
+        }
+    }
+}
+
 /// The keys of one server, at one time.
 #[derive(Debug, Default)]
 pub struct Keyspace {
@@ -156,6 +178,14 @@ pub struct Keyspace {
     pub published: Vec<(Bytes, Bytes, bool)>,
     /// Refuses the command after so many, once: an ACL rule that changes while a script runs.
     pub refuse_after: Option<u32>,
+    /// Of the slot of the script that runs.
+    pub moves: Moves,
+}
+
+/// The value of a key and the ms that it has left to live, as MIGRATE carries them to another server.
+pub struct Dump {
+    value: Value,
+    lifetime: Option<i64>,
 }
 
 /// All keys as they were at one time, with the times at which they expire.
@@ -233,6 +263,26 @@ impl Keyspace {
         (self.entries, self.expiries) = (snapshot.entries, snapshot.expiries);
     }
 
+    pub fn has(&self, key: &[u8]) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    /// Takes a key out.
+    pub fn dump(&mut self, key: &[u8]) -> Option<Dump> {
+        let (key, now) = (key.to_vec(), self.millis());
+        let lifetime = self.entries.get(&key)?.expires_at.map(|at| at - now);
+        self.set_expiry(&key, None);
+        Some(Dump { value: self.entries.remove(&key)?.value, lifetime })
+    }
+
+    /// RESTORE with REPLACE.
+    pub fn load(&mut self, key: &[u8], Dump { value, lifetime }: Dump) {
+        let key = key.to_vec();
+        self.remove(&key);
+        self.entries.insert(key.clone(), Entry { value, expires_at: None });
+        self.set_expiry(&key, lifetime.map(|lifetime| self.millis() + lifetime));
+    }
+
     pub fn keys(&self) -> Vec<Bytes> {
         let mut keys: Vec<_> = self.entries.keys().cloned().collect();
         // The map's order is random, and a simulated run must be repeatable.
@@ -253,6 +303,10 @@ impl Keyspace {
         }
         if self.refuses_now() {
             return error("NOPERM this user has no permissions to run this command");
+        }
+        let keys = keys_of(&name, words);
+        if self.moves.is_elsewhere(keys.len(), keys.iter().filter(|key| !self.has(key)).count()) {
+            return error("ERR Script attempted to access a non local key in a cluster node");
         }
         command(self, &words[1..]).unwrap_or_else(|error| error)
     }
@@ -557,6 +611,15 @@ impl Keyspace {
     fn zrem(&mut self, words: Words<'_>) -> Outcome {
         let gone = |zset: &mut Zset| words[1..].iter().filter(|member| zset.remove(member)).count();
         count(self.change(&words[0], gone)?)
+    }
+}
+
+/// The keys among the words of a command.
+fn keys_of<'a>(name: &[u8], words: Words<'a>) -> Words<'a> {
+    match name {
+        b"DEL" | b"EXISTS" => &words[1..],
+        b"FLUSHALL" | b"PUBLISH" | b"TIME" => &[],
+        _ => &words[1..2],
     }
 }
 

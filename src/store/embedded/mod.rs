@@ -3,6 +3,7 @@
 mod engine;
 pub mod faults;
 pub mod keyspace;
+pub mod member;
 mod request;
 mod server;
 mod store;

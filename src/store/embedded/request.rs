@@ -14,16 +14,20 @@ pub struct Request {
     pub script: &'static Script,
     pub keys: Vec<String>,
     pub args: Vec<String>,
+    /// ASKING came before it.
+    pub asking: bool,
     pub sent: Instant,
 }
 
 pub type Answer = Result<ScriptReply, Refusal>;
 
 impl Request {
-    pub fn new(client: &str, call: Call<'_>, request: u64) -> Self {
+    /// `tag`: see [`EmbeddedServer::tag`](super::EmbeddedServer::tag).
+    pub fn new(client: &str, call: Call<'_>, request: u64, tag: &str) -> Self {
         // Redis hands each argument to a script as text, numbers too.
         let text = |arg: &Arg<'_>| match arg {
-            Arg::Text(text) | Arg::Channel(text) => (*text).to_owned(),
+            Arg::Text(text) => (*text).to_owned(),
+            Arg::Channel(text) => format!("{text}{tag}"),
             Arg::Int(number) => number.to_string(),
         };
         Self {
@@ -32,6 +36,7 @@ impl Request {
             keys: call.keys.iter().map(ToString::to_string).collect(),
             // The number of the request is the first argument of every script.
             args: once(request.to_string()).chain(call.args.iter().map(text)).collect(),
+            asking: call.asking,
             sent: now(),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, mpsc};
@@ -11,9 +11,13 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::engine::Engine;
-use super::faults::{Delivery, Faults, NoFaults, Published, Ran, Task};
-use super::keyspace::{Reply, Snapshot};
+use super::faults::{Delivery, Faults, NoFaults, Published, Ran, Redirected, Task};
+use super::keyspace::{Moves, Reply, Snapshot};
+use super::member::{Member, Slot, address};
 use super::request::{Answer, Request};
+use crate::store::cluster::slots::slot_of;
+use crate::store::cluster::table::SlotRange;
+use crate::store::connect_options::Address;
 use crate::store::error::Refusal;
 use crate::store::link;
 use crate::store::reply::{Field, ScriptReply};
@@ -52,8 +56,14 @@ struct Shared {
     started: Notify,
     /// How often it was shut down.
     shutdowns: AtomicU64,
+    /// How often another one took over in between, and this one took no notice of it.
+    unnoticed: AtomicU64,
     /// The next number for a client or a connection.
     next_number: AtomicU64,
+    /// As a node of a cluster.
+    member: Option<Member>,
+    /// The other nodes. The bus carries each message to all of them.
+    bus: OnceLock<Vec<Weak<Shared>>>,
 }
 
 /// A client's connection, as the client sees it.
@@ -109,19 +119,40 @@ impl EmbeddedServer {
 
     /// A server with faults.
     pub(crate) fn with_faults(faults: impl Faults) -> Self {
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self::start(Box::new(faults), since_1970(), None)
+    }
+
+    /// The nodes of a cluster, with the faults around each of them. No slot has a node yet.
+    pub(crate) fn cluster<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<Self> {
+        // One for all, so that their clocks differ as the faults say.
+        let epoch = since_1970();
+        let ports = 7000_u16..;
+        let node =
+            |(port, faults): (u16, F)| Self::start(Box::new(faults), epoch, Some(Member::new(format!("node:{port}"))));
+        let nodes: Vec<_> = ports.zip(faults).map(node).collect();
+        for node in &nodes {
+            let others = nodes.iter().filter(|other| !Arc::ptr_eq(&other.shared, &node.shared));
+            // Set here only.
+            let _ = node.shared.bus.set(others.map(|other| Arc::downgrade(&other.shared)).collect());
+        }
+        nodes
+    }
+
+    fn start(faults: Box<dyn Faults>, epoch: Duration, member: Option<Member>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 engine: Engine::new().map(Mutex::new).map_err(|error| error.to_string()),
-                // Whole seconds, so that a simulation does not depend on when it is run.
-                epoch: Duration::from_secs(since_1970.as_secs()),
+                epoch,
                 began: Instant::now(),
-                faults: Box::new(faults),
+                faults,
                 connections: Mutex::default(),
                 up: AtomicBool::new(true),
                 started: Notify::new(),
                 shutdowns: AtomicU64::new(0),
+                unnoticed: AtomicU64::new(0),
                 next_number: AtomicU64::new(1),
+                member,
+                bus: OnceLock::new(),
             }),
         }
     }
@@ -169,6 +200,36 @@ impl EmbeddedServer {
 
     pub(crate) fn restore(&self, snapshot: Snapshot) {
         let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.restore(snapshot)));
+    }
+
+    /// Its address in the cluster. `None`: it is in none.
+    pub(crate) fn address(&self) -> Option<Address> {
+        address(&self.shared.member.as_ref()?.address)
+    }
+
+    /// A part of its channels, which tells them from those of the other nodes of its cluster.
+    pub(crate) fn tag(&self) -> String {
+        self.shared.member.as_ref().map(Member::tag).unwrap_or_default()
+    }
+
+    pub(crate) fn set_slot(&self, key: &str, slot: Slot) {
+        self.shared.member.iter().for_each(|member| member.set(slot_of(key), slot.clone()));
+    }
+
+    pub(crate) fn ranges(&self) -> Vec<SlotRange> {
+        self.shared.member.as_ref().map(Member::ranges).unwrap_or_default()
+    }
+
+    /// MIGRATE: the key is at one of the two at each moment.
+    pub(crate) fn migrate(&self, key: &str, to: &Self) {
+        let dump = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.dump(key.as_bytes())));
+        if let Some(dump) = dump.ok().flatten().flatten() {
+            let _ = to.with_engine(|engine| engine.keyspace(|keyspace| keyspace.load(key.as_bytes(), dump)));
+        }
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Closes all connections and accepts no new ones. The keys stay, and expire in time.
@@ -314,7 +375,17 @@ impl EmbeddedServer {
 
     /// What tells one life of the server from another one, see boot.lua.
     pub(crate) fn life(&self) -> String {
-        format!("embedded/{}", self.shutdowns())
+        format!("embedded/{}", self.shutdowns() - self.epoch())
+    }
+
+    /// What Sentinels count: one for each failover that changed nothing of its life.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.shared.unnoticed.load(Ordering::Relaxed)
+    }
+
+    /// While it was shut down the last time, another server was the primary.
+    pub(crate) fn was_replaced(&self) {
+        self.shared.unnoticed.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn was_shut_down_since(&self, connection: &Connection) -> bool {
@@ -343,6 +414,11 @@ impl EmbeddedServer {
         Ok(use_it(&mut engine))
     }
 
+    /// What its clock says, in ms since 1970.
+    pub(crate) fn millis(&self) -> i64 {
+        self.micros() / 1000
+    }
+
     fn micros(&self) -> i64 {
         let elapsed = Instant::now().saturating_duration_since(self.shared.began);
         let now = self.shared.epoch + self.shared.faults.server_time(elapsed);
@@ -354,6 +430,10 @@ impl EmbeddedServer {
         if !self.is_up() {
             return None;
         }
+        let moves = match self.route(request) {
+            Ok(moves) => moves,
+            Err(elsewhere) => return Some(Err(refused(&elsewhere))),
+        };
         // Like LOADING or READONLY: Redis says these before the script begins, so nothing has run.
         if let Some(refusal) = self.shared.faults.refuse(&request.client, request.script.name) {
             return Some(Err(refused(refusal)));
@@ -363,10 +443,10 @@ impl EmbeddedServer {
         let script = request.script;
         let refuse_after = self.shared.faults.refuse_inside(&request.client, request.script.name);
         let ran = self.with_engine(|engine| {
-            engine.keyspace(|keyspace| keyspace.refuse_after = refuse_after);
+            engine.keyspace(|keyspace| (keyspace.refuse_after, keyspace.moves) = (refuse_after, moves));
             let reply = engine.eval(script.name, &script.source, &keys, &args);
             // A script with fewer commands must not leave this to the next one.
-            engine.keyspace(|keyspace| keyspace.refuse_after = None);
+            engine.keyspace(|keyspace| (keyspace.refuse_after, keyspace.moves) = (None, Moves::Rests));
             // Taken under the same lock as the run. Otherwise another script's messages could get
             // among them.
             let published = engine.keyspace(|keyspace| std::mem::take(&mut keyspace.published));
@@ -394,8 +474,25 @@ impl EmbeddedServer {
         });
         // Pushes go before the reply, as in Redis 7.0. Later versions send the reply first, so the
         // client relies on neither.
-        published.into_iter().for_each(|published| self.push(&published.channel, published.message));
+        for Published { channel, message, .. } in published {
+            for other in self.shared.bus.get().into_iter().flatten().filter_map(Weak::upgrade) {
+                Self { shared: other }.push(&channel, message.clone());
+            }
+            self.push(&channel, message);
+        }
         Some(answer)
+    }
+
+    /// Whether a script may run here; otherwise the error that says where.
+    fn route(&self, request: &Request) -> Result<Moves, String> {
+        let Some(member) = &self.shared.member else { return Ok(Moves::Rests) };
+        let route = self.with_engine(|engine| engine.keyspace(|keyspace| member.route(request, keyspace)));
+        let route = route.ok().flatten().unwrap_or(Ok(Moves::Rests));
+        if let Err(error) = &route {
+            let Request { client, script, keys, args, .. } = request;
+            self.shared.faults.redirected(&Redirected { client, script: script.name, keys, args, error });
+        }
+        route
     }
 
     fn push(&self, channel: &str, message: String) {
@@ -415,6 +512,12 @@ impl EmbeddedServer {
             }
         }
     }
+}
+
+fn since_1970() -> Duration {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    // Whole seconds, so that a simulation does not depend on when it is run.
+    Duration::from_secs(since.as_secs())
 }
 
 /// A channel ends with the id of its client.

@@ -1,21 +1,24 @@
-//! A client's connection to an [`EmbeddedServer`].
+//! A client's connection to an [`EmbeddedServer`], or to a node of a cluster of them.
 //!
 //! By default a request takes no time and nothing is lost. `Faults` can change that.
 
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, join};
-use tokio::sync::mpsc;
-use tokio::time::sleep;
+use futures::future::{BoxFuture, join3};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{sleep, timeout};
 
 use super::faults::Delivery;
 use super::request::{Answer, Request};
 use super::server::{Connection, EmbeddedServer, Pushes};
 use crate::store::admission::Admission;
 use crate::store::call::Call;
-use crate::store::clock::ServerClock;
+use crate::store::clock::{ServerClock, now};
+use crate::store::cluster::table::Seat;
+use crate::store::connect_options::Address;
 use crate::store::error::{Cause, ConnectError, Disconnected, RequestError};
 use crate::store::keys;
 use crate::store::link::{Link, OnDrop, State};
@@ -24,14 +27,27 @@ use crate::store::reply::ScriptReply;
 use crate::store::verbs::boot::{self, Boot};
 use crate::store::{Listener, Priority, Ran, ServedKeys, SpawnHook, Store};
 
+/// How long a seat waits for more slots before it checks what they brought along, as a node does.
+const GAINED_TOGETHER: Duration = Duration::from_millis(50);
+
 pub struct EmbeddedStore {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    server: EmbeddedServer,
+    /// One, or all nodes of a cluster.
+    servers: Vec<EmbeddedServer>,
+    /// Where it is connected, or is to be. `None`: nobody needs it now.
+    current: Mutex<Option<EmbeddedServer>>,
+    /// Whether a connection is wanted.
+    is_wanted: AtomicBool,
+    /// Notified when either of these has changed.
+    changed: Notify,
+    /// Notified when this seat of a cluster has got slots from another one.
+    gained: Notify,
+    keys: ServedKeys,
     client: String,
-    channel: String,
+    channel_prefix: String,
     operation_timeout: Duration,
     /// With `strict_restart`.
     boot: Option<Boot>,
@@ -42,38 +58,38 @@ struct Shared {
 
 impl EmbeddedStore {
     pub fn connect(server: &EmbeddedServer, options: &Options, client: &str) -> Result<Self, ConnectError> {
-        let channel = format!("{}{client}", keys::channel_prefix(&options.prefix));
-        let (first, pushes) = server.attach(&channel).ok_or_else(|| ConnectError::Unreachable {
+        let shared = Shared::new(vec![server.clone()], ServedKeys::All, options, client);
+        let (first, pushes) = server.attach(&shared.channel(server)).ok_or_else(|| ConnectError::Unreachable {
             address: "the embedded server".into(),
             cause: Arc::new(Disconnected),
         })?;
-        let shared = Arc::new(Shared {
-            server: server.clone(),
-            client: client.to_owned(),
-            channel,
-            operation_timeout: options.operation_timeout,
-            boot: Boot::new(options),
-            link: Link::new(),
-            // With a known seed, so that a simulated run can be repeated.
-            admission: Admission::new(server.in_flight(client), 0),
-            clock: ServerClock::new(),
-        });
-        shared.boot();
+        *shared.current() = Some(server.clone());
+        shared.want();
+        shared.boot(server);
         shared.link.enter(State::Ready(first.clone()));
+        Ok(Self::supervised(shared, Some((first, pushes))))
+    }
+
+    /// A seat among the nodes of a cluster.
+    pub fn seat(nodes: Vec<EmbeddedServer>, keys: ServedKeys, options: &Options, client: &str) -> Self {
+        Self::supervised(Shared::new(nodes, keys, options, client), None)
+    }
+
+    fn supervised(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) -> Self {
         let (kept, told) = (shared.clone(), shared.clone());
         let on_drop = OnDrop(move || told.link.gone());
         let supervisor = async move {
             let _on_drop = on_drop;
-            supervise(kept, first, pushes).await;
+            supervise(kept, first).await;
         };
-        tokio::spawn(server.wrap_task(&shared.client, supervisor.boxed()));
-        Ok(Self { shared })
+        tokio::spawn(shared.wrap_task(supervisor.boxed()));
+        Self { shared }
     }
 
     /// Wraps the background tasks of this client, so that a simulator can pause and end them.
     pub fn spawn_hook(&self) -> SpawnHook {
-        let (server, client) = (self.shared.server.clone(), self.shared.client.clone());
-        Arc::new(move |task| server.wrap_task(&client, task))
+        let shared = self.shared.clone();
+        Arc::new(move |task| shared.wrap_task(task))
     }
 }
 
@@ -83,13 +99,14 @@ impl Drop for EmbeddedStore {
     }
 }
 
-/// There is one server for all locks, so `lock_key` is not used.
+/// There is one server at a time for all locks, so `lock_key` is not used.
 impl Store for EmbeddedStore {
     fn is_ready(&self, _lock_key: &str, priority: Priority) -> bool {
         self.shared.link.connection(priority).is_some()
     }
 
     fn ready<'a>(&'a self, _lock_key: &'a str, priority: Priority) -> BoxFuture<'a, Result<(), RequestError>> {
+        self.shared.want();
         self.shared.link.ready(priority).boxed()
     }
 
@@ -128,47 +145,149 @@ impl Store for EmbeddedStore {
     }
 }
 
+impl Seat for EmbeddedStore {
+    fn move_to(&self, address: Option<&Address>) {
+        let shared = &self.shared;
+        let next = shared.servers.iter().find(|server| address.is_some() && server.address().as_ref() == address);
+        let is_same = match (&*shared.current(), next) {
+            (Some(before), Some(next)) => before.is(next),
+            (before, next) => before.is_none() && next.is_none(),
+        };
+        shared.is_wanted.store(false, Ordering::Relaxed);
+        if !is_same {
+            // While the server of before is still known.
+            shared.disconnect();
+            *shared.current() = next.cloned();
+        } else if address.is_some() && shared.link.connection(Priority::Urgent).is_some() {
+            shared.want();
+        }
+        shared.changed.notify_waiters();
+    }
+
+    fn gained_slots(&self) {
+        self.shared.gained.notify_one();
+    }
+
+    fn open(&self) {
+        self.shared.want();
+    }
+
+    fn is_open(&self) -> bool {
+        self.shared.is_wanted.load(Ordering::Relaxed)
+    }
+}
+
 impl Shared {
+    fn new(servers: Vec<EmbeddedServer>, keys: ServedKeys, options: &Options, client: &str) -> Arc<Self> {
+        let in_flight = servers.first().map_or(1, |server| server.in_flight(client));
+        Arc::new(Self {
+            servers,
+            current: Mutex::default(),
+            is_wanted: AtomicBool::new(false),
+            changed: Notify::new(),
+            gained: Notify::new(),
+            keys,
+            client: client.to_owned(),
+            channel_prefix: keys::channel_prefix(&options.prefix),
+            operation_timeout: options.operation_timeout,
+            boot: Boot::new(options),
+            link: Link::new(),
+            // With a known seed, so that a simulated run can be repeated.
+            admission: Admission::new(in_flight, 0),
+            clock: ServerClock::new(),
+        })
+    }
+
+    fn wrap_task(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+        // Each of them would do, and there is at least one.
+        match self.servers.first() {
+            Some(server) => server.wrap_task(&self.client, task),
+            None => task,
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<EmbeddedServer>> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn server(&self) -> Option<EmbeddedServer> {
+        self.current().clone()
+    }
+
+    fn channel(&self, server: &EmbeddedServer) -> String {
+        format!("{}{}{}", self.channel_prefix, server.tag(), self.client)
+    }
+
+    fn want(&self) {
+        if !self.is_wanted.swap(true, Ordering::Relaxed) {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// The server to connect to, once a connection is wanted.
+    async fn wanted(&self) -> EmbeddedServer {
+        loop {
+            // Register before looking: a change between the look and the await is not missed.
+            let changed = self.changed.notified();
+            if let Some(server) = self.server().filter(|_| self.is_wanted.load(Ordering::Relaxed)) {
+                return server;
+            }
+            changed.await;
+        }
+    }
+
+    /// Resolves when this is not the server to connect to.
+    async fn left(&self, server: &EmbeddedServer) {
+        loop {
+            let changed = self.changed.notified();
+            if !self.server().is_some_and(|current| current.is(server)) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     fn disconnect(&self) {
-        if let Some(connection) = self.link.connection(Priority::Urgent) {
-            self.server.detach(&connection);
+        if let (Some(connection), Some(server)) = (self.link.connection(Priority::Urgent), self.server()) {
+            server.detach(&connection);
         }
     }
 
     /// With `strict_restart`: freezes the server if it may have forgotten a grant. Here it needs no message that could
     /// be lost.
-    fn boot(&self) {
+    fn boot(&self, server: &EmbeddedServer) {
         let Some(boot) = &self.boot else { return };
-        let life = self.server.life();
-        let (keys, args) = (boot.keys(), boot.args(&life, 0));
-        let request = Request::new(&self.client, Call::new(&boot::SCRIPT, &keys, &args), 0);
-        if let Some(Ok(reply)) = self.server.serve(&request) {
+        let life = server.life();
+        let (keys, args) = (boot.keys(), boot.args(&life, server.epoch()));
+        let request = Request::new(&self.client, Call::new(&boot::SCRIPT, &keys, &args), 0, "");
+        if let Some(Ok(reply)) = server.serve(&request) {
             // A reply that cannot be read leaves the requests that follow without a record, and they say so.
             let _ = boot.booted(&reply, "the embedded server");
         }
     }
 
     /// `None`: the server is shut down.
-    fn serve(&self, request: &Request) -> Option<Answer> {
-        let served = self.server.serve(request)?;
+    fn serve(&self, server: &EmbeddedServer, request: &Request) -> Option<Answer> {
+        let served = server.serve(request)?;
         if !matches!(&served, Err(refusal) if refusal.lacks_boot()) {
             return Some(served);
         }
-        self.boot();
-        self.server.serve(request)
+        self.boot(server);
+        server.serve(request)
     }
 
     async fn run(self: &Arc<Self>, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
-        let Some(connection) = self.link.connection(Priority::Urgent) else {
+        let (Some(connection), Some(server)) = (self.link.connection(Priority::Urgent), self.server()) else {
             return Err(RequestError::NotSent(self.link.fault()));
         };
-        let request = Request::new(&self.client, call, request);
-        let deliveries = self.server.deliveries(&request);
+        let request = Request::new(&self.client, call, request, &server.tag());
+        let deliveries = server.deliveries(&request);
         let unanswered = || RequestError::Unanswered(Arc::new(Disconnected));
         if deliveries == [Delivery::AT_ONCE] {
             // Served before the first await. A future that is dropped there cannot take back what was
             // sent.
-            let served = self.serve(&request);
+            let served = self.serve(&server, &request);
             // Yields, as a request over a real connection does. Otherwise a loop of calls would keep other tasks from
             // running.
             tokio::task::yield_now().await;
@@ -178,8 +297,8 @@ impl Shared {
         // In tasks of their own, because what was sent arrives even if the caller is dropped (R9).
         let request = Arc::new(request);
         for delivery in deliveries {
-            let (shared, connection) = (self.clone(), connection.clone());
-            tokio::spawn(deliver(shared, connection, request.clone(), delivery, answer.clone()));
+            let sent = Sent { server: server.clone(), connection: connection.clone(), request: request.clone() };
+            tokio::spawn(deliver(self.clone(), sent, delivery, answer.clone()));
         }
         tokio::select! {
             // A fixed order, so that a simulated run can be repeated. Once the connection is dead its
@@ -192,21 +311,22 @@ impl Shared {
     }
 }
 
-/// One copy of a request.
-async fn deliver(
-    shared: Arc<Shared>,
+/// A request, and where it goes.
+struct Sent {
+    server: EmbeddedServer,
     connection: Connection,
     request: Arc<Request>,
-    delivery: Delivery,
-    answer: mpsc::Sender<Answer>,
-) {
+}
+
+/// One copy of a request.
+async fn deliver(shared: Arc<Shared>, sent: Sent, delivery: Delivery, answer: mpsc::Sender<Answer>) {
     sleep(delivery.request).await;
     // A shutdown drops the connections and all requests in them. After a mere disconnect by the client, the server
     // still receives what was sent before.
-    if shared.server.was_shut_down_since(&connection) {
+    if sent.server.was_shut_down_since(&sent.connection) {
         return;
     }
-    let served = shared.serve(&request);
+    let served = shared.serve(&sent.server, &sent.request);
     if let (Some(served), Some(delay)) = (served, delivery.reply) {
         sleep(delay).await;
         // Fails if the caller no longer waits, or if another copy was answered first.
@@ -215,18 +335,32 @@ async fn deliver(
 }
 
 /// Keeps the connection until the store is closed.
-async fn supervise(shared: Arc<Shared>, first: Connection, pushes: Pushes) {
+async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
     let stop = shared.link.stop.clone();
     stop.run_until_cancelled(async {
         // Without `resume`: a new client has no waits and no holds to check.
-        receive(&shared, &first, pushes).await;
+        if let Some((first, pushes)) = first {
+            receive(&shared, &first, pushes).await;
+        }
         loop {
             shared.link.enter(State::Down(Arc::new(Disconnected)));
-            let (connection, pushes) = shared.server.reattach(&shared.client, &shared.channel).await;
-            shared.boot();
-            let resume = shared.link.resume(&connection, &ServedKeys::All, shared.operation_timeout);
-            // Both at once: while `resume` polls for the waiters, pushed grants may arrive.
-            join(resume, receive(&shared, &connection, pushes)).await;
+            let server = shared.wanted().await;
+            let channel = shared.channel(&server);
+            let (connection, pushes) = tokio::select! {
+                // A fixed order, so that a simulated run can be repeated.
+                biased;
+                () = shared.left(&server) => continue,
+                attached = server.reattach(&shared.client, &channel) => attached,
+            };
+            if let ServedKeys::Slots { .. } = shared.keys {
+                // As by the probe of a node.
+                shared.clock.learn(now(), server.millis());
+            }
+            shared.boot(&server);
+            let resume = shared.link.resume(&connection, &shared.keys, shared.operation_timeout);
+            // All at once: while `resume` polls for the waiters, pushed grants may arrive.
+            let gained = connection.dead.run_until_cancelled(check_gained(&shared));
+            join3(resume, receive(&shared, &connection, pushes), gained).await;
         }
     })
     .await;
@@ -237,9 +371,22 @@ async fn receive(shared: &Shared, connection: &Connection, mut pushes: Pushes) {
     let messages = async {
         while let Some(message) = pushes.recv().await {
             if let Some(listener) = shared.link.listener() {
-                listener.pushed(&ServedKeys::All, &message);
+                listener.pushed(&shared.keys, &message);
             }
         }
     };
     connection.dead.run_until_cancelled(messages).await;
+}
+
+/// Checks waits and holds again when slots have come here from another seat. Never ends.
+async fn check_gained(shared: &Shared) {
+    loop {
+        shared.gained.notified().await;
+        sleep(GAINED_TOGETHER).await;
+        if let Some(listener) = shared.link.listener() {
+            let checked = listener.resumed(shared.keys.clone(), None);
+            // With a limit, as after a reconnect: the next polls and renewals find the rest (P9).
+            let _ = timeout(shared.operation_timeout, checked).await;
+        }
+    }
 }

@@ -20,6 +20,14 @@ const MOST_VIOLATIONS: usize = 4;
 const GHOSTS_LIVE: i64 = 1000;
 /// The same of a place that a failover brought back, from when it is granted the lock: a message and a leave.
 const GHOSTS_ARE_GRANTED: i64 = 100;
+/// What is added where another node took over: the client has to hear of that first. In ms.
+const LOOKED_AFTER: i64 = 1000;
+/// Each move of a key cuts what it has left to live to whole ms.
+const ROUNDED: i64 = 8;
+/// How long a call that a slot on the move made wait may go on to wait, in ms: until its next try.
+const TRIED_AGAIN: i64 = 3000;
+/// An answer that is older than this may be off by the drift of the clocks.
+const LEARNT_WITHIN: i64 = 10_000;
 /// How long an overloaded client may be busy with a failover, in ms.
 const STALLED: i64 = 5000;
 /// Without faults a request is answered by then.
@@ -37,10 +45,10 @@ struct Lock {
     queue: Vec<Waiter>,
     /// Those that have places.
     clients: BTreeMap<String, Client>,
-    /// Server time, ms: when the keys of the queue expire.
+    /// Common time, ms: when the keys of the queue expire.
     queue_until: i64,
     /// By owner: the seq up to which it has left. Requests up to there must not be served (R2, R3).
-    tombstones: BTreeMap<String, u64>,
+    tombstones: BTreeMap<String, Tombstone>,
     resource: Resource,
     /// The greatest token of which a client was told that all later grants are above it (R7).
     floor: u64,
@@ -58,13 +66,30 @@ struct Lock {
     /// By token: holds that a failover brought back, or that were given to tickets which it brought back; and until when
     /// their leases may end unused (server time, ms), since their clients have yet to hear of them.
     restored: BTreeMap<u64, i64>,
+    /// The node of the cluster that serves it. 0 where there is one server.
+    node: usize,
+    /// Its slot moves, or did until a moment ago (common time, ms): calls wait.
+    stalled_until: i64,
+    /// Its lease, and the lifetimes of its queue, are a little less than replies said: the keys have moved.
+    lease_is_rounded: bool,
+    queue_is_rounded: bool,
+    /// The stored token was lost, and none given since.
+    token_is_lost: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Tombstone {
+    seq: u64,
+    /// Common time, ms. From then on no copy is served, by the clock of the node that was asked. If that of the node with
+    /// the copy is behind, and the slot comes back to it, it may be served all the same.
+    until: i64,
 }
 
 #[derive(Clone)]
 struct Holder {
     owner: String,
     token: u64,
-    /// Server time, ms.
+    /// Common time, ms.
     until: i64,
     /// As the keys say.
     holds: u32,
@@ -112,6 +137,7 @@ pub struct Claim {
     pub held: Held,
 }
 
+/// Common time is that of a server without a clock of its own: see `World::server_ms`.
 #[derive(Default)]
 pub struct Checker {
     locks: BTreeMap<String, Lock>,
@@ -129,8 +155,10 @@ pub struct Checker {
     returned: BTreeSet<Hold>,
     /// A failover has lost the last change of their counts.
     miscounted: BTreeSet<Hold>,
-    /// Holds without a guard, and since when (server time, ms).
+    /// Holds without a guard, and since when (common time, ms).
     unclaimed: BTreeMap<Hold, i64>,
+    /// How long such a hold may stay, without faults, in ms.
+    ghosts_live: i64,
     /// Lost with the server's data, of clients with `strict_restart`: P1 applies to these.
     lost_with_data: BTreeSet<Hold>,
     /// Server time, ms: nobody must be served before (R14), and the end of the freeze that the server had last.
@@ -142,7 +170,17 @@ pub struct Checker {
     perhaps_ended: BTreeSet<(String, u64)>,
     /// Holds whose unlock answered `Freed`, and when.
     freed: BTreeMap<Hold, std::time::Instant>,
-    connected: BTreeSet<String>,
+    /// Node and client.
+    connected: BTreeSet<(usize, String)>,
+    /// The node that runs the present script, and by how many ms its clock is ahead of the common time. What Redis keeps
+    /// as a time to live moves with a key and is kept here in common time. The deadlines of clients in the sorted set are
+    /// numbers, which are compared with the clock of the node that has them.
+    node: usize,
+    ahead: i64,
+    /// The acquire requests that another node had sent here, by client and number: they carry the time of that one.
+    redirected: BTreeSet<(String, String)>,
+    /// When a client last had an answer with the time of a node (common time, ms).
+    learnt: BTreeMap<(String, usize), i64>,
     /// Clients that may have so few requests in flight that a crowd of callers does not get a turn in time.
     pub overloaded: BTreeSet<String>,
     /// When the last failover ended (server time, ms).
@@ -172,6 +210,18 @@ pub struct Remembered {
     perhaps_ended: BTreeSet<Hold>,
 }
 
+/// A server took over that is behind.
+pub struct Failover {
+    pub then: Remembered,
+    /// Common time, ms.
+    pub at: i64,
+    pub strict: bool,
+    /// The node that failed.
+    pub node: usize,
+    /// Another node has its slots now. Otherwise it is at the same place, and clients know by their connections.
+    pub elsewhere: bool,
+}
+
 fn number<T: std::str::FromStr + Default>(words: &[String], index: usize) -> T {
     words.get(index).and_then(|word| word.parse().ok()).unwrap_or_default()
 }
@@ -189,6 +239,11 @@ impl Claim {
 }
 
 impl Checker {
+    pub fn new(is_cluster: bool) -> Self {
+        let looked_after = if is_cluster { LOOKED_AFTER } else { 0 };
+        Self { ghosts_live: GHOSTS_LIVE + looked_after, ..Self::default() }
+    }
+
     fn violated(&mut self, promise: &str, what: String) {
         // The rest follows from the first ones.
         if self.violations.len() < MOST_VIOLATIONS {
@@ -196,22 +251,37 @@ impl Checker {
         }
     }
 
-    pub fn connected(&mut self, client: &str, on: bool) {
+    pub fn connected(&mut self, node: usize, client: &str, on: bool) {
+        let connection = (node, client.to_owned());
         if on {
-            self.connected.insert(client.to_owned());
+            self.connected.insert(connection);
         } else {
-            self.connected.remove(client);
+            self.connected.remove(&connection);
         }
     }
 
+    fn is_connected(&self, node: usize, client: &str) -> bool {
+        self.connected.contains(&(node, client.to_owned()))
+    }
+
+    fn node_of(&self, key: &str) -> usize {
+        self.locks.get(key).map_or(0, |lock| lock.node)
+    }
+
+    /// Common time, ms.
+    fn now(&self, ran: &Ran<'_>) -> i64 {
+        ran.at / 1000 - self.ahead
+    }
+
     /// The server lost all its data.
-    pub fn flushed(&mut self, strict: bool) {
+    pub fn flushed(&mut self, strict: bool, node: usize) {
         let lost = if strict { &mut self.lost_with_data } else { &mut self.void };
         self.frozen_until = 0;
-        for (key, lock) in &mut self.locks {
+        for (key, lock) in self.locks.iter_mut().filter(|(_, lock)| lock.node == node) {
             lock.queue.clear();
             lock.clients.clear();
             lock.tombstones.clear();
+            lock.token_is_lost = true;
             lock.inexact = false;
             lock.list_deleted = false;
             lost.extend(lock.holder.take().map(|holder| (key.clone(), holder.token)));
@@ -225,14 +295,19 @@ impl Checker {
 
     /// The server has the state of then. What was acquired, renewed or counted since is lost, and what was given back
     /// since is there again. All else is checked as before: no request from before is still in flight.
-    pub fn failed_over(&mut self, mut then: Remembered, at: i64, strict: bool) {
+    pub fn failed_over(&mut self, Failover { mut then, at, strict, node, elsewhere }: Failover) {
         self.frozen_until = 0;
         let void = if strict { &mut self.lost_with_data } else { &mut self.void };
         self.perhaps_ended = then.perhaps_ended;
         self.failed_over = Some(at);
-        for (key, lock) in &mut self.locks {
-            let Lock { known, holder, queue, clients, queue_until, inexact, list_deleted, .. } =
-                then.locks.remove(key).unwrap_or_default();
+        let ghosts_live = if elsewhere { GHOSTS_LIVE + LOOKED_AFTER } else { GHOSTS_LIVE };
+        for (key, lock) in self.locks.iter_mut().filter(|(_, lock)| lock.node == node) {
+            // What has come to this node since is lost altogether.
+            let then = then.locks.remove(key).filter(|then| then.node == node).unwrap_or_default();
+            let Lock { known, holder, queue, clients, queue_until, inexact, list_deleted, .. } = then;
+            lock.token_is_lost = true;
+            lock.queue_is_rounded |= then.queue_is_rounded;
+            lock.lease_is_rounded |= then.lease_is_rounded;
             let tickets: BTreeSet<_> = lock.queue.iter().map(|waiter| waiter.ticket.clone()).collect();
             let places = queue.iter().map(|waiter| waiter.ticket.clone());
             lock.ghosts.extend(places.filter(|ticket| !tickets.contains(ticket)));
@@ -240,12 +315,15 @@ impl Checker {
             (lock.known, lock.queue, lock.clients, lock.queue_until) = (known, queue, clients, queue_until);
             (lock.inexact, lock.list_deleted) = (inexact, list_deleted);
             lock.not_asked_for.clear();
-            lock.restored.extend(lock.holder.as_ref().map(|holder| (holder.token, at + GHOSTS_LIVE)));
+            lock.restored.extend(lock.holder.as_ref().map(|holder| (holder.token, at + ghosts_live)));
             let is_same = |lost: &Holder| lock.holder.as_ref().is_some_and(|holder| holder.token == lost.token);
             let kept = lost.as_ref().filter(|lost| is_same(lost));
             if let Some(lost) = lost.as_ref().filter(|lost| !is_same(lost)) {
                 void.insert((key.clone(), lost.token));
-                self.forgotten.insert((key.clone(), lost.token));
+                // Where another node took over it may be told of it a moment before it hears of that.
+                if !elsewhere {
+                    self.forgotten.insert((key.clone(), lost.token));
+                }
             }
             let Some(holder) = &lock.holder else { continue };
             let hold = (key.clone(), holder.token);
@@ -292,7 +370,11 @@ impl Checker {
         let holders = self.locks.iter().filter_map(|(key, lock)| Some((key, lock.holder.as_ref()?)));
         let open = holders.filter(|(_, holder)| {
             let client = client_of(&holder.owner);
-            holder.until > at && self.connected.contains(client) && !self.is_stalled(client, at)
+            holder.until > at && !self.is_stalled(client, at)
+        });
+        let open = open.filter(|(key, holder)| {
+            let lock = &self.locks[*key];
+            self.is_connected(lock.node, client_of(&holder.owner)) && at > lock.stalled_until
         });
         let all: BTreeSet<Hold> = open.map(|(key, holder)| (key.clone(), holder.token)).collect();
         let claimed: BTreeSet<Hold> = self.claims.iter().map(Claim::hold).collect();
@@ -300,10 +382,51 @@ impl Checker {
         for hold in all.difference(&claimed) {
             self.unclaimed.entry(hold.clone()).or_insert(at);
         }
-        let longest = self.unclaimed.iter().find(|(_, since)| at - **since > GHOSTS_LIVE);
+        let longest = self.unclaimed.iter().find(|(_, since)| at - **since > self.ghosts_live);
         if let Some(((key, token), _)) = longest.filter(|_| self.settled) {
             self.violated("P5", format!("{key} is blocked by a ghost: nobody has the hold under {token}"));
         }
+    }
+
+    /// The slot of a lock begins to move.
+    pub fn begins_to_move(&mut self, key: &str) {
+        self.lock(key).stalled_until = i64::MAX;
+    }
+
+    /// One of its keys has gone to another node.
+    pub fn key_has_moved(&mut self, key: &str) {
+        let lock = self.lock(key);
+        (lock.lease_is_rounded, lock.queue_is_rounded) = (true, true);
+    }
+
+    /// This node serves it from now on.
+    pub fn has_moved(&mut self, key: &str, node: usize) {
+        let lock = self.lock(key);
+        lock.node = node;
+        // While the lock was free the floor was the clock of the node before, which may be ahead. A message of this one is
+        // then perhaps not trusted until it has answered, and costs a round trip.
+        lock.floor = lock.floor.min(lock.newest);
+    }
+
+    /// P2 holds as far as the nodes' clocks agree: whether a node with this clock (ms) gives greater tokens though it knows
+    /// of none, for each lock of a node.
+    pub fn outgrows_all_of(&self, node: usize, clock: i64) -> bool {
+        self.locks.values().filter(|lock| lock.node == node).all(|lock| lock.newest < 1000 * clock as u64)
+    }
+
+    /// The same for a lock that goes there with its keys: its last token may be lost.
+    pub fn outgrows(&self, key: &str, clock: i64) -> bool {
+        self.locks.get(key).is_none_or(|lock| !lock.token_is_lost || lock.newest < 1000 * clock as u64)
+    }
+
+    /// Its move is over, and everybody may know.
+    pub fn rests(&mut self, key: &str, at: i64) {
+        self.lock(key).stalled_until = at + TRIED_AGAIN;
+    }
+
+    /// A node has sent a request elsewhere.
+    pub fn redirected(&mut self, client: &str, request: &str) {
+        self.redirected.insert((client.to_owned(), request.to_owned()));
     }
 
     /// The server was started anew or lost its data: it serves nobody until then.
@@ -348,7 +471,7 @@ impl Checker {
 
     /// Places and tickets of this lock are what the replies say.
     pub fn is_exact(&self, key: &str) -> bool {
-        self.locks.get(key).is_none_or(|lock| !lock.inexact)
+        self.locks.get(key).is_none_or(|lock| !lock.inexact && !lock.queue_is_rounded)
     }
 
     /// A process died, and with it its claims. The caller drops them after it has let go of the checker: dropping the
@@ -359,9 +482,14 @@ impl Checker {
     }
 
     /// `meddled`: a command of this script may have been refused.
-    pub fn ran(&mut self, ran: &Ran<'_>, keys: &Keys, meddled: bool) {
+    pub fn ran(&mut self, ran: &Ran<'_>, keys: &Keys, meddled: bool, node: usize, ahead: i64) {
         let name = &ran.keys[0];
-        self.expire_queue(name, ran);
+        (self.node, self.ahead) = (node, ahead);
+        // The clients' deadlines are those of the node that has the slot, and a renewal need not run there.
+        let has_queue = ran.script != "renew" || node == self.node_of(name);
+        if has_queue {
+            self.expire_queue(name, ran);
+        }
         self.check_freeze(keys);
         match &ran.reply {
             Err(refusal) if !refusal.contains("part of the request may have run") => return,
@@ -370,14 +498,23 @@ impl Checker {
         }
         self.check_grants_are_kept(name, ran, keys);
         self.compare_holder(name, ran, keys, meddled || ran.reply.is_err());
-        self.compare_queue(name, ran, keys, meddled || ran.reply.is_err());
+        if has_queue {
+            self.compare_queue(name, ran, keys, meddled || ran.reply.is_err());
+        }
         self.check_passed_on(name, ran, keys);
     }
 
     /// P10: the keys of the queue outlive all that wait.
     fn expire_queue(&mut self, key: &str, ran: &Ran<'_>) {
+        let now = self.now(ran);
         let lock = self.lock(key);
-        if lock.inexact || lock.queue.is_empty() || ran.at / 1000 < lock.queue_until {
+        let slack = if lock.queue_is_rounded { ROUNDED } else { 0 };
+        if lock.inexact || lock.queue.is_empty() || now < lock.queue_until - slack {
+            return;
+        }
+        // The keys say whether it has.
+        if slack > 0 {
+            lock.inexact = true;
             return;
         }
         lock.queue.clear();
@@ -387,8 +524,23 @@ impl Checker {
         }
     }
 
+    /// R2: who has learnt the clock of a node is not refused as late there. Checked without faults.
+    fn check_clock(&mut self, ran: &Ran<'_>, reply: &[String]) {
+        let (now, learner) = (self.now(ran), (ran.client.to_owned(), self.node));
+        let is_redirected = self.redirected.contains(&(ran.client.to_owned(), ran.args[0].clone()));
+        let has_learnt = self.learnt.get(&learner).is_some_and(|at| now < at + LEARNT_WITHIN);
+        if reply[0] == "late" && self.settled && has_learnt && !is_redirected {
+            self.violated("R2", format!("{} knows the clock of node {}, and came late", ran.client, self.node));
+        }
+        // 0: this answer does not tell the time. One to a request that was sent before the calm phase does not count.
+        if self.settled && reply[2] != "0" {
+            self.learnt.insert(learner, now);
+        }
+    }
+
     fn answered(&mut self, key: &str, ran: &Ran<'_>, reply: &[String], meddled: bool) {
         let status = reply[0].as_str();
+        self.check_clock(ran, reply);
         if meddled {
             self.lock(key).inexact = true;
         }
@@ -449,16 +601,17 @@ impl Checker {
 
     /// The hash says the same as the replies.
     fn compare_holder(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys, meddled: bool) {
-        let now = ran.at / 1000;
+        let now = self.now(ran);
         if keys.owners.len() > 1 {
             self.violated("P1", format!("{key} has the owners {:?}", keys.owners));
         }
         let lock = self.lock(key);
+        let slack = if std::mem::take(&mut lock.lease_is_rounded) { ROUNDED } else { 0 };
         let told = lock.holder.as_ref().map(|holder| (holder.token, holder.until));
         // Without an owner it is nobody's: a script was refused after it had taken the owner out.
         if keys.owners.is_empty() {
             let Some((token, until)) = told else { return };
-            if !meddled && until > now && !self.perhaps_ended.contains(&(key.to_owned(), token)) {
+            if !meddled && until > now + slack && !self.perhaps_ended.contains(&(key.to_owned(), token)) {
                 self.violated("P1", format!("{key} is free, but held under {token} for {} ms", until - now));
             }
             self.lock(key).holder = None;
@@ -491,10 +644,9 @@ impl Checker {
             holder.holds = holds;
         }
         let inexact = lock.inexact;
-        let differs = told.is_some_and(|(_, told)| told != WITHOUT_LEASE && (told - until).abs() > 1);
-        if let Some(holder) =
-            lock.holder.as_mut().filter(|holder| meddled || inexact || differs || holder.until == WITHOUT_LEASE)
-        {
+        let differs = told.is_some_and(|(_, told)| told != WITHOUT_LEASE && (told - until).abs() > 1 + slack);
+        let must_follow = meddled || inexact || differs || slack > 0;
+        if let Some(holder) = lock.holder.as_mut().filter(|holder| must_follow || holder.until == WITHOUT_LEASE) {
             holder.until = until;
         }
         if differs && !meddled && !inexact {
@@ -506,18 +658,20 @@ impl Checker {
     /// No place is lost while its client is heard, the order is that of arrival, and places, tickets and deadlines
     /// are exact.
     fn compare_queue(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys, meddled: bool) {
-        let agree = keys.agree();
+        let (now, ahead) = (self.now(ran), self.ahead);
+        let agree = keys.agree(if self.lock(key).queue_is_rounded { ROUNDED } else { 0 });
         let asked = ran.script == "poll" || ran.reply.as_ref().is_ok_and(|reply| reply[0] == "queued");
         let settled = self.settled;
         let lock = self.lock(key);
         // -1: none, because the command was refused that sets it.
-        lock.queue_until = if keys.queue_lifetime < 0 { i64::MAX } else { ran.at / 1000 + keys.queue_lifetime };
+        lock.queue_until = if keys.queue_lifetime < 0 { i64::MAX / 2 } else { now + keys.queue_lifetime };
         let excused = std::mem::take(&mut lock.excused);
         if lock.inexact {
             let stale = lock.list_deleted && asked && !meddled && keys.tickets > keys.places.len();
             lock.list_deleted &= !asked || meddled;
             let has_lifetime = keys.places.is_empty() || keys.queue_lifetime >= 0;
-            let kept = has_lifetime && keys.clients.values().all(|until| until.abs() <= lock.queue_until);
+            let outlives = keys.clients.values().all(|until| until.abs() <= lock.queue_until + ahead);
+            let kept = has_lifetime && (outlives || lock.queue_is_rounded);
             lock.inexact = !agree || !kept;
             // Nothing of it is left, also if nobody has asked.
             lock.list_deleted &= lock.inexact;
@@ -561,15 +715,23 @@ impl Checker {
         }
         let queue = &lock.queue;
         lock.clients.retain(|name, _| queue.iter().any(|waiter| client_of(&waiter.ticket) == name));
+        // A dead one may have been taken out, or passed over. By the clock of another node it could live again.
+        for (name, client) in lock.clients.iter_mut().filter(|(_, client)| !client.lives(ran.at)) {
+            let until = keys.clients.get(name).copied().unwrap_or_default();
+            *client = Client { until: until.abs(), unreachable: until < 0 };
+        }
         for (name, client) in lock.clients.iter().filter(|(_, client)| client.lives(ran.at)) {
             let told = if client.unreachable { -client.until } else { client.until };
             if keys.clients.get(name) != Some(&told) {
                 wrong.push(format!("{name} lives on {key} until {told}, not {:?}", keys.clients.get(name)));
             }
-            if lock.queue_until < client.until {
+            if lock.queue_until + ahead < client.until && !lock.queue_is_rounded {
                 wrong.push(format!("the queue of {key} expires in {} ms, before {name}", keys.queue_lifetime));
             }
         }
+        // By a clock that is behind, clients live for longer than the keys do, until they are heard again.
+        let outlives = lock.clients.values().all(|client| client.until <= lock.queue_until + ahead);
+        lock.queue_is_rounded &= !outlives || keys.queue_lifetime != keys.deadlines_lifetime;
         for what in wrong {
             self.violated("P3", what);
         }
@@ -615,9 +777,13 @@ impl Checker {
         let is_leave = ran.script == "leave";
         let (owner, seq) = if is_leave { (&ran.args[2], &ran.args[3]) } else { (&ran.args[1], &ran.args[2]) };
         let seq: u64 = seq.parse().unwrap_or_default();
-        if if is_leave { ran.args[1] != "0" } else { ran.args.len() > 6 } {
+        // Of a release it is the first of two words.
+        let copies_until = if is_leave { ran.args.get(1) } else { ran.args.get(6) };
+        let copies_until = copies_until.and_then(|until| until.split(' ').next()?.parse::<i64>().ok());
+        if let Some(left) = copies_until.map(|until| until - ran.at / 1000).filter(|left| *left >= 0) {
+            let until = self.now(ran) + left;
             let tombstone = self.lock(key).tombstones.entry(owner.clone()).or_default();
-            *tombstone = seq.max(*tombstone);
+            *tombstone = Tombstone { seq: seq.max(tombstone.seq), until: until.max(tombstone.until) };
         }
         // R11: the leave after a loss has a seq of its own. Other leaves have that of the attempt.
         let attempt = ran.args.get(4).and_then(|entry| ticket_of(entry).rsplit(':').next());
@@ -635,6 +801,7 @@ impl Checker {
     }
 
     fn grants_published(&mut self, key: &str, ran: &Ran<'_>) {
+        let now = self.now(ran);
         for published in ran.published {
             let words: Vec<&str> = published.message.split(' ').collect();
             if let ["grant", token, lasts, ticket, ..] = words[..] {
@@ -663,11 +830,11 @@ impl Checker {
                 lock.queue.retain(|waiter| waiter.ticket != ticket);
                 // Its grant may be short, as its client need not have been heard since.
                 if lock.ghosts.remove(ticket) {
-                    lock.restored.insert(token, ran.at / 1000 + GHOSTS_ARE_GRANTED);
+                    lock.restored.insert(token, now + GHOSTS_ARE_GRANTED);
                 }
                 let owner = ticket.rsplit_once(':').map_or(ticket, |(owner, _)| owner).to_owned();
                 self.handed_over += 1;
-                self.begins(key, ran, Holder { owner, token, until: ran.at / 1000 + lasts, holds: 1 });
+                self.begins(key, ran, Holder { owner, token, until: now + lasts, holds: 1 });
             }
         }
     }
@@ -692,7 +859,7 @@ impl Checker {
         let lock = self.locks.get(key).filter(|lock| !lock.inexact)?;
         let must_be_served = |waiter: &&Waiter| {
             let (name, client) = (client_of(&waiter.ticket), lock.client(&waiter.ticket));
-            client.lives(ran.at) && !client.unreachable && (self.connected.contains(name) || name == ran.client)
+            client.lives(ran.at) && !client.unreachable && (self.is_connected(self.node, name) || name == ran.client)
         };
         lock.queue[..ahead.min(lock.queue.len())].iter().find(must_be_served).map(|waiter| waiter.ticket.clone())
     }
@@ -723,9 +890,12 @@ impl Checker {
     /// The lock gets a new holder. Checks P2 (tokens grow), P5 (nothing expires without faults) and P1 (the hold
     /// before is over).
     fn begins(&mut self, key: &str, ran: &Ran<'_>, holder: Holder) {
-        let now = ran.at / 1000;
+        let now = self.now(ran);
         self.grants += 1;
         let lock = self.lock(key);
+        lock.token_is_lost = false;
+        let slack = if lock.lease_is_rounded { ROUNDED } else { 0 };
+        let was_stalled = lock.holder.as_ref().is_some_and(|before| before.until < lock.stalled_until);
         let (newest, floor) = (lock.newest, lock.floor);
         lock.newest = newest.max(holder.token);
         lock.known = lock.known.max(holder.token);
@@ -747,17 +917,17 @@ impl Checker {
             self.violated("R7", format!("token {token} on {key} after a client was told the floor {floor}"));
         }
         if let Some(before) = before {
-            let expired = before.until <= now;
+            let expired = before.until <= now + slack;
             self.expiries += u64::from(expired);
             // Not if a failover had left so little of its lease.
             let in_time = self.lock(key).restored.get(&before.token).is_none_or(|until| before.until > *until);
             let is_stalled = self.is_stalled(client_of(&before.owner), now);
-            if expired && in_time && !is_stalled && self.settled {
+            if expired && in_time && !is_stalled && !was_stalled && self.settled {
                 // Without faults all holds are released: no process dies, and no actor works longer than a fixed lease.
                 self.violated("P5", format!("a hold of {} on {key} was left to expire", before.owner));
             }
             let perhaps_ended = self.perhaps_ended.contains(&(key.to_owned(), before.token));
-            if before.until > now && !given_up(&before) && !perhaps_ended {
+            if !expired && !given_up(&before) && !perhaps_ended {
                 self.violated("P1", format!("{key} was taken from {} before its lease ended", before.owner));
             }
         }
@@ -766,8 +936,9 @@ impl Checker {
 
     fn acquired(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let (owner, seq) = (&ran.args[2], &ran.args[3]);
-        let now = ran.at / 1000;
-        let tombstone = self.lock(key).tombstones.get(owner).copied();
+        let now = self.now(ran);
+        let tombstone = self.lock(key).tombstones.get(owner).filter(|tombstone| now <= tombstone.until);
+        let tombstone = tombstone.map(|tombstone| tombstone.seq);
         // Only the first copy counts. The client knows of no second copy once the first was answered, so it writes
         // no tombstone for it (R3): TCP makes no copies, only the simulator does.
         let first = self.requests.insert((ran.client.to_owned(), ran.args[0].clone()));
@@ -782,7 +953,7 @@ impl Checker {
         let (exact, placed) = (!lock.inexact, lock.queue.iter().any(|waiter| waiter.ticket == ticket));
         let known = lock.client(&ticket).lives(ran.at) && !lock.queue.is_empty();
         let waiter_ttl: i64 = ran.args[7].split(' ').next().and_then(|ms| ms.parse().ok()).unwrap_or_default();
-        let lives_until = now + waiter_ttl;
+        let lives_until = ran.at / 1000 + waiter_ttl;
         // A hold that it has is told without a look at the queue. A script that was refused in the middle may have left
         // the place of that hold there.
         let holder = self.lock(key).holder.as_ref();
@@ -857,7 +1028,7 @@ impl Checker {
 
     /// A poll first hears the caller and then passes the lock on (docs/design.md, decision 5).
     fn polled(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
-        let now = ran.at / 1000;
+        let now = self.now(ran);
         let waiter_ttl: i64 = number(ran.args, 2);
         let lock = self.lock(key);
         let exact = !lock.inexact;
@@ -873,7 +1044,7 @@ impl Checker {
             self.violated("R8", format!("no poll asks for {ticket} on {key}"));
         }
         if waits {
-            self.heard(key, ran.client, now + waiter_ttl);
+            self.heard(key, ran.client, ran.at / 1000 + waiter_ttl);
         }
         self.grants_published(key, ran);
         self.told_floor(key, number(reply, 11), exact);
@@ -904,7 +1075,10 @@ impl Checker {
 
     /// Each place is verified in rotation, a dozen in a poll.
     fn not_asked_for(&mut self, key: &str, ran: &Ran<'_>) -> Option<String> {
+        let now = self.now(ran);
         let lock = self.lock(key);
+        // Who leaves may have to wait.
+        let is_stalled = now < lock.stalled_until;
         let waiting = lock.queue.iter().map(|waiter| waiter.ticket.clone());
         let waiting = waiting.filter(|ticket| !lock.ghosts.contains(ticket));
         let waiting: Vec<_> = waiting.filter(|ticket| client_of(ticket) == ran.client).collect();
@@ -915,7 +1089,7 @@ impl Checker {
             let polls = not_asked_for.entry(ticket).or_default();
             *polls += 1;
         }
-        not_asked_for.retain(|ticket, _| !ran.args[5..].contains(ticket));
+        not_asked_for.retain(|ticket, _| !is_stalled && !ran.args[5..].contains(ticket));
         let forgotten = not_asked_for.iter().find(|(_, polls)| **polls > most);
         forgotten.map(|(ticket, _)| ticket.clone())
     }
@@ -928,7 +1102,8 @@ impl Checker {
                 self.void.remove(&hold);
                 self.lost_with_data.remove(&hold);
             }
-            self.extended(key, token, ran.at / 1000 + number::<i64>(reply, 4));
+            let now = self.now(ran);
+            self.extended(key, token, now + number::<i64>(reply, 4));
         }
         // P10: the last unlock stops the renewals.
         if self.freed.get(&(key.to_owned(), token)).is_some_and(|freed| ran.sent > *freed) {
@@ -956,7 +1131,8 @@ impl Checker {
     /// An actor begins to rely on a grant. It must not be one of the server before, of which this one knows nothing: on
     /// a new connection what the old one said is over (R15).
     pub fn check_is_known(&mut self, claim: &Claim) {
-        let is_over = self.forgotten.contains(&claim.hold()) && self.connected.contains(&claim.process);
+        let is_over =
+            self.forgotten.contains(&claim.hold()) && self.is_connected(self.node_of(&claim.lock), &claim.process);
         if is_over && claim.held.is_valid() {
             let what = format!("actor {} begins with {}, which a failover has lost", claim.actor, claim.held.token());
             self.violated("R15", what);
@@ -967,7 +1143,7 @@ impl Checker {
     pub fn claim(&mut self, claim: Claim, server_ms: i64, clock_rate: f64) {
         self.sections += 1;
         // On a grant from just before. Its end may be near.
-        if !self.connected.contains(&claim.process) {
+        if !self.is_connected(self.node_of(&claim.lock), &claim.process) {
             self.cut_short.insert(claim.hold());
         }
         let (lock, token) = (claim.lock.clone(), claim.held.token());

@@ -57,18 +57,25 @@ pub fn frozen_until(server: &EmbeddedServer) -> i64 {
 }
 
 impl Keys {
-    pub fn of(server: &EmbeddedServer, lock: &str) -> Self {
+    /// While its slot moves, the keys of a lock are at two nodes. Of none at all: no key.
+    pub fn of(nodes: &[EmbeddedServer], lock: &str) -> Self {
+        let Some(first) = nodes.first() else { return Self::default() };
         let (queue, deadlines) = (format!("{lock}:queue"), format!("{lock}:deadlines"));
-        let number = |words: &[&str]| command(server, words).first().and_then(|word| word.parse::<i64>().ok());
+        let command = |words: &[&str]| {
+            let has = |node: &&EmbeddedServer| fairlock::simulation::command(node, &["EXISTS", words[1]]) == ["1"];
+            let node = if nodes.len() == 1 { first } else { nodes.iter().find(has).unwrap_or(first) };
+            fairlock::simulation::command(node, words)
+        };
+        let number = |words: &[&str]| command(words).first().and_then(|word| word.parse::<i64>().ok());
         let mut keys = Self {
             lease: number(&["PTTL", lock]).unwrap_or(-2),
             tickets: number(&["ZCOUNT", &deadlines, "inf", "inf"]).unwrap_or(0) as usize,
             queue_lifetime: number(&["PTTL", &queue]).unwrap_or(-2),
             deadlines_lifetime: number(&["PTTL", &deadlines]).unwrap_or(-2),
-            frozen_until: frozen_until(server),
+            frozen_until: frozen_until(first),
             ..Self::default()
         };
-        for field in command(server, &["HGETALL", lock]).chunks(2) {
+        for field in command(&["HGETALL", lock]).chunks(2) {
             if field[0] == "!grant" {
                 keys.token = field[1].split(' ').nth(1).and_then(|token| token.parse().ok()).unwrap_or(0);
             } else {
@@ -76,14 +83,14 @@ impl Keys {
                 keys.holds = field[1].parse().unwrap_or(0);
             }
         }
-        let places = command(server, &["LRANGE", &queue, "0", "-1"]);
+        let places = command(&["LRANGE", &queue, "0", "-1"]);
         if places.is_empty() {
             return keys;
         }
         let tickets: Vec<_> = places.iter().map(|place| ticket_of(place)).collect();
         let clients: BTreeSet<_> = places.iter().map(|place| client_of(place)).collect();
         let words: Vec<_> = ["ZMSCORE", &deadlines].into_iter().chain(tickets.iter().copied()).collect();
-        let scores = command(server, &words);
+        let scores = command(&words);
         let with_scores = places.iter().zip(&scores);
         keys.places = with_scores
             .map(|(place, score)| Place {
@@ -93,16 +100,18 @@ impl Keys {
             })
             .collect();
         let words: Vec<_> = ["ZMSCORE", &deadlines].into_iter().chain(clients.iter().copied()).collect();
-        let scores = command(server, &words);
+        let scores = command(&words);
         let with_scores = clients.into_iter().zip(scores);
         keys.clients = with_scores.filter_map(|(client, at)| Some((client.to_owned(), at.parse().ok()?))).collect();
         keys
     }
 
-    /// Each place has its ticket, and each ticket has one place.
-    pub fn agree(&self) -> bool {
+    /// Each place has its ticket, and each ticket has one place. `rounded`: by how many ms their lifetimes may differ.
+    pub fn agree(&self, rounded: i64) -> bool {
         let distinct: BTreeSet<_> = self.places.iter().map(|place| &place.ticket).collect();
         let paired = self.places.iter().all(|place| place.has_ticket) && self.tickets == self.places.len();
-        paired && distinct.len() == self.places.len() && self.queue_lifetime == self.deadlines_lifetime
+        paired
+            && distinct.len() == self.places.len()
+            && (self.queue_lifetime - self.deadlines_lifetime).abs() <= rounded
     }
 }

@@ -15,6 +15,7 @@
 
 mod actor;
 mod checker;
+mod cluster;
 mod keys;
 mod run;
 mod world;
@@ -28,7 +29,7 @@ use std::time::{Duration, Instant, SystemTime};
 use run::{Outcome, run};
 
 /// The kinds of faults. A soak in which one of them never happened proves too little.
-const FAULTS: [&str; 31] = [
+const FAULTS: [&str; 38] = [
     "cancellations",
     "deaths",
     "crowds",
@@ -53,6 +54,7 @@ const FAULTS: [&str; 31] = [
     "server_restarts_without_data",
     "flushes",
     "strict_restarts",
+    "failovers_unnoticed",
     "forgotten_holds",
     "half_open_deaths",
     "overloaded_clients",
@@ -60,6 +62,12 @@ const FAULTS: [&str; 31] = [
     "calls_without_runtime",
     "losses_without_runtime",
     "owners_in_two_tasks",
+    "slots_moved",
+    "slots_moved_back",
+    "nodes_replaced",
+    "redirects_moved",
+    "redirects_ask",
+    "redirects_try_again",
 ];
 const THREADS: usize = 2;
 /// How many of the last events are shown after a failure.

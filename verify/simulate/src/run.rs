@@ -12,9 +12,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::actor::Actor;
-use crate::checker::Remembered;
+use crate::checker::{Failover, Remembered};
+use crate::cluster::Cluster;
 use crate::keys::{BOOT, frozen_until};
-use crate::world::{SETTLING, World};
+use crate::world::{Around, SETTLING, World};
 
 /// How long the phase with faults lasts; up to six times that if too little happened. A frozen server grants nothing for a
 /// while.
@@ -61,10 +62,10 @@ pub fn run(seed: u64, verbose: bool) -> Outcome {
 }
 
 /// P3: a live ticket has an entry in the list, so the sorted set never exists without the list.
-async fn watch_queues(world: Arc<World>, server: EmbeddedServer) {
+async fn watch_queues(world: Arc<World>, nodes: Vec<EmbeddedServer>) {
     loop {
         sleep(Duration::from_millis(20)).await;
-        let keys = server.keys();
+        let keys: Vec<_> = nodes.iter().flat_map(EmbeddedServer::keys).collect();
         for name in keys.iter().filter_map(|key| key.strip_suffix(":deadlines")) {
             let is_exact = world.state().checker.is_exact(name);
             if is_exact && !keys.contains(&format!("{name}:queue")) {
@@ -91,7 +92,9 @@ struct Process {
 
 struct Run {
     world: Arc<World>,
-    server: EmbeddedServer,
+    /// One, or those of a cluster.
+    nodes: Vec<EmbeddedServer>,
+    cluster: Option<Arc<Cluster>>,
     processes: Vec<Process>,
     /// Those whose client's runtime has ended.
     without_runtime: Vec<Process>,
@@ -103,12 +106,18 @@ struct Run {
 
 impl Run {
     fn new(world: &Arc<World>) -> Self {
-        let server = fairlock::simulation::server(world.clone());
-        world.serve(Some(server.clone()));
+        let around = |node| Around { world: world.clone(), node };
+        let nodes = match world.nodes() {
+            1 => vec![simulation::server(around(0))],
+            nodes => simulation::cluster((0..nodes).map(around)),
+        };
+        world.serve(nodes.clone());
         let is_crowded = world.chance(0.2);
         let names = if is_crowded { 1 } else { 1 + world.below(3) as usize };
         let (processes, without_runtime) = (Vec::new(), Vec::new());
-        let run = Self { world: world.clone(), server, processes, without_runtime, names, is_crowded, actors: 0 };
+        let cluster = (nodes.len() > 1).then(|| Cluster::new(world, &nodes, names));
+        let run =
+            Self { world: world.clone(), nodes, cluster, processes, without_runtime, names, is_crowded, actors: 0 };
         // It has just been started.
         run.must_freeze();
         run
@@ -119,7 +128,7 @@ impl Run {
         for _ in 0..processes {
             self.start_process();
         }
-        let watching = tokio::spawn(watch_queues(self.world.clone(), self.server.clone()));
+        let watching = tokio::spawn(watch_queues(self.world.clone(), self.nodes.clone()));
         while self.world.state().checker.violations.is_empty() && !self.has_seen_enough() {
             self.cause_fault().await;
         }
@@ -149,7 +158,7 @@ impl Run {
     fn start_process(&mut self) {
         let (builder, shortest_lease) = self.settings();
         // The server is down: another process may start later.
-        let Ok(client) = builder.embedded(&self.server) else { return };
+        let Some(client) = self.connect(builder) else { return };
         let mut actors = 1 + self.world.below(4) as usize;
         let has_crowd = self.processes.iter().any(|process| process.actors.len() >= 18);
         if self.is_crowded && !has_crowd {
@@ -169,6 +178,23 @@ impl Run {
             handles.push(tokio::spawn(self.world.in_process(client.id(), Box::pin(actor.live()))));
         }
         self.processes.push(Process { client, actors: handles });
+    }
+
+    fn connect(&self, builder: LockClientBuilder) -> Option<LockClient> {
+        let Some(cluster) = &self.cluster else { return builder.embedded(&self.nodes[0]).ok() };
+        let (client, looks) = simulation::connect(builder, &self.nodes, self.node()).ok()?;
+        let watch = cluster.clone().watch(looks);
+        tokio::spawn(self.world.in_process(client.id(), Box::pin(watch)));
+        Some(client)
+    }
+
+    /// Any of them.
+    fn node(&self) -> &EmbeddedServer {
+        &self.nodes[self.any()]
+    }
+
+    fn any(&self) -> usize {
+        self.cluster.as_ref().map_or(0, |cluster| cluster.any())
     }
 
     /// Random ones, so that clients with different settings use the same lock.
@@ -202,6 +228,12 @@ impl Run {
     async fn cause_fault(&mut self) {
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
         let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
+        if let Some(cluster) = self.cluster.clone().filter(|_| self.world.chance(0.4)) {
+            match self.world.below(8) {
+                0 => cluster.hand_over(),
+                _ => drop(tokio::spawn(cluster.move_a_slot())),
+            }
+        }
         let fault = self.world.below(18);
         if matches!(fault, 9..12 | 17) && self.is_frozen() && self.world.chance(0.8) {
             return;
@@ -228,7 +260,7 @@ impl Run {
 
     /// Another restart would freeze it for even longer, and a run in which nobody is served proves nothing.
     fn is_frozen(&self) -> bool {
-        frozen_until(&self.server) > self.world.server_ms()
+        frozen_until(&self.nodes[0]) > self.world.server_ms()
     }
 
     fn pause<'a>(&self, victims: impl IntoIterator<Item = &'a Process>) {
@@ -250,7 +282,7 @@ impl Run {
         self.world.fault("silences");
         let (world, id) = (self.world.clone(), victim.client.id().to_owned());
         if world.chance(0.5) {
-            self.server.disconnect(&id);
+            self.nodes.iter().for_each(|node| node.disconnect(&id));
         }
         tokio::spawn(async move {
             world.pause(&id);
@@ -265,7 +297,9 @@ impl Run {
         let key = format!("fairlock:{{n:lock{}}}{part}", self.world.below(self.names as u64));
         self.world.fault("keys_deleted");
         self.world.note("deletes", 0, || key.clone());
-        let _ = command(&self.server, &["DEL", &key]);
+        for node in &self.nodes {
+            let _ = command(node, &["DEL", &key]);
+        }
         self.world.state().checker.deleted(&key);
     }
 
@@ -294,67 +328,108 @@ impl Run {
     /// The server hears now or later that the client is gone.
     fn cut_off(&self, id: String) {
         if self.world.chance(0.6) {
-            return self.server.disconnect(&id);
+            return self.nodes.iter().for_each(|node| node.disconnect(&id));
         }
         // The machine is gone, but to the server its connection is still open (P6).
         self.world.fault("half_open_deaths");
-        let (world, server) = (self.world.clone(), self.server.clone());
+        let (world, nodes) = (self.world.clone(), self.nodes.clone());
         tokio::spawn(async move {
             world.sleep_up_to(Duration::from_secs(8)).await;
-            server.disconnect(&id);
+            nodes.iter().for_each(|node| node.disconnect(&id));
         });
     }
 
     fn disconnect(&self, victim: usize) {
         if let Some(process) = self.processes.get(victim) {
             self.world.fault("disconnects");
-            self.server.disconnect(process.client.id());
+            self.node().disconnect(process.client.id());
         }
     }
 
     async fn restart_server(&self, loses_data: bool) {
+        let node = self.any();
+        let loses_data = loses_data && self.may_forget(node, node);
         self.world.fault(if loses_data { "server_restarts_without_data" } else { "server_restarts" });
-        self.server.shut_down();
+        self.nodes[node].shut_down();
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
         if loses_data {
-            self.lose_data();
+            self.lose_data(node);
         }
         self.must_freeze();
-        self.server.start_up();
+        self.nodes[node].start_up();
+        if self.world.state().strict && !loses_data && self.world.chance(0.3) {
+            // Once more, while the freeze of those with the longest leases goes on.
+            self.world.sleep_up_to(Duration::from_millis(1000)).await;
+            Box::pin(self.restart_server(false)).await;
+        }
+    }
+
+    /// Not of half a slot.
+    fn snapshot(&self, node: usize) -> Option<(Snapshot, Remembered)> {
+        if self.cluster.as_ref().is_some_and(|cluster| cluster.is_moving()) {
+            return None;
+        }
+        let snapshot = simulation::snapshot(&self.nodes[node])?;
+        self.world.note("snapshot", node, String::new);
+        Some((snapshot, self.world.state().checker.remember()))
     }
 
     /// Another server takes over that is behind: it has the state of a while ago. Meanwhile anything may happen.
     async fn fail_over(&mut self) {
-        let Some(snapshot) = simulation::snapshot(&self.server) else { return };
-        let remembered = self.world.state().checker.remember();
-        self.world.note("snapshot", 0, String::new);
+        let node = self.any();
+        let Some((snapshot, remembered)) = self.snapshot(node) else { return };
         for _ in 0..self.world.below(4) {
             Box::pin(self.cause_fault()).await;
         }
         // As a rule a replica is behind by little, and then leases are not over yet.
         self.world.sleep_up_to(Duration::from_millis(300)).await;
         let outage = if self.world.chance(0.5) { SHORT_OUTAGE } else { Duration::from_millis(1500) };
-        self.take_over(snapshot, remembered, outage).await;
+        self.take_over(node, snapshot, remembered, outage).await;
     }
 
-    async fn take_over(&self, snapshot: Snapshot, remembered: Remembered, longest_outage: Duration) {
+    /// Whether a node may lose data, and another one take over. Half of a slot cannot be lost: what is true then nobody
+    /// knows, and an operator has to mend it.
+    fn may_forget(&self, node: usize, next: usize) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| !cluster.is_moving() && cluster.may_forget(node, next))
+    }
+
+    async fn take_over(&self, node: usize, snapshot: Snapshot, then: Remembered, longest_outage: Duration) {
+        let next = self.cluster.as_ref().map_or(node, |cluster| cluster.next_of(node));
+        if !self.may_forget(node, next) {
+            return;
+        }
         self.world.fault("failovers");
+        if let Some(cluster) = self.cluster.as_ref().filter(|_| next != node) {
+            return cluster.replace((node, next), snapshot, then, longest_outage).await;
+        }
         self.world.goes_down(longest_outage);
-        self.server.shut_down();
+        self.nodes[node].shut_down();
         // Never at once: by its clock the new server gives greater tokens than the old one has given.
         sleep(Duration::from_millis(1)).await;
         self.world.sleep_up_to(longest_outage).await;
-        simulation::restore(&self.server, snapshot);
-        let server_ms = self.world.server_ms();
-        let strict = self.world.state().strict;
-        self.world.state().checker.failed_over(remembered, server_ms, strict);
+        match &self.cluster {
+            Some(cluster) => cluster.put_back(node, snapshot),
+            None => simulation::restore(&self.nodes[node], snapshot),
+        }
+        let (at, strict) = (self.world.server_ms(), self.world.state().strict);
+        if strict && self.world.chance(0.5) {
+            // It is the primary again after another one, whose grants it does not have.
+            self.world.fault("failovers_unnoticed");
+            simulation::was_replaced(&self.nodes[node]);
+        }
+        let failover = Failover { then, at, strict, node, elsewhere: false };
+        self.world.state().checker.failed_over(failover);
         self.must_freeze();
-        self.server.start_up();
+        self.nodes[node].start_up();
     }
 
     fn flush(&self) {
+        let node = self.any();
+        if !self.may_forget(node, node) {
+            return;
+        }
         self.world.fault("flushes");
-        self.lose_data();
+        self.lose_data(node);
         self.must_freeze();
     }
 
@@ -367,11 +442,11 @@ impl Run {
         }
     }
 
-    fn lose_data(&self) {
-        self.server.flush();
+    fn lose_data(&self, node: usize) {
+        self.nodes[node].flush();
         let mut state = self.world.state();
         let strict = state.strict;
-        state.checker.flushed(strict);
+        state.checker.flushed(strict, node);
     }
 
     /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
@@ -386,6 +461,9 @@ impl Run {
         // In a strict run each of them freezes the server.
         let failovers = if self.world.state().strict { 1 } else { CALM_FAILOVERS };
         for _ in 0..failovers {
+            if let Some(cluster) = &self.cluster {
+                self.move_what_is_held(cluster).await;
+            }
             self.fail_over_in_calm().await;
         }
         sleep(CALM).await;
@@ -410,14 +488,21 @@ impl Run {
         self.nothing_is_left();
     }
 
+    /// A hold outlives the move of its slot, however long that takes.
+    async fn move_what_is_held(&self, cluster: &Cluster) {
+        let (Some(moves), Some(process)) = (cluster.choose(), self.processes.first()) else { return };
+        let (world, client) = (self.world.clone(), process.client.clone());
+        let keeper = Actor { world, client, number: 0, names: self.names, shortest_lease: Duration::ZERO };
+        keeper.keep(&moves.lock, cluster.move_slot(&moves)).await;
+    }
+
     /// Without any other fault. What it brings back must be gone soon, and nothing else must be lost.
     async fn fail_over_in_calm(&self) {
         self.world.sleep_up_to(Duration::from_secs(3)).await;
-        let Some(snapshot) = simulation::snapshot(&self.server) else { return };
-        let remembered = self.world.state().checker.remember();
-        self.world.note("snapshot", 0, String::new);
+        let node = self.any();
+        let Some((snapshot, remembered)) = self.snapshot(node) else { return };
         self.world.sleep_up_to(Duration::from_millis(if self.world.chance(0.5) { 300 } else { 3000 })).await;
-        self.take_over(snapshot, remembered, SHORT_OUTAGE).await;
+        self.take_over(node, snapshot, remembered, SHORT_OUTAGE).await;
     }
 
     /// P9: who lost its place finds out, and the queue moves.
@@ -448,7 +533,8 @@ impl Run {
 
     fn nothing_is_left(&self) {
         let stays = |key: &String| key.ends_with("}:token") || key == BOOT && self.world.state().strict;
-        let keys: Vec<_> = self.server.keys().into_iter().filter(|key| !stays(key)).collect();
+        let keys = self.nodes.iter().flat_map(EmbeddedServer::keys);
+        let keys: Vec<_> = keys.filter(|key| !stays(key)).collect();
         if !keys.is_empty() {
             self.violated("P10", format!("keys are left: {keys:?}"));
         }
@@ -472,7 +558,7 @@ impl Run {
         let fingerprint = self.world.fingerprint();
         let timeline = self.world.timeline();
         let virtual_time = self.world.elapsed();
-        self.world.serve(None);
+        self.world.serve(Vec::new());
         let mut state = self.world.state();
         if state.checker.forgotten_holds > 0 {
             let forgotten = state.checker.forgotten_holds;

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use fairlock::EmbeddedServer;
-use fairlock::simulation::{Delivery, Faults, Ran, Task};
+use fairlock::simulation::{Delivery, Faults, Ran, Redirected, Task};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::checker::Checker;
@@ -88,10 +90,12 @@ pub struct State {
     pub rates: FaultRates,
     /// All clients have `strict_restart`.
     pub strict: bool,
+    /// By how many ms the clock of each node is ahead of the common time. One server has that.
+    ahead: Vec<u64>,
     /// The calm phase: no faults.
     pub calm: bool,
     calm_since: Duration,
-    /// In the calm phase: when the server was last down.
+    /// In the calm phase: when the server was last down, or a slot last moved.
     last_down: Option<Duration>,
     /// The actors finish and start nothing new.
     pub ending: bool,
@@ -115,27 +119,54 @@ pub struct State {
 pub struct World {
     me: Weak<Self>,
     state: Mutex<State>,
-    /// While the run lasts.
-    server: Mutex<Option<EmbeddedServer>>,
+    /// One, or the nodes of a cluster. While the run lasts.
+    nodes: Mutex<Vec<EmbeddedServer>>,
     began: Instant,
+    /// Notified when a renewal is sent on by ASK.
+    pub sent_on: Notify,
+}
+
+/// The world around one node.
+pub struct Around {
+    pub world: Arc<World>,
+    pub node: usize,
+}
+
+impl Deref for Around {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
 }
 
 impl World {
     pub fn new(seed: u64, verbose: bool) -> Arc<Self> {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let rates = FaultRates::of(&mut rng);
+        let mut rates = FaultRates::of(&mut rng);
+        // Neither is drawn from `rng`, so that the other runs are what they would be without it.
+        let is_cluster = seed % 5 == 1;
+        let strict = seed % 4 == 3 && !is_cluster;
+        let mut ahead = vec![0];
+        if is_cluster {
+            // As with refusals: one copy could run and the other be sent elsewhere.
+            rates.duplicated = 0.0;
+            // A large difference makes clients that are heard seem dead, as their deadlines are those of the node before.
+            let most = if rng.bool() { 300 } else { 8000 };
+            ahead = (0..2 + rng.usize(..2)).map(|_| rng.u64(..=most)).collect();
+        }
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             state: Mutex::new(State {
                 rng,
                 rates,
-                // Not drawn from `rng`, so that the other runs are what they would be without it.
-                strict: seed % 4 == 3,
+                strict,
+                ahead,
                 calm: false,
                 calm_since: Duration::ZERO,
                 last_down: None,
                 ending: false,
-                checker: Checker::default(),
+                checker: Checker::new(is_cluster),
                 faults: BTreeMap::new(),
                 processes: BTreeMap::new(),
                 instant: (Duration::ZERO, 0),
@@ -147,8 +178,9 @@ impl World {
                 meddled: false,
                 waiting: BTreeMap::new(),
             }),
-            server: Mutex::default(),
+            nodes: Mutex::default(),
             began: Instant::now(),
+            sent_on: Notify::new(),
         })
     }
 
@@ -156,14 +188,24 @@ impl World {
         self.state.lock().expect("a panic ends the simulation")
     }
 
-    /// The server refers to the world too, so this ends with the run.
-    pub fn serve(&self, server: Option<EmbeddedServer>) {
-        *self.server.lock().expect("a panic ends the simulation") = server;
+    /// The nodes refer to the world too, so this ends with the run.
+    pub fn serve(&self, nodes: Vec<EmbeddedServer>) {
+        *self.nodes.lock().expect("a panic ends the simulation") = nodes;
     }
 
     fn keys_of(&self, lock: &str) -> Keys {
-        let server = self.server.lock().expect("a panic ends the simulation").clone();
-        server.map_or_else(Keys::default, |server| Keys::of(&server, lock))
+        let nodes = self.nodes.lock().expect("a panic ends the simulation").clone();
+        Keys::of(&nodes, lock)
+    }
+
+    /// One: there is no cluster.
+    pub fn nodes(&self) -> usize {
+        self.state().ahead.len()
+    }
+
+    /// By how much the clock of a node is ahead, in ms.
+    pub fn ahead(&self, node: usize) -> i64 {
+        self.state().ahead[node] as i64
     }
 
     pub fn elapsed(&self) -> Duration {
@@ -184,10 +226,20 @@ impl World {
         tokio::time::sleep(Duration::from_micros(micros)).await;
     }
 
-    /// The server's clock, in ms. Known from the first script on.
+    /// The common time, in ms: the clock of the server, or that of a node less what it is ahead. Known from the first
+    /// script on.
     pub fn server_ms(&self) -> i64 {
         let origin = self.state().origin.unwrap_or(0);
-        (origin + self.server_time(self.elapsed()).as_micros() as i64) / 1000
+        (origin + self.common_time(self.elapsed()).as_micros() as i64) / 1000
+    }
+
+    /// The clock of a node, in ms.
+    pub fn clock_of(&self, node: usize) -> i64 {
+        self.server_ms() + self.ahead(node)
+    }
+
+    fn common_time(&self, elapsed: Duration) -> Duration {
+        elapsed.mul_f64(self.state().rates.clock_rate)
     }
 
     /// Records an event: a line of the output, and a part of the run's fingerprint.
@@ -247,7 +299,15 @@ impl World {
         state.checker.goes_down(longest);
     }
 
-    /// Whether the server was down since then, in the calm phase.
+    /// A slot moves until then. Calls for its locks wait, and what is held is renewed.
+    pub fn stalls_until(&self, until: Duration) {
+        let mut state = self.state();
+        if state.calm {
+            state.last_down = Some(until);
+        }
+    }
+
+    /// Whether the server was down since then, or a slot moved, in the calm phase.
     pub fn was_down_since(&self, begun: Duration) -> bool {
         self.state().last_down.is_some_and(|last| last >= begun)
     }
@@ -397,7 +457,7 @@ impl State {
     }
 }
 
-impl Faults for World {
+impl Faults for Around {
     fn request(&self, _client: &str, _script: &str) -> Vec<Delivery> {
         let mut state = self.state();
         let FaultRates { lost_before, duplicated, .. } = state.rates;
@@ -461,7 +521,7 @@ impl Faults for World {
     }
 
     fn server_time(&self, elapsed: Duration) -> Duration {
-        elapsed.mul_f64(self.state().rates.clock_rate)
+        self.common_time(elapsed) + Duration::from_millis(self.ahead(self.node) as u64)
     }
 
     fn spawn(&self, client: &str, task: Task) -> Task {
@@ -470,12 +530,12 @@ impl Faults for World {
 
     fn connected(&self, client: &str, on: bool) {
         self.note(if on { "connected" } else { "disconnected" }, 0, || client.to_owned());
-        self.state().checker.connected(client, on);
+        self.state().checker.connected(self.node, client, on);
     }
 
     fn ran(&self, ran: &Ran<'_>) {
         let at = self.elapsed();
-        let origin = ran.at - self.server_time(at).as_micros() as i64;
+        let (origin, ahead) = (ran.at - self.server_time(at).as_micros() as i64, self.ahead(self.node));
         // Before the state is locked: the server asks for its time.
         // The record of boot.lua is no lock.
         let keys = if ran.script == "boot" { Keys::default() } else { self.keys_of(&ran.keys[0]) };
@@ -493,12 +553,32 @@ impl Faults for World {
         state.checker.settled = !state.is_settling(at);
         let meddled = std::mem::take(&mut state.meddled);
         let before = state.checker.violations.len();
-        state.checker.ran(ran, &keys, meddled);
+        state.checker.ran(ran, &keys, meddled, self.node, ahead);
         let found = state.checker.violations[before..].to_vec();
         for violation in found {
             state.note(at, "VIOLATION", 0, || violation);
         }
     }
+
+    fn redirected(&self, redirected: &Redirected<'_>) {
+        let Redirected { client, script, keys, args, error, .. } = redirected;
+        self.note("elsewhere", self.node, || format!("{script} from {client} on {}: {error}", keys[0]));
+        let mut state = self.state();
+        state.count(match code_of(error) {
+            "MOVED" => "redirects_moved",
+            "ASK" => "redirects_ask",
+            _ => "redirects_try_again",
+        });
+        state.checker.redirected(client, &args[0]);
+        if *script == "renew" && code_of(error) == "ASK" {
+            self.sent_on.notify_waiters();
+        }
+    }
+}
+
+/// The code of an error.
+fn code_of(error: &str) -> &str {
+    error.split(' ').next().unwrap_or_default()
 }
 
 /// The request and its reply in one line, without the client's settings.
