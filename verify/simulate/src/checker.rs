@@ -159,6 +159,8 @@ pub struct Checker {
     unclaimed: BTreeMap<Hold, i64>,
     /// How long such a hold may stay, without faults, in ms.
     ghosts_live: i64,
+    /// Its locks may move to a node with another clock.
+    moves: bool,
     /// Lost with the server's data, of clients with `strict_restart`: P1 applies to these.
     lost_with_data: BTreeSet<Hold>,
     /// Server time, ms: nobody must be served before (R14), and the end of the freeze that the server had last.
@@ -241,7 +243,7 @@ impl Claim {
 impl Checker {
     pub fn new(is_cluster: bool) -> Self {
         let looked_after = if is_cluster { LOOKED_AFTER } else { 0 };
-        Self { ghosts_live: GHOSTS_LIVE + looked_after, ..Self::default() }
+        Self { ghosts_live: GHOSTS_LIVE + looked_after, moves: is_cluster, ..Self::default() }
     }
 
     fn violated(&mut self, promise: &str, what: String) {
@@ -780,8 +782,9 @@ impl Checker {
         // Of a release it is the first of two words.
         let copies_until = if is_leave { ran.args.get(1) } else { ran.args.get(6) };
         let copies_until = copies_until.and_then(|until| until.split(' ').next()?.parse::<i64>().ok());
-        if let Some(left) = copies_until.map(|until| until - ran.at / 1000).filter(|left| *left >= 0) {
-            let until = self.now(ran) + left;
+        if let Some(copies_until) = copies_until.filter(|until| *until > 0) {
+            // One clock never goes back before it.
+            let until = if self.moves { self.now(ran) + copies_until - ran.at / 1000 } else { i64::MAX };
             let tombstone = self.lock(key).tombstones.entry(owner.clone()).or_default();
             *tombstone = Tombstone { seq: seq.max(tombstone.seq), until: until.max(tombstone.until) };
         }
@@ -942,6 +945,13 @@ impl Checker {
         // Only the first copy counts. The client knows of no second copy once the first was answered, so it writes
         // no tombstone for it (R3): TCP makes no copies, only the simulator does.
         let first = self.requests.insert((ran.client.to_owned(), ran.args[0].clone()));
+        let late_by = ran.at - number::<i64>(ran.args, 1);
+        if late_by > 0 && reply[0] != "late" {
+            self.violated(
+                "R2",
+                format!("request {seq} of {owner} on {key} was late by {late_by} us, and it was {}", reply[0]),
+            );
+        }
         let served = first && matches!(reply[0].as_str(), "held" | "queued");
         if served && tombstone >= Some(number(ran.args, 3)) {
             let what = format!("{owner} had left up to {tombstone:?}, and its request {seq} was served on {key}");
