@@ -381,10 +381,17 @@ impl Run {
         for _ in 0..self.world.below(4) {
             Box::pin(self.cause_fault()).await;
         }
-        // As a rule a replica is behind by little, and then leases are not over yet.
-        self.world.sleep_up_to(Duration::from_millis(300)).await;
+        let sleeper = self.processes.get(self.world.below(4) as usize).map(|process| process.client.id().to_owned());
+        let sleeper = sleeper.filter(|_| self.world.chance(0.5));
+        sleeper.iter().for_each(|id| self.world.pause(id));
+        // As a rule a replica is behind by little, and then leases are not over yet. One that sleeps meanwhile reads in
+        // the end what the server before has said of grants, which nobody knows of any more (R15).
+        let most = if sleeper.is_some() { 1000 } else { 300 };
+        self.world.sleep_up_to(Duration::from_millis(most)).await;
         let outage = if self.world.chance(0.5) { SHORT_OUTAGE } else { Duration::from_millis(1500) };
         self.take_over(node, snapshot, remembered, outage).await;
+        self.world.sleep_up_to(Duration::from_millis(100)).await;
+        sleeper.iter().for_each(|id| self.world.go_on(id));
     }
 
     /// Whether a node may lose data, and another one take over. Half of a slot cannot be lost: what is true then nobody
