@@ -2,7 +2,7 @@
 //! must find it.
 //!
 //! `scripts/mutants` tries all of them, or those that are named. `scripts/mutants --sample N` tries N that are chosen at
-//! random, `scripts/mutants --check` only checks that each edit applies exactly once. Exit code 1: a mutant was
+//! random among those that are not rare, `scripts/mutants --check` only checks that each edit applies exactly once. Exit code 1: a mutant was
 //! missed or does not apply.
 
 mod catalogue;
@@ -47,6 +47,9 @@ fn run(mut words: Vec<String>) -> Outcome<bool> {
         return Err(format!("{unknown}: unknown; there are --check and the names {}", names.join(" ")).into());
     }
     mutants.retain(|mutant| words.is_empty() || words.contains(&mutant.name));
+    if sample.is_some() {
+        mutants.retain(|mutant| !mutant.is_rare);
+    }
     let most = sample.unwrap_or(mutants.len());
     while mutants.len() > most {
         mutants.swap_remove(random_below(mutants.len()));

@@ -11,8 +11,9 @@ use crate::catalogue::Mutant;
 use crate::sources::files;
 
 /// Each mutant must be caught within so many seeds and minutes.
-const SEEDS: &str = "1000";
-const MINUTES: &str = "3";
+const LIMITS: [&str; 4] = ["--seeds", "1000", "--minutes", "3"];
+/// The same for rare ones.
+const RARE_LIMITS: [&str; 4] = ["--seeds", "10000", "--minutes", "15"];
 const LONGEST_VIOLATION: usize = 110;
 
 type Changed = BTreeMap<PathBuf, String>;
@@ -31,7 +32,7 @@ pub fn all(root: &Path, mutants: &[(Mutant, Changed)]) -> Outcome<usize> {
                 caught += usize::from(report(before, run)?);
             }
             match simulator {
-                Some(simulator) => running = Some((mutant, scope.spawn(move || simulate(&simulator)))),
+                Some(simulator) => running = Some((mutant, scope.spawn(move || simulate(&simulator, mutant)))),
                 None => println!("BROKEN  {:<36} does not compile", mutant.name),
             }
         }
@@ -135,8 +136,9 @@ struct Run {
     violation: Option<String>,
 }
 
-fn simulate(simulator: &Path) -> io::Result<Run> {
-    let output = Command::new(simulator).args(["--seed", "1", "--seeds", SEEDS, "--minutes", MINUTES]).output()?;
+fn simulate(simulator: &Path, mutant: &Mutant) -> io::Result<Run> {
+    let limits = if mutant.is_rare { RARE_LIMITS } else { LIMITS };
+    let output = Command::new(simulator).args(["--seed", "1"]).args(limits).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let violation = text.lines().find_map(|line| line.strip_prefix("VIOLATED "));
     let seeds = text.split("\"seeds\":").nth(1).unwrap_or_default();
