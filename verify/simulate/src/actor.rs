@@ -122,19 +122,17 @@ impl Actor {
         }
     }
 
-    /// Holds a lock while something happens that must not end it.
-    pub async fn keep(&self, lock_key: &str, happens: impl Future<Output = ()>) {
-        let name = lock_key.trim_start_matches("fairlock:{n:").trim_end_matches('}');
-        let lock = self.client.lock(name);
+    /// Holds a lock while something happens that must not end it, then gives it back.
+    pub async fn keep(&self, lock: &FairLock, happens: impl Future<Output = ()>) {
         let guard = timeout(Duration::from_secs(5), lock.lock()).await;
         let Ok(Ok(guard)) = guard else { return happens.await };
         let token = guard.token();
-        self.begin(&lock, guard.held());
+        self.begin(lock, guard.held());
         happens.await;
         if !guard.is_valid() {
-            self.world.state().checker.report("P4", format!("{token} was lost while its slot moved"));
+            self.world.state().checker.report("P4", format!("{token} was lost while it was kept"));
         }
-        self.end(&lock, token);
+        self.end(lock, token);
         let _ = guard.unlock().await;
     }
 

@@ -44,7 +44,8 @@ impl Cluster {
     pub fn new(world: &Arc<World>, nodes: &[EmbeddedServer], names: usize) -> Arc<Self> {
         let (world, nodes) = (world.clone(), nodes.to_vec());
         let cluster = Arc::new(Self { world, nodes, places: Mutex::default() });
-        for name in 0..names {
+        // One more than the actors use: what a failover brings back there, no waiter finds.
+        for name in 0..=names {
             let (lock, node) = (format!("fairlock:{{n:lock{name}}}"), cluster.any());
             (0..cluster.nodes.len()).for_each(|knows| cluster.knows(knows, &lock, cluster.owned_by(node)));
             cluster.world.state().checker.has_moved(&lock, node);
@@ -55,6 +56,11 @@ impl Cluster {
 
     fn places(&self) -> MutexGuard<'_, BTreeMap<String, Place>> {
         self.places.lock().expect("a panic ends the simulation")
+    }
+
+    /// Where a lock is. `None`: it moves.
+    pub fn home(&self, lock: &str) -> Option<usize> {
+        self.places().get(lock).filter(|place| !place.moves).map(|place| place.node)
     }
 
     /// A random node.

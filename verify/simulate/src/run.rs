@@ -470,6 +470,7 @@ impl Run {
         for _ in 0..failovers {
             if let Some(cluster) = &self.cluster {
                 self.move_what_is_held(cluster).await;
+                self.bring_back_a_ghost(cluster).await;
             }
             self.fail_over_in_calm().await;
         }
@@ -497,10 +498,25 @@ impl Run {
 
     /// A hold outlives the move of its slot, however long that takes.
     async fn move_what_is_held(&self, cluster: &Cluster) {
-        let (Some(moves), Some(process)) = (cluster.choose(), self.processes.first()) else { return };
-        let (world, client) = (self.world.clone(), process.client.clone());
-        let keeper = Actor { world, client, number: 0, names: self.names, shortest_lease: Duration::ZERO };
-        keeper.keep(&moves.lock, cluster.move_slot(&moves)).await;
+        let (Some(moves), Some(keeper)) = (cluster.choose(), self.keeper()) else { return };
+        let name = moves.lock.trim_start_matches("fairlock:{n:").trim_end_matches('}');
+        keeper.keep(&keeper.client.lock(name), cluster.move_slot(&moves)).await;
+    }
+
+    fn keeper(&self) -> Option<Actor> {
+        let (world, client) = (self.world.clone(), self.processes.first()?.client.clone());
+        Some(Actor { world, client, number: 0, names: self.names, shortest_lease: Duration::ZERO })
+    }
+
+    /// A hold comes back, where nobody waits who could find it.
+    async fn bring_back_a_ghost(&self, cluster: &Cluster) {
+        let name = format!("lock{}", self.names);
+        let Some(node) = cluster.home(&format!("fairlock:{{n:{name}}}")) else { return };
+        let Some(keeper) = self.keeper() else { return };
+        let mut before = None;
+        keeper.keep(&keeper.client.lock(name).with_lease(LONGEST_LEASE), async { before = self.snapshot(node) }).await;
+        let Some((snapshot, remembered)) = before else { return };
+        self.take_over(node, snapshot, remembered, SHORT_OUTAGE).await;
     }
 
     /// Without any other fault. What it brings back must be gone soon, and nothing else must be lost.
