@@ -72,8 +72,7 @@ while from <= count and (is_all or living < most) do
       living = living + 1
       if living <= most then
         local place, n = of_living[from + i - 1], 3 * living + 11
-        local client = sub(ticket, 1, (find(ticket, ':', 1, true) or 0) - 1)
-        reply[n], reply[n + 1], reply[n + 2] = ticket, lives[client], string.match(place, '^%d*/(.*)$', #ticket + 2) or ''
+        reply[n], reply[n + 1], reply[n + 2] = ticket, lives[before(ticket, ':')], string.match(place, '^%d*/(.*)$', #ticket + 2) or ''
       end
     end
   end

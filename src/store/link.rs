@@ -6,12 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
-use tokio::time::timeout_at;
+use tokio::time::{sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::now;
 use super::error::{Cause, Disconnected, RequestError};
 use super::{Listener, Priority, ServedKeys};
+
+/// How long a node waits for more slots before it checks what they brought along.
+const GAINED_TOGETHER: Duration = Duration::from_millis(50);
 
 pub trait Connection: Clone + Send + Sync + 'static {
     /// Cancelled when this connection is not to be used any longer.
@@ -37,6 +40,8 @@ pub struct Link<C> {
     listener: OnceLock<Weak<dyn Listener>>,
     /// When the end of the last connection was noticed.
     broke: Mutex<Option<Instant>>,
+    /// Notified when a node of a cluster has got slots from another one.
+    gained: Notify,
     /// Cancelled by `close`: the task that keeps the connection ends.
     pub stop: CancellationToken,
 }
@@ -44,8 +49,8 @@ pub struct Link<C> {
 impl<C: Connection> Link<C> {
     pub fn new() -> Self {
         let state = Mutex::new(State::Down(Arc::new(Disconnected)));
-        let (changed, broke) = (Notify::new(), Mutex::new(None));
-        Self { state, changed, listener: OnceLock::new(), broke, stop: CancellationToken::new() }
+        let (changed, broke, gained) = (Notify::new(), Mutex::new(None), Notify::new());
+        Self { state, changed, listener: OnceLock::new(), broke, gained, stop: CancellationToken::new() }
     }
 
     pub fn connection(&self, priority: Priority) -> Option<C> {
@@ -133,6 +138,24 @@ impl<C: Connection> Link<C> {
         // Also when the check did not end in time: the next polls and renewals find what it has missed
         // (P9).
         self.enter(State::Ready(connection.clone()));
+    }
+
+    pub fn gained_slots(&self) {
+        self.gained.notify_one();
+    }
+
+    /// Checks waits and holds again when slots have come here from another node: messages of that one may have
+    /// been missed, and its state may be newer than what came along. Never ends.
+    pub async fn check_gained(&self, keys: &ServedKeys, limit: Duration) {
+        loop {
+            self.gained.notified().await;
+            // Slots often come one by one, and one check is enough for many of them.
+            sleep(GAINED_TOGETHER).await;
+            if let Some(listener) = self.listener() {
+                // With a limit, as after a reconnect: the next polls and renewals find the rest (P9).
+                let _ = timeout(limit, listener.resumed(keys.clone(), None)).await;
+            }
+        }
     }
 
     pub fn close(&self) {

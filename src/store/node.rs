@@ -60,8 +60,6 @@ struct Shared {
     purpose: Purpose,
     operation_timeout: Duration,
     channel: Channel,
-    /// Notified when this node of a cluster has got slots from another one.
-    gained: Notify,
     /// A lock that no client can hold, for the probe.
     probe: Keys,
     /// The arguments of the question for the user's rights.
@@ -132,7 +130,6 @@ impl Node {
             eviction_is_checked: AtomicBool::new(false),
             echo: Echo::default(),
             channel,
-            gained: Notify::new(),
             probe: Keys::new(&options.prefix, ""),
             hashes: verbs::ALL.iter().map(|script| (script.name, Hash::of(script))).collect(),
             link: Link::new(),
@@ -242,7 +239,7 @@ impl Seat for Node {
     }
 
     fn gained_slots(&self) {
-        self.shared.gained.notify_one();
+        self.shared.link.gained_slots();
     }
 
     fn open(&self) {
@@ -647,9 +644,6 @@ fn check_version(version: Option<&str>) -> Result<(), ConnectError> {
     if version >= OLDEST { Ok(()) } else { Err(ConnectError::TooOld { found: found.to_owned() }) }
 }
 
-/// How long a node waits for more slots before it checks what they brought along.
-const GAINED_TOGETHER: Duration = Duration::from_millis(50);
-
 /// So many of the 40 digits of a node's id are in its channels: each pair of calls carries the name twice, which costs a
 /// server 2 %. Where two nodes share them, a grant that the bus brings from the other one is asked about all the same
 /// (`Poller::granted`).
@@ -733,7 +727,7 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
             () = until_dead(shared, &connection) => false,
             // A demoted primary may still answer, and even grant.
             () = shared.purpose.location.left(&place) => true,
-            () = check_gained(shared) => false,
+            () = shared.link.check_gained(&shared.purpose.keys, shared.operation_timeout) => false,
         };
         // After a ping without an answer it is not cancelled yet. What is in flight must end now
         // as unanswered: waiting for its time-out would only delay the retry.
@@ -776,21 +770,6 @@ async fn until_dead(shared: &Shared, connection: &Connection) {
             // On a busy machine this task may be late, and other requests have heard from the server.
             Err(_) if shared.silent_for() < now().saturating_duration_since(asked) => {}
             _ => return,
-        }
-    }
-}
-
-/// Checks waits and holds again when slots have come here from another node: messages of that one may have
-/// been missed, and its state may be newer than what came along. Never ends.
-async fn check_gained(shared: &Shared) {
-    loop {
-        shared.gained.notified().await;
-        // Slots often come one by one, and one check is enough for many of them.
-        sleep(GAINED_TOGETHER).await;
-        if let Some(listener) = shared.link.listener() {
-            let checked = listener.resumed(shared.purpose.keys.clone(), None);
-            // With a limit, as after a reconnect: the next polls and renewals find the rest (P9).
-            let _ = timeout(shared.operation_timeout, checked).await;
         }
     }
 }

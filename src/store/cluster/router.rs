@@ -132,8 +132,8 @@ impl<N: Seat> Router<N> {
     /// gone back meanwhile to the node that has the slot, so that one is asked once more. Nothing was changed (R4).
     async fn find<'a>(&'a self, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let ran = self.route(call, request).await?;
-        let serves = self.node(call.lock_key()).is_some_and(|node| std::ptr::addr_eq(ran.by, node));
-        if !serves && ran.reply.is_status("lost") { self.route(call, request).await } else { Ok(ran) }
+        let is_elsewhere = || !self.node(call.lock_key()).is_some_and(|node| std::ptr::addr_eq(ran.by, node));
+        if ran.reply.is_status("lost") && is_elsewhere() { self.route(call, request).await } else { Ok(ran) }
     }
 
     async fn wait_for(&self, node: &N, lock_key: &str, priority: Priority) -> Result<(), RequestError> {

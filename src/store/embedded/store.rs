@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join3};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::faults::Delivery;
 use super::request::{Answer, Request};
@@ -27,9 +27,6 @@ use crate::store::reply::ScriptReply;
 use crate::store::verbs::boot::{self, Boot};
 use crate::store::{Listener, Priority, Ran, ServedKeys, SpawnHook, Store};
 
-/// How long a seat waits for more slots before it checks what they brought along, as a node does.
-const GAINED_TOGETHER: Duration = Duration::from_millis(50);
-
 pub struct EmbeddedStore {
     shared: Arc<Shared>,
 }
@@ -43,8 +40,6 @@ struct Shared {
     is_wanted: AtomicBool,
     /// Notified when either of these has changed.
     changed: Notify,
-    /// Notified when this seat of a cluster has got slots from another one.
-    gained: Notify,
     keys: ServedKeys,
     client: String,
     channel_prefix: String,
@@ -165,7 +160,7 @@ impl Seat for EmbeddedStore {
     }
 
     fn gained_slots(&self) {
-        self.shared.gained.notify_one();
+        self.shared.link.gained_slots();
     }
 
     fn open(&self) {
@@ -185,7 +180,6 @@ impl Shared {
             current: Mutex::default(),
             is_wanted: AtomicBool::new(false),
             changed: Notify::new(),
-            gained: Notify::new(),
             keys,
             client: client.to_owned(),
             channel_prefix: keys::channel_prefix(&options.prefix),
@@ -359,7 +353,8 @@ async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
             shared.boot(&server);
             let resume = shared.link.resume(&connection, &shared.keys, shared.operation_timeout);
             // All at once: while `resume` polls for the waiters, pushed grants may arrive.
-            let gained = connection.dead.run_until_cancelled(check_gained(&shared));
+            let gained = shared.link.check_gained(&shared.keys, shared.operation_timeout);
+            let gained = connection.dead.run_until_cancelled(gained);
             join3(resume, receive(&shared, &connection, pushes), gained).await;
         }
     })
@@ -376,17 +371,4 @@ async fn receive(shared: &Shared, connection: &Connection, mut pushes: Pushes) {
         }
     };
     connection.dead.run_until_cancelled(messages).await;
-}
-
-/// Checks waits and holds again when slots have come here from another seat. Never ends.
-async fn check_gained(shared: &Shared) {
-    loop {
-        shared.gained.notified().await;
-        sleep(GAINED_TOGETHER).await;
-        if let Some(listener) = shared.link.listener() {
-            let checked = listener.resumed(shared.keys.clone(), None);
-            // With a limit, as after a reconnect: the next polls and renewals find the rest (P9).
-            let _ = timeout(shared.operation_timeout, checked).await;
-        }
-    }
 }

@@ -7,6 +7,7 @@ use fairlock::{FairLock, LockClient, LockError, LockGuard, Loss, UnlockError, Un
 use tokio::time::{sleep, timeout};
 
 use crate::checker::Claim;
+use crate::keys::key_of;
 use crate::run::LONGEST_LEASE;
 use crate::world::World;
 
@@ -227,7 +228,7 @@ impl Drop for Waiting<'_> {
 
 /// The lock's key, by which World and Checker know it.
 fn key(lock: &FairLock) -> String {
-    format!("fairlock:{{n:{}}}", lock.name())
+    key_of(lock.name())
 }
 
 /// A lock that an actor holds, and what it does with it.

@@ -9,6 +9,7 @@ use fairlock::simulation::{Looks, Slot, Snapshot, address, migrate, restore, set
 use tokio::time::{sleep, timeout};
 
 use crate::checker::{Failover, Remembered};
+use crate::keys::key_of;
 use crate::world::World;
 
 /// How often a client looks who serves which slot, at most, in the calm phase and before.
@@ -46,7 +47,7 @@ impl Cluster {
         let cluster = Arc::new(Self { world, nodes, places: Mutex::default() });
         // One more than the actors use: what a failover brings back there, no waiter finds.
         for name in 0..=names {
-            let (lock, node) = (format!("fairlock:{{n:lock{name}}}"), cluster.any());
+            let (lock, node) = (key_of(&format!("lock{name}")), cluster.any());
             (0..cluster.nodes.len()).for_each(|knows| cluster.knows(knows, &lock, cluster.owned_by(node)));
             cluster.world.state().checker.has_moved(&lock, node);
             cluster.places().insert(lock, Place { node, moves: false });

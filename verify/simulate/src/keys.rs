@@ -38,6 +38,15 @@ pub struct Place {
     pub has_ticket: bool,
 }
 
+/// The key of the lock with this name.
+pub fn key_of(name: &str) -> String {
+    format!("fairlock:{{n:{name}}}")
+}
+
+pub fn name_of(lock_key: &str) -> &str {
+    lock_key.trim_start_matches("fairlock:{n:").trim_end_matches('}')
+}
+
 pub fn client_of(ticket_or_owner: &str) -> &str {
     ticket_or_owner.split(':').next().unwrap_or_default()
 }

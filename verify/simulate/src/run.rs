@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::actor::Actor;
 use crate::checker::{Failover, Remembered};
 use crate::cluster::Cluster;
-use crate::keys::{BOOT, frozen_until};
+use crate::keys::{BOOT, frozen_until, key_of, name_of};
 use crate::world::{Around, SETTLING, World};
 
 /// How long the phase with faults lasts; up to six times that if too little happened. A frozen server grants nothing for a
@@ -294,7 +294,7 @@ impl Run {
     /// By hand.
     fn delete_a_key(&self) {
         let part = ["", ":queue", ":deadlines"][self.world.below(3) as usize];
-        let key = format!("fairlock:{{n:lock{}}}{part}", self.world.below(self.names as u64));
+        let key = key_of(&format!("lock{}", self.world.below(self.names as u64))) + part;
         self.world.fault("keys_deleted");
         self.world.note("deletes", 0, || key.clone());
         for node in &self.nodes {
@@ -499,8 +499,7 @@ impl Run {
     /// A hold outlives the move of its slot, however long that takes.
     async fn move_what_is_held(&self, cluster: &Cluster) {
         let (Some(moves), Some(keeper)) = (cluster.choose(), self.keeper()) else { return };
-        let name = moves.lock.trim_start_matches("fairlock:{n:").trim_end_matches('}');
-        keeper.keep(&keeper.client.lock(name), cluster.move_slot(&moves)).await;
+        keeper.keep(&keeper.client.lock(name_of(&moves.lock)), cluster.move_slot(&moves)).await;
     }
 
     fn keeper(&self) -> Option<Actor> {
@@ -511,7 +510,7 @@ impl Run {
     /// A hold comes back, where nobody waits who could find it.
     async fn bring_back_a_ghost(&self, cluster: &Cluster) {
         let name = format!("lock{}", self.names);
-        let Some(node) = cluster.home(&format!("fairlock:{{n:{name}}}")) else { return };
+        let Some(node) = cluster.home(&key_of(&name)) else { return };
         let Some(keeper) = self.keeper() else { return };
         let mut before = None;
         keeper.keep(&keeper.client.lock(name).with_lease(LONGEST_LEASE), async { before = self.snapshot(node) }).await;

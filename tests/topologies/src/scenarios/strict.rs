@@ -9,7 +9,7 @@ use fairlock::{LockClient, LockClientBuilder};
 
 use crate::checker::{Findings, granted_between};
 use crate::freeze::{Freeze, is_over};
-use crate::load::{Load, Plan, connect_all_with};
+use crate::load::{Load, Plan, builder, connect_all_with};
 use crate::proxy::Proxy;
 use crate::report::Report;
 use crate::run::{CLIENTS, Run};
@@ -30,17 +30,9 @@ enum Clients {
 
 impl Clients {
     fn builder(self) -> fn() -> LockClientBuilder {
-        let plain = || {
-            LockClient::builder()
-                .lease(LEASE)
-                .operation_timeout(Duration::from_secs(1))
-                .waiter_ttl(Duration::from_secs(6))
-                .poll_interval(Duration::from_secs(1))
-                .grant_ttl(Duration::from_secs(3))
-        };
         match self {
-            Self::Plain => plain,
-            Self::Strict => || Self::Plain.builder()().strict_restart(LEASE),
+            Self::Plain => || builder().lease(LEASE),
+            Self::Strict => || builder().lease(LEASE).strict_restart(LEASE),
         }
     }
 
