@@ -1,8 +1,8 @@
-//! A hand-rolled SETNX lock and its four traps, each shown failing, beside fairlock doing it right.
+//! A hand-rolled SETNX lock and its five traps, each shown failing, beside fairlock doing it right.
 //!
 //! `cargo run --example from_setnx`, against `REDIS_URL` or redis://127.0.0.1/.
 //!
-//! It ends with: `as claimed: four traps for SETNX, none for fairlock`
+//! It ends with: `as claimed: five traps for SETNX, none for fairlock`
 
 use std::time::Duration;
 
@@ -27,13 +27,14 @@ async fn main() -> Outcome<()> {
         wrong_delete(&mut redis, &client).await?,
         long_work(&mut redis, &client).await?,
         overtaking(&mut redis, &client).await?,
+        nesting(&mut redis, &client).await?,
     ];
     redis::cmd("DEL").arg(SETNX).exec_async(&mut redis).await?;
     client.close().await?;
-    if as_claimed != [true; 4] {
+    if as_claimed != [true; 5] {
         return Err(format!("not all as claimed: {as_claimed:?}").into());
     }
-    println!("as claimed: four traps for SETNX, none for fairlock");
+    println!("as claimed: five traps for SETNX, none for fairlock");
     Ok(())
 }
 
@@ -130,6 +131,26 @@ async fn overtaking(redis: &mut MultiplexedConnection, client: &LockClient) -> O
     let in_order = b_first && b_token < c.token();
     c.unlock().await?;
     Ok(overtaken && in_order)
+}
+
+async fn nesting(redis: &mut MultiplexedConnection, client: &LockClient) -> Outcome<bool> {
+    println!("5. a function that holds the lock calls one that takes it");
+    delete(redis).await?;
+    set_nx_px(redis, "A").await?;
+    let stuck = !set_nx_px(redis, "A").await?;
+    println!("   SETNX:    A waits for itself: {stuck}");
+
+    let lock = client.lock(NAME);
+    let inner = lock.clone();
+    // All calls inside have one owner.
+    let (outer, nested) = lock
+        .with(|held| async move {
+            let nested = inner.lock_timeout(LEASE).await?;
+            Ok::<_, fairlock::LockError>((held.token(), nested.token()))
+        })
+        .await??;
+    println!("   fairlock: the inner call re-enters, with the same token: {}", outer == nested);
+    Ok(stuck && outer == nested)
 }
 
 /// A wait that has reached the queue, at this position.

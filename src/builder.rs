@@ -10,6 +10,10 @@ use uuid::Uuid;
 
 use crate::client::LockClient;
 use crate::error::ConnectError;
+use crate::metrics::Metrics;
+#[cfg(feature = "embedded")]
+use crate::store::changes::Changes;
+use crate::store::cluster::table::Seat;
 #[cfg(feature = "embedded")]
 use crate::store::cluster::{router::Router, table::Table};
 use crate::store::connect_options::{ConnectOptions, Topology};
@@ -252,6 +256,36 @@ impl LockClientBuilder {
         self
     }
 
+    /// Tells the locks of this client apart in the [metrics](crate::operating#metrics): `group` makes of a name what the
+    /// label `lock` says. Without it there is no such label, because each value is a series of its own in the server that
+    /// stores them, and names may be many. So make few groups: after 1000 of them all others are `other`.
+    ///
+    /// `group` is called once for each [`LockClient::lock`]. Install the recorder before the client connects, as with all
+    /// metrics.
+    ///
+    /// ```
+    /// // `orders:42` and `orders:43` count together, as `orders`.
+    /// let group = |name: &str| name.split(':').next().unwrap_or_default().to_owned();
+    /// let builder = fairlock::LockClient::builder().metrics_group(group);
+    /// ```
+    #[cfg(feature = "metrics")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+    pub fn metrics_group(mut self, group: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        self.options.metrics_options.set_group_of(group);
+        self
+    }
+
+    /// For the client of one server of a quorum.
+    pub(crate) fn node(mut self, node: String) -> Self {
+        self.options.node = Some(node);
+        self
+    }
+
+    /// What the quorum itself counts.
+    pub(crate) fn metrics(&self) -> Metrics {
+        Metrics::new(&self.options.metrics_options, None)
+    }
+
     /// The runtime that the client's connection and background tasks live in. Defaults to the one that
     /// [`connect`](Self::connect) is called in.
     ///
@@ -367,6 +401,21 @@ impl LockClientBuilder {
         place.connect(server).await
     }
 
+    /// For a server that may be down, and come back later.
+    pub(crate) async fn connect_or_go_on(
+        self,
+        server: ConnectOptions,
+        id: String,
+    ) -> Result<(LockClient, Outcome), ConnectError> {
+        let place = Place::new(self.options, self.runtime, true)?;
+        unused(self.root_certificate)?;
+        place.connect_or_go_on(server, id).await
+    }
+
+    pub(crate) fn lease_and_operation_timeout(&self) -> (Duration, Duration) {
+        (self.options.lease, self.options.operation_timeout)
+    }
+
     /// Checks the options and connects to a server inside this process.
     ///
     /// ```
@@ -398,6 +447,21 @@ impl LockClientBuilder {
         Ok(LockClient::start(Box::new(store), options, id, runtime.clone(), Some(spawn_hook)))
     }
 
+    /// One of several servers. It goes on by itself where that one is down; says whether it is connected.
+    #[cfg(feature = "embedded")]
+    pub(crate) fn embedded_or_go_on(
+        self,
+        server: &EmbeddedServer,
+        id: String,
+    ) -> Result<(LockClient, bool), ConnectError> {
+        let Place { options, runtime, .. } = Place::new(self.options, self.runtime, false)?;
+        unused(self.root_certificate)?;
+        let _entered = runtime.enter();
+        let (store, is_connected) = EmbeddedStore::connect_or_go_on(server, &options, &id);
+        let spawn_hook = store.spawn_hook();
+        Ok((LockClient::start(Box::new(store), options, id, runtime.clone(), Some(spawn_hook)), is_connected))
+    }
+
     /// The same to a cluster of such servers, for simulators: `look` fills the table.
     #[cfg(feature = "embedded")]
     pub(crate) fn embedded_cluster(
@@ -409,11 +473,13 @@ impl LockClientBuilder {
         let _entered = runtime.enter();
         let Some(first) = nodes.first() else { return Err(ConnectError::NoMasters { address: String::new() }) };
         let id = first.next_client();
-        let (all, seat_options, client) = (nodes.to_vec(), options.clone(), id.clone());
-        let seat = move |keys| EmbeddedStore::seat(all.clone(), keys, &seat_options, &client);
+        let changes = Arc::<Changes>::default();
+        let (all, seat_options, client, seat_changes) =
+            (nodes.to_vec(), options.clone(), id.clone(), Arc::clone(&changes));
+        let seat = move |keys| EmbeddedStore::seat(all.clone(), keys, &seat_options, &client, seat_changes.clone());
         let table = Arc::new(Table::new(Arc::default(), seat));
         look(&table);
-        let router = Router::new(table.clone(), options.operation_timeout);
+        let router = Router::new(table.clone(), options.operation_timeout, changes);
         let spawn_hook = table.all().next().map(EmbeddedStore::spawn_hook);
         Ok((LockClient::start(Box::new(router), options, id, runtime.clone(), spawn_hook), table))
     }
@@ -436,6 +502,9 @@ impl Place {
     /// `sockets`: whether the runtime needs an io driver.
     fn new(options: Options, runtime: Option<Handle>, sockets: bool) -> Result<Self, ConnectError> {
         options.check()?;
+        // Looked up now, once: no call has to look for the recorder.
+        let metrics = Metrics::new(&options.metrics_options, options.node.as_deref());
+        let options = Options { metrics, ..options };
         let is_gone = runtime.as_ref().is_some_and(runtime::is_gone);
         let elsewhere = runtime.is_some();
         let runtime = runtime.or_else(|| Handle::try_current().ok()).ok_or(ConnectError::NoRuntime)?;
@@ -446,11 +515,17 @@ impl Place {
     }
 
     async fn connect(self, server: ConnectOptions) -> Result<LockClient, ConnectError> {
-        let Self { options, runtime, elsewhere } = self;
         let id = Uuid::new_v4().simple().to_string();
+        let (client, outcome) = self.connect_or_go_on(server, id).await?;
+        outcome.map(|()| client)
+    }
+
+    /// The client goes on by itself where the first attempt failed.
+    async fn connect_or_go_on(self, server: ConnectOptions, id: String) -> Result<(LockClient, Outcome), ConnectError> {
+        let Self { options, runtime, elsewhere } = self;
         // Sockets and timers belong to the runtime in which they are made. So the connection has to be
         // made there, not where this future is polled.
-        let store = if elsewhere {
+        let (store, outcome) = if elsewhere {
             let (options, id) = (options.clone(), id.clone());
             let connecting = runtime.spawn(async move { connect(server, &options, &id).await });
             // Ends it when this future is dropped. An error here: that runtime has ended.
@@ -458,31 +533,47 @@ impl Place {
         } else {
             connect(server, &options, &id).await?
         };
-        Ok(LockClient::start(store, options, id, runtime, None))
+        Ok((LockClient::start(store, options, id, runtime, None), outcome))
     }
 }
 
-/// Connects to the server, or to the servers.
-async fn connect(server: ConnectOptions, options: &Arc<Options>, client: &str) -> Result<Box<dyn Store>, ConnectError> {
+/// How the first attempt to connect has ended.
+type Outcome = Result<(), ConnectError>;
+
+/// Connects to the server, or to the servers. With a single server or Sentinels there is a store also where the first
+/// attempt failed, which goes on trying if it is kept.
+async fn connect(
+    server: ConnectOptions,
+    options: &Arc<Options>,
+    client: &str,
+) -> Result<(Box<dyn Store>, Outcome), ConnectError> {
     server.check()?;
     let access = Access::new(server.sign_in.clone(), server.tls.as_ref())?;
     let database = server.database;
-    Ok(match server.topology {
+    let (node, outcome) = match server.topology {
         Topology::Single(address) => {
             let location = Arc::new(Location::fixed(address, access));
-            let purpose = Purpose { location, database, keys: ServedKeys::All, is_in_cluster: false };
+            let purpose =
+                Purpose { location, database, keys: ServedKeys::All, is_in_cluster: false, changes: Arc::default() };
             let node = Node::new(purpose, options, client, &Handle::current());
-            node.connect().await?;
-            Box::new(node)
+            let outcome = node.connect().await;
+            (node, outcome)
         }
         Topology::Sentinel { service, sentinels } => {
             let tls = server.tls.as_ref().filter(|_| !server.sentinels_are_plain);
             let asked = Access::new(server.sentinel_sign_in.into(), tls)?;
-            Box::new(sentinel::connect(service, sentinels, &asked, access, database, options, client).await?)
+            sentinel::connect(service, sentinels, &asked, access, database, options, client).await
         }
         Topology::Cluster { .. } if options.strict_restart.is_some() => {
             return Err(OptionsError::StrictRestartOnCluster.into());
         }
-        Topology::Cluster { seeds } => Box::new(cluster::connect(seeds, access, options, client).await?),
-    })
+        Topology::Cluster { seeds } => {
+            let router = cluster::connect(seeds, access, options, client).await?;
+            return Ok((Box::new(router), Ok(())));
+        }
+    };
+    if outcome.is_err() {
+        node.open();
+    }
+    Ok((Box::new(node), outcome))
 }

@@ -26,12 +26,28 @@ pub enum WithError<T> {
     },
 }
 
-/// What [`close`](crate::LockClient::close) could not finish in time.
+/// Of which locks [`AllGuard::unlock`](crate::AllGuard::unlock) cannot say that they were held until then. All others are
+/// given back.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("not surely held until they were unlocked: {}", failed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "))]
+pub struct UnlockAllError {
+    /// The first of them, by name.
+    #[source]
+    pub first: UnlockError,
+    /// Each of them with its error, sorted by name.
+    pub failed: Vec<(String, UnlockError)>,
+}
+
+/// What [`close`](crate::LockClient::close) could not finish in time. Leases and places end by themselves.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{unfinished} releases or leaves had no answer; their leases and places end by themselves")]
+#[error(
+    "servers without an answer: {servers}; releases or leaves without one: {unfinished}; what they left ends by itself"
+)]
 pub struct CloseError {
-    /// How many.
+    /// How many releases or leaves had no answer. Without a connection none may have been sent.
     pub unfinished: usize,
+    /// How many servers did not answer all in time: 1, unless it is a [`QuorumClient`](crate::QuorumClient).
+    pub servers: usize,
 }
 
 #[cfg(test)]
@@ -59,6 +75,7 @@ mod tests {
             Box::new(ConnectError::Credentials(refusal.clone())),
             Box::new(ConnectError::CredentialsProvider(cause.clone())),
             Box::new(ConnectError::Refused(refusal.clone())),
+            Box::new(ConnectError::Credentials(refusal.clone()).of_server("redis://127.0.0.1:1/".into())),
             Box::new(RequestError::Name(NameError::Empty)),
             Box::new(RequestError::NotSent(cause.clone())),
             Box::new(RequestError::Unanswered(cause.clone())),
@@ -69,6 +86,7 @@ mod tests {
             Box::new(LockError::Refused(refusal.clone())),
             Box::new(UnlockError::Refused { refusal: refusal.clone(), until: Instant::now() }),
             Box::new(UnlockError::Unknown { until: Instant::now(), cause: cause.clone() }),
+            Box::new(UnlockAllError { first: lost.clone(), failed: vec![("orders:42".into(), lost.clone())] }),
             Box::new(WithError::<()>::Lock(LockError::Timeout)),
             Box::new(WithError::Unlock { output: (), source: lost }),
         ];

@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::Engine;
 use crate::engine::hold::Hold;
 use crate::engine::release::Release;
-use crate::error::{Ended, Loss, UnlockError};
+use crate::engine::requests;
+use crate::error::{Ended, Loss, RequestError, UnlockError};
 use crate::owner::Owner;
 
 pub use crate::engine::release::Unlocked;
@@ -116,8 +117,8 @@ impl LockGuard {
     ///
     /// # Cancel safety
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
-    pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
-        self.end().run().await
+    pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
+        self.into_release().run().await
     }
 
     /// A view of the hold that can be cloned and given to others. No round trip.
@@ -291,6 +292,22 @@ impl LockGuard {
         self.held.owner()
     }
 
+    /// The id of that owner: what [`status`](crate::FairLock::status) calls it. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// assert_eq!(lock.status().await?.holder.map(|holder| holder.owner).as_deref(), Some(guard.owner_id()));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn owner_id(&self) -> &str {
+        self.held.owner_id()
+    }
+
     /// The name of the lock. No round trip.
     ///
     /// ```
@@ -303,6 +320,38 @@ impl LockGuard {
     #[must_use]
     pub fn name(&self) -> &str {
         self.held.name()
+    }
+
+    /// Makes every later token of this lock greater than `floor`. `false`: it is not held any longer. One round trip.
+    pub(crate) async fn raise(&self, floor: u64) -> Result<bool, RequestError> {
+        let is_raised = requests::raise(&self.held.hold, floor).await?;
+        if is_raised {
+            self.held.hold.raised(floor);
+        }
+        Ok(is_raised)
+    }
+
+    /// The greatest token of which it is known that every later one of this lock is above it. It is greater than the token
+    /// of a hold that was raised, and that its owner has entered again before it was given back.
+    pub(crate) fn floor(&self) -> u64 {
+        self.held.hold.floor()
+    }
+
+    /// Whether its call waited behind others: it was handed over to a place in the queue.
+    pub(crate) fn was_handed_over(&self) -> bool {
+        self.held.hold.was_queued
+    }
+
+    /// It is there, for those who look at spans.
+    pub(crate) fn show(&self) {
+        let hold = &self.held.hold;
+        hold.holding.show(&hold.who(), hold.token);
+    }
+
+    /// From here on it counts as given back. The server is told when the release is run, or in the background when that is
+    /// dropped.
+    pub(crate) fn into_release(mut self) -> Release {
+        self.end()
     }
 
     fn end(&mut self) -> Release {
@@ -438,6 +487,16 @@ impl Held {
         }
     }
 
+    /// How it has ended, if it has. Nothing waits for its deadline because of this.
+    pub(crate) fn has_ended(&self) -> Option<Ended> {
+        self.hold.ended()
+    }
+
+    /// Whether no guard is left: a release is on its way, if it has not ended yet.
+    pub(crate) fn is_given_back(&self) -> bool {
+        self.hold.live() == 0
+    }
+
     /// A token that is cancelled when the hold is lost, for code that takes one. No round trip.
     ///
     /// It is cancelled as well when the hold was given back: work that goes on beyond that is not under
@@ -496,6 +555,22 @@ impl Held {
         self.hold.entry.owner
     }
 
+    /// The id of that owner: what [`status`](crate::FairLock::status) calls it. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// assert_eq!(lock.status().await?.holder.map(|holder| holder.owner).as_deref(), Some(guard.held().owner_id()));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn owner_id(&self) -> &str {
+        &self.hold.entry.owner_id
+    }
+
     /// The name of the lock. No round trip.
     ///
     /// ```
@@ -508,6 +583,13 @@ impl Held {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.hold.entry.keys.name
+    }
+}
+
+impl Held {
+    /// Ends the hold as lost, and leaves on the server: for a hold on several servers, too few of which are left.
+    pub(crate) fn lose(&self, loss: Loss) {
+        self.hold.lose(loss);
     }
 }
 

@@ -31,7 +31,10 @@
 //! - [`readme`]: the promises P1 to P10, a comparison with other locks, the options, errors, a Redis
 //!   user with few rights.
 //! - [`design`]: the protocol as it is built, its rules, and which test holds which promise.
+//! - [`masters`]: a lock on several independent masters, and what of the critique of Redlock it answers.
 //! - [`deploying`]: single servers, Sentinel, clusters, managed services, and what to set there.
+//! - [`operating`]: what a service shows of its locks: log, spans, metrics, alerts and a dashboard.
+//! - [`recipes`]: several names at once, leader election, cron jobs, HTTP services, code that is not async.
 //! - [`performance`]: how fast it is, and how that is measured.
 //!
 //! # When not to use it
@@ -98,28 +101,44 @@
 //!   application installed, or ring.
 //! - `embedded`: a server inside this process, for a first look and for tests of code that locks; see
 //!   the module of that name.
+//! - `metrics`: counters, gauges and histograms for the recorder of the crate `metrics`; see [`operating`](operating#metrics).
+//! - `serde`: `Serialize` for [`LockStatus`], [`ClientState`] and what they have. Times are written as RFC 3339 in UTC,
+//!   durations as milliseconds in fields whose names end in `_ms`.
+//! - `cli`: the command `fairlock`; see [`readme`](readme#on-call). No part of the library.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-// Three layers, from top to bottom: the public page (the other modules here), the engine, the store.
-// Calls go down. tests/house.rs checks that no file imports from a layer above.
+// Three layers, from top to bottom: the public page (the other modules here), the engine, the store. Below them are the
+// metrics, which each of them tells. Calls go down. tests/house.rs checks that no file imports from a layer above.
 mod engine;
+mod metrics;
 mod store;
 
+mod all;
 mod builder;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;
 mod client;
 #[cfg(feature = "embedded")]
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub mod embedded;
 mod error;
 mod guard;
+mod list;
 mod lock;
 pub mod owner;
+mod quorum;
 #[cfg(feature = "embedded")]
 #[doc(hidden)]
 pub mod simulation;
+mod state;
 mod status;
+mod traits;
+#[cfg(feature = "serde")]
+mod wire;
 
+pub use all::{AllGuard, LockAll};
 pub use builder::LockClientBuilder;
 pub use client::LockClient;
 #[cfg(feature = "embedded")]
@@ -127,13 +146,17 @@ pub use client::LockClient;
 pub use embedded::EmbeddedServer;
 pub use error::{
     Cause, CloseError, ConnectError, Ended, LockError, Loss, NameError, OptionsError, PeerProtocol, Refusal,
-    RequestError, UnlockError, WithError,
+    RequestError, UnlockAllError, UnlockError, WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
+pub use list::LockList;
 pub use lock::FairLock;
 pub use owner::Owner;
+pub use quorum::{NodeStatus, QuorumClient, QuorumClientBuilder, QuorumGuard, QuorumLock, QuorumStatus};
+pub use state::{ClientState, ConnectionState, ServerState, StateWatch};
 pub use status::{Holder, LockStatus, Waiter};
 pub use store::connect_options::{ConnectOptions, Credentials};
+pub use traits::{Guard, Lock};
 
 // The pages of the repository, as modules of the documentation. A page names its links at its end; of two
 // definitions of a link the first one counts, so those here replace a path by a module.
@@ -143,6 +166,9 @@ pub use store::connect_options::{ConnectOptions, Credentials};
 /// [design]: crate::design
 /// [performance]: crate::performance
 /// [deploying]: crate::deploying
+/// [quorum]: crate::masters
+/// [operating]: crate::operating
+/// [recipes]: crate::recipes
 #[doc = include_str!("../README.md")]
 // Its code blocks are tests, and one of them needs the feature.
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
@@ -160,6 +186,27 @@ pub mod design {}
 #[doc = include_str!("../docs/deploying.md")]
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod deploying {}
+
+/// A lock over several masters.
+///
+/// [deploying]: crate::deploying
+/// [design]: crate::design
+/// [performance]: crate::performance
+#[doc = include_str!("../docs/quorum.md")]
+#[cfg(all(doc, any(feature = "embedded", not(doctest))))]
+pub mod masters {}
+
+/// For those on call.
+///
+/// [oncall]: crate::readme#on-call
+/// [quorum]: crate::masters
+#[doc = include_str!("../docs/operating.md")]
+#[cfg(doc)]
+pub mod operating {}
+/// What locks are used for.
+#[doc = include_str!("../docs/recipes.md")]
+#[cfg(all(doc, any(feature = "embedded", not(doctest))))]
+pub mod recipes {}
 
 /// How fast the lock is.
 ///

@@ -11,9 +11,11 @@ use tokio::time::sleep_until;
 use crate::engine::Engine;
 use crate::engine::acquire::{AcquireRequest, acquire};
 use crate::engine::hold::Entry;
+use crate::engine::observe::{self, Call};
 use crate::engine::requests;
 use crate::error::{LockError, NameError, RequestError, WithError};
 use crate::guard::{Held, LockGuard};
+use crate::metrics::LockMetrics;
 use crate::owner::{self, Owner};
 use crate::status::LockStatus;
 use crate::store::clock::now;
@@ -51,6 +53,7 @@ pub struct FairLock {
     fixed_lease: Option<Duration>,
     /// Of its places in the queue, with the label.
     terms: Result<Arc<str>, OptionsError>,
+    metrics: LockMetrics,
 }
 
 impl fmt::Debug for FairLock {
@@ -67,7 +70,8 @@ impl FairLock {
             _ => Ok(Arc::new(Keys::new(&engine.context.options().prefix, name))),
         };
         let terms = Ok(engine.context.runner.terms.clone());
-        Self { engine, name: name.into(), keys, fixed_lease: None, terms }
+        let metrics = engine.context.options().metrics.of_lock(name);
+        Self { engine, name: name.into(), keys, fixed_lease: None, terms, metrics }
     }
 
     /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after that
@@ -155,9 +159,7 @@ impl FairLock {
     /// Dropping the future gives up the place in the queue; a later call begins at the end. If the
     /// server granted the lock meanwhile, the background passes it on.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
-        let guard = self.run(true, None).await?;
-        // A request that waits is never answered with "busy".
-        guard.ok_or(LockError::Timeout)
+        self.lock_as(Caller::current()).await
     }
 
     /// Like [`lock`](Self::lock), but for at most that long.
@@ -184,7 +186,7 @@ impl FairLock {
     /// # Cancel safety
     /// As for `lock`.
     pub async fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard, LockError> {
-        let guard = self.run(true, Some(timeout)).await?;
+        let guard = self.run(Caller::current(), true, 0, Some(timeout)).await?;
         guard.ok_or(LockError::Timeout)
     }
 
@@ -209,7 +211,24 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
-        self.run(false, None).await
+        self.try_lock_as(Caller::current(), 0).await
+    }
+
+    /// `lock` on behalf of this caller.
+    pub(crate) async fn lock_as(&self, caller: Caller) -> Result<LockGuard, LockError> {
+        let guard = self.run(caller, true, 0, None).await?;
+        // A request that waits is never answered with "busy".
+        guard.ok_or(LockError::Timeout)
+    }
+
+    /// `try_lock` on behalf of this caller. A first hold gets the proposed token, if it is above the last one (Q3).
+    pub(crate) async fn try_lock_as(&self, caller: Caller, proposed: u64) -> Result<Option<LockGuard>, LockError> {
+        self.run(caller, false, proposed, None).await
+    }
+
+    /// The same as a step of a call that has so much time, with the errors of [`lock_timeout`](Self::lock_timeout).
+    pub(crate) async fn try_lock_for(&self, longest: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
+        self.run(Caller::current(), false, 0, longest).await
     }
 
     /// Acquires the lock, runs `section` in the owner's scope, and releases. Lock calls inside
@@ -306,9 +325,8 @@ impl FairLock {
     /// # Cancel safety
     /// It changes nothing.
     pub async fn status(&self) -> Result<LockStatus, RequestError> {
-        let asked = now();
-        let inspected = requests::inspect(&self.engine.context, self.keys()?, WAITERS_SHOWN).await?;
-        Ok(LockStatus::new(asked, inspected))
+        let answer = requests::inspect(&self.engine.context, self.keys()?, WAITERS_SHOWN).await?;
+        Ok(LockStatus::new(answer))
     }
 
     /// Whether the lock is held. One round trip. The answer may be outdated when you read it: to act
@@ -330,7 +348,7 @@ impl FairLock {
     /// It changes nothing.
     pub async fn is_locked(&self) -> Result<bool, RequestError> {
         let inspected = requests::inspect(&self.engine.context, self.keys()?, 0).await?;
-        Ok(!inspected.owner.is_empty())
+        Ok(!inspected.body.owner.is_empty())
     }
 
     /// Whether the owner of this scope surely holds the lock, by the local clock. Outside of a scope:
@@ -380,40 +398,87 @@ impl FairLock {
         holds.iter().filter(|hold| hold.is_valid()).map(|hold| hold.live()).sum()
     }
 
+    /// Whether the server serves locks: unlike [`is_locked`](Self::is_locked) it is refused where `lock` would be. One
+    /// round trip.
+    pub(crate) async fn probe(&self) -> Result<(), RequestError> {
+        requests::probe(&self.engine.context, self.keys()?).await
+    }
+
+    /// Whether this owner waits behind others, as the server has said. No round trip.
+    pub(crate) fn is_behind_others(&self, owner: Owner) -> bool {
+        let runner = &self.engine.context.runner;
+        self.entry_of(owner).is_some_and(|entry| entry.is_queueing() && entry.why_no_answer(runner).is_none())
+    }
+
+    /// Resolves when no other call of this owner, nor its release, has its turn at the server.
+    pub(crate) async fn own_turn(&self, owner: Owner) {
+        if let Some(entry) = self.entry_of(owner).filter(|entry| !entry.is_queueing()) {
+            // Never closed. The turn is given back at once.
+            let _ = entry.turn.acquire().await;
+        }
+    }
+
+    /// What this owner has or wants here now.
+    fn entry_of(&self, owner: Owner) -> Option<Arc<Entry>> {
+        self.keys().ok().and_then(|keys| self.engine.holds.owners.entry_of(&keys.lock, owner))
+    }
+
     fn keys(&self) -> Result<&Arc<Keys>, NameError> {
         self.keys.as_ref().map_err(Clone::clone)
     }
 
-    fn request(&self, wait: bool, scoped: bool) -> Result<AcquireRequest, LockError> {
+    fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest, LockError> {
         let options = self.engine.context.options();
         let lease = self.fixed_lease.unwrap_or(options.lease);
         // Here and not in `with_lease`, which has no error to return.
         options.check_lease("the lease of with_lease", lease).map_err(LockError::Lease)?;
         let terms = self.terms.clone().map_err(LockError::Label)?;
-        Ok(AcquireRequest { lease, watched: self.fixed_lease.is_none(), wait, scoped, terms })
+        Ok(AcquireRequest {
+            lease,
+            watched: self.fixed_lease.is_none(),
+            wait,
+            proposed,
+            scoped: caller.scoped,
+            began: caller.began,
+            terms,
+            metrics: self.metrics.clone(),
+        })
     }
 
     /// Who asks, and for what.
-    fn prepare(&self, wait: bool) -> Result<(Arc<Entry>, AcquireRequest), LockError> {
-        let scope = owner::current();
-        let request = self.request(wait, scope.is_some())?;
-        let owner = scope.unwrap_or_else(Owner::new);
+    fn prepare(&self, caller: Caller, wait: bool, proposed: u64) -> Result<(Arc<Entry>, AcquireRequest), LockError> {
+        let request = self.request(caller, wait, proposed)?;
         let client = &self.engine.context.runner.client;
-        Ok((self.engine.holds.owners.entry(self.keys()?, owner, client), request))
+        Ok((self.engine.holds.owners.entry(self.keys()?, caller.owner, client), request))
     }
 
-    async fn run(&self, wait: bool, timeout: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
-        let acquiring = pin!(self.acquire(wait, timeout));
+    async fn run(
+        &self,
+        caller: Caller,
+        wait: bool,
+        proposed: u64,
+        timeout: Option<Duration>,
+    ) -> Result<Option<LockGuard>, LockError> {
+        let acquiring = pin!(self.acquire(caller, wait, proposed, timeout));
         self.engine.context.drive(acquiring).await.unwrap_or(Err(LockError::RuntimeGone))
     }
 
-    async fn acquire(&self, wait: bool, timeout: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
+    async fn acquire(
+        &self,
+        caller: Caller,
+        wait: bool,
+        proposed: u64,
+        timeout: Option<Duration>,
+    ) -> Result<Option<LockGuard>, LockError> {
         // A time-out that is too long to be added is as good as none.
         let limit = timeout.and_then(|timeout| now().checked_add(timeout));
-        let (entry, request) = self.prepare(wait)?;
+        let prepared = self.prepare(caller, wait, proposed);
+        let (entry, request) = prepared.inspect_err(|error| observe::refused_at_once(&self.metrics, error))?;
         let context = &self.engine.context;
+        let (watched, terms) = (request.watched, request.terms.clone());
+        // Before the work, and so dropped after it: what is given up was left first.
+        let call = Call::begin(entry.who(&terms, context), &self.metrics);
         // Pinned here: passed on by value, it would be in this future twice.
-        let watched = request.watched;
         let acquiring = pin!(acquire(&self.engine, &entry, request));
         let hold = tokio::select! {
             // In this order. `close` has withdrawn the wait, so its future may have nothing left to
@@ -423,18 +488,51 @@ impl FairLock {
             () = context.gone.cancelled() => Err(LockError::RuntimeGone),
             // Out of time. While the server is silent that does not mean that others hold the lock
             // (decision 42).
-            outcome = within(limit, acquiring) => outcome.unwrap_or_else(|| {
-                Err(entry.why_no_answer(&context.runner).map_or(LockError::Timeout, LockError::Unreachable))
+            outcome = within(limit, call.drive(acquiring)) => outcome.unwrap_or_else(|| {
+                Err(entry.why_unknown(&context.runner).map_or(LockError::Timeout, LockError::Unreachable))
             }),
         };
-        let guard = hold?.map(|hold| LockGuard::new(self.engine.clone(), hold, watched));
-        // Acquired while the client was being closed, or after those were counted whose deadlines a
-        // thread watches. Dropping the guard gives it back.
-        match guard {
-            Some(_) if context.closing.is_cancelled() => Err(LockError::Closed),
-            Some(_) if context.gone.is_cancelled() => Err(LockError::RuntimeGone),
-            guard => Ok(guard),
+        let outcome = match hold.map(|hold| hold.map(|hold| LockGuard::new(self.engine.clone(), hold, watched))) {
+            // Acquired while the client was being closed, or after those were counted whose deadlines a
+            // thread watches. Dropping the guard gives it back.
+            Ok(Some(_)) if context.closing.is_cancelled() => Err(LockError::Closed),
+            Ok(Some(_)) if context.gone.is_cancelled() => Err(LockError::RuntimeGone),
+            outcome => outcome,
+        };
+        match &outcome {
+            Ok(Some(guard)) => {
+                if call.is_told() {
+                    guard.show();
+                }
+                // A nested call got it from its own owner.
+                call.acquired(guard.token(), || guard.holds() == 1 && guard.was_handed_over());
+            }
+            Ok(None) => call.busy(),
+            Err(error) => call.failed(error),
         }
+        outcome
+    }
+
+    /// With the label of the calls made through it.
+    pub(crate) fn terms(&self) -> &str {
+        self.terms.as_deref().unwrap_or_default()
+    }
+}
+
+/// On whose behalf a call is made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller {
+    pub owner: Owner,
+    /// It may be re-entered.
+    pub scoped: bool,
+    /// When it called. A call for several servers may come to this one later.
+    pub began: Instant,
+}
+
+impl Caller {
+    pub fn current() -> Self {
+        let scope = owner::current();
+        Self { owner: scope.unwrap_or_else(Owner::new), scoped: scope.is_some(), began: now() }
     }
 }
 

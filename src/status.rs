@@ -1,13 +1,18 @@
 //! What the server knows of a lock.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::store::runner::Answer;
 use crate::store::verbs::inspect::{Inspected, QueueEntry};
 
-/// Who holds a lock and who waits, as of one instant on the server.
+/// Who holds a lock and who waits, as of one instant on the server. All times are by the server's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockStatus {
+    /// That instant.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
+    pub at: SystemTime,
     /// The holder, if any.
     pub holder: Option<Holder>,
     /// Those who wait, first in line first; at most 100.
@@ -17,11 +22,13 @@ pub struct LockStatus {
     pub waiters: u64,
     /// Nobody is served for so long, although the lock may be free: the server was started anew or has lost its data,
     /// and this client has [`strict_restart`](crate::LockClientBuilder::strict_restart). `None`: the server serves.
+    #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::wire::millis_if_any"))]
     pub frozen_for: Option<Duration>,
 }
 
 /// A holder, as the server knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
     /// `<client id>:<number>`
@@ -32,14 +39,23 @@ pub struct Holder {
     pub token: u64,
     /// The label of its client, or that of the call ([`FairLock::labelled`](crate::FairLock::labelled)).
     pub label: String,
-    /// Since when it holds the lock, by the server's clock.
+    /// Since when it holds the lock.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
     pub since: SystemTime,
+    /// How long that is.
+    #[cfg_attr(feature = "serde", serde(rename = "held_for_ms", serialize_with = "crate::wire::millis"))]
+    pub held_for: Duration,
     /// When its lease ends unless it is renewed.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
+    pub lease_until: SystemTime,
+    /// How long that is.
+    #[cfg_attr(feature = "serde", serde(rename = "lease_left_ms", serialize_with = "crate::wire::millis"))]
     pub lease_left: Duration,
 }
 
 /// A waiter, as the server knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Waiter {
     /// 1 is next.
@@ -48,33 +64,42 @@ pub struct Waiter {
     pub owner: String,
     /// The label of its client, or that of the call.
     pub label: String,
-    /// When it loses its place unless the server hears from it, on this machine's clock.
-    pub deadline: Instant,
+    /// When it loses its place unless the server hears from its client.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
+    pub deadline: SystemTime,
 }
 
 impl LockStatus {
-    pub(crate) fn new(asked: Instant, inspected: Inspected) -> Self {
-        let holder = (!inspected.owner.is_empty()).then(|| Holder {
-            owner: inspected.owner,
-            holds: inspected.holds,
-            token: inspected.token,
-            label: inspected.label,
-            since: UNIX_EPOCH + inspected.since,
-            lease_left: inspected.lease_left.unwrap_or_default(),
+    pub(crate) fn new(answer: Answer<Inspected>) -> Self {
+        let at = UNIX_EPOCH + Duration::from_millis(u64::try_from(answer.server_ms).unwrap_or_default());
+        let inspected = answer.body;
+        let holder = (!inspected.owner.is_empty()).then(|| {
+            let since = UNIX_EPOCH + inspected.since;
+            let lease_left = inspected.lease_left.unwrap_or_default();
+            Holder {
+                owner: inspected.owner,
+                holds: inspected.holds,
+                token: inspected.token,
+                label: inspected.label,
+                since,
+                held_for: at.duration_since(since).unwrap_or_default(),
+                lease_until: at + lease_left,
+                lease_left,
+            }
         });
-        let waiter = |(index, entry)| Waiter::new(index + 1, asked, entry);
+        let waiter = |(index, entry)| Waiter::new(index + 1, at, entry);
         let queue = inspected.queue.into_iter().enumerate().map(waiter).collect();
-        Self { holder, queue, waiters: inspected.waiters, frozen_for: inspected.frozen_for }
+        Self { at, holder, queue, waiters: inspected.waiters, frozen_for: inspected.frozen_for }
     }
 }
 
 impl Waiter {
-    fn new(position: usize, asked: Instant, entry: QueueEntry) -> Self {
+    fn new(position: usize, at: SystemTime, entry: QueueEntry) -> Self {
         Self {
             position,
             owner: entry.ticket.rsplit_once(':').map_or_else(String::new, |(owner, _)| owner.to_owned()),
             label: entry.label,
-            deadline: asked + entry.deadline_in,
+            deadline: at + entry.deadline_in,
         }
     }
 }

@@ -98,7 +98,8 @@ fn imported_paths(file: &str, code: &str, modules: &BTreeMap<Vec<&str>, &str>) -
     }
     // Full paths in the code, outside of `use`.
     for start in ["crate::", "super::"] {
-        for (index, _) in code.match_indices(start) {
+        // Not the second word of `super::super::…`.
+        for (index, _) in code.match_indices(start).filter(|(index, _)| !code[..*index].ends_with("::")) {
             let path: String =
                 code[index..].chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | ':')).collect();
             paths.push(path.trim_end_matches(':').to_owned());
@@ -193,7 +194,11 @@ fn no_files_import_each_other_in_a_cycle() {
 /// layer. Of two layers, the upper one imports the lower one.
 #[test]
 fn nothing_imports_from_a_layer_above() {
-    let layer = |file: &str| file.split_once('/').map_or("api", |(folder, _)| folder).to_owned();
+    // A quorum is made of clients: it belongs to the public API.
+    let layer = |file: &str| match file.split_once('/') {
+        None | Some(("quorum", _)) => "api".to_owned(),
+        Some((folder, _)) => folder.to_owned(),
+    };
     let mut layers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (file, others) in imports() {
         for other in others.iter().filter(|other| layer(other) != layer(&file)) {
@@ -278,6 +283,251 @@ fn the_library_neither_panics_nor_prints() {
     }
 }
 
+/// An event of the log: level, target, text, and fields.
+type Event = (String, String, String, Vec<String>);
+
+/// What is inside the parentheses or the quotes that begin the text, by its first character.
+fn enclosed(text: &str) -> &str {
+    let (mut depth, mut in_quotes, mut chars) = (0, false, text.char_indices());
+    while let Some((index, c)) = chars.next() {
+        match c {
+            '\\' if in_quotes => drop(chars.next()),
+            '"' => in_quotes = !in_quotes,
+            '(' | '[' | '{' if !in_quotes => depth += 1,
+            ')' | ']' | '}' if !in_quotes => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 && !in_quotes {
+            return &text[1..index];
+        }
+    }
+    panic!("no end: {text}");
+}
+
+/// The arguments of a macro.
+fn arguments(inside: &str) -> Vec<String> {
+    let (mut depth, mut in_quotes, mut arguments, mut chars) = (0, false, vec![String::new()], inside.chars());
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => in_quotes = !in_quotes,
+            '(' | '[' | '{' if !in_quotes => depth += 1,
+            ')' | ']' | '}' if !in_quotes => depth -= 1,
+            _ => {}
+        }
+        let current = arguments.last_mut().unwrap();
+        match c {
+            ',' if depth == 0 && !in_quotes => arguments.push(String::new()),
+            '\\' if in_quotes => current.extend(['\\', chars.next().unwrap()]),
+            _ => current.push(c),
+        }
+    }
+    arguments.iter().map(|argument| argument.trim().to_owned()).filter(|argument| !argument.is_empty()).collect()
+}
+
+/// The events in the code of the library.
+fn events_of_the_code() -> BTreeSet<Event> {
+    let mut events = BTreeSet::new();
+    for (file, code) in sources().into_iter().filter(|(file, _)| !file.starts_with("bin/")) {
+        for level in ["error", "warn", "info", "debug", "trace"] {
+            let call = format!("tracing::{level}!(");
+            for (index, _) in code.match_indices(&call) {
+                let (mut target, mut text, mut fields) = (None, None, Vec::new());
+                for argument in arguments(enclosed(&code[index + call.len() - 1..])) {
+                    if let Some(name) = argument.strip_prefix("target: ") {
+                        target = Some(name.trim_matches('"').to_owned());
+                    } else if argument.starts_with('"') {
+                        let lines = argument.trim_matches('"').split("\\\n");
+                        text = Some(lines.map(str::trim_start).collect::<String>());
+                    } else {
+                        let field = argument.split('=').next().unwrap().trim().trim_start_matches(['%', '?']);
+                        fields.push(field.to_owned());
+                    }
+                }
+                let place = || panic!("{file}: an event without a target or a text: {}", &code[index..][..80]);
+                events.insert((level.to_uppercase(), target.unwrap_or_else(place), text.unwrap_or_else(place), fields));
+            }
+        }
+    }
+    assert!(events.len() > 40, "too few events were found");
+    events
+}
+
+/// The rows of a table in a page below this heading: their cells.
+fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let (_, section) = text.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("{page}: no {heading}"));
+    let lines = section.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let cells = |line: &str| -> Vec<String> {
+        // A bar inside of a cell is escaped.
+        let line = line.replace("\\|", "\u{1}");
+        let cells = line.trim_matches('|').split('|');
+        cells.map(|cell| cell.trim().replace('\u{1}', "|")).collect()
+    };
+    // Without the heading of the table and the line below it.
+    lines.skip(2).map(cells).collect()
+}
+
+/// The words of a cell that are set as code.
+fn code_words(cell: &str) -> Vec<String> {
+    cell.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
+}
+
+fn events_of_the_page() -> BTreeSet<Event> {
+    let event = |row: Vec<String>| {
+        let [level, target, text, fields, _when] = &row[..] else { panic!("five cells: {row:?}") };
+        (level.clone(), target.trim_matches('`').to_owned(), text.clone(), code_words(fields))
+    };
+    rows("docs/operating.md", "### Events").into_iter().map(event).collect()
+}
+
+#[test]
+fn the_page_for_those_on_call_names_each_event_of_the_log_and_no_other() {
+    let (code, page) = (events_of_the_code(), events_of_the_page());
+    let missing: Vec<_> = code.difference(&page).collect();
+    let unknown: Vec<_> = page.difference(&code).collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "not on the page: {missing:#?}\nnot in the code: {unknown:#?}");
+}
+
+/// Not seen by a test, and why.
+const UNSEEN: [&str; 2] = [
+    // A system that is out of threads.
+    "no thread for the deadlines",
+    // 1025 masters. That the last one is not used is tested in store/cluster/table.rs.
+    "more masters than a cluster may have",
+];
+
+/// What a test calls an event: its text up to the first `:`, `;` or `(`.
+fn short(text: &str) -> &str {
+    text.split([':', ';', '(']).next().unwrap().trim_end()
+}
+
+/// Tests ask [`Collect`](it/support/collect.rs) for an event with `saw(level, text)`.
+#[test]
+fn a_test_sees_each_event_of_the_log() {
+    let tests: String = files("tests/it", ".rs").iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    for (level, _, text, _) in events_of_the_page() {
+        let is_seen = tests.contains(&format!("saw(\"{level}\", \"{}\")", short(&text)));
+        let is_excused = UNSEEN.contains(&short(&text));
+        assert!(is_seen != is_excused, "{level} {text}: seen {is_seen}, excused {is_excused}");
+    }
+}
+
+/// A number: name, kind, and the keys of its labels.
+type Number = (String, String, Vec<String>);
+
+fn numbers_of_the_page() -> BTreeSet<Number> {
+    let number = |row: Vec<String>| {
+        let [name, kind, labels, _what] = &row[..] else { panic!("four cells: {row:?}") };
+        (name.trim_matches('`').to_owned(), kind.clone(), code_words(labels))
+    };
+    rows("docs/operating.md", "### What is measured").into_iter().map(number).collect()
+}
+
+/// In quotes in the code: as descriptions with their kinds, and where they are looked up, with a label or without.
+#[test]
+fn the_page_for_those_on_call_names_each_number_and_no_other() {
+    let code = code(&root().join("src/metrics/on.rs"));
+    let (mut kinds, mut looked_up) = (BTreeMap::new(), BTreeMap::<String, BTreeSet<String>>::new());
+    for line in code.lines() {
+        let words: Vec<&str> = line.split('"').collect();
+        let Some(name) = words.iter().find(|word| word.starts_with("fairlock_")) else { continue };
+        if let Some((_, kind)) = line.split_once("(Kind::") {
+            kinds.insert(name.to_string(), kind.split(',').next().unwrap().to_lowercase());
+        } else {
+            let label = words.iter().skip_while(|word| *word != name).nth(2).filter(|word| !word.contains(')'));
+            looked_up.entry(name.to_string()).or_default().extend(label.map(ToString::to_string));
+        }
+    }
+    assert_eq!(kinds.len(), looked_up.len(), "{kinds:?} {looked_up:?}");
+    let number = |(name, labels): (String, BTreeSet<String>)| {
+        let kind = kinds.get(&name).unwrap_or_else(|| panic!("{name} is not described"));
+        (name, kind.clone(), labels.into_iter().collect())
+    };
+    assert_eq!(looked_up.into_iter().map(number).collect::<BTreeSet<Number>>(), numbers_of_the_page());
+}
+
+/// The names of series in an expression of Prometheus: those of a histogram with what is behind them.
+fn series_in(expression: &str) -> BTreeSet<String> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("fairlock_")).map(ToOwned::to_owned).collect()
+}
+
+/// How a number is asked for: a histogram by its buckets.
+fn series_of(numbers: &BTreeSet<Number>) -> BTreeSet<String> {
+    let series = |(name, kind, _): &Number| if kind == "histogram" { format!("{name}_bucket") } else { name.clone() };
+    numbers.iter().map(series).collect()
+}
+
+/// A selector may ask for these labels: those of the number, of all numbers, and of Prometheus itself.
+fn unknown_labels(expression: &str, numbers: &BTreeSet<Number>) -> Vec<String> {
+    let mut unknown = Vec::new();
+    for (index, _) in expression.match_indices("fairlock_") {
+        let name: String = expression[index..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+        let rest = &expression[index + name.len()..];
+        let Some(selector) = rest.strip_prefix('{').and_then(|rest| rest.split('}').next()) else { continue };
+        let (_, _, own) = numbers.iter().find(|(number, ..)| name.trim_end_matches("_bucket") == number).unwrap();
+        let keys = selector.split(',').map(|pair| pair.split(['=', '!']).next().unwrap().trim().to_owned());
+        let common = ["job", "instance", "node", "lock"];
+        unknown.extend(keys.filter(|key| !common.contains(&key.as_str()) && !own.contains(key)));
+    }
+    unknown
+}
+
+/// What Grafana needs to import it, and that it shows each number.
+#[test]
+fn the_dashboard_loads_and_shows_each_number() {
+    let text = fs::read_to_string(root().join("docs/grafana.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(dashboard["title"].is_string() && dashboard["uid"].is_string() && dashboard["schemaVersion"].is_u64());
+    assert!(dashboard.get("id").is_none_or(serde_json::Value::is_null), "an id belongs to one Grafana");
+    let variables: Vec<_> = dashboard["templating"]["list"].as_array().unwrap().iter().collect();
+    let names: Vec<_> = variables.iter().map(|variable| variable["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["datasource", "job", "instance"]);
+    let numbers = numbers_of_the_page();
+    let (mut ids, mut places, mut shown) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title}: two with that id");
+        assert!(["stat", "timeseries"].contains(&panel["type"].as_str().unwrap()), "{title}");
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|name| panel["gridPos"][name].as_u64().unwrap());
+        assert!(x + w <= 24, "{title} is wider than the grid");
+        for (column, row) in (x..x + w).flat_map(|column| (y..y + h).map(move |row| (column, row))) {
+            assert!(places.insert((column, row)), "{title} is over another one");
+        }
+        let mut letters = BTreeSet::new();
+        for target in panel["targets"].as_array().unwrap() {
+            let expression = target["expr"].as_str().unwrap();
+            assert!(letters.insert(target["refId"].as_str().unwrap()), "{title}");
+            assert_eq!(unknown_labels(expression, &numbers), Vec::<String>::new(), "{title}: {expression}");
+            assert_eq!(expression.matches('(').count(), expression.matches(')').count(), "{title}: {expression}");
+            shown.extend(series_in(expression));
+        }
+        assert!(!letters.is_empty(), "{title} asks for nothing");
+    }
+    assert_eq!(shown, series_of(&numbers));
+}
+
+/// Their syntax and when they fire is checked by promtool, in scripts/dashboard.
+#[test]
+fn the_alerts_ask_for_numbers_that_there_are_and_the_page_tells_of_each() {
+    let rules = fs::read_to_string(root().join("docs/alerts.yml")).unwrap();
+    let numbers = numbers_of_the_page();
+    let code: String = rules.lines().filter(|line| !line.starts_with('#')).flat_map(|line| [line, "\n"]).collect();
+    let asked = series_in(&code);
+    assert!(asked.len() > 5 && asked.is_subset(&series_of(&numbers)), "{asked:?}");
+    assert_eq!(unknown_labels(&code, &numbers), Vec::<String>::new());
+    let alerts: BTreeSet<_> =
+        rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).map(ToOwned::to_owned).collect();
+    let told: BTreeSet<_> =
+        rows("docs/operating.md", "## Alerts").iter().map(|row| row[0].trim_matches('`').to_owned()).collect();
+    assert_eq!(alerts, told);
+    let tests = fs::read_to_string(root().join("tests/alerts.yml")).unwrap();
+    for alert in alerts {
+        assert!(tests.contains(&format!("alertname=\"{alert}\"")), "{alert} is not tested");
+    }
+}
+
 #[test]
 fn no_test_is_ignored() {
     // In two parts, so that this line does not match itself.
@@ -313,7 +563,7 @@ fn scripts() -> Vec<Script> {
 #[test]
 fn there_is_a_script_for_each_verb_and_no_other() {
     let names: Vec<_> = scripts().into_iter().map(|script| script.name).collect();
-    assert_eq!(names, ["acquire", "boot", "force_unlock", "inspect", "leave", "poll", "release", "renew"]);
+    assert_eq!(names, ["acquire", "boot", "force_unlock", "inspect", "leave", "poll", "raise", "release", "renew"]);
 }
 
 /// The first two lines of a script give names to KEYS and ARGV, those of the header and in its order. `names...` in a

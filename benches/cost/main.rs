@@ -98,7 +98,7 @@ fn measure(short: bool, before: Option<&[Row]>) -> Outcome<()> {
     let rows = PLANS.iter().map(|plan| both.row(plan, short)).collect::<Outcome<Vec<Row>>>()?;
     println!("instructions for one call; {}\n\n{}", both.server.version()?, row::table(&rows));
     if let Some(before) = before {
-        println!("compared with the older library\n\n{}", row::comparison(before, &rows));
+        println!("compared with the one before\n\n{}", row::comparison(before, &rows));
     }
     println!("{}", write(&rows)?.display());
     Ok(())

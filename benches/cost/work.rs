@@ -55,8 +55,29 @@ impl Drop for EndOfServer<'_> {
     }
 }
 
+/// As a service sets them up, before it connects.
+#[cfg(feature = "observed")]
+fn observe() -> Outcome<()> {
+    use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+    let seconds = [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
+    PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &seconds)?
+        .install_recorder()?;
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+        .with_writer(std::io::stderr)
+        .init();
+    Ok(())
+}
+
+#[cfg(not(feature = "observed"))]
+fn observe() -> Outcome<()> {
+    Ok(())
+}
+
 pub fn serve(url: &str) -> Outcome<()> {
     let _end = EndOfServer(url);
+    observe()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         let mut work = Work::new(url).await?;

@@ -117,13 +117,17 @@ pub struct Setnx {
     next: Arc<AtomicU64>,
 }
 
+static CLIENTS: AtomicU64 = AtomicU64::new(0);
+
 impl Setnx {
     pub async fn connect(url: &str) -> Outcome<Self> {
         let release = redis::Script::new(
             "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0",
         );
         let redis = connect(url, MessageHandler::none()).await?;
-        Ok(Self { redis, release: Arc::new(release), next: Arc::default() })
+        // Two clients of one name must not have the same secrets.
+        let first = CLIENTS.fetch_add(1 << 32, Ordering::Relaxed);
+        Ok(Self { redis, release: Arc::new(release), next: Arc::new(AtomicU64::new(first)) })
     }
 
     /// The secret that releases it; `None` if it is held.

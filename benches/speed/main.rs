@@ -11,6 +11,7 @@ mod measure;
 mod peers;
 mod plots;
 mod proxy;
+mod racing;
 mod report;
 mod rows;
 // The scripts as the library sends them, so that they can be recognized in the server's log.

@@ -4,24 +4,32 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use redis::aio::MultiplexedConnection;
 
 use crate::baselines::{MessageHandler, connect};
-use crate::script::assemble;
+use crate::script::text;
 use crate::{Outcome, Transport};
 
 /// Listens on a free port and on a Unix socket, keeps nothing on disk. Killed when dropped.
 pub struct Server {
     dir: PathBuf,
     port: u16,
-    process: Child,
+    process: Mutex<Child>,
 }
+
+/// Of this process, so that each has a folder of its own.
+static SERVERS: AtomicU64 = AtomicU64::new(0);
 
 impl Server {
     pub async fn start() -> Outcome<Self> {
-        let dir = std::env::temp_dir().join(format!("fairlock-bench-{}", std::process::id()));
+        let number = SERVERS.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("fairlock-bench-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
@@ -30,7 +38,7 @@ impl Server {
         command.arg("--unixsocket").arg(dir.join("redis.sock")).arg("--dir").arg(&dir);
         let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let process = process.map_err(|error| format!("{binary} does not start ({error}): run scripts/setup"))?;
-        let server = Self { dir, port, process };
+        let server = Self { dir, port, process: Mutex::new(process) };
         server.wait_until_it_answers().await?;
         Ok(server)
     }
@@ -58,6 +66,18 @@ impl Server {
         }
     }
 
+    pub fn kill(&self) {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        // Both fail only if it has ended by itself.
+        let _ = process.kill();
+        let _ = process.wait();
+    }
+
+    pub fn freeze(&self) -> Outcome<()> {
+        let id = self.process.lock().unwrap_or_else(PoisonError::into_inner).id();
+        Ok(kill(Pid::from_raw(i32::try_from(id)?), Signal::SIGSTOP)?)
+    }
+
     pub async fn admin(&self) -> Outcome<Admin> {
         Ok(Admin { redis: connect(&self.url(Transport::Tcp), MessageHandler::none()).await? })
     }
@@ -65,8 +85,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.kill();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -163,7 +182,7 @@ impl Names {
         for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua"))? {
             let path = entry?.path();
             if let (Some("lua"), Some(name)) = (path.extension().and_then(OsStr::to_str), path.file_stem()) {
-                let script = redis::Script::new(&assemble(&std::fs::read_to_string(&path)?));
+                let script = redis::Script::new(&text(&std::fs::read_to_string(&path)?));
                 names.insert(script.get_hash().to_owned(), name.to_string_lossy().into_owned());
             }
         }

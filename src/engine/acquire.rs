@@ -11,13 +11,15 @@ use super::cleanup::{self, LeaveRequest};
 use super::error::{LockError, Loss};
 use super::hold::{Entry, Hold, NewHold};
 use super::lease::{self, Queued};
+use super::observe;
 use super::poller::NewPlace;
 use super::release::Release;
-use super::waiters::{WaitOutcome, Waiter};
+use super::waiters::{NewWaiter, WaitOutcome, Waiter};
+use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::runner::{Answer, Runner};
-use crate::store::verbs::acquire::{Acquire, Acquired};
+use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
 use crate::store::verbs::renew::{Renew, Renewed};
 
 /// What a caller wants.
@@ -28,10 +30,15 @@ pub struct AcquireRequest {
     pub watched: bool,
     /// Queue if the lock is not free.
     pub wait: bool,
+    /// Of one that does not wait: the token that it would like, or 0 (Q3).
+    pub proposed: u64,
     /// Called in a scope, so that it may be re-entered.
     pub scoped: bool,
+    /// When it was called.
+    pub began: Instant,
     /// Those of a place in the queue, see `keys::terms`.
     pub terms: Arc<str>,
+    pub metrics: LockMetrics,
 }
 
 /// One more guard's worth of the lock for this owner. `None` if the lock is not free and the request
@@ -93,6 +100,14 @@ async fn take_turn(
 }
 
 impl AcquireRequest {
+    fn mode(&self) -> Mode {
+        match (self.wait, self.proposed) {
+            (true, _) => Mode::Queue,
+            (false, 0) => Mode::Try,
+            (false, proposed) => Mode::Propose(proposed),
+        }
+    }
+
     /// Whether a call that does not wait for the lock has waited for the server as long as one
     /// operation may take.
     fn gives_up(&self, since: Instant, operation_timeout: Duration) -> bool {
@@ -130,8 +145,7 @@ async fn reenter(
         keys: &entry.keys,
         owner: &entry.owner_id,
         seq: context.next_seq(),
-        nested: Some((hold.token, holds)),
-        wait: request.wait,
+        mode: Mode::Nest(hold.token, holds),
         lease: request.lease.max(hold.lease()),
         terms: &request.terms,
     };
@@ -250,7 +264,8 @@ impl<'a> Attempt<'a> {
     fn new(engine: &'a Arc<Engine>, entry: &'a Arc<Entry>, request: AcquireRequest) -> Self {
         let seq = engine.context.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
-        let waiter = engine.poller.waiters.register(entry, seq, request.lease, &request.terms, request.scoped);
+        let AcquireRequest { lease, ref terms, scoped, began, .. } = request;
+        let waiter = engine.poller.waiters.register(entry, seq, NewWaiter { lease, terms, scoped, began });
         Self { engine, entry, request, seq, waiter, copies_until: 0, must_leave: false, confirming: None }
     }
 
@@ -263,8 +278,7 @@ impl<'a> Attempt<'a> {
             keys: &self.entry.keys,
             owner: &self.entry.owner_id,
             seq: self.seq,
-            nested: None,
-            wait: self.request.wait,
+            mode: self.request.mode(),
             lease: self.request.lease,
             terms: &self.request.terms,
         };
@@ -319,6 +333,7 @@ impl<'a> Attempt<'a> {
     /// Waits in the queue. `None`: the place in the queue is lost.
     async fn wait(&mut self) -> Result<Option<Arc<Hold>>, LockError> {
         let _queueing = self.entry.queueing();
+        observe::in_line(&self.entry.who(&self.request.terms, &self.engine.context));
         loop {
             match self.waiter.outcome().await {
                 WaitOutcome::Granted { token, until } => {
@@ -360,7 +375,9 @@ impl<'a> Attempt<'a> {
                     return self.hold_told(token, answer.sent, lease_left);
                 }
             }
-            Err(error) => tracing::debug!(%error, "a grant could not be confirmed; polling"),
+            Err(error) => {
+                tracing::debug!(target: "fairlock::lock", name = %self.entry.keys.name, %error, "a grant could not be confirmed; polling")
+            }
         }
         // A poll asks the same question, and the poller repeats it until there is an answer.
         self.engine.poller.verify_soon(&self.entry.keys.lock);
@@ -387,6 +404,7 @@ impl<'a> Attempt<'a> {
             token,
             attempt: self.seq,
             terms: self.request.terms.clone(),
+            was_queued: self.entry.is_queueing(),
             deadline,
             renewed,
             lease: self.request.lease,
@@ -394,6 +412,7 @@ impl<'a> Attempt<'a> {
             // From now on the hold's own end takes care of the late copies (R3).
             copies_until: std::mem::take(&mut self.copies_until),
             scoped: self.request.scoped,
+            metrics: self.request.metrics.clone(),
         };
         let hold = Hold::begin(&self.engine.holds, self.entry, new);
         // Ended by force between the server's answer and this line: the message found no hold to

@@ -56,7 +56,7 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
             // Nothing can be sent any longer. The ticket or the lease has to expire.
             Err(RequestError::Closed | RequestError::RuntimeGone) => return,
             Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {
-                tracing::warn!(name = %request.keys.name, %refusal, "could not leave the queue; the ticket expires");
+                tracing::warn!(target: "fairlock::lock", name = %request.keys.name, %refusal, "could not leave the queue; the ticket expires");
                 return;
             }
             // A repeated leave needs no seq of its own: the second one finds nothing to do.

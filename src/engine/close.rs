@@ -4,6 +4,7 @@
 //! never polled again would stall it.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use tokio::time::timeout;
 
@@ -12,6 +13,18 @@ use super::cleanup::{self, LeaveRequest};
 use super::error::Loss;
 use super::hold::Hold;
 use super::release;
+
+/// The holds whose guards are alive.
+pub fn held(engine: &Engine) -> Vec<Arc<Hold>> {
+    engine.holds.owners.holds().into_iter().filter(|hold| hold.live() > 0 && hold.end().is_none()).collect()
+}
+
+/// `held`: so many holds whose guards are alive.
+pub fn warn_of(held: usize) {
+    if held > 0 {
+        tracing::warn!(target: "fairlock::client", held, "closing a client that still holds locks: they are lost");
+    }
+}
 
 /// Closes the client and waits for what the server has to be told. Returns how much of it had no answer.
 pub async fn close(engine: &Engine) -> usize {
@@ -22,12 +35,11 @@ pub async fn close(engine: &Engine) -> usize {
     // found as the one or as the other.
     context.closing.cancel();
     leave_all_waits(engine);
-    let holds = engine.holds.owners.holds();
-    let held = holds.iter().filter(|hold| hold.live() > 0 && hold.end().is_none()).count();
-    if held > 0 {
-        tracing::warn!(held, "closing a client that still holds locks: they are lost");
+    // A quorum says it itself, once for all servers.
+    if context.options().node.is_none() {
+        warn_of(held(engine).len());
     }
-    for hold in holds {
+    for hold in engine.holds.owners.holds() {
         hold.lose(Loss::Closed);
     }
     // Only on a closed tracker does `wait` ever end. Tasks can still be spawned on it.
@@ -41,7 +53,9 @@ pub async fn close(engine: &Engine) -> usize {
     let left = if context.gone.is_cancelled() { at_first } else { unfinished(engine).max(context.tasks.len()) };
     // What still stands in the hands of callers hears no more answers.
     engine.holds.owners.holds().iter().for_each(|hold| hold.forget());
-    if drained { 0 } else { left }
+    let unfinished = if drained { 0 } else { left };
+    tracing::debug!(target: "fairlock::client", client = %context.runner.client, unfinished, "closed");
+    unfinished
 }
 
 /// A wait's own future leaves when it is polled or dropped. This does not wait for that.

@@ -112,6 +112,11 @@ impl Context {
         self.tasks.spawn_on(task, &self.runtime);
     }
 
+    /// For `close` itself, which waits for all other tasks.
+    pub fn spawn_unwatched(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task);
+    }
+
     /// Drives a call in any executor or runtime, with the timers of the client's runtime. `None`: that one
     /// has ended, and no timer is left.
     ///

@@ -39,9 +39,7 @@ pub enum LockError {
     /// reason that may pass; or the request was never sent, since too many others of this client were
     /// ahead of it. The source says which, in the last case as
     /// [`RequestError::NotSent`](crate::RequestError::NotSent).
-    #[error(
-        "the server has not served the request in time; if it still runs, it is taken back as soon as the server answers"
-    )]
+    #[error("the request was not served in time; if it still runs, it is taken back as soon as the server answers")]
     Unreachable(#[source] Cause),
     /// The server refused the request, for a reason that does not pass by itself.
     #[error("the server refused: {0}{after}", after = after_acquire(.0))]

@@ -4,7 +4,7 @@
 //! the server, never added to or subtracted from, so a retry does no harm (P4).
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,13 @@ use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
 use super::error::{Ended, Loss};
 use super::lease;
-use super::losses::Losses;
+use super::losses::{Losses, Lost};
+use super::observe::{Holding, Who};
 use super::owner::Owner;
 use super::owners::{OwnerEntry, OwnerTable};
 use super::schedule::Schedule;
 use super::task_or_thread::TaskOrThread;
+use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::keys::place;
 
@@ -70,6 +72,7 @@ pub struct NewHold {
     pub attempt: u64,
     /// Those of its place in the queue, see `keys::terms`.
     pub terms: Arc<str>,
+    pub was_queued: bool,
     pub deadline: Instant,
     /// When the request that gave this deadline was sent. `None` for a trusted push, which is to be
     /// renewed soon.
@@ -81,6 +84,7 @@ pub struct NewHold {
     pub copies_until: i64,
     /// Outside of a scope it is never re-entered, so a wait for it in the same task is a mistake.
     pub scoped: bool,
+    pub metrics: LockMetrics,
 }
 
 /// Between free -> held and the end of it.
@@ -91,13 +95,19 @@ pub struct Hold {
     pub token: u64,
     pub attempt: u64,
     pub terms: Arc<str>,
-    began: Instant,
+    /// It was handed over to a place in the queue.
+    pub was_queued: bool,
+    pub began: Instant,
     /// Waits with a smaller seq began before it.
     pub began_seq: u64,
     pub holder: TaskOrThread,
     pub scoped: bool,
     /// The warning about a task that waits for itself was given.
     warned: AtomicBool,
+    /// Every later token of this lock is greater (Q3). 0: it was not raised.
+    raised_to: AtomicU64,
+    /// What is told of it.
+    pub holding: Holding,
     /// Cancelled when the hold has ended, or nothing more will be known of it: all who watch it end.
     pub over: CancellationToken,
     /// Cancelled by the final unlock: a renewal under way ends.
@@ -151,11 +161,14 @@ impl Hold {
             token: new.token,
             attempt: new.attempt,
             terms: new.terms,
+            was_queued: new.was_queued,
             began: now(),
             began_seq: holds.context.seq_bound(),
             holder: TaskOrThread::current(),
             scoped: new.scoped,
             warned: AtomicBool::new(false),
+            raised_to: AtomicU64::new(0),
+            holding: Holding::begin(new.metrics),
             over: CancellationToken::new(),
             done: CancellationToken::new(),
             state: Mutex::new(State {
@@ -192,6 +205,16 @@ impl Hold {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds this; if it did, the data would still be whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server has acknowledged that.
+    pub fn raised(&self, floor: u64) {
+        self.raised_to.fetch_max(floor, Ordering::Relaxed);
+    }
+
+    /// The greatest token of which it is known that every later one of this lock is above it.
+    pub fn floor(&self) -> u64 {
+        self.token.max(self.raised_to.load(Ordering::Relaxed))
     }
 
     pub fn is_valid(&self) -> bool {
@@ -383,6 +406,7 @@ impl Hold {
         self.state().end.get_or_insert(End::Freed);
         self.stop_renewing();
         self.over.cancel();
+        self.holding.freed(&self.who(), self.token, || self.held_for());
     }
 
     /// It was given back, and nothing more will be heard of it: those who watch it must not wait on.
@@ -397,6 +421,7 @@ impl Hold {
         }
         self.stop_renewing();
         self.over.cancel();
+        self.holding.forgotten(&self.who(), self.token, || self.held_for());
     }
 
     /// `close` sends a release of its own: see [`release::take_over`](super::release::take_over).
@@ -436,13 +461,27 @@ impl Hold {
         // before anything is sent: it has to hear of the loss without any network (P8).
         self.stop_renewing();
         self.over.cancel();
-        // `close` says once how many there were. What had no guard left is lost to no one.
-        if loss == Loss::Closed || self.live() == 0 {
-            tracing::debug!(name = %self.entry.keys.name, token = self.token, %loss, "lost a lock");
-        } else {
-            self.holds.losses.note(&self.entry.keys.name, self.token, loss);
-        }
+        self.tell_of_loss(loss);
         cleanup::leave(context, request);
+    }
+
+    fn tell_of_loss(&self, loss: Loss) {
+        let (who, is_relied_on) = (self.who(), self.live() > 0);
+        // Given back before its lease is over, and not there: it was lost before that. After it, the release came late.
+        let was_relied_on = is_relied_on || loss == Loss::Gone && now() < self.deadline();
+        self.holding.lost(|| self.held_for(), loss, was_relied_on);
+        let lost = Lost::new(&who, self.token, self.held_for(), loss);
+        // `close` says once how many there were. What had no guard left is lost to no one, and a quorum may go on.
+        if loss == Loss::Closed || !is_relied_on || who.is_node { lost.debug() } else { self.holds.losses.note(lost) }
+    }
+
+    /// Whose it is, for what is told of it.
+    pub fn who(&self) -> Who<'_> {
+        self.entry.who(&self.terms, self.context())
+    }
+
+    fn held_for(&self) -> Duration {
+        now().saturating_duration_since(self.began)
     }
 
     /// Whether the next renewal should also keep the memory of the token (P2). It is asked for once in a

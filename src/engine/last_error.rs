@@ -25,7 +25,7 @@ const SENT: u8 = 2;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the request has no answer yet")]
-struct NoAnswerYet;
+pub struct NoAnswerYet;
 
 impl LastError {
     /// A request waits until it may be sent. Under load that may take longer than its caller waits.

@@ -2,8 +2,10 @@
 //! a flush or a restart without data they have one cause, and may be thousands.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::error::Loss;
+use super::observe::{Who, millis};
 
 #[derive(Debug, Default)]
 pub struct Losses {
@@ -18,10 +20,13 @@ struct State {
     lost: Vec<Lost>,
 }
 
+/// A hold that was lost.
 #[derive(Debug)]
-struct Lost {
+pub struct Lost {
     name: Box<str>,
+    owner: Box<str>,
     token: u64,
+    held_ms: f64,
     loss: Loss,
 }
 
@@ -33,8 +38,7 @@ impl Losses {
     }
 
     /// A hold was lost while it had a guard.
-    pub fn note(&self, name: &str, token: u64, loss: Loss) {
-        let lost = Lost { name: name.into(), token, loss };
+    pub fn note(&self, lost: Lost) {
         {
             let mut state = self.state();
             // Also one that the watchdog finds meanwhile: it has the same cause.
@@ -53,12 +57,19 @@ impl Losses {
 }
 
 impl Lost {
-    fn warn(&self) {
-        tracing::warn!(name = %self.name, token = self.token, loss = %self.loss, "lost a lock");
+    pub fn new(who: &Who<'_>, token: u64, held: Duration, loss: Loss) -> Self {
+        Self { name: who.name.into(), owner: who.owner.into(), token, held_ms: millis(held), loss }
     }
 
-    fn debug(&self) {
-        tracing::debug!(name = %self.name, token = self.token, loss = %self.loss, "lost a lock");
+    pub fn warn(&self) {
+        let Self { name, owner, token, held_ms, loss } = self;
+        tracing::warn!(target: "fairlock::lock", %name, %owner, token, held_ms, %loss, "lost a lock");
+    }
+
+    /// Where a person need not look: another line tells of it, or nobody relied on it.
+    pub fn debug(&self) {
+        let Self { name, owner, token, held_ms, loss } = self;
+        tracing::debug!(target: "fairlock::lock", %name, %owner, token, held_ms, %loss, "lost a lock");
     }
 }
 
@@ -79,6 +90,7 @@ impl Drop for Check<'_> {
             [one] => one.warn(),
             all => {
                 tracing::warn!(
+                    target: "fairlock::lock",
                     holds = all.len(),
                     "lost locks: the server does not know them, as after a flush or a restart"
                 );

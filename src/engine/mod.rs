@@ -7,9 +7,11 @@ pub mod context;
 pub mod error;
 mod farewells;
 pub mod hold;
-mod last_error;
+pub mod last_error;
 mod lease;
-mod losses;
+pub mod listing;
+pub mod losses;
+pub mod observe;
 pub mod owner;
 mod owners;
 mod poller;
@@ -99,7 +101,7 @@ impl Listener for Engine {
                 self.poller.waiters.revoked(lock, owner, token);
                 self.holds.revoked(lock, owner, token);
             }
-            None => tracing::debug!("an unknown message on this client's channel"),
+            None => tracing::debug!(target: "fairlock::server", "an unknown message on this client's channel"),
         }
     }
 

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Semaphore;
 
+use super::context::Context;
 use super::last_error::LastError;
+use super::observe::Who;
 use super::owner::Owner;
 use crate::store::error::Cause;
 use crate::store::keys::Keys;
@@ -73,10 +75,14 @@ impl<H> OwnerTable<H> {
         entry
     }
 
+    /// What this owner has or wants of this lock.
+    pub fn entry_of(&self, lock_key: &str, owner: Owner) -> Option<Arc<OwnerEntry<H>>> {
+        lock(&self.entries).get(&(lock_key.into(), owner.number())).and_then(Weak::upgrade)
+    }
+
     /// What this owner holds at this lock.
     pub fn hold_of(&self, lock_key: &str, owner: Owner) -> Option<Arc<H>> {
-        let entry = lock(&self.entries).get(&(lock_key.into(), owner.number())).and_then(Weak::upgrade);
-        entry.and_then(|entry| entry.hold())
+        self.entry_of(lock_key, owner).and_then(|entry| entry.hold())
     }
 
     /// What owners of this client hold at this lock, among the oldest `most` that hold or want it.
@@ -101,6 +107,19 @@ impl<H> OwnerEntry<H> {
     /// Why the request of the present turn has no answer, if there is one without.
     pub fn why_no_answer(&self, runner: &Runner) -> Option<Cause> {
         self.last_error.get(|| runner.why_not_sent(&self.keys.lock))
+    }
+
+    /// Why a call that is out of time does not know whether others have the lock.
+    pub fn why_unknown(&self, runner: &Runner) -> Option<Cause> {
+        let lock = &self.keys.lock;
+        // Without a connection nobody knows it, also if others had the lock when it broke (A5).
+        self.why_no_answer(runner).or_else(|| (!runner.is_connected(lock)).then(|| runner.why_not_sent(lock)))
+    }
+
+    /// Whom a line of the log is about. `terms`: those of the call.
+    pub fn who<'a>(&'a self, terms: &'a str, context: &Context) -> Who<'a> {
+        let is_node = context.options().node.is_some();
+        Who { name: &self.keys.name, owner: &self.owner_id, terms, is_node }
     }
 
     pub fn hold(&self) -> Option<Arc<H>> {

@@ -15,6 +15,7 @@ use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
 use super::hold::Holds;
 use super::lease::{self, Grant, Queued};
+use super::observe::millis;
 use super::owner::Owner;
 use super::self_wait;
 use super::waiters::{Round, WaitOutcome, Waiter, Waiters};
@@ -116,9 +117,12 @@ impl Poller {
     /// One request. Returns when the next one is due.
     async fn ask(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>]) -> Result<Instant, Unanswered> {
         let tickets: Vec<_> = carried.iter().map(|waiter| waiter.ticket()).collect();
-        match (Poll { keys, waits: true, tickets: &tickets }).run(&self.context().runner).await {
+        let context = self.context();
+        match (Poll { keys, waits: true, tickets: &tickets }).run(&context.runner).await {
             Ok(answer) => {
                 let polled = &answer.body;
+                context.options().metrics.polled();
+                tell_of_wait(keys, round, polled);
                 self.waiters.answered(&keys.lock, Queued { asked: answer.sent, floor: polled.floor });
                 round.waiters.iter().for_each(|waiter| waiter.last_error.answered());
                 self.tell(keys, round, carried, &answer);
@@ -286,6 +290,19 @@ impl Poller {
         // After a freeze too, the first one finds the lock free.
         lease_left.or(polled.frozen_for).map_or(regular, |left| regular.min(now() + left + AFTER_LEASE + head_start))
     }
+}
+
+fn tell_of_wait(keys: &Keys, round: &Round, polled: &Polled) {
+    let holder = polled.holder.as_ref();
+    tracing::debug!(
+        target: "fairlock::lock",
+        name = %keys.name,
+        waiting = round.waiters.len(),
+        places = polled.places,
+        holder = holder.map(|holder| &*holder.owner),
+        lease_left_ms = holder.and_then(|holder| holder.lease_left).map(millis),
+        "still waiting"
+    );
 }
 
 /// A poll has no answer. Its waiters were told why.

@@ -2,13 +2,21 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::try_join_all;
 
 use super::cleanup;
 use super::context::Context;
+use super::hold::Hold;
+use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
+use crate::store::runner::Answer;
 use crate::store::verbs::force_unlock::{ForceUnlock, ForceUnlocked};
 use crate::store::verbs::inspect::{Inspect, Inspected};
+use crate::store::verbs::poll::Poll;
+use crate::store::verbs::raise::{Raise, Raised};
 
 /// Ends the present hold. Returns whether there was one.
 pub async fn force_unlock(context: &Arc<Context>, keys: &Arc<Keys>) -> Result<bool, RequestError> {
@@ -41,13 +49,55 @@ async fn force(context: &Arc<Context>, keys: &Arc<Keys>) -> Result<bool, Request
     }
 }
 
+/// Makes every later token of a held lock greater than `floor`. `false`: it is not held any longer.
+pub async fn raise(hold: &Hold, floor: u64) -> Result<bool, RequestError> {
+    let (context, entry) = (hold.context(), &hold.entry);
+    let raise = Raise { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, floor };
+    let raising = pin!(raise.run(&context.runner));
+    let answer = context.drive(raising).await.unwrap_or(Err(RequestError::RuntimeGone));
+    Ok(answer?.body == Raised::Raised)
+}
+
+/// Whether the server serves requests for this lock: one that would pass the lock on if it were free with others in its
+/// queue, and else changes nothing.
+pub async fn probe(context: &Context, keys: &Keys) -> Result<(), RequestError> {
+    if context.closing.is_cancelled() {
+        return Err(RequestError::Closed);
+    }
+    let poll = Poll { keys, waits: false, tickets: &[] };
+    let asking = pin!(poll.run(&context.runner));
+    let answer = context.drive(asking).await.unwrap_or(Err(RequestError::RuntimeGone));
+    answer.map(drop)
+}
+
 /// Who holds the lock, and the first `most` of those who wait.
-pub async fn inspect(context: &Context, keys: &Keys, most: u32) -> Result<Inspected, RequestError> {
+pub async fn inspect(context: &Context, keys: &Keys, most: u32) -> Result<Answer<Inspected>, RequestError> {
     if context.closing.is_cancelled() {
         return Err(RequestError::Closed);
     }
     let inspect = Inspect { keys, most };
     let asking = pin!(inspect.run(&context.runner));
-    let answer = context.drive(asking).await.unwrap_or(Err(RequestError::RuntimeGone));
-    Ok(answer?.body)
+    context.drive(asking).await.unwrap_or(Err(RequestError::RuntimeGone))
+}
+
+/// The longest round trip to a server. All are asked at the same time.
+pub async fn ping(context: &Context) -> Result<Duration, RequestError> {
+    if context.closing.is_cancelled() {
+        return Err(RequestError::Closed);
+    }
+    let runner = &context.runner;
+    let pings = runner.seats().into_iter().filter_map(|seat| runner.server(seat)).map(|server| async {
+        let asked = now();
+        match runner.ask(server, &["PING"]).await {
+            Ok((_, took)) => Ok(took),
+            // An answer too. The right to PING is one that a user may lack.
+            Err(RequestError::Refused(refusal)) if refusal.is_about_rights() => {
+                Ok(now().saturating_duration_since(asked))
+            }
+            Err(error) => Err(error),
+        }
+    });
+    let pinging = pin!(try_join_all(pings));
+    let took = context.drive(pinging).await.unwrap_or(Err(RequestError::RuntimeGone))?;
+    Ok(took.into_iter().max().unwrap_or_default())
 }

@@ -35,13 +35,15 @@ pub fn warn(holds: &Holds, keys: &Keys, waiters: &[Arc<Waiter>]) {
             if patient.any(|waiter| !waiter.scoped && waiter.caller != hold.holder) {
                 hold.set_warned();
                 tracing::warn!(
+                    target: "fairlock::lock",
                     name = %keys.name,
-                    "a task outside of any scope waits for a lock that a scope of this process has held for a whole lease; if the scope waits for that task, neither ends: spawn it with Owner::scope"
+                    "a task outside of any scope waits for a lock of a scope: that scope has held it for a whole lease, and if it waits for the task, neither ends; spawn the task with Owner::scope"
                 );
             }
         } else if patient.any(|waiter| waiter.caller == hold.holder && waiter.is_undisturbed()) {
             hold.set_warned();
             tracing::warn!(
+                target: "fairlock::lock",
                 name = %keys.name,
                 "this task waits for a lock that it holds itself; run the work in owner::scope (or FairLock::with) to re-enter it"
             );
@@ -50,5 +52,7 @@ pub fn warn(holds: &Holds, keys: &Keys, waiters: &[Arc<Waiter>]) {
 }
 
 fn has_waited_long(waiter: &Waiter, hold: &Hold) -> bool {
-    waiter.seq >= hold.began_seq && waiter.waits_since() + hold.lease() <= now()
+    // A call of a quorum may come to this server later than it began.
+    let is_later = waiter.seq >= hold.began_seq && waiter.waits_since() > hold.began;
+    is_later && waiter.waits_since() + hold.lease() <= now()
 }

@@ -27,6 +27,16 @@ const VERIFIED_IN_A_POLL: usize = 16;
 /// Those of them that are first in line among the client's own.
 const OLDEST_IN_A_POLL: usize = 4;
 
+/// What an attempt wants.
+#[derive(Debug, Clone, Copy)]
+pub struct NewWaiter<'a> {
+    pub lease: Duration,
+    pub terms: &'a Arc<str>,
+    pub scoped: bool,
+    /// When its call began.
+    pub began: Instant,
+}
+
 /// One attempt that may be granted the lock.
 #[derive(Debug)]
 pub struct Waiter {
@@ -156,6 +166,7 @@ impl Waiter {
         !self.disturbed.load(Ordering::Relaxed)
     }
 
+    /// When its call began.
     pub fn waits_since(&self) -> Instant {
         self.began
     }
@@ -293,22 +304,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Waiters {
     /// Must come before the first request of this attempt.
-    pub fn register<H>(
-        &self,
-        entry: &OwnerEntry<H>,
-        seq: u64,
-        lease: Duration,
-        terms: &Arc<str>,
-        scoped: bool,
-    ) -> Arc<Waiter> {
+    pub fn register<H>(&self, entry: &OwnerEntry<H>, seq: u64, new: NewWaiter<'_>) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter {
             seq,
             owner_id: entry.owner_id.clone(),
-            lease,
-            terms: terms.clone(),
+            lease: new.lease,
+            terms: new.terms.clone(),
             caller: TaskOrThread::current(),
-            scoped,
-            began: now(),
+            scoped: new.scoped,
+            began: new.began,
             disturbed: AtomicBool::new(false),
             keys: entry.keys.clone(),
             last_error: entry.last_error.clone(),

@@ -68,7 +68,7 @@ async fn attend(hold: Arc<Hold>) {
             return;
         }
         if hold.has_reached_max_hold() {
-            tracing::warn!(name = %hold.entry.keys.name, "held for max_hold: the lease is not renewed again");
+            tracing::warn!(target: "fairlock::lock", name = %hold.entry.keys.name, "held for max_hold: the lease is not renewed again");
             return hold.clone().expire_at_deadline().await;
         }
         let only = hold.renewed().is_none().then_some(hold.attempt);
@@ -136,7 +136,7 @@ async fn renew_for(hold: &Hold, wants: Duration, only: Option<u64>) -> Renewal {
         },
         // Passing refusals are logged once for all holds, where requests are admitted.
         Err(error) => {
-            tracing::debug!(name = %entry.keys.name, %error, "a renewal failed; retrying until the lease ends");
+            tracing::debug!(target: "fairlock::lock", name = %entry.keys.name, %error, "a renewal failed; retrying until the lease ends");
             Renewal::Unknown
         }
     }

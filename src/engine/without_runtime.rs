@@ -24,10 +24,10 @@ pub fn watch_deadlines(holds: &Holds) {
     if !holds.context.is_runtime_gone() {
         return holds.context.spawn_apart(watch_in_a_simulator(held));
     }
-    tracing::warn!(holds = held.len(), "the runtime of a client has ended: what it holds ends with its leases");
+    tracing::warn!(target: "fairlock::client", holds = held.len(), "the runtime of a client has ended: what it holds ends with its leases");
     let watch = thread::Builder::new().name("fairlock-deadlines".into()).spawn(move || watch(held));
     if let Err(error) = watch {
-        tracing::warn!(%error, "no thread for the deadlines: `lost` does not resolve, `is_valid` still tells");
+        tracing::warn!(target: "fairlock::client", %error, "no thread for the deadlines: `lost` does not resolve, `is_valid` still tells");
     }
 }
 

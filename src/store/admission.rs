@@ -229,7 +229,7 @@ impl Admission {
         let refusing = gate.get_or_insert_with(|| {
             // One line for each time that the gate closes. A line for each refusal would flood the
             // log.
-            tracing::warn!(%refusal, "the server refuses requests; trying until it accepts them again");
+            tracing::warn!(target: "fairlock::server", %refusal, "the server refuses requests; trying until it accepts them again");
             let backoff = Backoff::retry(self.seed);
             Refusing { refusal: refusal.clone(), since: now(), backoff, next_probe: now(), probing_until: None }
         });
@@ -254,7 +254,7 @@ impl Admission {
         let mut gate = self.gate();
         if let Some(refusing) = gate.take() {
             let after = now().saturating_duration_since(refusing.since);
-            tracing::info!(refusal = %refusing.refusal, ?after, "the server accepts requests again");
+            tracing::info!(target: "fairlock::server", refusal = %refusing.refusal, ?after, "the server accepts requests again");
         }
         self.refusing.store(false, Ordering::Release);
         // Those who are woken lock the gate at once, so let go of it first.

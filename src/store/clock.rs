@@ -17,6 +17,7 @@ pub fn millis(duration: Duration) -> i64 {
 #[derive(Debug)]
 pub struct ServerClock {
     base: Instant,
+    /// In microseconds.
     offset: AtomicI64,
 }
 
@@ -30,18 +31,23 @@ impl ServerClock {
     /// The server read its clock later than that, so the estimate is ahead of the truth by up to the
     /// duration of the request. That is the safe side for R2: a `not_after` computed from it is
     /// never too early, so a request that is sent in time is never refused as late.
-    pub fn learn(&self, sent: Instant, server_ms: i64) {
+    pub fn learn(&self, sent: Instant, seconds: i64, micros: i64) {
         // The latest reply replaces what was known, so the client follows a server whose clock jumps.
         // Relaxed: no other data depends on this number.
-        self.offset.store(server_ms - self.local(sent), Ordering::Relaxed);
+        self.offset.store(seconds * 1_000_000 + micros - self.local(sent), Ordering::Relaxed);
     }
 
     /// The server's time in milliseconds at a local instant.
     pub fn at(&self, instant: Instant) -> i64 {
+        self.micros_at(instant) / 1000
+    }
+
+    pub fn micros_at(&self, instant: Instant) -> i64 {
         self.local(instant) + self.offset.load(Ordering::Relaxed)
     }
 
     fn local(&self, instant: Instant) -> i64 {
-        millis(instant.saturating_duration_since(self.base))
+        let since = instant.saturating_duration_since(self.base);
+        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
     }
 }

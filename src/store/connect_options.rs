@@ -431,6 +431,10 @@ impl ConnectOptions {
         self
     }
 
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.topology, Topology::Cluster { .. })
+    }
+
     pub(crate) fn check(&self) -> Result<(), OptionsError> {
         match &self.topology {
             Topology::Single(address) => address.check()?,

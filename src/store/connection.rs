@@ -1,7 +1,7 @@
 //! One RESP3 connection to Redis or Valkey: sends scripts, reads replies, hears pushes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -77,7 +77,7 @@ impl Connection {
     /// so slow that both do not fit into one operation time-out, a script would never run otherwise.
     pub async fn evaluate(&mut self, hash: &Hash, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
         if hash.is_known.load(Ordering::Relaxed) {
-            match self.send_call(&self.command("EVALSHA", &hash.sha1, call, request), call.asking).await {
+            match self.send_call(&self.command("EVALSHA", hash.sha1(call.script), call, request), call.asking).await {
                 // NOSCRIPT ran nothing, so the EVAL is the first copy of this request, not a second one.
                 Err(RequestError::Refused(refusal)) if refusal.code == "NOSCRIPT" => {
                     hash.is_known.store(false, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl Connection {
                 outcome => return read(outcome?),
             }
         }
-        let value = self.send_call(&self.command("EVAL", &call.script.source, call, request), call.asking).await?;
+        let value = self.send_call(&self.command("EVAL", call.script.text(), call, request), call.asking).await?;
         hash.is_known.store(true, Ordering::Relaxed);
         read(value)
     }
@@ -163,16 +163,17 @@ pub fn refusal(error: &RedisError) -> Option<Refusal> {
 }
 
 /// What EVALSHA calls a script, at one server.
+#[derive(Default)]
 pub struct Hash {
-    sha1: String,
+    /// Made when it is needed first: a client that ends soon sends the text and no hash.
+    sha1: OnceLock<String>,
     /// The server has run it. It may forget it by SCRIPT FLUSH or a restart, and then says so.
     is_known: AtomicBool,
 }
 
 impl Hash {
-    pub fn of(script: &Script) -> Self {
-        let sha1 = redis::Script::new(&script.source).get_hash().to_owned();
-        Self { sha1, is_known: AtomicBool::new(false) }
+    fn sha1(&self, script: &Script) -> &str {
+        self.sha1.get_or_init(|| redis::Script::new(script.text()).get_hash().to_owned())
     }
 }
 

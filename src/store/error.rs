@@ -267,6 +267,34 @@ pub enum ConnectError {
         /// Host and port of the node that said so.
         address: String,
     },
+    /// Two servers of a quorum are one: it would count twice, and its loss would be that of two.
+    #[error("{one} and {other} lead to the same server: a quorum needs servers that are lost one by one")]
+    SameServer {
+        /// The URL of one of them, without the password.
+        one: String,
+        /// That of the other.
+        other: String,
+    },
+    /// Of one of the servers of a quorum.
+    #[error("{server}: {cause}")]
+    Server {
+        /// Its URL without the password, or the place of a URL that cannot be read.
+        server: String,
+        /// What is wrong there.
+        cause: Box<ConnectError>,
+    },
+    /// Fewer than a majority of the servers of a quorum can be reached. This may pass.
+    #[error("{connected} of {all} servers can be reached, and {majority} are needed: {cause}")]
+    NoQuorum {
+        /// So many can.
+        connected: usize,
+        /// How many there are.
+        all: usize,
+        /// So many are needed.
+        majority: usize,
+        /// What is wrong with one of the others.
+        cause: Box<ConnectError>,
+    },
     /// The server is a Sentinel, and the URL is that of a single server.
     #[error("the server is a Sentinel, which keeps no data: connect with redis-sentinel://host:port/service")]
     Sentinel,
@@ -378,6 +406,27 @@ fn beside_rights(missing: &[String]) -> &'static str {
 
 fn why_not_sent(cause: &Cause) -> &'static str {
     if cause.is::<NoTurn>() { "it waited for its turn" } else { "there is no connection to the server" }
+}
+
+impl ConnectError {
+    /// The same of a server of a quorum.
+    pub(crate) fn of_server(self, server: String) -> Self {
+        match self {
+            // The same for all of them.
+            Self::Options(_) | Self::NoRuntime => self,
+            error => Self::Server { server, cause: Box::new(error) },
+        }
+    }
+
+    /// Whether a later attempt may succeed without a change by a person.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::ReadOnly | Self::NoMajority { .. } | Self::NoQuorum { .. } => true,
+            Self::Refused(refusal) => refusal.kind() == RefusalKind::Passing,
+            Self::Server { cause, .. } => cause.may_pass(),
+            _ => false,
+        }
+    }
 }
 
 impl From<OptionsError> for ConnectError {

@@ -8,6 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::glob;
+
 /// The longest name of a lock, in bytes.
 pub const LONGEST_NAME: usize = 1024;
 
@@ -32,14 +34,38 @@ impl Keys {
 
     /// Of the lock with this key. `None`: it has another prefix.
     pub fn of_lock(prefix: &str, lock: &str) -> Option<Self> {
-        let name = lock.strip_prefix(prefix)?.strip_prefix(":{n:")?.strip_suffix('}')?;
-        Some(Self::new(prefix, name))
+        Kind::Lock.name_in(prefix, lock).map(|name| Self::new(prefix, name))
     }
 
     /// The tombstone of one owner (R3).
     pub fn tombstone(&self, owner: &str) -> String {
         [&*self.lock, ":tombstone:", owner].concat()
     }
+}
+
+/// A key by which a lock is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It is there while the lock is held.
+    Lock,
+    /// It is there while the lock is waited for.
+    Queue,
+}
+
+impl Kind {
+    /// The name of the lock. `None`: it is another kind of key, or of another prefix.
+    pub fn name_in<'k>(self, prefix: &str, key: &'k str) -> Option<&'k str> {
+        let named = key.strip_prefix(prefix)?.strip_prefix(":{n:")?;
+        match self {
+            Self::Lock => named.strip_suffix('}'),
+            Self::Queue => named.strip_suffix("}:queue"),
+        }
+    }
+}
+
+/// The pattern of the keys of all locks whose names begin so, as SCAN takes it.
+pub fn pattern(prefix: &str, start: &str) -> String {
+    format!("{}:{{n:{}*", glob::escape(prefix), glob::escape(start))
 }
 
 /// What `boot.lua` keeps, for all locks of the prefix.
@@ -58,6 +84,11 @@ pub fn terms(grant_ttl: Duration, label: &str) -> String {
     format!("{}/{label}", grant_ttl.as_millis())
 }
 
+/// The label in these terms.
+pub fn label_of(terms: &str) -> &str {
+    terms.split_once('/').map_or("", |(_, label)| label)
+}
+
 /// A place in the queue: the ticket and its terms.
 pub fn place(owner: &str, seq: u64, terms: &str) -> String {
     // No ticket has a `/` in it. So the scripts find where it ends, and the label may have any text.
@@ -72,7 +103,7 @@ pub fn channel_prefix(prefix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Keys, boot};
+    use super::{Keys, Kind, boot};
     use std::collections::HashSet;
 
     #[test]
@@ -99,6 +130,11 @@ mod tests {
             let keys = Keys::new("fairlock", name);
             let tombstone = keys.tombstone("0:1");
             assert_eq!(Keys::of_lock("fairlock", &keys.lock).as_ref(), Some(&keys), "{name:?}");
+            assert_eq!(Kind::Queue.name_in("fairlock", &keys.queue), Some(name));
+            for other in [&keys.deadlines, &keys.tokens, &keys.tombstone("0:1")] {
+                assert_eq!(Kind::Lock.name_in("fairlock", other), None);
+                assert_eq!(Kind::Queue.name_in("fairlock", other), None);
+            }
             let all = [keys.lock.to_string(), keys.queue, keys.deadlines, keys.tokens, tombstone];
             let tags: HashSet<_> = all.iter().map(|key| tag(key)).collect();
             assert_eq!(tags.len(), 1, "{name:?}");

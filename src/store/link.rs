@@ -9,9 +9,12 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::changes::Changes;
 use super::clock::now;
 use super::error::{Cause, Disconnected, RequestError};
+use super::server::Line;
 use super::{Listener, Priority, ServedKeys};
+use crate::metrics::{Counted, Metrics};
 
 /// How long a node waits for more slots before it checks what they brought along.
 const GAINED_TOGETHER: Duration = Duration::from_millis(50);
@@ -37,20 +40,26 @@ pub struct Link<C> {
     /// Not a `watch` channel: that wakes its receivers in random order, and the simulator must be
     /// able to repeat a run.
     changed: Notify,
+    /// The same for those who watch all connections of the client.
+    pub changes: Arc<Changes>,
     listener: OnceLock<Weak<dyn Listener>>,
     /// When the end of the last connection was noticed.
     broke: Mutex<Option<Instant>>,
     /// Notified when a node of a cluster has got slots from another one.
     gained: Notify,
+    metrics: Metrics,
+    /// Among the servers that are connected, or among those that are not.
+    counted: Mutex<Option<Counted>>,
     /// Cancelled by `close`: the task that keeps the connection ends.
     pub stop: CancellationToken,
 }
 
 impl<C: Connection> Link<C> {
-    pub fn new() -> Self {
+    pub fn new(changes: Arc<Changes>, metrics: Metrics) -> Self {
         let state = Mutex::new(State::Down(Arc::new(Disconnected)));
         let (changed, broke, gained) = (Notify::new(), Mutex::new(None), Notify::new());
-        Self { state, changed, listener: OnceLock::new(), broke, gained, stop: CancellationToken::new() }
+        let (listener, counted, stop) = (OnceLock::new(), Mutex::default(), CancellationToken::new());
+        Self { state, changed, changes, listener, broke, gained, metrics, counted, stop }
     }
 
     pub fn connection(&self, priority: Priority) -> Option<C> {
@@ -93,6 +102,27 @@ impl<C: Connection> Link<C> {
         }
     }
 
+    /// What is known of the connection. One that is down and not wanted is idle.
+    pub fn line(&self, is_wanted: bool) -> Line {
+        let down = |cause| if is_wanted { Line::Down(cause) } else { Line::Idle };
+        match &*self.state() {
+            State::Down(cause) => down(cause.clone()),
+            State::Resuming(connection) | State::Ready(connection) if connection.dead().is_cancelled() => {
+                down(Arc::new(Disconnected))
+            }
+            State::Resuming(_) => Line::Resuming,
+            State::Ready(_) => Line::Up,
+            State::Gone => Line::RuntimeGone,
+            State::Closed => Line::Closed,
+        }
+    }
+
+    /// How long it has been down, if it was up before.
+    pub fn down_for(&self) -> Option<Duration> {
+        let is_down = matches!(*self.state(), State::Down(_) | State::Resuming(_));
+        is_down.then(|| *self.broke()).flatten().map(|broke| now().saturating_duration_since(broke))
+    }
+
     /// Enters the next state. `Closed` is final, and `Gone` ends by it only: a supervisor that is about
     /// to offer a fresh connection must not reopen a client that was closed meanwhile.
     pub fn enter(&self, next: State<C>) {
@@ -107,9 +137,29 @@ impl<C: Connection> Link<C> {
         ) {
             *state = next;
         }
+        self.count(&state);
         // Those who are woken lock the state at once, so let go of it first.
         drop(state);
         self.changed.notify_waiters();
+        self.changes.tell();
+    }
+
+    fn count(&self, state: &State<C>) {
+        let counted = match state {
+            State::Down(_) | State::Resuming(_) => Some(self.metrics.disconnected()),
+            State::Ready(_) => Some(self.metrics.connected()),
+            State::Gone | State::Closed => None,
+        };
+        *self.counted() = counted;
+    }
+
+    /// No connection is wanted: it is not missed either.
+    pub fn rest(&self) {
+        *self.counted() = None;
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Option<Counted>> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn listen(&self, listener: Weak<dyn Listener>) {
@@ -127,6 +177,9 @@ impl<C: Connection> Link<C> {
         // Urgent requests first: the polls and renewals of the check need this connection.
         self.enter(State::Resuming(connection.clone()));
         let broke = *self.broke();
+        if broke.is_some() {
+            self.metrics.reconnected();
+        }
         if let Some(listener) = self.listener() {
             tokio::select! {
                 biased;

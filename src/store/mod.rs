@@ -6,6 +6,7 @@
 pub mod admission;
 pub mod backoff;
 pub mod call;
+pub mod changes;
 pub mod clock;
 pub mod cluster;
 pub mod connect_options;
@@ -14,6 +15,7 @@ pub mod dial;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 pub mod error;
+pub mod glob;
 pub mod keys;
 pub mod link;
 pub mod location;
@@ -21,28 +23,31 @@ pub mod node;
 pub mod options;
 pub mod push;
 pub mod reply;
-mod rights;
+pub mod rights;
 pub mod runner;
 pub mod runtime;
 pub mod script;
 pub mod sentinel;
+pub mod server;
 #[cfg(feature = "tls")]
 mod tls;
 mod url;
 pub mod verbs;
 
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 
 use admission::Admission;
 pub use admission::Priority;
 use call::Call;
+use changes::Changes;
 use clock::ServerClock;
 use cluster::slots::{SlotMap, slot_of};
 use error::{Cause, RequestError};
 use reply::ScriptReply;
+use server::{Line, Told};
 
 /// The servers of a client. What depends on the server takes the key of a lock, since different
 /// names may live on different servers.
@@ -64,7 +69,33 @@ pub trait Store: Send + Sync + 'static {
     /// The clock of the lock's server.
     fn clock(&self, lock_key: &str) -> &ServerClock;
     fn listen(&self, listener: Weak<dyn Listener>);
+    /// The seats of the servers; a single one has seat 0.
+    fn seats(&self) -> Vec<u16>;
+    fn server(&self, seat: u16) -> Option<&dyn Server>;
+    fn changes(&self) -> &Changes;
     fn close(&self);
+    /// With `strict_restart`: server time in ms until which it grants nothing, as far as this client knows.
+    fn frozen_until(&self) -> u64 {
+        0
+    }
+    /// With `strict_restart`: two clients with the same one are connected to one server.
+    fn server_id(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A single server, which serves each lock that it is asked for: the key that the methods of [`Store`] take is not looked
+/// at, and may be empty.
+pub trait Server: Store {
+    /// For messages.
+    fn address(&self) -> String;
+    fn line(&self) -> Line;
+    /// Since when the line is down or being resumed, if it was up before.
+    fn down_for(&self) -> Option<Duration>;
+    /// Whether messages from it arrive: a proxy may swallow them.
+    fn hears(&self) -> bool;
+    /// Sends one command that changes nothing.
+    fn ask<'a>(&'a self, words: &'a [&'a str]) -> BoxFuture<'a, Result<Told, RequestError>>;
 }
 
 /// The reply of a script, and the server that ran it: in a cluster this need not be the one that was asked first.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, RedisError, Value};
+use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -23,6 +23,7 @@ use tokio::time::{sleep, timeout};
 use super::admission::{Admission, IN_FLIGHT};
 use super::backoff::Backoff;
 use super::call::{Call, arg, key};
+use super::changes::Changes;
 use super::clock::{ServerClock, now};
 use super::cluster::table::Seat;
 use super::connect_options::{Address, Credentials};
@@ -35,9 +36,10 @@ use super::location::Location;
 use super::options::Options;
 use super::reply::{Fields, Malformed, ScriptReply};
 use super::rights;
+use super::server::{Line, Told};
 use super::verbs::boot::{self, Boot};
 use super::verbs::{self, renew};
-use super::{Listener, Priority, Ran, ServedKeys, Store};
+use super::{Listener, Priority, Ran, ServedKeys, Server, Store};
 
 /// The oldest server whose scripts know `#!lua` flags.
 const OLDEST: (u32, u32) = (7, 0);
@@ -54,6 +56,8 @@ pub struct Purpose {
     pub keys: ServedKeys,
     /// Which kind of server has to be there.
     pub is_in_cluster: bool,
+    /// Those of the client.
+    pub changes: Arc<Changes>,
 }
 
 struct Shared {
@@ -66,6 +70,8 @@ struct Shared {
     rights: Vec<String>,
     /// With `strict_restart`.
     boot: Option<Boot>,
+    /// The `run_id` of the server that the last connection led to, with `strict_restart`.
+    server_id: Mutex<Option<String>>,
     /// Set by the first connection, so that reconnects do not repeat the warning.
     eviction_is_checked: AtomicBool,
     echo: Echo,
@@ -122,17 +128,19 @@ impl Node {
             Purpose { database: 0, .. } => &[],
             Purpose { .. } => &[&["select", "0"]],
         };
+        let link = Link::new(purpose.changes.clone(), options.metrics.clone());
         let shared = Arc::new(Shared {
             rights: rights::question(&options.prefix, &channel.at(""), &verbs::ALL, more, boot.is_some()),
             boot,
+            server_id: Mutex::default(),
             purpose,
             operation_timeout: options.operation_timeout,
             eviction_is_checked: AtomicBool::new(false),
             echo: Echo::default(),
             channel,
             probe: Keys::new(&options.prefix, ""),
-            hashes: verbs::ALL.iter().map(|script| (script.name, Hash::of(script))).collect(),
-            link: Link::new(),
+            hashes: verbs::ALL.iter().map(|script| (script.name, Hash::default())).collect(),
+            link,
             is_wanted: AtomicBool::new(false),
             wanted: Notify::new(),
             first: Mutex::default(),
@@ -165,6 +173,7 @@ impl Node {
         let connection = shared.establish(&target).await?;
         // Ready without `resume`: a new client has no waits and no holds to check.
         shared.link.enter(State::Ready(connection.clone()));
+        tracing::debug!(target: "fairlock::server", address = %target.address(), "connected");
         *lock(&shared.first) = Some(Established { connection, place: target.place() });
         shared.want();
         Ok(())
@@ -198,7 +207,7 @@ impl Store for Node {
 
     fn distrust(&self, _lock_key: &str) {
         if let Some(connection) = self.shared.link.connection(Priority::Urgent) {
-            tracing::warn!(address = %self.shared.address(), "a reply belongs to another request: reconnecting");
+            tracing::warn!(target: "fairlock::server", address = %self.shared.address(), "a reply belongs to another request: reconnecting");
             connection.dead.cancel();
         }
     }
@@ -221,8 +230,50 @@ impl Store for Node {
         self.shared.link.listen(listener);
     }
 
+    fn seats(&self) -> Vec<u16> {
+        vec![0]
+    }
+
+    fn server(&self, seat: u16) -> Option<&dyn Server> {
+        (seat == 0).then_some(self)
+    }
+
+    fn changes(&self) -> &Changes {
+        &self.shared.purpose.changes
+    }
+
     fn close(&self) {
         self.shared.link.close();
+    }
+
+    fn frozen_until(&self) -> u64 {
+        self.shared.boot.as_ref().map_or(0, Boot::frozen_until)
+    }
+
+    fn server_id(&self) -> Option<String> {
+        lock(&self.shared.server_id).clone()
+    }
+}
+
+impl Server for Node {
+    fn address(&self) -> String {
+        self.shared.address()
+    }
+
+    fn line(&self) -> Line {
+        self.shared.link.line(self.shared.is_wanted.load(Ordering::Relaxed))
+    }
+
+    fn down_for(&self) -> Option<Duration> {
+        self.shared.link.down_for()
+    }
+
+    fn hears(&self) -> bool {
+        !self.shared.echo.is_missing.load(Ordering::Relaxed)
+    }
+
+    fn ask<'a>(&'a self, words: &'a [&'a str]) -> BoxFuture<'a, Result<Told, RequestError>> {
+        self.shared.ask(words).boxed()
     }
 }
 
@@ -326,6 +377,27 @@ impl Shared {
         outcome
     }
 
+    /// One command that changes nothing.
+    async fn ask(&self, words: &[&str]) -> Result<Told, RequestError> {
+        let Some(mut connection) = self.link.connection(Priority::Question) else {
+            return Err(RequestError::NotSent(self.link.fault()));
+        };
+        let Some((name, arguments)) = words.split_first() else { return Err(RequestError::Closed) };
+        let outcome = connection.send(redis::cmd(name).arg(arguments)).await;
+        if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {
+            self.heard();
+        }
+        match outcome {
+            Ok(value) => Ok(Told { texts: flat(value), connection: connection.dead }),
+            // Servers say it in different words.
+            Err(RequestError::Refused(mut refusal)) if refusal.is_about_rights() => {
+                refusal.lacks(&[format!("+{}", name.to_ascii_lowercase())]);
+                Err(RequestError::Refused(refusal))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Connects, checks that this server can serve, learns its time, and subscribes.
     async fn establish(self: &Arc<Self>, target: &Target) -> Result<Connection, ConnectError> {
         let limit = self.limit();
@@ -399,24 +471,26 @@ impl Shared {
         }
         // Before any request that may grant a lock.
         self.boot(target, connection).await?;
-        self.ask_for_flushes(&mut io).await;
         // We need to subscribe _last_. From then on the server takes this client for reachable and
-        // grants locks to it (R6), so all that can still fail comes before.
-        io.subscribe(self.channel.at(&connection.channel_tag)).await.map_err(|error| connect_error(target, error))?;
-        self.check_echo(target, connection).await;
+        // grants locks to it (R6), so all that can still fail comes before. These are sent together and served in this
+        // order, so that the echo is heard.
+        let channel = self.channel.at(&connection.channel_tag);
+        let publish = redis::cmd("PUBLISH").arg(&channel).arg(ECHO).to_owned();
+        let (mut flushes, mut echo) = (io.clone(), io.clone());
+        let ((), subscribed, echoed) =
+            futures::join!(self.ask_for_flushes(&mut flushes), io.subscribe(channel), publish.query_async(&mut echo));
+        subscribed.map_err(|error| connect_error(target, error))?;
+        self.check_echo(target, echoed).await;
         Ok(())
     }
 
     /// Whether messages arrive: a proxy may swallow them, or count them wrongly. Then polls find the grants,
     /// and each hand-off takes up to a poll interval.
-    async fn check_echo(&self, target: &Target, connection: &Connection) {
+    async fn check_echo(&self, target: &Target, published: RedisResult<i64>) {
         // Once it has failed it is not waited for again: each reconnect would take that long.
         if self.echo.is_missing.load(Ordering::Relaxed) {
             return;
         }
-        let mut io = connection.io.clone();
-        let channel = self.channel.at(&connection.channel_tag);
-        let published = redis::cmd("PUBLISH").arg(channel).arg(ECHO).query_async::<i64>(&mut io).await;
         let is_heard = match published {
             // The right is one of those that are asked for, so an error here is one of the connection, which
             // the next request reports. (A14: a right that is taken away later is not fatal.)
@@ -427,6 +501,7 @@ impl Shared {
         if !is_heard {
             self.echo.is_missing.store(true, Ordering::Relaxed);
             tracing::warn!(
+                target: "fairlock::server",
                 address = %target.address(),
                 "no messages arrive from this server: a proxy may be in between; polls find what was granted, only later"
             );
@@ -438,7 +513,7 @@ impl Shared {
         let sent = now();
         let time = redis::cmd("TIME").query_async::<(i64, i64)>(io).await;
         let (seconds, micros) = time.map_err(|error| connect_error(target, error))?;
-        self.clock.learn(sent, seconds * 1000 + micros / 1000);
+        self.clock.learn(sent, seconds, micros);
         Ok(())
     }
 
@@ -448,7 +523,7 @@ impl Shared {
         let tracking = redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").exec_async(io).await;
         if let Err(error) = tracking {
             // A right that is nice to have: without it the next renewal finds the loss.
-            tracing::debug!(address = %self.address(), %error, "no CLIENT TRACKING: a flush is found by the next renewal");
+            tracing::debug!(target: "fairlock::server", address = %self.address(), %error, "no CLIENT TRACKING: a flush is found by the next renewal");
         }
     }
 
@@ -501,7 +576,7 @@ impl Shared {
             Err(error) if error.code() == Some("NOPERM") => vec!["+eval".to_owned()],
             // A server that cannot tell is asked by the probe instead, and by use.
             Err(error) => {
-                tracing::debug!(address = %self.address(), %error, "the server does not tell the rights of its user");
+                tracing::debug!(target: "fairlock::server", address = %self.address(), %error, "the server does not tell the rights of its user");
                 Vec::new()
             }
         };
@@ -526,8 +601,10 @@ impl Shared {
         let Ok(info) = info else { return };
         if let Some(policy) = field(&info, "maxmemory_policy").filter(|policy| *policy != "noeviction") {
             tracing::warn!(
+                target: "fairlock::server",
                 address = %self.address(),
-                "maxmemory-policy is {policy}: the server may evict a lock that is held, and two then hold it; use noeviction"
+                %policy,
+                "maxmemory-policy is not noeviction: the server may evict a lock that is held, and two then hold it; use noeviction"
             );
         }
     }
@@ -543,12 +620,13 @@ impl Shared {
             .evaluate(&mut connection.clone(), Call::new(&renew::SCRIPT, &keys, &args), 0)
             .await
             .map_err(|error| probe_error(target, error))?;
-        let server_ms = || {
+        let time = || {
             let mut fields = Fields::new(&reply)?;
             let (_status, _request) = (fields.text()?, fields.int()?);
-            Ok::<_, Malformed>(fields.int()? * 1000 + fields.int()? / 1000)
+            Ok::<_, Malformed>((fields.int()?, fields.int()?))
         };
-        self.clock.learn(sent, server_ms().map_err(|error| target.unreachable(Arc::new(error)))?);
+        let (seconds, micros) = time().map_err(|error| target.unreachable(Arc::new(error)))?;
+        self.clock.learn(sent, seconds, micros);
         Ok(())
     }
 
@@ -576,8 +654,10 @@ impl Shared {
         let info = |section| self.info(target, connection, section);
         let (server, replication) = futures::try_join!(info("server"), info("replication"))?;
         let named = |info, missing| field(info, missing).ok_or(ConnectError::NoLife { missing });
+        let run_id = named(&server, "run_id")?;
+        *lock(&self.server_id) = Some(run_id.to_owned());
         // Not `master_replid`, which is also new when the first replica comes, and when none has been there for an hour.
-        Ok(format!("{}/{}", named(&server, "run_id")?, named(&replication, "master_replid2")?))
+        Ok(format!("{run_id}/{}", named(&replication, "master_replid2")?))
     }
 
     async fn info(&self, target: &Target, connection: &Connection, section: &str) -> Result<String, ConnectError> {
@@ -627,6 +707,18 @@ fn refused(refusal: Refusal) -> ConnectError {
             ConnectError::TooOld { found: "older than 7.0".into() }
         }
         _ => ConnectError::Refused(refusal),
+    }
+}
+
+/// The texts and numbers of a reply, without the lists that they are in.
+fn flat(value: Value) -> Vec<Vec<u8>> {
+    match value {
+        Value::Array(values) => values.into_iter().flat_map(flat).collect(),
+        Value::BulkString(bytes) => vec![bytes],
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => vec![text.into_bytes()],
+        Value::Int(number) => vec![number.to_string().into_bytes()],
+        Value::Okay => vec![b"OK".to_vec()],
+        _ => Vec::new(),
     }
 }
 
@@ -693,6 +785,7 @@ async fn supervise(shared: Arc<Shared>) {
             shared.wanted.notified().await;
             let first = lock(&shared.first).take();
             keep_connected(&shared, first, &mut backoff).await;
+            shared.link.rest();
         }
     })
     .await;
@@ -708,7 +801,7 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
             None => {
                 let Some(next) = reconnect(shared, backoff).await else { return };
                 if was_connected {
-                    tracing::info!(address = %next.place.address, "reconnected");
+                    tracing::info!(target: "fairlock::server", address = %next.place.address, "reconnected");
                 }
                 // Waits and holds first, then new acquires. If the connection dies meanwhile this ends at
                 // once, and `until_dead` sees it in the next lines.
@@ -734,9 +827,9 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
         connection.dead.cancel();
         shared.link.enter(State::Down(Arc::new(Disconnected)));
         if moved {
-            tracing::info!(address = %place.address, "the server is at another address now, or was made the primary again; reconnecting");
+            tracing::info!(target: "fairlock::server", address = %place.address, "the server is at another address now, or was made the primary again; reconnecting");
         } else {
-            tracing::warn!(address = %place.address, "lost the connection; reconnecting");
+            tracing::warn!(target: "fairlock::server", address = %place.address, "lost the connection; reconnecting");
             shared.purpose.location.doubt();
         }
         backoff.connection_lived_for(now().saturating_duration_since(up));
@@ -803,7 +896,7 @@ async fn reconnect(shared: &Arc<Shared>, backoff: &mut Backoff) -> Option<Establ
             Err(error) => {
                 let text = error.to_string();
                 if said != text {
-                    tracing::warn!(address = %target.address(), %error, "cannot connect yet");
+                    tracing::warn!(target: "fairlock::server", address = %target.address(), %error, "cannot connect yet");
                     said = text;
                 }
                 // Callers who run out of time are told this, so it should be the latest reason and not

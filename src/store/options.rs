@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use crate::metrics::{Metrics, MetricsOptions};
+
 /// The options of one client.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Options {
     pub prefix: String,
     pub label: String,
@@ -17,6 +19,11 @@ pub struct Options {
     pub max_hold: Option<Duration>,
     /// The longest lease of any client.
     pub strict_restart: Option<Duration>,
+    /// Which server of a quorum this client is for. Then the quorum tells in the log what is held and lost.
+    pub node: Option<String>,
+    pub metrics_options: MetricsOptions,
+    /// Made of the two above when the client connects.
+    pub metrics: Metrics,
 }
 
 /// An option that is out of range, or two options that do not fit together.
@@ -83,6 +90,12 @@ pub enum OptionsError {
     /// `strict_restart` is for a single server and for Sentinel.
     #[error("strict_restart does not work on a cluster, whose masters fail over one by one: leave it out")]
     StrictRestartOnCluster,
+    /// A quorum of fewer than three servers survives no loss.
+    #[error("a quorum needs three servers or more: {0} survive no loss")]
+    TooFewServers(usize),
+    /// A server of a quorum is a cluster.
+    #[error("a quorum is made of single servers, or of primaries that Sentinels watch: a cluster has slots that move")]
+    QuorumOfClusters,
     /// A certificate or key cannot be used.
     #[error("the {what} cannot be used: {reason}")]
     Certificate {
@@ -113,6 +126,9 @@ impl Default for Options {
             max_waiters: 1 << 16,
             max_hold: None,
             strict_restart: None,
+            node: None,
+            metrics_options: MetricsOptions::default(),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -228,7 +244,8 @@ pub fn check_label(label: &str) -> Result<(), OptionsError> {
     if label.len() > LONGEST_LABEL { Err(OptionsError::LabelTooLong(label.len())) } else { Ok(()) }
 }
 
-fn in_range(option: &'static str, value: Duration) -> Result<(), OptionsError> {
+/// Whether it is a time that may be set.
+pub fn in_range(option: &'static str, value: Duration) -> Result<(), OptionsError> {
     // Less than a millisecond is sent as 0, and PEXPIRE with 0 deletes the key. The upper end keeps
     // sums of times within what PEXPIRE and `Instant` can take.
     if value < Duration::from_millis(1) || value > YEAR {

@@ -3,8 +3,10 @@
 //! A right that is missing in the middle of a script leaves half of its writes behind (Redis does not
 //! roll back), so all are asked for before the first one runs.
 
+use std::collections::HashSet;
+
 use super::keys::{self, Keys};
-use super::script::Script;
+use super::script::{self, Script};
 
 /// Asks without running anything. ARGV repeats: command, the right that its arguments need, how many
 /// arguments, the arguments. Returns what is missing, as ACL SETUSER takes it. A server that cannot tell
@@ -47,12 +49,13 @@ return missing
 pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str]], strict: bool) -> Vec<String> {
     // No lock has the empty name. Its keys stand for those of each name, since rights are given for
     // the prefix.
-    let mut asked = Asked { prefix, keys: Keys::new(prefix, ""), words: Vec::new() };
+    let mut asked = Asked::new(prefix);
     let is_used = |name: &&str| strict || *name != "boot";
     let all: Vec<String> = KEYS.iter().filter(|name| is_used(name)).filter_map(|name| asked.key(name)).collect();
     let eval = ["".to_owned(), all.len().to_string()].into_iter().chain(all).collect();
     asked.push("eval", asked.key_pattern(), eval);
-    let calls = scripts.iter().flat_map(|script| calls(&script.source));
+    // Of each file once, and not of each script that includes it: to read them is most of what making a client costs.
+    let calls = script::files(scripts).flat_map(calls);
     for (command, names) in calls.filter(|(_, names)| names.first().is_none_or(is_used)) {
         asked.call(&command, &names);
     }
@@ -70,6 +73,45 @@ pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str
     asked.words
 }
 
+/// What a user may need beside locks.
+#[cfg(feature = "cli")]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beside {
+    /// The locks are in another database than 0.
+    pub another_database: bool,
+    /// The server is a cluster.
+    pub cluster: bool,
+    /// The client has `strict_restart`.
+    pub strict_restart: bool,
+    /// The client calls `list`, which needs SCAN.
+    pub lists: bool,
+}
+
+/// Every right of a user, as ACL SETUSER takes it after `reset`.
+#[cfg(feature = "cli")]
+pub fn all(prefix: &str, scripts: &[&Script], beside: Beside) -> Vec<String> {
+    // INFO tells of eviction, PING of a line that is cut, tracking of FLUSHALL: locks work without them, only worse.
+    let mut named = ["eval", "evalsha", "subscribe", "info", "ping", "client|tracking"].map(str::to_owned).to_vec();
+    let of_scripts = scripts.iter().filter(|script| script.name != "boot" || beside.strict_restart);
+    named.extend(of_scripts.flat_map(|script| calls(script.text())).map(|(command, _)| command.to_ascii_lowercase()));
+    let more: [(bool, &[&str]); 3] = [
+        (beside.another_database, &["select"]),
+        (beside.cluster, &["cluster|slots", "cluster|info", "cluster|myid", "asking"]),
+        (beside.lists, &["scan"]),
+    ];
+    named.extend(more.iter().filter(|(is_used, _)| *is_used).flat_map(|(_, words)| *words).map(ToString::to_string));
+    let asked = Asked::new(prefix);
+    let mut rights = vec![asked.key_pattern(), asked.channel_pattern()];
+    for command in named {
+        let right = format!("+{command}");
+        // In the order of the scripts, each once.
+        if !rights.contains(&right) {
+            rights.push(right);
+        }
+    }
+    rights
+}
+
 /// The names that keys have in the scripts.
 const KEYS: [&str; 6] = ["lock", "queue", "deadlines", "tokens", "tombstone", "boot"];
 
@@ -77,9 +119,15 @@ struct Asked<'a> {
     prefix: &'a str,
     keys: Keys,
     words: Vec<String>,
+    /// What they ask for. Scripts share most of their calls, and each question costs the server 3 µs.
+    seen: HashSet<Vec<String>>,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    fn new(prefix: &'a str) -> Self {
+        Self { prefix, keys: Keys::new(prefix, ""), words: Vec::new(), seen: HashSet::new() }
+    }
+
     fn key(&self, name: &str) -> Option<String> {
         match name {
             "lock" => Some(self.keys.lock.to_string()),
@@ -114,8 +162,11 @@ impl Asked<'_> {
 
     fn push(&mut self, command: &str, right: String, arguments: Vec<String>) {
         // Their number goes first: ARGV is one flat list, and the script finds the next command by it.
-        self.words.extend([command.to_ascii_lowercase(), right, arguments.len().to_string()]);
-        self.words.extend(arguments);
+        let mut words = vec![command.to_ascii_lowercase(), right, arguments.len().to_string()];
+        words.extend(arguments);
+        if self.seen.insert(words.clone()) {
+            self.words.extend(words);
+        }
     }
 }
 
@@ -153,21 +204,29 @@ mod tests {
     #[test]
     fn each_call_of_each_script_is_asked_for() {
         for script in verbs::ALL {
-            let found = calls(&script.source);
+            let found = calls(script.text());
             for (command, names) in &found {
                 let known = names.first().is_some_and(|name| KEYS.contains(name) || *name == "channel");
                 assert!(known || command == "TIME", "{}: {command} of {names:?}", script.name);
             }
             // All calls go through `call` and `read`, whose definitions in base.lua are these two. The third way
             // is for a PUBLISH that may fail, and it is read as a call too.
-            let publishes = script.source.matches("redis.pcall('PUBLISH', channel .. ").count();
-            assert_eq!(script.source.matches("redis.").count(), 2 + publishes, "{}", script.name);
+            let publishes = script.text().matches("redis.pcall('PUBLISH', channel .. ").count();
+            assert_eq!(script.text().matches("redis.").count(), 2 + publishes, "{}", script.name);
             let asked = found.iter().any(|(command, names)| command == "PUBLISH" && names[0] == "channel");
             assert_eq!(asked, publishes > 0, "{}", script.name);
-            let uses = script.source.matches("call(").count() + script.source.matches("read(").count();
-            let quoted = script.source.matches("call('").count() + script.source.matches("read('").count();
+            let uses = script.text().matches("call(").count() + script.text().matches("read(").count();
+            let quoted = script.text().matches("call('").count() + script.text().matches("read('").count();
             assert_eq!(uses, quoted + 2, "{}: a command that is not written out", script.name);
         }
+    }
+
+    /// Each file is read once. What is in no script, such as a call in a comment, must not be asked for.
+    #[test]
+    fn the_files_have_the_calls_of_the_scripts() {
+        let of_files: HashSet<_> = script::files(&verbs::ALL).flat_map(calls).collect();
+        let of_scripts: HashSet<_> = verbs::ALL.iter().flat_map(|script| calls(script.text())).collect();
+        assert_eq!(of_files, of_scripts);
     }
 
     #[test]
@@ -204,5 +263,6 @@ mod tests {
         }
         let asked = question("p", "p:wake:me", &verbs::ALL, &[], false);
         assert!(asked.iter().all(|word| word != "p:{boot}"), "{asked:?}");
+        assert_eq!(asked.iter().filter(|word| *word == "time").count(), 1, "each is asked for once: {asked:?}");
     }
 }

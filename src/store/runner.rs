@@ -3,18 +3,20 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::time::timeout_at;
 
 use super::admission::Permit;
 use super::call::Call;
+use super::changes::Changes;
 use super::clock::{ServerClock, millis, now};
 use super::error::{Cause, NoAnswer, NoTurn, Refusal, RequestError};
 use super::keys;
 use super::options::Options;
 use super::reply::{Decode, Fields, Malformed, ScriptReply};
-use super::{Listener, Priority, Ran, Store};
+use super::server::Told;
+use super::{Listener, Priority, Ran, Server, Store};
 
 /// A reply, with the instant before its request was sent.
 #[derive(Debug, Clone)]
@@ -22,6 +24,8 @@ pub struct Answer<T> {
     /// Leases count from here, not from the arrival of the reply (R5).
     pub sent: Instant,
     pub body: T,
+    /// The server's clock in milliseconds since 1970, or 0 where the script did not read it.
+    pub server_ms: i64,
 }
 
 /// A request that may be sent now, and the end of its operation time-out.
@@ -89,6 +93,27 @@ impl Runner {
         self.store.is_ready(lock_key, Priority::Urgent)
     }
 
+    /// Whether the server of this lock grants nothing for a while, as far as is known.
+    pub fn is_frozen(&self, lock_key: &str) -> bool {
+        self.frozen_for(lock_key).is_some()
+    }
+
+    /// For how much longer it grants nothing.
+    pub fn frozen_for(&self, lock_key: &str) -> Option<Duration> {
+        let frozen_until = i64::try_from(self.store.frozen_until()).unwrap_or(i64::MAX);
+        let left = frozen_until.saturating_sub(self.store.clock(lock_key).at(now()));
+        u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_millis)
+    }
+
+    pub fn server_id(&self) -> Option<String> {
+        self.store.server_id()
+    }
+
+    /// What the server's clock says now, in microseconds, or a little more.
+    pub fn server_micros(&self, lock_key: &str) -> i64 {
+        self.store.clock(lock_key).micros_at(now())
+    }
+
     /// Server time up to which a request that is sent now may be served (R2).
     pub fn not_after(&self, lock_key: &str) -> i64 {
         self.store.clock(lock_key).at(now()) + millis(self.options.operation_timeout)
@@ -125,6 +150,11 @@ impl Runner {
         Ok(Admitted { permit, deadline, priority })
     }
 
+    /// What the server of this lock refuses everything with, at the moment.
+    pub fn refusal(&self, lock_key: &str) -> Option<Refusal> {
+        self.store.admission(lock_key).refusal()
+    }
+
     /// Why a request for this lock, which still waits in [`admit`](Self::admit), was not sent yet.
     pub fn why_not_sent(&self, lock_key: &str) -> Cause {
         // In this order: without a connection, or at a closed gate, those ahead do not move either.
@@ -143,6 +173,8 @@ impl Runner {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         // Before the request is on its way: the server's lease begins later, never earlier (R5).
         let sent = now();
+        let metrics = &self.options.metrics;
+        let _in_flight = metrics.in_flight();
         let call = Call { priority: admitted.priority, ..call };
         let Ran { reply, by } = match timeout_at(admitted.deadline.into(), self.store.run(call, request)).await {
             Ok(Ok(ran)) => ran,
@@ -150,6 +182,7 @@ impl Runner {
                 // A request without an answer says nothing about the gate. If it was the probe, its
                 // permit lets the next one probe when it is dropped.
                 if let RequestError::Refused(refusal) = &error {
+                    metrics.refused(&refusal.code);
                     self.answered(&admitted, &call, Some(refusal));
                 }
                 return Err(error);
@@ -160,6 +193,7 @@ impl Runner {
                 return Err(RequestError::Unanswered(Arc::new(NoAnswer(self.options.operation_timeout))));
             }
         };
+        metrics.round_trip(|| now().saturating_duration_since(sent));
         // Before the reply is read: a server that runs scripts does not refuse, even if this reply
         // turns out to be wrong.
         self.answered(&admitted, &call, None);
@@ -167,6 +201,39 @@ impl Runner {
             by.distrust(call.lock_key());
             RequestError::Unanswered(Arc::new(error))
         })
+    }
+
+    /// Sends one command that changes nothing to one of the servers. Returns how long its answer took, too.
+    pub async fn ask(&self, server: &dyn Server, words: &[&str]) -> Result<(Told, Duration), RequestError> {
+        let timeout = self.options.operation_timeout;
+        let slot = server.admission("").slot(Priority::Question, timeout).await;
+        let deadline = now() + timeout;
+        match timeout_at(deadline.into(), server.ready("", Priority::Question)).await {
+            Ok(outcome) => outcome?,
+            Err(_) => return Err(RequestError::NotSent(server.fault(""))),
+        }
+        // Held until the answer is there.
+        let _permit = server.admission("").pass_unchecked(slot);
+        let sent = now();
+        match timeout_at(deadline.into(), server.ask(words)).await {
+            Ok(outcome) => outcome.map(|told| (told, now().saturating_duration_since(sent))),
+            Err(_) => {
+                server.suspect("");
+                Err(RequestError::Unanswered(Arc::new(NoAnswer(timeout))))
+            }
+        }
+    }
+
+    pub fn seats(&self) -> Vec<u16> {
+        self.store.seats()
+    }
+
+    pub fn server(&self, seat: u16) -> Option<&dyn Server> {
+        self.store.server(seat)
+    }
+
+    pub fn changes(&self) -> &Changes {
+        self.store.changes()
     }
 
     /// Opens or closes the gate. Not that of the node from which the lock has gone meanwhile: another one answered.
@@ -201,8 +268,9 @@ fn decode<T: Decode>(
     }
     let (seconds, micros) = (fields.int()?, fields.int()?);
     // 0: this script did not read the clock.
+    let server_ms = seconds * 1000 + micros / 1000;
     if seconds > 0 {
-        clock.learn(sent, seconds * 1000 + micros / 1000);
+        clock.learn(sent, seconds, micros);
     }
-    Ok(Answer { sent, body: T::decode(status, &mut fields)? })
+    Ok(Answer { sent, body: T::decode(status, &mut fields)?, server_ms })
 }

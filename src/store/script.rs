@@ -5,19 +5,43 @@
 //! place matters: Lua creates the functions of a part when it gets there, so a script that returns
 //! before does not pay for them.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
-/// A script: its name and the text that the server runs.
+/// A script: its name, its own file, and the text that the server runs.
 #[derive(Debug)]
 pub struct Script {
     pub name: &'static str,
-    pub source: LazyLock<String>,
+    own: &'static str,
+    /// Made when it is needed first: a client that ends soon uses few of them.
+    text: OnceLock<String>,
 }
 
 impl Script {
-    pub const fn new(name: &'static str, source: fn() -> String) -> Self {
-        Self { name, source: LazyLock::new(source) }
+    pub const fn new(name: &'static str, own: &'static str) -> Self {
+        Self { name, own, text: OnceLock::new() }
     }
+
+    pub fn text(&self) -> &str {
+        self.text.get_or_init(|| text(self.own))
+    }
+}
+
+/// The files that these scripts are made of, each once.
+pub fn files(scripts: &[&Script]) -> impl Iterator<Item = &'static str> {
+    let own: Vec<_> = scripts.iter().map(|script| script.own).collect();
+    own.into_iter().chain(PARTS.iter().map(|(_, part)| *part))
+}
+
+/// The script as the server gets it: without comments and indentation, which are most of its text. Each new client sends
+/// the text of each script once.
+pub fn text(source: &str) -> String {
+    let script = assemble(source);
+    let mut text = String::with_capacity(script.len());
+    for line in script.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("--")) {
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
 }
 
 /// The parts in `lua/lib`, by name.
@@ -26,6 +50,7 @@ const PARTS: &[(&str, &str)] = &[
     ("base", include_str!("../../lua/lib/base.lua")),
     ("before", include_str!("../../lua/lib/before.lua")),
     ("clock", include_str!("../../lua/lib/clock.lua")),
+    ("exceeds", include_str!("../../lua/lib/exceeds.lua")),
     ("freeze", include_str!("../../lua/lib/freeze.lua")),
     ("format", include_str!("../../lua/lib/format.lua")),
     ("grant", include_str!("../../lua/lib/grant.lua")),

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Asks the Sentinels for the primary, and connects to it. During a failover this takes up to the operation
-/// time-out: until they agree, and until the new primary is one.
+/// time-out: until they agree, and until the new primary is one. The node goes on looking for it where that failed.
 pub async fn connect(
     service: String,
     sentinels: Vec<Address>,
@@ -41,17 +41,21 @@ pub async fn connect(
     database: u32,
     options: &Options,
     client: &str,
-) -> Result<Node, ConnectError> {
+) -> (Node, Result<(), ConnectError>) {
     let named_by: Arc<str> = format!("primary of {service:?}, as its Sentinels say").into();
     let location = Arc::new(Location::unknown(served, named_by, Arc::default()));
-    let purpose = Purpose { location: location.clone(), database, keys: ServedKeys::All, is_in_cluster: false };
+    let keys = ServedKeys::All;
+    let purpose = Purpose { location: location.clone(), database, keys, is_in_cluster: false, changes: Arc::default() };
     let node = Node::new(purpose, options, client, &Handle::current());
     let sentinels = Arc::new(Sentinels::new(service, sentinels, asked, location, options));
     let watch = sentinels.clone();
     node.accompany(async move { watch.ask_all().await });
     let until = now() + options.operation_timeout;
     // Longer than a Sentinel has to answer, so that the error says why it did not.
-    sentinels.first_answer(until + options.operation_timeout / 2).await?;
+    let outcome = sentinels.first_answer(until + options.operation_timeout / 2).await;
+    if outcome.is_err() {
+        return (node, outcome);
+    }
     loop {
         match node.connect().await {
             // The primary has just died, or is a replica until the failover is over.
@@ -61,7 +65,7 @@ pub async fn connect(
             {
                 sleep(PAUSE).await;
             }
-            outcome => return outcome.map(|()| node),
+            outcome => return (node, outcome),
         }
     }
 }
@@ -140,7 +144,7 @@ impl Sentinels {
                 Ok(mut connection) => self.ask_while_it_answers(number, target, &mut connection).await,
                 Err(error) => error,
             };
-            tracing::debug!(sentinel = %target.address(), %error, "a Sentinel does not answer");
+            tracing::debug!(target: "fairlock::server", sentinel = %target.address(), %error, "a Sentinel does not answer");
             self.vote(number, Vote::Failed(error));
             sleep(INTERVAL).await;
         }
@@ -207,11 +211,13 @@ impl Sentinels {
             Some(_) => {
                 self.location.move_to(majority);
                 if self.lacks_majority.swap(false, Ordering::Relaxed) {
-                    tracing::info!(service = %self.service, "a majority of the Sentinels names a primary again");
+                    tracing::info!(target: "fairlock::server", service = %self.service, "a majority of the Sentinels names a primary again");
                 }
             }
             None if self.location.current().is_none() || self.lacks_majority.swap(true, Ordering::Relaxed) => {}
-            None => tracing::warn!(answers = %self.no_majority(), "staying with the last primary"),
+            None => {
+                tracing::warn!(target: "fairlock::server", answers = %self.no_majority(), "staying with the last primary")
+            }
         }
         self.voted.notify_waiters();
     }

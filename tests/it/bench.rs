@@ -18,6 +18,9 @@ use redis::aio::MultiplexedConnection;
 
 use crate::support::Server;
 
+#[path = "../../src/store/glob.rs"]
+#[allow(dead_code)]
+mod glob;
 #[path = "../../src/store/keys.rs"]
 #[allow(dead_code)]
 mod keys;
@@ -42,6 +45,7 @@ pub static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
         ("inspect", include_str!("../../lua/inspect.lua")),
         ("leave", include_str!("../../lua/leave.lua")),
         ("poll", include_str!("../../lua/poll.lua")),
+        ("raise", include_str!("../../lua/raise.lua")),
         ("release", include_str!("../../lua/release.lua")),
         ("renew", include_str!("../../lua/renew.lua")),
     ];
@@ -539,6 +543,7 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
         "poll" => (&ALL[..4], &["request", "caller", "waiter_ttl", "token_ttl", "channel"]),
         "leave" => (ALL, &["request", "copies_until", "owner", "seq", "place", "token_ttl", "channel"]),
         "renew" => (&["lock", "tokens"], &["request", "owner", "token", "lease", "only", "remember"]),
+        "raise" => (&["lock", "tokens"], &["request", "owner", "token", "floor", "token_ttl"]),
         "release" => (ALL, &["request", "owner", "seq", "holds", "token_ttl", "channel", "late"]),
         "boot" => (&["boot"], &["request", "life", "epoch", "freeze"]),
         "force_unlock" => (&ALL[..4], &["request", "not_after", "caller", "token_ttl", "channel"]),

@@ -6,7 +6,7 @@ use fairlock::{ConnectError, LockError, OptionsError};
 
 use crate::connecting::{MORE_RIGHTS, RIGHTS, set_user};
 use crate::support::cluster::{Cluster, command, slot_of};
-use crate::support::{Server, Timing, eventually, limit};
+use crate::support::{Collect, Server, Timing, eventually, limit};
 
 /// A name for each master, in their order.
 async fn one_name_each(cluster: &Cluster) -> Vec<String> {
@@ -201,6 +201,8 @@ async fn few_requests_ask_whether_a_slot_has_moved_however_many_wait_for_it() {
 #[tokio::test]
 async fn a_new_name_waits_until_its_slot_has_moved() {
     limit(async {
+        let said = Collect::default();
+        let _here = said.clone().here();
         let cluster = Cluster::start(2).await;
         let name = &one_name_each(&cluster).await[0];
         let slot = slot_of(&cluster.masters[0], name).await;
@@ -215,6 +217,7 @@ async fn a_new_name_waits_until_its_slot_has_moved() {
             );
         };
         cluster.move_slot(slot, 0, 1, moving).await;
+        assert!(said.saw("WARN", "a slot is on its way to another node"), "{:?}", said.lines());
         client.lock(name).lock().await.unwrap().unlock().await.unwrap();
         assert_eq!(cluster.masters[1].keys().await.iter().filter(|key| key.contains(name.as_str())).count(), 1);
     })

@@ -129,6 +129,7 @@ async fn an_eviction_policy_is_warned_of_once() {
         let server = Server::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await;
         let client = Timing::default().connect(&server.url()).await;
         assert_eq!(warnings(), 1, "{:?}", said.lines());
+        assert!(said.saw("WARN", "maxmemory-policy is not noeviction"), "{:?}", said.lines());
         assert!(said.lines().iter().any(|line| line.contains("allkeys-lru")), "{:?}", said.lines());
         let mut redis = server.connection().await;
         redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub").exec_async(&mut redis).await.unwrap();
@@ -279,6 +280,7 @@ async fn messages_that_do_not_arrive_are_warned_of() {
         proxy.drop_pushes(true);
         let other = Timing::default().connect(&proxy.url()).await;
         assert_eq!(warnings(), 1, "{:?}", said.lines());
+        assert!(said.saw("WARN", "no messages arrive from this server"), "{:?}", said.lines());
         let guard = client.lock("x").lock().await.unwrap();
         let waiting = tokio::spawn(async move { other.lock("x").lock().await.unwrap().unlock().await });
         crate::support::eventually("it waits", async || client.lock("x").status().await.unwrap().waiters == 1).await;

@@ -69,7 +69,7 @@ fn acquire() -> impl Strategy<Value = String> {
 
 fn call() -> impl Strategy<Value = String> {
     let strict = (plain_call(), prop::bool::weighted(0.1)).prop_map(|(call, strict)| {
-        let takes_it = strict && !call.starts_with("renew");
+        let takes_it = strict && !call.starts_with("renew") && !call.starts_with("raise");
         if takes_it { format!("{call} boot=1") } else { call }
     });
     let boot = (prop::sample::select(&["L", "M"][..]), millis())
@@ -93,6 +93,8 @@ fn plain_call() -> impl Strategy<Value = String> {
             format!("renew owner={owner} token={token} lease={lease} only={only}{remember}")
         },
     );
+    let raise = (owner(), token(), token())
+        .prop_map(|(owner, token, floor)| format!("raise owner={owner} token={token} floor={floor}"));
     let holds = prop_oneof![2 => Just("0".to_owned()), 1 => (1..3u32, token()).prop_map(|(holds, token)| format!("{holds}:{token}"))];
     let late = prop::option::weighted(0.3, (moment(), ticket(), terms()));
     let release = (owner(), 1..9u32, holds, late).prop_map(|(owner, seq, holds, late)| {
@@ -103,7 +105,7 @@ fn plain_call() -> impl Strategy<Value = String> {
     let force = (client(), not_after)
         .prop_map(|(client, not_after)| format!("force_unlock caller={client} not_after={not_after}"));
     let inspect = (0..5u32).prop_map(|most| format!("inspect most={most}"));
-    prop_oneof![9 => acquire(), 4 => poll, 4 => leave, 3 => renew, 6 => release, 1 => force, 1 => inspect]
+    prop_oneof![9 => acquire(), 4 => poll, 4 => leave, 3 => renew, 2 => raise, 6 => release, 1 => force, 1 => inspect]
 }
 
 /// Changes that no script makes: keys that expire or are deleted, clients that die, foreign values.

@@ -298,7 +298,7 @@ async fn s1_a_grant_with_no_time_left_is_confirmed_first() {
     // As short as it may be.
     let grant_ttl = Timing::default().poll_interval + Duration::from_millis(1);
     let timing = Timing { grant_ttl, ..Timing::default() };
-    let server = fairlock::simulation::server(SlowNetwork);
+    let server = fairlock::simulation::server(crate::support::SlowNetwork);
     let (one, other) = (timing.builder().embedded(&server).unwrap(), timing.builder().embedded(&server).unwrap());
     for early in 0..40 {
         let holder = one.lock("s1").lock().await.unwrap();
@@ -311,18 +311,6 @@ async fn s1_a_grant_with_no_time_left_is_confirmed_first() {
         tokio::time::sleep(timing.lease).await;
         assert!(guard.is_valid(), "lost without any fault, {early} ms before the poll");
         guard.unlock().await.unwrap();
-    }
-}
-
-/// Requests and replies take 5 ms each.
-#[cfg(feature = "embedded")]
-struct SlowNetwork;
-
-#[cfg(feature = "embedded")]
-impl fairlock::simulation::Faults for SlowNetwork {
-    fn request(&self, _client: &str, _script: &str) -> Vec<fairlock::simulation::Delivery> {
-        let delay = Duration::from_millis(5);
-        vec![fairlock::simulation::Delivery { request: delay, reply: Some(delay) }]
     }
 }
 

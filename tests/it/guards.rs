@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use fairlock::{EmbeddedServer, LockClient, LockError, Loss, owner};
+use fairlock::{EmbeddedServer, Guard, Lock, LockClient, LockError, Loss, QuorumClient, owner};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{Collect, Timing};
@@ -54,55 +54,69 @@ async fn a_wait_for_the_loss_that_began_under_renewal_hears_of_it_without() {
     .await;
 }
 
-async fn said_while<F: Future>(test: F) -> Vec<String> {
+async fn said_while<F: Future>(test: F) -> Collect {
     let said = Collect::default();
     let collecting = said.clone().here();
     test.await;
     drop(collecting);
-    let lines = said.lines();
-    lines.into_iter().filter(|line| line.contains("scope")).collect()
+    said
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_task_that_waits_for_itself_is_told_once() {
+/// How often a task was told that it may wait for itself.
+fn told(said: &Collect) -> usize {
+    said.of("WARN", "").iter().filter(|line| line.contains("scope")).count()
+}
+
+/// Of three servers.
+fn quorum(timing: Timing) -> QuorumClient {
+    let servers = [0; 3].map(|_| EmbeddedServer::new());
+    QuorumClient::builder().nodes(timing.builder()).strict_restart(false).embedded(&servers).unwrap()
+}
+
+async fn wait_for_itself(lock: impl Lock, timing: Timing) {
     let said = said_while(async {
-        let timing = Timing::default();
-        let client = client(timing);
-        let _guard = client.lock("x").lock().await.unwrap();
+        let _guard = lock.lock().await.unwrap();
+        // Later than the hold began, also where time stands still.
+        sleep(Duration::from_millis(1)).await;
         for _ in 0..2 {
-            let outcome = client.lock("x").lock_timeout(3 * timing.lease).await;
+            let outcome = lock.lock_timeout(3 * timing.lease).await;
             assert!(matches!(outcome, Err(LockError::Timeout)));
         }
     });
     let said = said.await;
-    assert!(said.len() == 1 && said[0].contains("owner::scope"), "{said:?}");
+    assert!(said.saw("WARN", "this task waits for a lock that it holds itself"), "{:?}", said.lines());
+    assert_eq!(told(&said), 1, "{:?}", said.lines());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_waits_for_itself_is_told_once() {
+    let timing = Timing::default();
+    wait_for_itself(client(timing).lock("x"), timing).await;
+    wait_for_itself(quorum(timing).lock("x"), timing).await;
+}
+
+async fn wait_for_a_task(lock: impl Lock + 'static, timing: Timing) {
+    let said = said_while(owner::scope(async {
+        let _guard = lock.lock().await.unwrap();
+        sleep(Duration::from_millis(1)).await;
+        let inner = lock.clone();
+        let task = tokio::spawn(async move { inner.lock_timeout(3 * timing.lease).await.map(drop) });
+        assert!(matches!(task.await.unwrap(), Err(LockError::Timeout)));
+    }));
+    let said = said.await;
+    assert!(said.saw("WARN", "a task outside of any scope waits for a lock of a scope"), "{:?}", said.lines());
+    assert_eq!(told(&said), 1, "{:?}", said.lines());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_task_that_a_scope_spawned_and_waits_for_is_told() {
-    let said = said_while(async {
-        let timing = Timing::default();
-        let client = client(timing);
-        let lock = client.lock("x");
-        let inner = lock.clone();
-        lock.with(|_| async move {
-            let task = tokio::spawn(async move { inner.lock_timeout(3 * timing.lease).await.map(drop) });
-            assert!(matches!(task.await.unwrap(), Err(LockError::Timeout)));
-        })
-        .await
-        .unwrap();
-    });
-    let said = said.await;
-    assert!(said.len() == 1 && said[0].contains("Owner::scope"), "{said:?}");
+    let timing = Timing::default();
+    wait_for_a_task(client(timing).lock("x"), timing).await;
+    wait_for_a_task(quorum(timing).lock("x"), timing).await;
 }
 
-/// Neither branch waits for itself, whichever comes first, and in whatever order they run.
-#[tokio::test(start_paused = true)]
-async fn independent_branches_of_one_task_are_not_told() {
+async fn branches(lock: impl Lock, timing: Timing) {
     let said = said_while(async {
-        let timing = Timing::default();
-        let client = client(timing);
-        let lock = client.lock("x");
         let section = async |before: Duration, within: Duration| {
             sleep(before).await;
             let guard = lock.lock().await.unwrap();
@@ -126,7 +140,15 @@ async fn independent_branches_of_one_task_are_not_told() {
             section(timing.poll_interval / 3, Duration::ZERO)
         );
     });
-    assert_eq!(said.await, Vec::<String>::new());
+    assert_eq!(told(&said.await), 0);
+}
+
+/// Neither branch waits for itself, whichever comes first, and in whatever order they run.
+#[tokio::test(start_paused = true)]
+async fn independent_branches_of_one_task_are_not_told() {
+    let timing = Timing::default();
+    branches(client(timing).lock("x"), timing).await;
+    branches(quorum(timing).lock("x"), timing).await;
 }
 
 /// A watcher that begins at the very moment when the deadline passes looks at the clock twice: before and after it.

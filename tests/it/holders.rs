@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fairlock::{LockClient, LockError, LockGuard, Loss, UnlockError, owner};
 use nix::sys::signal::Signal;
 
-use crate::support::{Proxy, Server, Timing, Worker, eventually, limit, on_a_server, on_each_store};
+use crate::support::{Collect, Proxy, Server, Timing, Worker, eventually, limit, on_a_server, on_each_store};
 
 const NAME: &str = "held";
 
@@ -228,10 +228,13 @@ async fn a_renewed_hold_lasts_longer_than_its_lease() {
 #[tokio::test]
 async fn max_hold_ends_the_renewal_of_a_leaked_guard() {
     on_each_store(async |store| {
+        let said = Collect::default();
+        let _here = said.clone().here();
         let timing = Timing::default();
         let client = store.open(timing.builder().max_hold(timing.lease)).await;
         let leaked = held(&client).await;
         assert_eq!(leaked.lost().await, Loss::Expired);
+        assert!(said.saw("WARN", "held for max_hold"), "{:?}", said.lines());
         // The lock can be taken while the leaked guard still exists.
         held(&client).await.unlock().await.unwrap();
         drop(leaked);

@@ -1,14 +1,19 @@
 //! The promises of docs/design.md (P1 to P10), against real servers that the tests start and stop.
 
+mod all;
 mod api;
 mod bench;
 mod cleanup;
 mod closing;
 mod cluster;
+#[cfg(feature = "cli")]
+mod command;
 mod connecting;
 mod dead_waiters;
 #[cfg(feature = "embedded")]
 mod differential;
+#[cfg(feature = "cli")]
+mod doctor;
 mod errors;
 mod exclusion;
 mod fairness;
@@ -18,8 +23,14 @@ mod found;
 mod guards;
 mod holders;
 mod leaving;
+mod listing;
+mod logs;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod overload;
 mod queue;
+mod quorum;
+mod recipes;
 mod reentrance;
 mod reentry;
 mod refusals;

@@ -82,6 +82,10 @@ async fn many_calls_of_a_refusing_server_cost_it_little_and_all_of_them_go_on_af
             "{events:?}"
         );
         assert_eq!(events.iter().filter(|event| event.starts_with("WARN")).count(), 1, "{events:?}");
+        assert!(
+            logged.saw("WARN", "the server refuses requests")
+                && logged.saw("INFO", "the server accepts requests again")
+        );
         client.close().await.unwrap();
         server.assert_clean().await;
     })
@@ -159,7 +163,27 @@ async fn a_script_that_is_refused_half_way_leaves_nothing_behind() {
         let refused = client.lock("x").lock().await.unwrap_err();
         assert!(matches!(&refused, LockError::Refused(refusal) if refusal.in_script), "{refused:?}");
         assert!(refused.to_string().contains("is taken back"), "{refused}");
-        eventually("nothing is left", async || server.keys().await.is_empty()).await;
+        // The token was stored first, and is skipped.
+        eventually("only the token is left", async || server.keys().await.iter().all(|key| key.ends_with(":token")))
+            .await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// Otherwise a server whose clock is behind could give that token again.
+#[tokio::test]
+async fn p2_nobody_holds_a_lock_whose_token_could_not_be_stored() {
+    limit(async {
+        let (server, url) = server_with_worker().await;
+        let mut redis = server.connection().await;
+        let client = Timing::default().connect(&url).await;
+        // Nor can it be taken back.
+        worker_rule("-set -del -hdel").exec_async(&mut redis).await.unwrap();
+        let refused = client.lock("x").try_lock().await.unwrap_err();
+        assert!(matches!(&refused, LockError::Refused(refusal) if refusal.in_script), "{refused:?}");
+        assert_eq!(server.keys().await, [""; 0]);
+        worker_rule("+@all").exec_async(&mut redis).await.unwrap();
         client.close().await.unwrap();
     })
     .await;

@@ -223,6 +223,7 @@ async fn a_freeze_is_said_once_and_ended_for_all_connections_of_one_life() {
         let server = Server::start().await;
         let proxy = Proxy::start(&server).await;
         let client = connect(&proxy.url()).await;
+        assert!(logged.saw("WARN", "strict_restart"));
         let said = || logged.lines().into_iter().filter(|line| line.contains("strict_restart")).collect::<Vec<_>>();
         let until = frozen_until(&mut server.connection().await).await;
         let first = said();

@@ -236,14 +236,12 @@ fn the_embedded_server_needs_time_only() {
 }
 
 /// What the documentation of `LockClientBuilder::runtime` shows.
-async fn shared() -> &'static LockClient {
+async fn shared(url: &str) -> &'static LockClient {
     static RUNTIME: LazyLock<Runtime> = LazyLock::new(runtime);
-    static SERVER: OnceCell<Server> = OnceCell::const_new();
     static CLIENT: OnceCell<LockClient> = OnceCell::const_new();
     let connect = async || {
-        let server = SERVER.get_or_init(Server::start).await;
         let builder = Timing::relaxed().builder().runtime(RUNTIME.handle().clone());
-        builder.connect(server.url()).await.unwrap()
+        builder.connect(url).await.unwrap()
     };
     CLIENT.get_or_init(connect).await
 }
@@ -251,8 +249,11 @@ async fn shared() -> &'static LockClient {
 /// Each `#[tokio::test]` has a runtime, which ends with it.
 #[test]
 fn a_shared_client_serves_runtimes_one_after_the_other_and_at_the_same_time() {
+    // Not as static as the client, which would keep it alive after the tests.
+    let server = runtime().block_on(Server::start());
+    let url = server.url();
     let section = async |name: &str| {
-        let client = shared().await;
+        let client = shared(&url).await;
         let guard = client.lock(name).lock().await.unwrap();
         tokio::time::sleep(Duration::from_millis(2)).await;
         guard.unlock().await.unwrap();
@@ -263,10 +264,8 @@ fn a_shared_client_serves_runtimes_one_after_the_other_and_at_the_same_time() {
         let current = Builder::new_current_thread().enable_all().build().unwrap();
         if round % 2 == 0 { current.block_on(limit(section("x"))) } else { runtime().block_on(limit(section("x"))) }
     }
-    let threads: Vec<_> = (0..4)
-        .map(|_| std::thread::spawn(move || (0..10).for_each(|_| runtime().block_on(limit(section("x"))))))
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let many = || (0..10).for_each(|_| runtime().block_on(limit(section("x"))));
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(many))));
 }
 
 /// A task that `spawn_local` made outside of the scope is polled inside it when the scope drives the LocalSet.

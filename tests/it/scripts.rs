@@ -1941,6 +1941,7 @@ async fn a_wrong_type_names_its_key_and_changes_nothing() {
         "poll tickets=c:1:5",
         "leave copies_until=+2000",
         "renew token=7",
+        "raise token=7 floor=9",
         "force_unlock",
         "release",
         "release late=+2000~c:1:5/3000/L",
@@ -2151,6 +2152,79 @@ async fn p2_the_token_of_the_hold_counts_when_the_stored_one_is_gone() {
     .await;
 }
 
+/// Q3: it raises for the holder alone, never lowers, and the next grant is above it.
+#[tokio::test]
+async fn raise_rows() {
+    let raise = |what, before, call, reply, after| Row { what, before, call, reply, after, again: reply };
+    let rows = [
+        raise("another token", &["held c:1 5 8"][..], "raise token=7 floor=90", "lost", "lock c:1=1 5,8,0,3000/L"),
+        raise("another owner", &["held d:1 5 7"], "raise token=7 floor=90", "lost", "lock d:1=1 5,7,0,3000/L"),
+        raise("nobody", &[], "raise token=7 floor=90", "lost", ""),
+        raise("the holder", &["held c:1 5 7"], "raise token=7 floor=90", "raised", "lock c:1=1 5,7,0,3000/L"),
+    ];
+    limit(async {
+        for mut bench in Bench::each().await {
+            bench.check(&rows).await;
+            bench.command("FLUSHALL").await;
+            bench.prepare("held c:1 5 7").await;
+            // Ahead of the clock, as a token of another server may be.
+            let floor = 2_000_000_000_000_000_u64;
+            for (raised_to, kept) in [(floor, floor), (floor - 1, floor), (floor + 5, floor + 5)] {
+                bench.call(&format!("raise token=7 floor={raised_to}")).await;
+                assert_eq!(bench.command("GET tokens").await, Value::BulkString(kept.to_string().into()));
+                assert!(bench.ttl("tokens").await > 60_000, "at least as long as token_ttl");
+            }
+            bench.call("release seq=6").await;
+            let granted = bench.raw_call("acquire owner=d:1").await.unwrap();
+            assert_eq!(granted[1], (floor + 6).to_string());
+        }
+    })
+    .await;
+}
+
+/// Q3, Q8: it is given if it is above the last one and not ahead of the clock by more than a lease.
+#[tokio::test]
+async fn a_proposed_token() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            let now: u64 = bench.raw_call("acquire").await.unwrap()[1].parse().unwrap();
+            let second = 1_000_000;
+            for (proposed, last, is_given) in [
+                (now - 60 * second, None, true),
+                (now + 5 * second, None, true),
+                (now + 60 * second, None, false),
+                (now + 5 * second, Some(now + 5 * second - 1), true),
+                (now + 5 * second, Some(now + 5 * second), false),
+                (now + 5 * second, Some(now + 60 * second), false),
+            ] {
+                bench.command("FLUSHALL").await;
+                if let Some(last) = last {
+                    bench.prepare(&format!("token {last}")).await;
+                }
+                let call = format!("acquire mode=0:{proposed} lease=10000");
+                let granted = bench.raw_call(&call).await.unwrap();
+                let token: u64 = granted[1].parse().unwrap();
+                assert_eq!(granted[0], "held");
+                assert_eq!(token == proposed, is_given, "{token}, proposed {proposed} after {last:?}");
+                assert!(token > last.unwrap_or(0) && token < now + 61 * second);
+                assert_eq!(bench.number("GET tokens").await, i64::try_from(token).unwrap());
+                assert_eq!(bench.raw_call(&call).await.unwrap()[1], granted[1], "a retry");
+                bench.call("release seq=6").await;
+                let next: u64 = bench.raw_call("acquire seq=7").await.unwrap()[1].parse().unwrap();
+                assert!(next > token);
+            }
+            for (before, reply) in [(&["held d:1 5 7"][..], "busy 0"), (&["held d:1 5 7", "waits e:1:3"], "busy 0")] {
+                bench.command("FLUSHALL").await;
+                for before in before {
+                    bench.prepare(before).await;
+                }
+                assert_eq!(bench.call(&format!("acquire mode=0:{now}")).await, reply);
+            }
+        }
+    })
+    .await;
+}
+
 /// A renewal that names the tokens keeps their memory, and makes it again.
 #[tokio::test]
 async fn p2_a_renewal_keeps_the_memory_of_the_token() {
@@ -2201,8 +2275,16 @@ async fn the_memory_of_the_token_is_kept_for_token_ttl_at_the_least() {
     .await;
 }
 
-const EVERY_CALL: [&str; 7] =
-    ["acquire", "poll tickets=c:1:5", "renew token=7", "release", "leave", "force_unlock", "inspect"];
+const EVERY_CALL: [&str; 8] = [
+    "acquire",
+    "poll tickets=c:1:5",
+    "renew token=7",
+    "raise token=7 floor=9",
+    "release",
+    "leave",
+    "force_unlock",
+    "inspect",
+];
 
 /// The scripts have the flag allow-oom, so that a full server can still free locks.
 #[tokio::test]

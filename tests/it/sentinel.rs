@@ -7,7 +7,7 @@ use redis::{FromRedisValue, RedisResult};
 
 use crate::support::cluster::command;
 use crate::support::sentinels::{Sentinels, url, watching};
-use crate::support::{Server, Timing, eventually, free_port, limit};
+use crate::support::{Collect, Server, Timing, eventually, free_port, limit};
 
 async fn refused(url: &str) -> ConnectError {
     Timing::default().builder().connect(url).await.expect_err("it cannot connect")
@@ -16,6 +16,8 @@ async fn refused(url: &str) -> ConnectError {
 #[tokio::test]
 async fn a_planned_failover_is_followed() {
     limit(async {
+        let said = Collect::default();
+        let _here = said.clone().here();
         let all = Sentinels::start().await;
         let client = Timing::default().connect(&all.url()).await;
         let held = client.lock("held").lock().await.unwrap();
@@ -25,6 +27,11 @@ async fn a_planned_failover_is_followed() {
             matches!(client.lock("new").try_lock().await, Ok(Some(_))) && at_primary(&all.replica).await
         })
         .await;
+        assert!(
+            said.saw("INFO", "the server is at another address now, or was made the primary again"),
+            "{:?}",
+            said.lines()
+        );
         // The hold went along, and is renewed there.
         assert!(held.is_valid());
         held.unlock().await.unwrap();

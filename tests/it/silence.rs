@@ -143,6 +143,25 @@ async fn a_wait_that_ends_while_the_server_is_silent_says_so() {
     .await;
 }
 
+/// The server had said that others have the lock, before it was gone.
+#[tokio::test]
+async fn a_wait_that_ends_while_the_server_is_down_says_so() {
+    limit(async {
+        let server = Server::start().await;
+        let timing = Timing::relaxed();
+        let (one, other) = (timing.connect(&server.url()).await, timing.connect(&server.url()).await);
+        let held = one.lock("x").lock().await.unwrap();
+        let lock = other.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock_timeout(Duration::from_secs(5)).await });
+        eventually("it waits", async || one.lock("x").status().await.unwrap().waiters == 1).await;
+        server.kill().await;
+        let ended = waiting.await.unwrap();
+        assert!(matches!(ended, Err(LockError::Unreachable(_))), "{ended:?}");
+        drop(held);
+    })
+    .await;
+}
+
 /// A line for each of ten thousand holds would bury what else the log says.
 #[tokio::test]
 async fn losses_of_one_cause_are_one_warning() {
@@ -180,7 +199,10 @@ async fn losses_of_one_cause_are_one_warning() {
                 assert_eq!(warned.len(), 1, "{count} holds: {warned:?}");
                 match count {
                     1 => assert!(warned[0].contains("name="), "a single one says which: {warned:?}"),
-                    _ => assert!(warned[0].contains("holds=100"), "{warned:?}"),
+                    _ => {
+                        assert!(said.saw("WARN", "lost locks"), "{warned:?}");
+                        assert!(warned[0].contains("holds=100"), "{warned:?}");
+                    }
                 }
                 assert_eq!(lines("DEBUG").len(), if count == 1 { 0 } else { count }, "{:?}", lines("DEBUG"));
             }

@@ -432,7 +432,7 @@ const SETTINGS: &str = "6000 5000 60000 fairlock:wake:";
 const CHANNEL: &str = "fairlock:wake:";
 
 /// All scripts, with arguments as src/store/verbs sends them.
-const CALLS: [Call; 18] = {
+const CALLS: [Call; 19] = {
     const fn call(
         script: &'static str,
         what: &'static str,
@@ -465,6 +465,7 @@ const CALLS: [Call; 18] = {
         call("renew", "one key", &["lock"], &["c:1", "TOKEN", "10000", "0"]),
         call("renew", "a shorter lease", &["lock"], &["c:1", "TOKEN", "3000", "4"]),
         call("renew", "with the token", &["lock", "tokens"], &["c:1", "TOKEN", "10000", "0", "60000"]),
+        call("raise", "", &["lock", "tokens"], &["c:1", "TOKEN", "9999999999999999", "60000"]),
         call("release", "to 0", FOUR, &["c:1", "5", "0", "60000", CHANNEL]),
         call("release", "to 1", FOUR, &["c:1", "5", "1:TOKEN", "60000", CHANNEL]),
         call("release", "with a copy", FIVE, &["c:1", "5", "0", "60000", CHANNEL, "+2000 c:1:5/3000/L"]),

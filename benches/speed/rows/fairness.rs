@@ -50,7 +50,7 @@ fn row(name: &str, rounds: &[Shares], time: Duration) -> Outcome<Row> {
 }
 
 /// Jain's fairness index: 1 if all counts are equal, 1/n if one task has everything, 0 if all counts are 0.
-fn jain(counts: &[u64]) -> f64 {
+pub fn jain(counts: &[u64]) -> f64 {
     let sum: f64 = counts.iter().map(|count| *count as f64).sum();
     let squares: f64 = counts.iter().map(|count| (*count as f64).powi(2)).sum();
     if squares == 0.0 { 0.0 } else { sum * sum / (counts.len() as f64 * squares) }

@@ -10,6 +10,7 @@ mod memory;
 mod names;
 mod nested;
 mod pairs;
+mod quorum;
 mod script_time;
 mod waiting;
 
@@ -47,5 +48,8 @@ pub fn groups() -> Vec<Group> {
         group!("memory", memory::run, ["memory-held", "memory-waiting", "memory-churn"]),
         group!("names used once", names::run, ["names-1000000", "names-1000000-left"]),
         group!("fairness", fairness::run, fairness::NAMES),
+        group!("quorum", quorum::pairs, quorum::PAIRS),
+        group!("quorum, many tasks", quorum::competing, quorum::COMPETING),
+        group!("quorum, faults", quorum::faults, quorum::FAULTS),
     ]
 }

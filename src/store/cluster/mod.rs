@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::changes::Changes;
 use super::connect_options::{Address, list};
 use super::dial::Access;
 use super::error::ConnectError;
@@ -38,19 +39,20 @@ pub async fn connect(
     options: &Arc<Options>,
     client: &str,
 ) -> Result<Router<Node>, ConnectError> {
-    let doubt = Arc::new(Notify::new());
+    let (doubt, changes) = (Arc::new(Notify::new()), Arc::new(Changes::default()));
     let named_by: Arc<str> = format!("of the cluster at {}", list(&seeds)).into();
     let (runtime, client, seat_options) = (Handle::current(), client.to_owned(), options.clone());
-    let (seat_access, seat_doubt) = (access.clone(), doubt.clone());
+    let (seat_access, seat_doubt, seat_changes) = (access.clone(), doubt.clone(), changes.clone());
     let table = Arc::new(Table::new(doubt, move |keys| {
         let location = Location::unknown(seat_access.clone(), named_by.clone(), seat_doubt.clone());
-        let purpose = Purpose { location: Arc::new(location), database: 0, keys, is_in_cluster: true };
+        let (location, changes) = (Arc::new(location), seat_changes.clone());
+        let purpose = Purpose { location, database: 0, keys, is_in_cluster: true, changes };
         Node::new(purpose, &seat_options, &client, &runtime)
     }));
     let mut watch = Watch::new(table.clone(), access, seeds, options.operation_timeout);
     watch.look_first().await?;
     connect_to_one(&table).await?;
-    let router = Router::new(table, options.operation_timeout);
+    let router = Router::new(table, options.operation_timeout, changes);
     router.accompany(watch.run());
     Ok(router)
 }

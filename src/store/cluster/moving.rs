@@ -56,7 +56,7 @@ impl Moving {
         self.count.store(known.slots.len(), Ordering::Relaxed);
         if known.said.is_none_or(|said| now() >= said + SAID_AT_MOST_EVERY) {
             known.said = Some(now());
-            tracing::warn!(slot, "a slot is on its way to another node: calls for its locks wait; renewals do not");
+            tracing::warn!(target: "fairlock::server", slot, "a slot is on its way to another node: calls for its locks wait; renewals do not");
         }
     }
 

@@ -14,10 +14,11 @@ use super::slots::slot_of;
 use super::table::{Seat, Table};
 use crate::store::admission::{Admission, IN_FLIGHT};
 use crate::store::call::Call;
+use crate::store::changes::Changes;
 use crate::store::clock::ServerClock;
 use crate::store::connect_options::Address;
 use crate::store::error::{Cause, Refusal, RequestError, Uncovered};
-use crate::store::{Listener, Priority, Ran, Store};
+use crate::store::{Listener, Priority, Ran, Server, Store};
 
 /// A slot moves once, as a rule. More than that in one request means that two nodes send it to each other.
 const MOST_REDIRECTS: usize = 4;
@@ -31,6 +32,7 @@ pub struct Router<N> {
     /// How long a redirected request waits for the other node.
     patience: Duration,
     moving: Moving,
+    changes: Arc<Changes>,
 }
 
 struct Nobody {
@@ -39,7 +41,7 @@ struct Nobody {
 }
 
 impl<N: Seat> Router<N> {
-    pub fn new(table: Arc<Table<N>>, operation_timeout: Duration) -> Self {
+    pub fn new(table: Arc<Table<N>>, operation_timeout: Duration, changes: Arc<Changes>) -> Self {
         // Nothing is ever sent there, so its gate does not close and the seed does not matter.
         let nobody = Nobody { admission: Admission::new(IN_FLIGHT, 0), clock: ServerClock::new() };
         // Half: so there is time for the answer of the other node, within the same operation time-out.
@@ -49,6 +51,7 @@ impl<N: Seat> Router<N> {
             closed: CancellationToken::new(),
             patience: operation_timeout / 2,
             moving: Moving::default(),
+            changes,
         }
     }
 
@@ -222,6 +225,18 @@ impl<N: Seat> Store for Router<N> {
 
     fn listen(&self, listener: Weak<dyn Listener>) {
         self.table.listen(listener);
+    }
+
+    fn seats(&self) -> Vec<u16> {
+        self.table.seats_in_use()
+    }
+
+    fn server(&self, seat: u16) -> Option<&dyn Server> {
+        self.table.seat(seat).map(|node| node as &dyn Server)
+    }
+
+    fn changes(&self) -> &Changes {
+        &self.changes
     }
 
     fn close(&self) {

@@ -9,14 +9,14 @@ use tokio::sync::Notify;
 use super::slots::{SLOTS, SlotMap};
 use crate::store::clock::now;
 use crate::store::connect_options::Address;
-use crate::store::{Listener, ServedKeys, Store};
+use crate::store::{Listener, ServedKeys, Server};
 
 /// The documentation of Redis Cluster recommends at most 1000 nodes.
 const MOST_SEATS: usize = 1024;
 
 /// The place of one master: a store for one server, at an address that may change. Seats are used
 /// again, so their number is that of the masters at one time, although nodes come and go for months.
-pub trait Seat: Store {
+pub trait Seat: Server {
     /// Serves another address. `None`: nobody needs it now, and it gives up its connection.
     fn move_to(&self, address: Option<&Address>);
     /// Has more slots than before. If it is connected, what is held and waited for there is checked.
@@ -94,6 +94,12 @@ impl<N: Seat> Table<N> {
     pub fn all(&self) -> impl Iterator<Item = &N> {
         // Filled from the front.
         self.seats.iter().map_while(OnceLock::get)
+    }
+
+    /// Those that have a master.
+    pub fn seats_in_use(&self) -> Vec<u16> {
+        let seated = self.seated();
+        (0..).zip(&seated.masters).filter(|(_, master)| master.is_some()).map(|(seat, _)| seat).collect()
     }
 
     /// The address of the node that serves a slot.
@@ -198,7 +204,7 @@ impl<N: Seat> Table<N> {
             if is_old && !owners.contains(&Some(seat)) {
                 let Some(Master { address, .. }) = master.take() else { continue };
                 if self.seat(seat).is_some_and(Seat::is_open) {
-                    tracing::info!(%address, "this node of the cluster serves no slots now; others have its locks");
+                    tracing::info!(target: "fairlock::server", %address, "this node of the cluster serves no slots now; others have its locks");
                 }
                 self.seat(seat).into_iter().for_each(|node| node.move_to(None));
             }
@@ -217,7 +223,7 @@ impl<N: Seat> Table<N> {
         }
         let seat = masters.iter().position(Option::is_none).unwrap_or(masters.len());
         let Some(place) = self.seats.get(seat) else {
-            tracing::warn!(%address, "more than {MOST_SEATS} masters: this one is not used");
+            tracing::warn!(target: "fairlock::server", %address, "more masters than a cluster may have: this one is not used");
             return None;
         };
         let number = u16::try_from(seat).ok()?;
@@ -260,9 +266,11 @@ mod tests {
     use super::*;
     use crate::store::admission::Admission;
     use crate::store::call::Call;
+    use crate::store::changes::Changes;
     use crate::store::clock::ServerClock;
     use crate::store::error::{Cause, Disconnected, RequestError};
-    use crate::store::{Priority, Ran};
+    use crate::store::server::{Line, Told};
+    use crate::store::{Priority, Ran, Store};
 
     /// A seat that only remembers where it is.
     struct Fake {
@@ -271,6 +279,7 @@ mod tests {
         opened: AtomicBool,
         admission: Admission,
         clock: ServerClock,
+        changes: Changes,
     }
 
     impl Seat for Fake {
@@ -322,7 +331,41 @@ mod tests {
 
         fn listen(&self, _: Weak<dyn Listener>) {}
 
+        fn seats(&self) -> Vec<u16> {
+            vec![0]
+        }
+
+        fn server(&self, _: u16) -> Option<&dyn Server> {
+            Some(self)
+        }
+
+        fn changes(&self) -> &Changes {
+            &self.changes
+        }
+
         fn close(&self) {}
+    }
+
+    impl Server for Fake {
+        fn address(&self) -> String {
+            String::new()
+        }
+
+        fn line(&self) -> Line {
+            Line::Idle
+        }
+
+        fn down_for(&self) -> Option<Duration> {
+            None
+        }
+
+        fn hears(&self) -> bool {
+            true
+        }
+
+        fn ask<'a>(&'a self, _: &'a [&'a str]) -> BoxFuture<'a, Result<Told, RequestError>> {
+            std::future::ready(Err(RequestError::Closed)).boxed()
+        }
     }
 
     fn table() -> Table<Fake> {
@@ -332,6 +375,7 @@ mod tests {
             opened: AtomicBool::new(false),
             admission: Admission::new(1, 0),
             clock: ServerClock::new(),
+            changes: Changes::default(),
         })
     }
 

@@ -130,7 +130,7 @@ impl Watch {
                 Ok(source) => {
                     failed = 0;
                     if std::mem::take(&mut said) {
-                        tracing::info!(address = %source.address, "a node of the cluster answers again");
+                        tracing::info!(target: "fairlock::server", address = %source.address, "a node of the cluster answers again");
                     }
                     let opened = now();
                     self.watch(source).await;
@@ -138,10 +138,10 @@ impl Watch {
                 }
                 Err(error) => {
                     failed += 1;
-                    tracing::debug!(%error, "cannot ask this node of the cluster");
+                    tracing::debug!(target: "fairlock::server", %error, "cannot ask this node of the cluster");
                     // Two are asked in each turn: now each one has been asked.
                     if !said && 2 * failed >= self.nodes.len() + self.seeds.len() {
-                        tracing::warn!(%error, "no node of the cluster says who serves which slot");
+                        tracing::warn!(target: "fairlock::server", %error, "no node of the cluster says who serves which slot");
                         said = true;
                     }
                 }
@@ -188,7 +188,7 @@ impl Watch {
                 }
                 Ok(Ok((_, None))) => self.passed_over = 0,
                 Ok(Err(error)) => {
-                    return tracing::debug!(address = %source.address, %error, "no answer about the cluster");
+                    return tracing::debug!(target: "fairlock::server", address = %source.address, %error, "no answer about the cluster");
                 }
                 Err(_) => return,
             }
@@ -228,9 +228,9 @@ impl Watch {
         let uncovered = view.uncovered();
         if uncovered != self.uncovered {
             if uncovered.is_empty() {
-                tracing::info!("all slots of the cluster are served again");
+                tracing::info!(target: "fairlock::server", "all slots of the cluster are served again");
             } else {
-                tracing::warn!(slots = %uncovered, "slots of the cluster have no master: their locks wait");
+                tracing::warn!(target: "fairlock::server", slots = %uncovered, "slots of the cluster have no master: their locks wait");
             }
             self.uncovered = uncovered;
         }

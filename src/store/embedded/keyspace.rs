@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use super::super::glob;
+
 type Bytes = Vec<u8>;
 type Words<'a> = &'a [Bytes];
 
@@ -56,6 +58,18 @@ enum Value {
     Hash(Hash),
     List(List),
     Zset(Zset),
+}
+
+impl Value {
+    /// As TYPE says it.
+    fn kind(&self) -> &'static [u8] {
+        match self {
+            Self::Text(_) => b"string",
+            Self::Hash(_) => b"hash",
+            Self::List(_) => b"list",
+            Self::Zset(_) => b"zset",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -217,10 +231,12 @@ const COMMANDS: &[Command] = &[
     ("LTRIM", 4, Keyspace::ltrim),
     ("PEXPIRE", 3, Keyspace::pexpire),
     ("PTTL", 2, Keyspace::pttl),
+    ("PING", 1, Keyspace::ping),
     ("PUBLISH", 3, Keyspace::publish),
     ("RPOP", 2, Keyspace::rpop),
     ("RPUSH", -3, Keyspace::rpush),
     ("RPUSHX", -3, Keyspace::rpushx),
+    ("SCAN", -2, Keyspace::scan),
     ("SET", -3, Keyspace::set),
     ("TIME", 1, Keyspace::time),
     ("ZADD", -4, Keyspace::zadd),
@@ -363,6 +379,44 @@ impl Keyspace {
     fn time(&mut self, _: Words<'_>) -> Outcome {
         let part = |number: i64| Reply::Bulk(number.to_string().into_bytes());
         Ok(Reply::List(vec![part(self.now / 1_000_000), part(self.now % 1_000_000)]))
+    }
+
+    fn ping(&mut self, _: Words<'_>) -> Outcome {
+        Ok(Reply::Bulk(b"PONG".to_vec()))
+    }
+
+    /// `SCAN cursor MATCH pattern TYPE type COUNT count`, each part but the first at most once. The keys are in the order of
+    /// their hashes and the cursor is a hash, so that a key which is there all the time is found, as in Redis.
+    fn scan(&mut self, words: Words<'_>) -> Outcome {
+        let cursor = std::str::from_utf8(&words[0]).ok().and_then(|text| text.parse::<u64>().ok());
+        let cursor = cursor.ok_or_else(|| error("ERR invalid cursor"))?;
+        let (mut pattern, mut kind, mut most) = (None, None, 10);
+        if !words[1..].len().is_multiple_of(2) {
+            return Err(syntax());
+        }
+        for pair in words[1..].chunks(2) {
+            match pair[0].to_ascii_uppercase().as_slice() {
+                b"MATCH" => pattern = Some(&pair[1]),
+                b"TYPE" => kind = Some(pair[1].to_ascii_lowercase()),
+                b"COUNT" => {
+                    most = usize::try_from(integer(&pair[1])?).ok().filter(|most| *most > 0).ok_or_else(syntax)?
+                }
+                _ => return Err(syntax()),
+            }
+        }
+        let is_wanted = |key: &Bytes| {
+            let is_kind =
+                kind.as_ref().is_none_or(|kind| self.entries.get(key).is_some_and(|e| e.value.kind() == kind));
+            is_kind && pattern.is_none_or(|pattern| glob::matches(pattern, key))
+        };
+        let mut left: Vec<_> =
+            self.entries.keys().map(|key| (hash(key), key)).filter(|(at, _)| *at >= cursor).collect();
+        left.sort_unstable();
+        let next = left.get(most).map(|(at, _)| *at);
+        // All of one hash are on one page.
+        let page = left.into_iter().take_while(|(at, _)| next.is_none_or(|next| *at < next)).map(|(_, key)| key);
+        let page = page.filter(|key| is_wanted(key)).cloned().map(Reply::Bulk).collect();
+        Ok(Reply::List(vec![Reply::Bulk(next.unwrap_or(0).to_string().into_bytes()), Reply::List(page)]))
     }
 
     fn publish(&mut self, words: Words<'_>) -> Outcome {
@@ -614,11 +668,18 @@ impl Keyspace {
     }
 }
 
+/// FNV-1a, of which 0 is left out: it is the first and the last cursor. Always the same, so that a simulated run can be
+/// repeated.
+fn hash(key: &Bytes) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    key.iter().fold(0xcbf2_9ce4_8422_2325, step).max(1)
+}
+
 /// The keys among the words of a command.
 fn keys_of<'a>(name: &[u8], words: Words<'a>) -> Words<'a> {
     match name {
         b"DEL" | b"EXISTS" => &words[1..],
-        b"FLUSHALL" | b"PUBLISH" | b"TIME" => &[],
+        b"FLUSHALL" | b"PING" | b"PUBLISH" | b"SCAN" | b"TIME" => &[],
         _ => &words[1..2],
     }
 }

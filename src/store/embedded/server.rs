@@ -122,6 +122,13 @@ impl EmbeddedServer {
         Self::start(Box::new(faults), since_1970(), None)
     }
 
+    /// Servers that know nothing of each other, with the faults around each of them.
+    pub(crate) fn several<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<Self> {
+        // One for all, so that their clocks differ as the faults say.
+        let epoch = since_1970();
+        faults.into_iter().map(|faults| Self::start(Box::new(faults), epoch, None)).collect()
+    }
+
     /// The nodes of a cluster, with the faults around each of them. No slot has a node yet.
     pub(crate) fn cluster<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<Self> {
         // One for all, so that their clocks differ as the faults say.
@@ -191,6 +198,19 @@ impl EmbeddedServer {
         let words: Vec<_> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         let reply = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&words)));
         reply.ok().flatten().map_or_else(Vec::new, flat)
+    }
+
+    /// One command of a client, outside of any script. `None`: the server is shut down.
+    pub(crate) fn answer(&self, words: &[&str]) -> Option<Result<Vec<Vec<u8>>, Refusal>> {
+        if !self.is_up() {
+            return None;
+        }
+        let words: Vec<_> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+        let reply = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&words)));
+        Some(match reply.ok().flatten().unwrap_or(Reply::Nil) {
+            Reply::Error(text) => Err(refused(&text)),
+            reply => Ok(texts(reply)),
+        })
     }
 
     /// All keys as they are now. `None`: the engine did not start.
@@ -373,6 +393,10 @@ impl EmbeddedServer {
         self.shared.shutdowns.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn id(&self) -> String {
+        format!("embedded at {:p}", Arc::as_ptr(&self.shared))
+    }
+
     /// What tells one life of the server from another one, see boot.lua.
     pub(crate) fn life(&self) -> String {
         format!("embedded/{}", self.shutdowns() - self.epoch())
@@ -414,12 +438,8 @@ impl EmbeddedServer {
         Ok(use_it(&mut engine))
     }
 
-    /// What its clock says, in ms since 1970.
-    pub(crate) fn millis(&self) -> i64 {
-        self.micros() / 1000
-    }
-
-    fn micros(&self) -> i64 {
+    /// What its clock says, in microseconds since 1970.
+    pub(crate) fn micros(&self) -> i64 {
         let elapsed = Instant::now().saturating_duration_since(self.shared.began);
         let now = self.shared.epoch + self.shared.faults.server_time(elapsed);
         i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
@@ -444,7 +464,7 @@ impl EmbeddedServer {
         let refuse_after = self.shared.faults.refuse_inside(&request.client, request.script.name);
         let ran = self.with_engine(|engine| {
             engine.keyspace(|keyspace| (keyspace.refuse_after, keyspace.moves) = (refuse_after, moves));
-            let reply = engine.eval(script.name, &script.source, &keys, &args);
+            let reply = engine.eval(script.name, script.text(), &keys, &args);
             // A script with fewer commands must not leave this to the next one.
             engine.keyspace(|keyspace| (keyspace.refuse_after, keyspace.moves) = (None, Moves::Rests));
             // Taken under the same lock as the run. Otherwise another script's messages could get
@@ -547,13 +567,17 @@ fn answer(reply: Reply) -> Answer {
 }
 
 fn flat(reply: Reply) -> Vec<String> {
+    texts(reply).iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect()
+}
+
+fn texts(reply: Reply) -> Vec<Vec<u8>> {
     match reply {
-        Reply::Ok => vec!["OK".into()],
-        Reply::Nil => vec![String::new()],
-        Reply::Int(number) => vec![number.to_string()],
-        Reply::Bulk(bytes) => vec![String::from_utf8_lossy(&bytes).into_owned()],
-        Reply::Error(text) => vec![text],
-        Reply::List(replies) => replies.into_iter().flat_map(flat).collect(),
+        Reply::Ok => vec![b"OK".to_vec()],
+        Reply::Nil => vec![Vec::new()],
+        Reply::Int(number) => vec![number.to_string().into_bytes()],
+        Reply::Bulk(bytes) => vec![bytes],
+        Reply::Error(text) => vec![text.into_bytes()],
+        Reply::List(replies) => replies.into_iter().flat_map(texts).collect(),
     }
 }
 

@@ -16,6 +16,7 @@ use super::request::{Answer, Request};
 use super::server::{Connection, EmbeddedServer, Pushes};
 use crate::store::admission::Admission;
 use crate::store::call::Call;
+use crate::store::changes::Changes;
 use crate::store::clock::{ServerClock, now};
 use crate::store::cluster::table::Seat;
 use crate::store::connect_options::Address;
@@ -24,8 +25,9 @@ use crate::store::keys;
 use crate::store::link::{Link, OnDrop, State};
 use crate::store::options::Options;
 use crate::store::reply::ScriptReply;
+use crate::store::server::{Line, Told};
 use crate::store::verbs::boot::{self, Boot};
-use crate::store::{Listener, Priority, Ran, ServedKeys, SpawnHook, Store};
+use crate::store::{Listener, Priority, Ran, ServedKeys, Server, SpawnHook, Store};
 
 pub struct EmbeddedStore {
     shared: Arc<Shared>,
@@ -53,21 +55,41 @@ struct Shared {
 
 impl EmbeddedStore {
     pub fn connect(server: &EmbeddedServer, options: &Options, client: &str) -> Result<Self, ConnectError> {
-        let shared = Shared::new(vec![server.clone()], ServedKeys::All, options, client);
-        let (first, pushes) = server.attach(&shared.channel(server)).ok_or_else(|| ConnectError::Unreachable {
+        let shared = Shared::new(vec![server.clone()], ServedKeys::All, options, client, Arc::default());
+        let first = server.attach(&shared.channel(server)).ok_or_else(|| ConnectError::Unreachable {
             address: "the embedded server".into(),
             cause: Arc::new(Disconnected),
         })?;
+        Ok(Self::begun(shared, server, Some(first)))
+    }
+
+    /// One of several servers. If it is down the store goes on by itself. Says whether it is connected.
+    pub fn connect_or_go_on(server: &EmbeddedServer, options: &Options, client: &str) -> (Self, bool) {
+        let shared = Shared::new(vec![server.clone()], ServedKeys::All, options, client, Arc::default());
+        let first = server.attach(&shared.channel(server));
+        let is_connected = first.is_some();
+        (Self::begun(shared, server, first), is_connected)
+    }
+
+    fn begun(shared: Arc<Shared>, server: &EmbeddedServer, first: Option<(Connection, Pushes)>) -> Self {
         *shared.current() = Some(server.clone());
         shared.want();
-        shared.boot(server);
-        shared.link.enter(State::Ready(first.clone()));
-        Ok(Self::supervised(shared, Some((first, pushes))))
+        if let Some((first, _)) = &first {
+            shared.boot(server);
+            shared.link.enter(State::Ready(first.clone()));
+        }
+        Self::supervised(shared, first)
     }
 
     /// A seat among the nodes of a cluster.
-    pub fn seat(nodes: Vec<EmbeddedServer>, keys: ServedKeys, options: &Options, client: &str) -> Self {
-        Self::supervised(Shared::new(nodes, keys, options, client), None)
+    pub fn seat(
+        nodes: Vec<EmbeddedServer>,
+        keys: ServedKeys,
+        options: &Options,
+        client: &str,
+        changes: Arc<Changes>,
+    ) -> Self {
+        Self::supervised(Shared::new(nodes, keys, options, client, changes), None)
     }
 
     fn supervised(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) -> Self {
@@ -133,10 +155,53 @@ impl Store for EmbeddedStore {
         self.shared.link.listen(listener);
     }
 
+    fn seats(&self) -> Vec<u16> {
+        vec![0]
+    }
+
+    fn server(&self, seat: u16) -> Option<&dyn Server> {
+        (seat == 0).then_some(self)
+    }
+
+    fn changes(&self) -> &Changes {
+        &self.shared.link.changes
+    }
+
+    fn frozen_until(&self) -> u64 {
+        self.shared.boot.as_ref().map_or(0, Boot::frozen_until)
+    }
+
+    fn server_id(&self) -> Option<String> {
+        self.shared.server().map(|server| server.id())
+    }
+
     fn close(&self) {
         // In this order: a closed link has no connection left to detach.
         self.shared.disconnect();
         self.shared.link.close();
+    }
+}
+
+impl Server for EmbeddedStore {
+    fn address(&self) -> String {
+        let address = self.shared.server().and_then(|server| server.address());
+        address.map_or_else(|| "the embedded server".into(), |address| address.to_string())
+    }
+
+    fn line(&self) -> Line {
+        self.shared.link.line(self.shared.is_wanted.load(Ordering::Relaxed))
+    }
+
+    fn down_for(&self) -> Option<Duration> {
+        self.shared.link.down_for()
+    }
+
+    fn hears(&self) -> bool {
+        true
+    }
+
+    fn ask<'a>(&'a self, words: &'a [&'a str]) -> BoxFuture<'a, Result<Told, RequestError>> {
+        self.shared.ask(words).boxed()
     }
 }
 
@@ -173,7 +238,25 @@ impl Seat for EmbeddedStore {
 }
 
 impl Shared {
-    fn new(servers: Vec<EmbeddedServer>, keys: ServedKeys, options: &Options, client: &str) -> Arc<Self> {
+    /// One command that changes nothing. It takes no time, and no fault is applied to it.
+    async fn ask(&self, words: &[&str]) -> Result<Told, RequestError> {
+        let (Some(connection), Some(server)) = (self.link.connection(Priority::Question), self.server()) else {
+            return Err(RequestError::NotSent(self.link.fault()));
+        };
+        let answer = server.answer(words);
+        // For the reason that `run` has.
+        tokio::task::yield_now().await;
+        let texts = answer.ok_or_else(|| RequestError::Unanswered(Arc::new(Disconnected)))?;
+        Ok(Told { texts: texts.map_err(RequestError::Refused)?, connection: connection.dead })
+    }
+
+    fn new(
+        servers: Vec<EmbeddedServer>,
+        keys: ServedKeys,
+        options: &Options,
+        client: &str,
+        changes: Arc<Changes>,
+    ) -> Arc<Self> {
         let in_flight = servers.first().map_or(1, |server| server.in_flight(client));
         Arc::new(Self {
             servers,
@@ -185,7 +268,7 @@ impl Shared {
             channel_prefix: keys::channel_prefix(&options.prefix),
             operation_timeout: options.operation_timeout,
             boot: Boot::new(options),
-            link: Link::new(),
+            link: Link::new(changes, options.metrics.clone()),
             // With a known seed, so that a simulated run can be repeated.
             admission: Admission::new(in_flight, 0),
             clock: ServerClock::new(),
@@ -252,6 +335,8 @@ impl Shared {
     /// be lost.
     fn boot(&self, server: &EmbeddedServer) {
         let Some(boot) = &self.boot else { return };
+        // As by the probe of a node: a client that sends nothing during a freeze knows when it is over.
+        self.clock.learn(now(), 0, server.micros());
         let life = server.life();
         let (keys, args) = (boot.keys(), boot.args(&life, server.epoch()));
         let request = Request::new(&self.client, Call::new(&boot::SCRIPT, &keys, &args), 0, "");
@@ -348,7 +433,7 @@ async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
             };
             if let ServedKeys::Slots { .. } = shared.keys {
                 // As by the probe of a node.
-                shared.clock.learn(now(), server.millis());
+                shared.clock.learn(now(), 0, server.micros());
             }
             shared.boot(&server);
             let resume = shared.link.resume(&connection, &shared.keys, shared.operation_timeout);

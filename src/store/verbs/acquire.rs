@@ -1,5 +1,6 @@
 //! acquire.lua: asks for the lock, or for one more hold on it.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::store::Priority;
@@ -8,22 +9,44 @@ use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
 use crate::store::runner::{Admitted, Answer, Runner};
-use crate::store::script::{Script, assemble};
+use crate::store::script::Script;
 
-pub static SCRIPT: Script = Script::new("acquire", || assemble(include_str!("../../../lua/acquire.lua")));
+pub static SCRIPT: Script = Script::new("acquire", include_str!("../../../lua/acquire.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct Acquire<'a> {
     pub keys: &'a Keys,
     pub owner: &'a str,
     pub seq: u64,
-    /// The hold to re-enter: its token and how many holds there are.
-    pub nested: Option<(u64, u32)>,
-    /// Queue if the lock is not free.
-    pub wait: bool,
+    pub mode: Mode,
     pub lease: Duration,
     /// See `keys::terms`.
     pub terms: &'a str,
+}
+
+/// What is to be done about a lock that is not free.
+#[derive(Debug, Clone, Copy)]
+pub enum Mode {
+    /// Nothing.
+    Try,
+    /// Nothing. A lock that is free is taken under this token, if it is above the last one (Q3).
+    Propose(u64),
+    Queue,
+    /// Re-enter the hold with this token, of which there are so many.
+    Nest(u64, u32),
+}
+
+impl Mode {
+    fn text(self) -> Cow<'static, str> {
+        match self {
+            Self::Try => "0".into(),
+            Self::Propose(token) => format!("0:{token}").into(),
+            Self::Queue => "1".into(),
+            // R1: how many holds there are already, not `one more`. A copy that is served twice then
+            // counts once.
+            Self::Nest(token, holds) => format!("{holds}:{token}").into(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +65,7 @@ pub enum Acquired {
         /// The server had not given this client up as dead.
         known: bool,
     },
-    /// Not free, and `wait` was false.
+    /// Not free, and the mode was not to queue.
     Busy {
         more: bool,
     },
@@ -78,10 +101,7 @@ impl Acquire<'_> {
         // Only after admission, which may take long under load. A `not_after` from before could have
         // passed by the time that the request is sent (R2).
         let not_after = runner.not_after(lock);
-        // R1: how many holds there are already, not `one more`. A copy that is served twice then
-        // counts once.
-        let nested = self.nested.map(|(token, holds)| format!("{holds}:{token}"));
-        let mode = nested.as_deref().unwrap_or(if self.wait { "1" } else { "0" });
+        let mode = self.mode.text();
         // Named in each acquire, unlike in a release: this may be the late copy that has to find it
         // (R3).
         let tombstone = self.keys.tombstone(self.owner);
@@ -98,7 +118,7 @@ impl Acquire<'_> {
             arg("not_after", not_after.saturating_mul(1000)),
             arg("owner", self.owner),
             arg("seq", self.seq),
-            arg("mode", mode),
+            arg("mode", &*mode),
             arg("lease", self.lease),
             // The server keeps no settings: each request brings those of its client, so that clients
             // with different options work together.

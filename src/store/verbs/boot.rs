@@ -10,9 +10,9 @@ use crate::store::dial::Place;
 use crate::store::keys;
 use crate::store::options::Options;
 use crate::store::reply::{Decode, Fields, Malformed, ScriptReply, unknown_status};
-use crate::store::script::{Script, assemble};
+use crate::store::script::Script;
 
-pub static SCRIPT: Script = Script::new("boot", || assemble(include_str!("../../../lua/boot.lua")));
+pub static SCRIPT: Script = Script::new("boot", include_str!("../../../lua/boot.lua"));
 
 /// What one client asks of its server, and the last answer.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub struct Boot {
     freeze: Duration,
     /// The end of the last freeze, by the server's clock, that was said in the log.
     said: AtomicU64,
+    /// As the server has told it last.
+    frozen_until: AtomicU64,
 }
 
 /// The server remembers when it was started.
@@ -34,7 +36,13 @@ impl Boot {
     /// `None`: without `strict_restart`.
     pub fn new(options: &Options) -> Option<Self> {
         let freeze = options.freeze()?;
-        Some(Self { key: keys::boot(&options.prefix), freeze, said: AtomicU64::new(0) })
+        let (said, frozen_until) = (AtomicU64::new(0), AtomicU64::new(0));
+        Some(Self { key: keys::boot(&options.prefix), freeze, said, frozen_until })
+    }
+
+    /// By the server's clock, in ms since 1970. It may have passed.
+    pub fn frozen_until(&self) -> u64 {
+        self.frozen_until.load(Ordering::Relaxed)
     }
 
     pub fn keys(&self) -> [&str; 1] {
@@ -52,9 +60,11 @@ impl Boot {
         let (status, _request) = (fields.text()?, fields.int()?);
         let now = fields.natural()? * 1000 + fields.natural()? / 1000;
         let Booted { frozen_until } = Booted::decode(status, &mut fields)?;
+        self.frozen_until.store(frozen_until, Ordering::Relaxed);
         let left = Duration::from_millis(frozen_until.saturating_sub(now));
         if !left.is_zero() && self.said.swap(frozen_until, Ordering::Relaxed) != frozen_until {
             tracing::warn!(
+                target: "fairlock::server",
                 address,
                 frozen_for = ?left,
                 frozen_until_ms = frozen_until,

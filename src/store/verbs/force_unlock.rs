@@ -6,9 +6,9 @@ use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
 use crate::store::runner::{Answer, Runner};
-use crate::store::script::{Script, assemble};
+use crate::store::script::Script;
 
-pub static SCRIPT: Script = Script::new("force_unlock", || assemble(include_str!("../../../lua/force_unlock.lua")));
+pub static SCRIPT: Script = Script::new("force_unlock", include_str!("../../../lua/force_unlock.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct ForceUnlock<'a> {

@@ -8,9 +8,9 @@ use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
 use crate::store::runner::{Answer, Runner};
-use crate::store::script::{Script, assemble};
+use crate::store::script::Script;
 
-pub static SCRIPT: Script = Script::new("inspect", || assemble(include_str!("../../../lua/inspect.lua")));
+pub static SCRIPT: Script = Script::new("inspect", include_str!("../../../lua/inspect.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct Inspect<'a> {

@@ -6,9 +6,9 @@ use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
 use crate::store::runner::{Answer, Runner};
-use crate::store::script::{Script, assemble};
+use crate::store::script::Script;
 
-pub static SCRIPT: Script = Script::new("leave", || assemble(include_str!("../../../lua/leave.lua")));
+pub static SCRIPT: Script = Script::new("leave", include_str!("../../../lua/leave.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct Leave<'a> {

@@ -7,19 +7,36 @@ pub mod force_unlock;
 pub mod inspect;
 pub mod leave;
 pub mod poll;
+pub mod raise;
 pub mod release;
 pub mod renew;
 
 use super::script::Script;
 
 /// All scripts.
-pub static ALL: [&Script; 8] = [
+pub static ALL: [&Script; 9] = [
     &acquire::SCRIPT,
     &boot::SCRIPT,
     &force_unlock::SCRIPT,
     &inspect::SCRIPT,
     &leave::SCRIPT,
     &poll::SCRIPT,
+    &raise::SCRIPT,
     &release::SCRIPT,
     &renew::SCRIPT,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::{ALL, Script};
+
+    #[test]
+    fn servers_get_each_line_of_a_script_but_no_comments() {
+        let script = Script::new("x", "#!lua flags=x\n-- why\n\nif a then\n  b() -- because\nend\n");
+        assert_eq!(script.text(), "#!lua flags=x\nif a then\nb() -- because\nend\n");
+        for script in ALL {
+            assert!(script.text().starts_with("#!lua flags="), "{}", script.name);
+            assert!(script.text().lines().all(|line| !line.starts_with([' ', '-'])), "{}", script.name);
+        }
+    }
+}

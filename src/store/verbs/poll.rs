@@ -9,9 +9,9 @@ use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
 use crate::store::runner::{Answer, Runner};
-use crate::store::script::{Script, assemble};
+use crate::store::script::Script;
 
-pub static SCRIPT: Script = Script::new("poll", || assemble(include_str!("../../../lua/poll.lua")));
+pub static SCRIPT: Script = Script::new("poll", include_str!("../../../lua/poll.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct Poll<'a> {

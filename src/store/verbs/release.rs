@@ -6,9 +6,9 @@ use crate::store::error::RequestError;
 use crate::store::keys::{Keys, place};
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
 use crate::store::runner::{Answer, Runner};
-use crate::store::script::{Script, assemble};
+use crate::store::script::Script;
 
-pub static SCRIPT: Script = Script::new("release", || assemble(include_str!("../../../lua/release.lua")));
+pub static SCRIPT: Script = Script::new("release", include_str!("../../../lua/release.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct Release<'a> {

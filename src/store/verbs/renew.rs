@@ -8,9 +8,9 @@ use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
 use crate::store::runner::{Answer, Runner};
-use crate::store::script::{Script, assemble};
+use crate::store::script::Script;
 
-pub static SCRIPT: Script = Script::new("renew", || assemble(include_str!("../../../lua/renew.lua")));
+pub static SCRIPT: Script = Script::new("renew", include_str!("../../../lua/renew.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct Renew<'a> {

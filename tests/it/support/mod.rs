@@ -1,11 +1,16 @@
 //! Shared by the tests: servers, a proxy with faults, worker processes, and waiting with a limit.
 
+#[path = "../../topologies/src/clock.rs"]
+mod clock;
 pub mod cluster;
 mod collect;
 mod proxy;
+pub mod recipe;
 pub mod sentinels;
 mod server;
 mod store;
+#[cfg(feature = "cli")]
+pub mod tool;
 mod worker;
 
 use std::future::Future;
@@ -16,12 +21,24 @@ use fairlock::{LockClient, LockClientBuilder};
 pub use collect::Collect;
 pub use proxy::Proxy;
 pub use server::free_port;
-pub use server::{BOOT, Server};
+pub use server::{BOOT, Clock, Server};
 pub use store::Store;
 pub use worker::{Worker, count};
 
 /// The longest that a test waits for one thing. A hang is a failed test.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// Requests and replies take 5 ms each.
+#[cfg(feature = "embedded")]
+pub struct SlowNetwork;
+
+#[cfg(feature = "embedded")]
+impl fairlock::simulation::Faults for SlowNetwork {
+    fn request(&self, _client: &str, _script: &str) -> Vec<fairlock::simulation::Delivery> {
+        let delay = Duration::from_millis(5);
+        vec![fairlock::simulation::Delivery { request: delay, reply: Some(delay) }]
+    }
+}
 
 /// The times of a test client: short enough to wait for them, long enough for a loaded machine.
 #[derive(Debug, Clone, Copy)]
@@ -111,6 +128,11 @@ pub async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
         assert!(begun.elapsed() < LONGEST_WAIT, "it never came true: {what}");
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
+}
+
+/// For servers whose clocks differ.
+pub fn clock() -> Clock {
+    Clock::build()
 }
 
 /// Random numbers, the same for the same seed (splitmix64, by Sebastiano Vigna).

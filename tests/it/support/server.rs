@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
+use super::clock::ShiftedClock;
 use super::eventually;
 
 /// The record of a server's last start, with `strict_restart`.
@@ -20,7 +21,22 @@ pub struct Server {
     dir: TempDir,
     port: u16,
     args: Vec<String>,
+    environment: Vec<(String, String)>,
     process: Mutex<Option<Child>>,
+}
+
+/// Shifts the clocks of servers. Kept as long as they may be started again.
+pub struct Clock {
+    _dir: TempDir,
+    shifted: ShiftedClock,
+}
+
+impl Clock {
+    pub fn build() -> Self {
+        let dir = TempDir::new().unwrap();
+        let shifted = ShiftedClock::build(dir.path());
+        Self { _dir: dir, shifted }
+    }
 }
 
 impl Server {
@@ -42,11 +58,24 @@ impl Server {
         server
     }
 
+    /// Its clock is ahead by so much, or behind.
+    pub async fn with_clock(clock: &Clock, shift_ms: i64, args: &[&str]) -> Self {
+        let mut server = Self::prepared(args);
+        server.environment = clock.shifted.environment(shift_ms);
+        server.launch().await;
+        let time: (i64, i64) = redis::cmd("TIME").query_async(&mut server.connection().await).await.unwrap();
+        let here = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let ahead = time.0 * 1000 - i64::try_from(here.as_millis()).unwrap();
+        assert!((ahead - shift_ms).abs() < 60_000.min(shift_ms.abs().max(2000)), "its clock is ahead by {ahead} ms");
+        server
+    }
+
     fn prepared(args: &[&str]) -> Self {
         Self {
             dir: TempDir::new().unwrap(),
             port: free_port(),
             args: args.iter().map(ToString::to_string).collect(),
+            environment: Vec::new(),
             process: Mutex::new(None),
         }
     }
@@ -80,6 +109,7 @@ impl Server {
             .args(["--dir", self.dir.path().to_str().unwrap()])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
             .args(&self.args)
+            .envs(self.environment.iter().cloned())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()

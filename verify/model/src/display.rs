@@ -10,11 +10,11 @@ use crate::protocol::{Action, State};
 use crate::server::{Server, Ticket, Tombstone};
 
 /// Of an owner, or of a client.
-fn name(id: OwnerId) -> char {
+pub fn name(id: OwnerId) -> char {
     char::from(b'A' + id)
 }
 
-fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+pub fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }
 

@@ -1,31 +1,32 @@
-//! An exhaustive model check of fairlock's lock protocol, within bounds. See README.md.
+//! Model checks of fairlock's lock protocol and of its quorum, within bounds. See README.md.
 
 mod canonical;
 mod client;
 mod display;
+mod events;
 mod map;
 mod network;
 mod owner;
 mod properties;
 mod protocol;
 mod pruning;
+mod quorum;
 mod rules;
+mod run;
 mod server;
 mod settle;
 mod variants;
+mod walk;
 
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::time::Instant;
 
-use stateright::{Checker, HasDiscoveries, Model, Path};
-
-use protocol::{Action, Event, Protocol, State};
-use variants::{Expect, Variant};
+use run::{Options, Run};
 
 const USAGE: &str = "fairlock-model [--list] [--only NAME] [--time T] [--attempts N] [--reentries N] [--retries N]
-               [--clients N] [--in-flight N] [--threads N]
-Without --only: all runs, two at a time. With --only: one run, on N threads (default 2), with its counterexample.";
+               [--clients N] [--in-flight N] [--threads N] [--walks N] [--seed N]
+Without --only: all runs, two at a time. With --only: one run, on N threads (default 2), with its counterexample.
+With --only 'q*': all runs whose names begin so. --walks and --seed: for the runs that walk at random.";
 
 /// The command line.
 #[derive(Debug, Default)]
@@ -33,7 +34,7 @@ struct Args {
     list: bool,
     only: Option<String>,
     threads: Option<u8>,
-    bounds: Vec<(String, u8)>,
+    options: Options,
 }
 
 impl Args {
@@ -44,8 +45,10 @@ impl Args {
                 "--list" => parsed.list = true,
                 "--only" => parsed.only = Some(args.next()?),
                 "--threads" => parsed.threads = Some(args.next()?.parse().ok()?),
+                "--walks" => parsed.options.walks = Some(args.next()?.parse().ok()?),
+                "--seed" => parsed.options.seed = args.next()?.parse().ok()?,
                 "--time" | "--attempts" | "--reentries" | "--retries" | "--clients" | "--in-flight" => {
-                    parsed.bounds.push((flag, args.next()?.parse().ok()?));
+                    parsed.options.bounds.push((flag, args.next()?.parse().ok()?));
                 }
                 _ => return None,
             }
@@ -53,18 +56,9 @@ impl Args {
         Some(parsed)
     }
 
-    fn apply(&self, variant: &mut Variant) {
-        let bounds = &mut variant.bounds;
-        for (flag, value) in &self.bounds {
-            match flag.as_str() {
-                "--time" => bounds.end = *value,
-                "--attempts" => bounds.attempts = *value,
-                "--reentries" => bounds.reentries = *value,
-                "--retries" => bounds.retries = *value,
-                "--clients" => bounds.clients = *value,
-                _ => bounds.in_flight = usize::from(*value),
-            }
-        }
+    fn wants(&self, name: &str) -> bool {
+        let Some(only) = &self.only else { return true };
+        only == name || only.strip_suffix('*').is_some_and(|beginning| name.starts_with(beginning))
     }
 }
 
@@ -73,35 +67,39 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let mut chosen = variants::all();
-    chosen.retain(|variant| args.only.as_ref().is_none_or(|name| name == variant.name));
-    chosen.iter_mut().for_each(|variant| args.apply(variant));
+    let mut chosen: Vec<Box<dyn Run>> = Vec::new();
+    chosen.extend(variants::all().into_iter().map(|variant| Box::new(variant) as _));
+    chosen.extend(quorum::variants::all().into_iter().map(|variant| Box::new(variant) as _));
+    chosen.retain(|run| args.wants(run.name()));
     if args.list {
-        chosen.iter().for_each(|variant| println!("{:18} {}", variant.name, variant.about));
+        chosen.iter().for_each(|run| println!("{:18} {}", run.name(), run.about()));
         return ExitCode::SUCCESS;
     }
-    if chosen.is_empty() {
-        eprintln!("no run has that name; --list shows all");
-        return ExitCode::from(2);
-    }
-    let passed = if args.only.is_some() { run_one(&chosen, args.threads.unwrap_or(2)) } else { run_all(&chosen) };
+    let passed = match &chosen[..] {
+        [] => {
+            eprintln!("no run has that name; --list shows all");
+            return ExitCode::from(2);
+        }
+        [run] => run_one(run.as_ref(), &args),
+        runs => run_all(runs, &args.options),
+    };
     println!("{passed} passed, {} failed", chosen.len() - passed);
     if passed == chosen.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Two runs at a time, each on one thread: then its numbers and its counterexample are the same each
 /// time.
-fn run_all(variants: &[Variant]) -> usize {
-    let (next, passed) = (Mutex::new(variants.iter()), Mutex::new(0));
+fn run_all(runs: &[Box<dyn Run>], options: &Options) -> usize {
+    let (next, passed) = (Mutex::new(runs.iter()), Mutex::new(0));
     let take = || next.lock().map_or(None, |mut next| next.next());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Some(variant) = take() {
-                    let outcome = Outcome::of(variant, 1);
-                    println!("{}", outcome.line(variant));
+                while let Some(run) = take() {
+                    let outcome = run.run(options, 1);
+                    println!("{}", outcome.line);
                     if let Ok(mut passed) = passed.lock() {
-                        *passed += usize::from(outcome.passed(variant));
+                        *passed += usize::from(outcome.passed);
                     }
                 }
             });
@@ -110,80 +108,9 @@ fn run_all(variants: &[Variant]) -> usize {
     passed.into_inner().unwrap_or(0)
 }
 
-fn run_one(variants: &[Variant], threads: u8) -> usize {
-    let mut passed = 0;
-    for variant in variants {
-        let outcome = Outcome::of(variant, threads);
-        if let Some((property, path)) = &outcome.broken {
-            println!("{property} is broken by these steps:");
-            outcome.print_steps(path);
-        }
-        println!("{}", outcome.line(variant));
-        passed += usize::from(outcome.passed(variant));
-    }
-    passed
-}
-
-/// The result of a run.
-struct Outcome {
-    states: usize,
-    depth: usize,
-    seconds: f32,
-    broken: Option<(&'static str, Path<State, Action>)>,
-    missing: Vec<Event>,
-}
-
-impl Outcome {
-    fn of(variant: &Variant, threads: u8) -> Self {
-        let start = Instant::now();
-        let checker = Protocol::new(variant.rules.clone(), variant.bounds)
-            .checker()
-            .threads(threads.into())
-            .finish_when(HasDiscoveries::AnyFailures)
-            .spawn_bfs()
-            .join();
-        let reached = checker.model().reached();
-        let required: &[Event] = match variant.expect {
-            Expect::Holds(events) => events,
-            Expect::Caught => &[],
-        };
-        Self {
-            states: checker.unique_state_count(),
-            depth: checker.max_depth(),
-            seconds: start.elapsed().as_secs_f32(),
-            broken: checker.discoveries().into_iter().min_by_key(|(name, _)| *name),
-            missing: required.iter().copied().filter(|event| !reached.contains(*event)).collect(),
-        }
-    }
-
-    fn passed(&self, variant: &Variant) -> bool {
-        match variant.expect {
-            Expect::Holds(_) => self.broken.is_none() && self.missing.is_empty(),
-            Expect::Caught => self.broken.is_some(),
-        }
-    }
-
-    fn line(&self, variant: &Variant) -> String {
-        let result = match &self.broken {
-            Some((property, path)) => {
-                let steps = path.clone().into_actions().len();
-                let verb = if variant.expect == Expect::Caught { "caught by" } else { "BROKEN:" };
-                format!("{verb} {property} in {steps} steps")
-            }
-            None if variant.expect == Expect::Caught => "NOT CAUGHT".to_owned(),
-            None if self.missing.is_empty() => "holds".to_owned(),
-            None => format!("holds, but NEVER REACHED: {:?}", self.missing),
-        };
-        let Self { states, depth, seconds, .. } = self;
-        format!("{:18} {states:>9} states  depth {depth:>2}  {seconds:>5.1} s  {result}", variant.name)
-    }
-
-    fn print_steps(&self, path: &Path<State, Action>) {
-        for (step, (state, action)) in path.clone().into_vec().into_iter().enumerate() {
-            println!("{step:>3}.   {state}");
-            if let Some(action) = action {
-                println!("  -> {action}");
-            }
-        }
-    }
+fn run_one(run: &dyn Run, args: &Args) -> usize {
+    let outcome = run.run(&args.options, args.threads.unwrap_or(2).into());
+    outcome.steps.iter().for_each(|line| println!("{line}"));
+    println!("{}", outcome.line);
+    usize::from(outcome.passed)
 }

@@ -124,27 +124,29 @@ pub enum Message {
 }
 
 /// A sorted list without duplicates, so that equal sets compare equal.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Network(Vec<Message>);
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Network<M = Message>(Vec<M>);
 
-impl Network {
-    pub fn send(&mut self, from: OwnerId, request: Request) {
-        self.insert(Message::ToServer { from, request });
+impl<M> Default for Network<M> {
+    fn default() -> Self {
+        Self(Vec::new())
     }
+}
 
-    pub fn insert(&mut self, message: Message) {
+impl<M: Copy + Ord> Network<M> {
+    pub fn insert(&mut self, message: M) {
         if let Err(index) = self.0.binary_search(&message) {
             self.0.insert(index, message);
         }
     }
 
-    pub fn remove(&mut self, message: &Message) {
+    pub fn remove(&mut self, message: &M) {
         if let Ok(index) = self.0.binary_search(message) {
             self.0.remove(index);
         }
     }
 
-    pub fn retain(&mut self, keep: impl FnMut(&Message) -> bool) {
+    pub fn retain(&mut self, keep: impl FnMut(&M) -> bool) {
         self.0.retain(keep);
     }
 
@@ -152,13 +154,28 @@ impl Network {
         self.0.clear();
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Message> {
+    pub fn iter(&self) -> impl Iterator<Item = &M> {
         self.0.iter()
     }
 
     /// A caller that changes messages must keep their order.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Message> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut M> {
         self.0.iter_mut()
+    }
+
+    /// The first in the order of the list.
+    pub fn first(&self) -> Option<M> {
+        self.0.first().copied()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Network {
+    pub fn send(&mut self, from: OwnerId, request: Request) {
+        self.insert(Message::ToServer { from, request });
     }
 
     /// Whether a matching request of this owner, or the reply to one, is in flight.
@@ -179,14 +196,5 @@ impl Network {
             }
             _ => false,
         })
-    }
-
-    /// The first in the order of the list.
-    pub fn first(&self) -> Option<Message> {
-        self.0.first().copied()
-    }
-
-    pub fn len(&self) -> usize {
-        self.0.len()
     }
 }

@@ -1,10 +1,9 @@
 //! The model: clients, network and server as one state, and the actions possible in it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use stateright::{Model, Property};
 
 use crate::client::{Client, Doubt};
+use crate::events::{self, Reached};
 use crate::network::{
     Answer, ClientId, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Push, Request, Time, Token,
 };
@@ -12,6 +11,7 @@ use crate::owner::{Context, Owner};
 use crate::properties;
 use crate::pruning::Pruning;
 use crate::rules::Rules;
+use crate::run::Checked;
 use crate::server::{Polled, Script, Server, Ticket};
 
 /// The bounds of a run, and its durations in ticks.
@@ -151,7 +151,7 @@ pub enum Violation {
     PlaceLost,
 }
 
-/// Events that a base run must reach. A run in which too little happens would hold for that reason.
+/// Events that a base run must reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     HandOver,
@@ -189,19 +189,13 @@ pub enum Event {
     Settled,
 }
 
-/// A set of events.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct EventSet(u64);
-
-impl EventSet {
-    pub fn add(&mut self, event: Event) {
-        self.0 |= 1 << event as u64;
-    }
-
-    pub fn contains(self, event: Event) -> bool {
-        self.0 & 1 << event as u64 != 0
+impl events::Event for Event {
+    fn number(self) -> u64 {
+        self as u64
     }
 }
+
+pub type EventSet = events::EventSet<Event>;
 
 /// `Hash` is in canonical.rs: it ignores the absolute values of tokens and seqs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -243,19 +237,10 @@ pub enum Action {
 pub struct Protocol {
     pub rules: Rules,
     pub bounds: Bounds,
-    reached: AtomicU64,
+    reached: Reached<Event>,
 }
 
 impl Protocol {
-    pub fn new(rules: Rules, bounds: Bounds) -> Self {
-        Self { rules, bounds, reached: AtomicU64::new(0) }
-    }
-
-    /// The events reached in all states together.
-    pub fn reached(&self) -> EventSet {
-        EventSet(self.reached.load(Ordering::Relaxed))
-    }
-
     fn script<'a>(&'a self, state: &'a mut State, deaf: &'a [bool], events: &'a mut EventSet) -> Script<'a> {
         let State { now, server, network, ghost, .. } = state;
         let mut script =
@@ -265,10 +250,7 @@ impl Protocol {
     }
 
     pub fn note(&self, events: EventSet) {
-        // Kept outside the state: as a part of it, events would multiply the number of states.
-        if events.0 & !self.reached.load(Ordering::Relaxed) != 0 {
-            self.reached.fetch_or(events.0, Ordering::Relaxed);
-        }
+        self.reached.note(events);
     }
 
     /// Runs one step of an owner.
@@ -553,6 +535,31 @@ impl Protocol {
 /// Which clients a push does not reach.
 fn deaf(state: &State) -> Vec<bool> {
     state.clients.iter().map(|client| client.deaf).collect()
+}
+
+impl Checked for Protocol {
+    type Rules = Rules;
+    type Bounds = Bounds;
+    type Event = Event;
+
+    fn new(rules: Rules, bounds: Bounds) -> Self {
+        Self { rules, bounds, reached: Reached::default() }
+    }
+
+    fn reached(&self) -> EventSet {
+        self.reached.all()
+    }
+
+    fn set_bound(bounds: &mut Bounds, option: &str, value: u8) {
+        match option {
+            "--time" => bounds.end = value,
+            "--attempts" => bounds.attempts = value,
+            "--reentries" => bounds.reentries = value,
+            "--retries" => bounds.retries = value,
+            "--clients" => bounds.clients = value,
+            _ => bounds.in_flight = usize::from(value),
+        }
+    }
 }
 
 impl Model for Protocol {

@@ -1,26 +1,12 @@
 //! The runs: the base runs, in which all properties hold, and one for each dropped rule, which must
 //! break a property.
 
-use crate::protocol::{Bounds, Event, Fault};
+use crate::protocol::{Bounds, Event, Fault, Protocol};
 use crate::rules::Rules;
+use crate::run;
 
 /// One run of the model.
-#[derive(Debug, Clone)]
-pub struct Variant {
-    pub name: &'static str,
-    pub about: &'static str,
-    pub rules: Rules,
-    pub bounds: Bounds,
-    pub expect: Expect,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expect {
-    /// All properties hold, and the run reaches all these events.
-    Holds(&'static [Event]),
-    /// The dropped rule breaks a property.
-    Caught,
-}
+pub type Variant = run::Variant<Protocol>;
 
 /// Two clients with one attempt each, whose messages may be late without bound but are not lost. As
 /// with the default options, a lease is longer than an acquire may be late.
@@ -132,13 +118,10 @@ pub fn all() -> Vec<Variant> {
 /// Long runs come first, so that both threads of `run_all` finish at about the same time.
 fn base() -> Vec<Variant> {
     use Event::*;
-    let holds = |name, about, bounds, events| {
-        let rules = Rules::default();
-        Variant { name, about, rules, bounds, expect: Expect::Holds(events) }
-    };
+    let holds = Variant::holds;
     let doubt_only = |name, about, bounds, events| {
         let rules = Rules { rotation: false, ..Rules::default() };
-        Variant { name, about, rules, bounds, expect: Expect::Holds(events) }
+        Variant { rules, ..Variant::holds(name, about, bounds, events) }
     };
     vec![
         holds(
@@ -307,11 +290,7 @@ fn base() -> Vec<Variant> {
 }
 
 fn dropped() -> Vec<Variant> {
-    let drop = |name, about, bounds, change: fn(&mut Rules)| {
-        let mut rules = Rules::default();
-        change(&mut rules);
-        Variant { name, about, rules, bounds, expect: Expect::Caught }
-    };
+    let drop = Variant::drops;
     vec![
         drop("r1-retry", "a retry counts again", SMALL, |r| r.r1_retry_is_served_once = false),
         drop("r1-count", "a nested acquire adds to the count", NESTED, |r| r.r1_count_is_set = false),

@@ -71,6 +71,7 @@ impl Actor {
             0..3 if calm => return,
             0..3 => return self.force(lock).await,
             3..6 => return self.with(lock).await,
+            6..9 if self.names > 1 => return self.all(limit).await,
             _ => {}
         }
         // In the calm phase longer than any section, since nothing renews it.
@@ -158,6 +159,54 @@ impl Actor {
         let _ = lock.with(section).await;
     }
 
+    /// Several names at once, given in any order. Calls that waited for each other would be found in the calm phase.
+    async fn all(&self, limit: Duration) {
+        let mut names: Vec<_> = (0..self.names).filter(|_| self.world.chance(0.8)).collect();
+        if self.world.chance(0.5) {
+            names.reverse();
+        }
+        let locks: Vec<_> = names.iter().map(|name| self.client.lock(format!("lock{name}"))).collect();
+        let all = self.client.lock_all(locks.iter().map(FairLock::name));
+        self.note("wants all", || format!("of {names:?}"));
+        self.world.fault("sets");
+        let begun = self.world.elapsed();
+        let kind = self.world.below(5);
+        let outcome = {
+            let _waiting = (Waiting::begin(self), Gathering::begin(self));
+            match kind {
+                0 => timeout(limit, all.lock()).await.unwrap_or(Err(LockError::Timeout)),
+                1 => all.lock_timeout(limit).await,
+                2 => all.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)),
+                _ => all.lock().await,
+            }
+        };
+        let guard = match outcome {
+            Ok(guard) => guard,
+            Err(error) => return self.check_error(&error, begun),
+        };
+        // A try does not look again at what it got first.
+        if kind != 2 && !guard.is_valid() {
+            self.world.state().checker.report("L4", format!("one of {guard:?} was lost before all were there"));
+        }
+        let held = locks.iter().filter_map(|lock| Some((lock, guard.get(lock.name())?.held())));
+        let held: Vec<_> = held.collect();
+        for (lock, held) in &held {
+            // Some were got a while ago, and a failover may have lost them since.
+            self.add(self.claim(lock, held.clone()));
+        }
+        for (lock, held) in &held {
+            self.work(lock, held.token()).await;
+        }
+        for (lock, held) in &held {
+            self.end(lock, held.token());
+        }
+        if self.world.chance(0.3) {
+            return drop(guard);
+        }
+        // What was lost is named. Whether a loss was allowed is checked where a single lock is unlocked.
+        let _ = guard.unlock().await;
+    }
+
     fn begin(&self, lock: &FairLock, held: fairlock::Held) {
         let claim = self.claim(lock, held);
         self.world.state().checker.check_is_known(&claim);
@@ -223,6 +272,22 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.world.state().waiting.remove(&self.0.number);
+    }
+}
+
+/// An actor may have some of the names that it wants, until this is dropped.
+struct Gathering<'a>(&'a Actor);
+
+impl<'a> Gathering<'a> {
+    fn begin(actor: &'a Actor) -> Self {
+        actor.world.state().checker.gathers(actor.client.id(), actor.number);
+        Self(actor)
+    }
+}
+
+impl Drop for Gathering<'_> {
+    fn drop(&mut self) {
+        self.0.world.state().checker.has_gathered(self.0.client.id(), self.0.number);
     }
 }
 

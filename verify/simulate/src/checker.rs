@@ -157,6 +157,8 @@ pub struct Checker {
     miscounted: BTreeSet<Hold>,
     /// Holds without a guard, and since when (common time, ms).
     unclaimed: BTreeMap<Hold, i64>,
+    /// Clients and actors that ask for several names now, and may have some of them already.
+    gathering: BTreeSet<(String, usize)>,
     /// How long such a hold may stay, without faults, in ms.
     ghosts_live: i64,
     /// Its locks may move to a node with another clock.
@@ -284,6 +286,8 @@ impl Checker {
             lock.clients.clear();
             lock.tombstones.clear();
             lock.token_is_lost = true;
+            // The server of a quorum may have been told a token that is ahead of its own clock.
+            lock.known = 0;
             lock.inexact = false;
             lock.list_deleted = false;
             lost.extend(lock.holder.take().map(|holder| (key.clone(), holder.token)));
@@ -367,12 +371,22 @@ impl Checker {
         self.miscounted.contains(&(lock.to_owned(), token))
     }
 
+    /// An actor begins to ask for several names: it may have some of them without a claim.
+    pub fn gathers(&mut self, process: &str, actor: usize) {
+        self.gathering.insert((process.to_owned(), actor));
+    }
+
+    pub fn has_gathered(&mut self, process: &str, actor: usize) {
+        self.gathering.remove(&(process.to_owned(), actor));
+    }
+
     /// P5: no client that is connected leaves a hold on the server that none of its actors has. Called again and again.
     pub fn check_unclaimed(&mut self, at: i64) {
         let holders = self.locks.iter().filter_map(|(key, lock)| Some((key, lock.holder.as_ref()?)));
         let open = holders.filter(|(_, holder)| {
             let client = client_of(&holder.owner);
-            holder.until > at && !self.is_stalled(client, at)
+            let gathers = self.gathering.iter().any(|(process, _)| process == client);
+            holder.until > at && !self.is_stalled(client, at) && !gathers
         });
         let open = open.filter(|(key, holder)| {
             let lock = &self.locks[*key];
@@ -449,6 +463,18 @@ impl Checker {
             self.violated("R14", what);
         }
         self.frozen_until = keys.frozen_until;
+    }
+
+    /// Who holds a lock, and until when (server time, ms).
+    pub fn holder(&self, key: &str) -> Option<(&str, i64)> {
+        let holder = self.locks.get(key)?.holder.as_ref()?;
+        Some((&holder.owner, holder.until))
+    }
+
+    /// The owners that have a place, oldest first.
+    pub fn waiting(&self, key: &str) -> impl Iterator<Item = &str> {
+        let queue = self.locks.get(key).into_iter().flat_map(|lock| &lock.queue);
+        queue.map(|waiter| waiter.ticket.rsplit_once(':').map_or("", |(owner, _)| owner))
     }
 
     /// An administrator deleted one key.
@@ -916,7 +942,9 @@ impl Checker {
         if ran.at < 1000 * frozen_until {
             self.violated("R14", format!("{key} was granted in a freeze, {} ms too early", frozen_until - now));
         }
-        if token <= floor {
+        // A proposed token (Q3) is told by the answer only, and R7 is about messages.
+        let is_proposed = ran.script == "acquire" && ran.args[4] == format!("0:{token}");
+        if token <= floor && !is_proposed {
             self.violated("R7", format!("token {token} on {key} after a client was told the floor {floor}"));
         }
         if let Some(before) = before {
@@ -1100,7 +1128,8 @@ impl Checker {
             *polls += 1;
         }
         not_asked_for.retain(|ticket, _| !is_stalled && !ran.args[5..].contains(ticket));
-        let forgotten = not_asked_for.iter().find(|(_, polls)| **polls > most);
+        let theirs = |ticket: &str| client_of(ticket) == ran.client;
+        let forgotten = not_asked_for.iter().find(|(ticket, polls)| theirs(ticket) && **polls > most);
         forgotten.map(|(ticket, _)| ticket.clone())
     }
 

@@ -9,6 +9,7 @@
 //! - `--minutes M`: run for that long, seed after seed from a random one, on two threads
 //! - `--seed N`: run only this seed and print its events; with `--minutes`, start at this seed
 //! - `--seeds N`: run at most so many seeds
+//! - `--quorum`: run only seeds of quorums, which are every seventh
 //!
 //! The last line is one JSON object. Exit code 1: a promise was broken, or the run had too few events or
 //! faults to prove anything.
@@ -17,6 +18,7 @@ mod actor;
 mod checker;
 mod cluster;
 mod keys;
+mod quorum;
 mod run;
 mod world;
 
@@ -29,8 +31,9 @@ use std::time::{Duration, Instant, SystemTime};
 use run::{Outcome, run};
 
 /// The kinds of faults. A soak in which one of them never happened proves too little.
-const FAULTS: [&str; 38] = [
+const FAULTS: [&str; 39] = [
     "cancellations",
+    "sets",
     "deaths",
     "crowds",
     "disconnects",
@@ -76,7 +79,10 @@ const SHOWN: usize = 120;
 #[derive(Default)]
 struct Totals {
     seeds: u64,
+    /// How many of them were quorums.
+    quorums: u64,
     grants: u64,
+    guards: u64,
     handed_over: u64,
     expiries: u64,
     sections: u64,
@@ -89,7 +95,9 @@ struct Totals {
 impl Totals {
     fn add(&mut self, seed: u64, outcome: Outcome) {
         self.seeds += 1;
+        self.quorums += u64::from(quorum::is_chosen(seed));
         self.grants += outcome.grants;
+        self.guards += outcome.guards;
         self.handed_over += outcome.handed_over;
         self.expiries += outcome.expiries;
         self.sections += outcome.sections;
@@ -106,10 +114,11 @@ impl Totals {
     fn json(&self, wall: Duration) -> String {
         let faults: Vec<_> = self.faults.iter().map(|(kind, count)| format!("\"{kind}\":{count}")).collect();
         format!(
-            "{{\"seeds\":{},\"grants\":{},\"handed_over\":{},\"sections\":{},\"expiries\":{},\"ghosts\":{},\"faults\":{{{}}},\
+            "{{\"seeds\":{},\"grants\":{},\"guards\":{},\"handed_over\":{},\"sections\":{},\"expiries\":{},\"ghosts\":{},\"faults\":{{{}}},\
              \"violations\":{},\"virtual_seconds\":{:.0},\"wall_seconds\":{:.1}}}",
             self.seeds,
             self.grants,
+            self.guards,
             self.handed_over,
             self.sections,
             self.expiries,
@@ -126,20 +135,25 @@ struct Args {
     seed: Option<u64>,
     seeds: u64,
     minutes: Option<f64>,
+    quorum: bool,
 }
 
 impl Args {
     fn parse() -> Result<Self, String> {
-        let mut args = Self { seed: None, seeds: u64::MAX, minutes: None };
+        let mut args = Self { seed: None, seeds: u64::MAX, minutes: None, quorum: false };
         let mut words = std::env::args().skip(1);
         while let Some(option) = words.next() {
+            if option == "--quorum" {
+                args.quorum = true;
+                continue;
+            }
             let value = words.next().ok_or(format!("{option} needs a value"))?;
             let wrong = |_| format!("{option} {value}: not a number");
             match option.as_str() {
                 "--seed" => args.seed = Some(value.parse().map_err(wrong)?),
                 "--seeds" => args.seeds = value.parse().map_err(wrong)?,
                 "--minutes" => args.minutes = Some(value.parse().map_err(|_| format!("{value}: not a number"))?),
-                _ => return Err(format!("{option}: unknown; there are --seed, --seeds and --minutes")),
+                _ => return Err(format!("{option}: unknown; there are --seed, --seeds, --minutes and --quorum")),
             }
         }
         Ok(args)
@@ -156,7 +170,7 @@ fn main() -> ExitCode {
     };
     match (args.seed, args.minutes) {
         (Some(seed), None) if args.seeds == u64::MAX => replay(seed),
-        (seed, minutes) => soak(seed.unwrap_or_else(random_seed), args.seeds, minutes.unwrap_or(1.0)),
+        (seed, minutes) => soak(seed.unwrap_or_else(random_seed), &args, minutes.unwrap_or(1.0)),
     }
 }
 
@@ -184,7 +198,7 @@ fn replay(seed: u64) -> ExitCode {
 }
 
 /// Seed after seed.
-fn soak(first: u64, seeds: u64, minutes: f64) -> ExitCode {
+fn soak(first: u64, args: &Args, minutes: f64) -> ExitCode {
     println!("seeds from {first}");
     let begun = Instant::now();
     let longest = Duration::from_secs_f64(60.0 * minutes);
@@ -194,10 +208,11 @@ fn soak(first: u64, seeds: u64, minutes: f64) -> ExitCode {
             scope.spawn(|| {
                 while begun.elapsed() < longest {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= seeds {
+                    if number >= args.seeds {
                         return;
                     }
-                    let seed = first.wrapping_add(number);
+                    let every = first.wrapping_add(number);
+                    let seed = if args.quorum { quorum::chosen(first, number) } else { every };
                     let outcome = run(seed, false);
                     let mut totals = totals.lock().expect("no thread panics");
                     totals.add(seed, outcome);
@@ -209,9 +224,10 @@ fn soak(first: u64, seeds: u64, minutes: f64) -> ExitCode {
         }
     });
     let totals = totals.into_inner().expect("no thread panics");
-    let missing: Vec<_> = FAULTS.iter().filter(|kind| !totals.faults.contains_key(*kind)).collect();
     // A few seeds need not have all faults.
-    let missing = if totals.seeds >= 50 { missing } else { Vec::new() };
+    let expected = |seeds: u64, kinds: &'static [&'static str]| if seeds >= 50 { kinds } else { &[] };
+    let all = [expected(totals.seeds - totals.quorums, &FAULTS), expected(totals.quorums, &quorum::FAULTS)].concat();
+    let missing: Vec<_> = all.into_iter().filter(|kind| !totals.faults.contains_key(kind)).collect();
     totals.failed.iter().for_each(|(seed, violations)| show(*seed, violations));
     if !missing.is_empty() {
         println!("TOO QUIET: these never happened: {missing:?}");

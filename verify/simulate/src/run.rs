@@ -15,6 +15,7 @@ use crate::actor::Actor;
 use crate::checker::{Failover, Remembered};
 use crate::cluster::Cluster;
 use crate::keys::{BOOT, frozen_until, key_of, name_of};
+use crate::quorum;
 use crate::world::{Around, SETTLING, World};
 
 /// How long the phase with faults lasts; up to six times that if too little happened. A frozen server grants nothing for a
@@ -40,6 +41,8 @@ const LEAST_EXPIRIES: u64 = 2;
 pub struct Outcome {
     pub violations: Vec<String>,
     pub grants: u64,
+    /// Of a quorum.
+    pub guards: u64,
     pub handed_over: u64,
     pub expiries: u64,
     pub sections: u64,
@@ -55,6 +58,9 @@ pub fn run(seed: u64, verbose: bool) -> Outcome {
     let runtime = runtime.expect("a runtime of one thread");
     runtime.block_on(async {
         let world = World::new(seed, verbose);
+        if quorum::is_chosen(seed) {
+            return quorum::run(&world).await;
+        }
         let mut run = Run::new(&world);
         run.play().await;
         run.outcome()
@@ -589,6 +595,7 @@ impl Run {
         Outcome {
             violations: std::mem::take(&mut state.checker.violations),
             grants: state.checker.grants,
+            guards: 0,
             handed_over: state.checker.handed_over,
             expiries: state.checker.expiries,
             sections: state.checker.sections,

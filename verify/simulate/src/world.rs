@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::checker::Checker;
 use crate::keys::Keys;
+use crate::quorum;
 
 /// How likely each fault is in one run.
 #[derive(Debug, Clone, Copy)]
@@ -108,10 +109,10 @@ pub struct State {
     trace: DefaultHasher,
     timeline: Option<Vec<String>>,
     /// The server's clock when the run began, in microseconds.
-    origin: Option<i64>,
+    pub origin: Option<i64>,
     names: BTreeMap<String, String>,
     /// A command of the script that runs may be refused.
-    meddled: bool,
+    pub meddled: bool,
     /// Since when each actor waits.
     pub waiting: BTreeMap<usize, Duration>,
 }
@@ -145,8 +146,9 @@ impl World {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut rates = FaultRates::of(&mut rng);
         // Neither is drawn from `rng`, so that the other runs are what they would be without it.
-        let is_cluster = seed % 5 == 1;
-        let strict = seed % 4 == 3 && !is_cluster;
+        let is_quorum = quorum::is_chosen(seed);
+        let is_cluster = seed % 5 == 1 && !is_quorum;
+        let strict = seed % 4 == 3 && !is_cluster && !is_quorum;
         let mut ahead = vec![0];
         if is_cluster {
             // As with refusals: one copy could run and the other be sent elsewhere.
@@ -360,13 +362,17 @@ impl World {
         self.state().checker.overloaded.contains(client)
     }
 
+    pub fn is_paused(&self, process: &str) -> bool {
+        self.state().process(process).life == Life::Paused
+    }
+
     pub fn has_runtime(&self, process: &str) -> bool {
         !self.state().process(process).runtime_ended
     }
 }
 
 impl State {
-    fn is_settling(&self, now: Duration) -> bool {
+    pub fn is_settling(&self, now: Duration) -> bool {
         !self.calm || now < self.calm_since + SETTLING
     }
 
@@ -391,7 +397,7 @@ impl State {
         self.processes.entry(name.to_owned()).or_insert_with(new)
     }
 
-    fn note(&mut self, at: Duration, what: &'static str, who: usize, more: impl FnOnce() -> String) {
+    pub fn note(&mut self, at: Duration, what: &'static str, who: usize, more: impl FnOnce() -> String) {
         (at.as_micros() as u64, what, who).hash(&mut self.trace);
         if self.timeline.is_some() {
             let more = more();
@@ -582,13 +588,13 @@ fn code_of(error: &str) -> &str {
 }
 
 /// The request and its reply in one line, without the client's settings.
-fn describe(ran: &Ran<'_>) -> String {
+pub fn describe(ran: &Ran<'_>) -> String {
     let request = match ran.script {
         "acquire" => ran.args[1..].to_vec(),
         "poll" => [&ran.args[2..3], &ran.args[5..]].concat(),
         "leave" => ran.args[1..5].to_vec(),
         "release" => [&ran.args[1..4], &ran.args[6..]].concat(),
-        "renew" => ran.args[1..].to_vec(),
+        "renew" | "raise" => ran.args[1..].to_vec(),
         _ => Vec::new(),
     };
     let reply = match &ran.reply {

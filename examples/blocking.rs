@@ -1,0 +1,106 @@
+//! Locks in code that is not async: threads that take turns.
+//!
+//! `cargo run --example blocking`, against `REDIS_URL` or redis://127.0.0.1/. A client needs a runtime, for its connection and
+//! its renewals. Here one thread of a static runtime is enough for all threads of the program; they wait by `block_on`.
+//!
+//! In a thread of a runtime `block_on` panics, since it would stop the tasks there. A function that is called from async code
+//! and blocks belongs into `tokio::task::spawn_blocking`; there it can wait in the same way.
+//!
+//! It ends with: `800 updates by 8 threads, none was lost`
+
+use std::ops::Deref;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fairlock::{FairLock, LockClient, LockError, LockGuard, UnlockError};
+use tokio::runtime::{Builder, Runtime};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const THREADS: u32 = 8;
+const UPDATES: u32 = 100;
+
+/// Lives as long as the program, so renewals go on while threads do other things.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("locks").enable_all().build();
+    runtime.expect("a thread can be started")
+});
+
+/// A lock for threads.
+#[derive(Clone)]
+struct BlockingLock(FairLock);
+
+/// Given back when it is dropped, as any guard: the drop does not wait.
+struct BlockingGuard(LockGuard);
+
+impl BlockingLock {
+    fn lock(&self) -> Result<BlockingGuard, LockError> {
+        RUNTIME.block_on(self.0.lock()).map(BlockingGuard)
+    }
+
+    fn lock_timeout(&self, limit: Duration) -> Result<BlockingGuard, LockError> {
+        RUNTIME.block_on(self.0.lock_timeout(limit)).map(BlockingGuard)
+    }
+}
+
+impl BlockingGuard {
+    fn unlock(self) -> Result<(), UnlockError> {
+        RUNTIME.block_on(self.0.unlock()).map(drop)
+    }
+}
+
+impl Deref for BlockingGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.0
+    }
+}
+
+fn main() -> Outcome<()> {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
+    let client = RUNTIME.block_on(LockClient::connect(&url))?;
+    let lock = BlockingLock(client.lock("example:blocking"));
+
+    // Reads and writes are apart, so that an update between them would be lost without the lock.
+    let counter = AtomicU32::new(0);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| work(&lock, &counter))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
+    })?;
+
+    // A thread cannot work and await the loss of its lock. So long work asks before each of its steps.
+    let guard = lock.lock()?;
+    for _ in 0..10 {
+        if !guard.is_valid() {
+            return Err("the lock is lost: stop here".into());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    let refused = lock.lock_timeout(Duration::from_millis(100));
+    if !matches!(refused, Err(LockError::Timeout)) {
+        return Err("two threads have the lock".into());
+    }
+    drop(guard);
+    RUNTIME.block_on(client.close())?;
+
+    let updates = counter.into_inner();
+    if updates != THREADS * UPDATES {
+        return Err(format!("{} updates were lost", THREADS * UPDATES - updates).into());
+    }
+    println!("{updates} updates by {THREADS} threads, none was lost");
+    Ok(())
+}
+
+fn work(lock: &BlockingLock, counter: &AtomicU32) -> Outcome<()> {
+    for _ in 0..UPDATES {
+        let guard = lock.lock()?;
+        let before = counter.load(Ordering::Relaxed);
+        thread::yield_now();
+        counter.store(before + 1, Ordering::Relaxed);
+        guard.unlock()?;
+    }
+    Ok(())
+}

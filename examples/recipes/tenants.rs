@@ -1,0 +1,237 @@
+//! A gate for each tenant in an HTTP service: the requests of one tenant are served one after the other, over all processes of
+//! the service, and those of different tenants side by side.
+//!
+//! `cargo run -p fairlock-recipes --bin recipe-tenants`, against `REDIS_URL` or redis://127.0.0.1/. It starts the service as a
+//! process, sends requests, and ends it by SIGTERM while some of them wait. `recipe-tenants 127.0.0.1:8080` only serves:
+//!
+//! - `POST /tenants/acme/orders` waits for its turn, for at most ten seconds.
+//! - `GET /health` is 200 while the service can serve, and 503 while it cannot reach Redis or shuts down.
+//!
+//! At SIGTERM the health page becomes 503. `TENANTS_NOTICE_MS` later, when a balancer has seen that, no new connection is
+//! accepted any more, and what waits or runs is finished. What takes longer than `TENANTS_GRACE_MS`
+//! is answered with 503. Nothing stays locked. A client that hangs up leaves the queue, since its request is dropped.
+//!
+//! It ends with: `6 requests of 2 tenants were answered, 4 of them after the SIGTERM`
+
+use std::future::IntoFuture;
+use std::pin::pin;
+use std::process::{ExitCode, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use fairlock::{ConnectionState, LockClient, LockError};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{self, SignalKind};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// How long a request waits for its turn: less than the time after which its client gives up.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let outcome = match std::env::args().nth(1) {
+        Some(address) => serve(&address).await,
+        None => demonstrate().await,
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tenants: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Service {
+    client: LockClient,
+    is_ending: watch::Receiver<bool>,
+    work: Duration,
+}
+
+async fn serve(address: &str) -> Outcome<()> {
+    let mut sigterm = unix::signal(SignalKind::terminate())?;
+    let (notice, grace) = (setting("TENANTS_NOTICE_MS", 1_000)?, setting("TENANTS_GRACE_MS", 20_000)?);
+    let client = LockClient::connect(url()).await?;
+    let (end, is_ending) = watch::channel(false);
+    let service =
+        Service { client: client.clone(), is_ending: is_ending.clone(), work: setting("TENANTS_WORK_MS", 50)? };
+    let routes =
+        Router::new().route("/tenants/{tenant}/orders", post(order)).route("/health", get(health)).with_state(service);
+    let listener = TcpListener::bind(address).await?;
+    println!("listening on {}", listener.local_addr()?);
+
+    let serving = axum::serve(listener, routes).with_graceful_shutdown(told_to_end(is_ending, notice));
+    let mut serving = pin!(serving.into_future());
+    tokio::select! {
+        outcome = &mut serving => outcome?,
+        () = async {
+            sigterm.recv().await;
+            // The health page says it, and a little later no connection is accepted any more. What is there goes on.
+            end.send_replace(true);
+            sleep(grace).await;
+        } => {
+            // Waits end with an error, and work with a loss. So each request still gets its answer.
+            client.close().await?;
+            serving.await?;
+        }
+    }
+    client.close().await?;
+    println!("ended");
+    Ok(())
+}
+
+async fn told_to_end(mut is_ending: watch::Receiver<bool>, notice: Duration) {
+    // An error: the sender is gone, and with it this service.
+    let _ = is_ending.wait_for(|is_ending| *is_ending).await;
+    // A balancer that is refused at once may take it for a crash, and has sent requests meanwhile.
+    sleep(notice).await;
+}
+
+/// One request of a tenant: alone with this tenant, in the order in which they came.
+async fn order(State(service): State<Service>, Path(tenant): Path<String>) -> Response {
+    let gate = service.client.lock(format!("example:tenant:{tenant}"));
+    let guard = match gate.lock_timeout(PATIENCE).await {
+        Ok(guard) => guard,
+        Err(LockError::Timeout) => return refuse(StatusCode::TOO_MANY_REQUESTS, "too many orders of this tenant"),
+        // Closed, or the server is out of reach.
+        Err(error) => return refuse(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+    };
+    let written = tokio::select! {
+        biased;
+        loss = guard.lost() => return refuse(StatusCode::SERVICE_UNAVAILABLE, &loss.to_string()),
+        written = write(&tenant, guard.token(), service.work) => written,
+    };
+    match guard.unlock().await {
+        Ok(_) => written.into_response(),
+        // Written, but maybe beside another order. The token in the database tells.
+        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+fn refuse(status: StatusCode, why: &str) -> Response {
+    (status, [(header::RETRY_AFTER, "1")], format!("{why}\n")).into_response()
+}
+
+/// The work, which goes to a database that checks the token. It says from when to when it ran.
+async fn write(tenant: &str, token: u64, work: Duration) -> String {
+    let begun = millis();
+    sleep(work).await;
+    format!("{tenant} {token} {begun} {}\n", millis())
+}
+
+/// Whether this process should get requests.
+async fn health(State(service): State<Service>) -> Response {
+    if *service.is_ending.borrow() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
+    }
+    let state = service.client.state();
+    let status = match state.connection() {
+        ConnectionState::Connected => StatusCode::OK,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let servers = state.servers.iter().map(|server| format!("{}: {}\n", server.address, server.connection));
+    (status, servers.collect::<String>()).into_response()
+}
+
+fn millis() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
+}
+
+fn setting(name: &str, default: u64) -> Outcome<Duration> {
+    let millis = std::env::var(name).map_or(Ok(default), |text| text.parse())?;
+    Ok(Duration::from_millis(millis))
+}
+
+fn url() -> String {
+    std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into())
+}
+
+async fn demonstrate() -> Outcome<()> {
+    let (mut service, address) = start().await?;
+    println!("GET /health: {}", ask(&address, "GET /health").await?);
+
+    let mut requests = Vec::new();
+    for tenant in ["acme", "acme", "acme", "globex", "globex", "globex"] {
+        let address = address.clone();
+        requests.push(tokio::spawn(async move { ask(&address, &format!("POST /tenants/{tenant}/orders")).await }));
+    }
+    // Until two are served, one of each tenant.
+    let client = LockClient::connect(url()).await?;
+    for tenant in ["acme", "globex"] {
+        let gate = client.lock(format!("example:tenant:{tenant}"));
+        while gate.status().await?.waiters != 1 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let pid = service.id().ok_or("it has ended")?;
+    kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGTERM)?;
+    println!("SIGTERM");
+
+    let mut last: [(String, u64); 2] = Default::default();
+    let mut answered = 0;
+    for request in requests {
+        let answer = timeout(Duration::from_secs(30), request).await???;
+        println!("POST: {}", answer.trim());
+        let [status, tenant, token, ..] = answer.split_whitespace().collect::<Vec<_>>()[..] else {
+            return Err(answer.into());
+        };
+        let token = token.parse()?;
+        let seen = last.iter_mut().find(|(name, _)| name == tenant || name.is_empty()).ok_or("a third tenant")?;
+        if status != "200" || token == seen.1 {
+            return Err(format!("not served alone: {answer}").into());
+        }
+        *seen = (tenant.to_owned(), token);
+        answered += 1;
+    }
+    if !service.wait().await?.success() {
+        return Err("the service failed".into());
+    }
+    for tenant in ["acme", "globex"] {
+        if client.lock(format!("example:tenant:{tenant}")).is_locked().await? {
+            return Err(format!("{tenant} is still locked").into());
+        }
+    }
+    client.close().await?;
+    println!("{answered} requests of 2 tenants were answered, 4 of them after the SIGTERM");
+    Ok(())
+}
+
+/// The service as a process of its own, and its address.
+async fn start() -> Outcome<(Child, String)> {
+    let mut service = Command::new(std::env::current_exe()?)
+        .arg("127.0.0.1:0")
+        .env("TENANTS_WORK_MS", "300")
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut lines = BufReader::new(service.stdout.take().ok_or("no output")?).lines();
+    let line = timeout(Duration::from_secs(30), lines.next_line()).await??.ok_or("it has ended")?;
+    let address = line.strip_prefix("listening on ").ok_or("no address")?.to_owned();
+    // Its last words need somebody who reads.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    Ok((service, address))
+}
+
+/// A request without a library for it: the status, and the body.
+async fn ask(address: &str, request: &str) -> Outcome<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let head = format!("{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("no answer")?;
+    let status = head.split(' ').nth(1).ok_or("no status")?;
+    Ok(format!("{status} {body}"))
+}

@@ -1,0 +1,551 @@
+//! Several locks at once: all of them or none, without deadlock.
+
+use std::fmt;
+use std::future::{Future, pending};
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future::{join_all, select_all};
+
+use crate::client::LockClient;
+use crate::engine::last_error::NoAnswerYet;
+use crate::error::{LockError, Loss, UnlockAllError};
+use crate::guard::LockGuard;
+use crate::lock::FairLock;
+use crate::quorum::{QuorumClient, QuorumLock};
+use crate::store::clock::now;
+use crate::traits::{Guard, Lock};
+
+/// How many are tried at the same time. A larger set takes turns with the other calls of its client.
+const AT_ONCE: usize = 64;
+
+/// Several locks that are taken together: all of them or none. Made by
+/// [`LockClient::lock_all`] and [`QuorumClient::lock_all`]. Making one sends nothing to the server.
+///
+/// # No deadlock
+/// The names are sorted, and a name that is given twice counts once. First all are tried at the same time. Where others have
+/// one, the call keeps the names before it, gives back those after it, and waits in its queue; then it goes on. So
+/// it waits only for names behind all that it has, and calls that do so wait for each other in no circle.
+///
+/// That holds for this call alone. Who already holds one of these locks or another one, and then calls `lock_all`, may
+/// wait for somebody who waits for him. Take all that a task needs in one call, and before any other lock. In an
+/// [`owner::scope`](crate::owner::scope) a name that its owner holds already is entered again without waiting, but the
+/// names before it are waited for while it is held.
+///
+/// # Fairness
+/// First come, first served for each name, at the time when the call waits for it. Two calls that want different sets may be
+/// served in another order than they came.
+///
+/// ```
+/// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+/// let transfer = client.lock_all(["account:7", "account:3"]);
+/// let guard = transfer.lock().await?;
+/// for (name, token) in guard.tokens() {
+///     println!("alone with {name}, token {token}");
+/// }
+/// guard.unlock().await?;
+/// # Ok(()) }
+/// # #[cfg(not(feature = "embedded"))] fn main() {}
+/// ```
+#[derive(Debug, Clone)]
+pub struct LockAll<L: Lock = FairLock> {
+    /// Sorted, each name once.
+    locks: Vec<L>,
+}
+
+/// The guards of a [`LockAll`], one for each name. It ends with [`unlock`](Self::unlock), or when it is dropped.
+///
+/// ```
+/// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+/// let guard = client.lock_all(["account:7", "account:3"]).lock().await?;
+/// tokio::select! {
+///     () = transfer(guard.token("account:3"), guard.token("account:7")) => { guard.unlock().await?; }
+///     (name, loss) = guard.lost() => eprintln!("stopped, {name}: {loss}"),
+/// }
+/// # Ok(()) }
+/// # async fn transfer(from: Option<u64>, to: Option<u64>) {}
+/// # #[cfg(not(feature = "embedded"))] fn main() {}
+/// ```
+#[must_use = "the locks are released when the guard is dropped"]
+pub struct AllGuard<G: Guard = LockGuard> {
+    /// In the order of their names.
+    guards: Vec<G>,
+}
+
+impl LockClient {
+    /// The locks of these names, to be taken together. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let all = client.lock_all(["b", "a", "b"]);
+    /// assert!(all.names().eq(["a", "b"]));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAll {
+        LockAll::new(names.into_iter().map(|name| self.lock(name)))
+    }
+}
+
+impl QuorumClient {
+    /// The locks of these names, to be taken together. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
+    /// # let client = fairlock::QuorumClient::builder().strict_restart(false).embedded(&servers)?;
+    /// let guard = client.lock_all(["b", "a"]).lock().await?;
+    /// assert!(guard.is_valid());
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAll<QuorumLock> {
+        LockAll::new(names.into_iter().map(|name| self.lock(name)))
+    }
+}
+
+impl<L: Lock> LockAll<L> {
+    /// Locks of one client: the order of their names is the same for all who use them.
+    fn new(locks: impl Iterator<Item = L>) -> Self {
+        let mut locks: Vec<L> = locks.collect();
+        locks.sort_by(|one, other| one.name().cmp(other.name()));
+        locks.dedup_by(|one, other| one.name() == other.name());
+        Self { locks }
+    }
+
+    /// The names in their order. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// assert!(client.lock_all(["b", "a"]).names().eq(["a", "b"]));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.locks.iter().map(Lock::name)
+    }
+
+    /// The same locks with a lease of their own that is *not* renewed, as [`FairLock::with_lease`]. No round trip.
+    ///
+    /// The lease of each name begins when that name was acquired, so waiting for others uses it up. If one ends before all
+    /// are there, the call begins anew at that name: choose a lease that is longer than the waits.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.lock_all(["a", "b"]).with_lease(Duration::from_secs(600)).lock().await?;
+    /// assert!(guard.valid_for() > Duration::from_secs(500));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use = "this makes a set of locks, it does not change one"]
+    pub fn with_lease(&self, lease: Duration) -> Self {
+        Self { locks: self.locks.iter().map(|lock| lock.with_lease(lease)).collect() }
+    }
+
+    /// The same locks with a label for the calls made through them, as [`FairLock::labelled`]. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock_all(["a", "b"]).labelled("job 17").lock().await?;
+    /// let holder = client.lock("b").status().await?.holder.expect("it is held");
+    /// assert_eq!(holder.label, "job 17");
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use = "this makes a set of locks, it does not change one"]
+    pub fn labelled(&self, label: impl AsRef<str>) -> Self {
+        Self { locks: self.locks.iter().map(|lock| lock.labelled(label.as_ref())).collect() }
+    }
+
+    /// Waits for all of them, without a time limit.
+    ///
+    /// One round trip if all are free and no more than 64. If not, each name that others have costs a wait in its queue, and
+    /// the free ones between two such names a few round trips. What is held meanwhile is renewed. If
+    /// some of it is lost, the call begins anew at that name.
+    ///
+    /// While it waits for one name, others wait for those that it has got before. Of no names the guard is there at once.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock_all(["a", "b"]).lock().await?;
+    /// assert!(client.lock("a").try_lock().await?.is_none());
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// See [`LockError`]; `Timeout` does not occur here. After an error nothing is held.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the place in the queue, and the background gives back what was acquired.
+    pub async fn lock(&self) -> Result<AllGuard<L::Guard>, LockError> {
+        self.acquire(None).await
+    }
+
+    /// Like [`lock`](Self::lock), but for at most that long together.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use fairlock::LockError;
+    /// use std::time::Duration;
+    ///
+    /// let other = client.lock("b").lock().await?;
+    /// let outcome = client.lock_all(["a", "b"]).lock_timeout(Duration::from_secs(5)).await;
+    /// assert!(matches!(outcome, Err(LockError::Timeout)));
+    /// # drop(other);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// [`LockError::Timeout`] if others had one of them, [`LockError::Unreachable`] if the server did not answer in that
+    /// time, and the others of [`LockError`].
+    ///
+    /// # Cancel safety
+    /// As for `lock`.
+    pub async fn lock_timeout(&self, limit: Duration) -> Result<AllGuard<L::Guard>, LockError> {
+        // A limit that is too far away to be added is as good as none.
+        self.acquire(now().checked_add(limit)).await
+    }
+
+    /// Takes all of them if all are free and nobody waits for any of them, else `None`. One round trip, one more if it has to
+    /// give some back, and as many again for each 64 names.
+    ///
+    /// Two calls at the same instant whose sets overlap may both return `None`.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let other = client.lock("b").lock().await?;
+    /// assert!(client.lock_all(["a", "b"]).try_lock().await?.is_none());
+    /// assert!(!client.lock("a").is_locked().await?);
+    /// # drop(other);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// See [`LockError`]; `Timeout` and `QueueFull` do not occur here. After an error nothing is held.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the background releases what it may have acquired.
+    pub async fn try_lock(&self) -> Result<Option<AllGuard<L::Guard>>, LockError> {
+        let mut taken = AllGuard { guards: Vec::new() };
+        for some in self.locks.chunks(AT_ONCE) {
+            let tried = join_all(some.iter().map(Lock::try_lock)).await;
+            let acquired: Vec<_> = tried.into_iter().collect::<Result<_, _>>()?;
+            let is_busy = acquired.iter().any(Option::is_none);
+            taken.guards.extend(acquired.into_iter().flatten());
+            if is_busy {
+                // Before it returns, so that the next call of this task does not find what is left of this one. What has no
+                // answer is given back in the background.
+                let _ = taken.unlock().await;
+                return Ok(None);
+            }
+        }
+        Ok(Some(taken))
+    }
+
+    /// Waits for a name only while it holds nothing but names before it. The names of all clients have one order,
+    /// so of those that wait for each other the one with the last name waits for somebody who does not wait.
+    async fn acquire(&self, limit: Option<Instant>) -> Result<AllGuard<L::Guard>, LockError> {
+        let mut taken = AllGuard { guards: Vec::new() };
+        let (mut at_once, mut saw_others) = (AT_ONCE, false);
+        loop {
+            if taken.give_back_after_a_loss() {
+                at_once = 1;
+            }
+            let ahead = self.locks.get(taken.guards.len()..).unwrap_or_default();
+            if ahead.is_empty() {
+                return Ok(taken);
+            }
+            let tried = join_all(ahead.iter().take(at_once).map(|lock| lock.try_lock_for(left(limit)))).await;
+            match taken.extend(tried) {
+                None => at_once = (2 * at_once).min(AT_ONCE),
+                Some(Refused::Failed(error)) if is_final(&error) || is_over(limit) => {
+                    return Err(told(error, saw_others));
+                }
+                Some(refused) => {
+                    saw_others |= matches!(refused, Refused::Busy);
+                    self.wait_for_next(&mut taken, limit).await.map_err(|error| told(error, saw_others))?;
+                    // Others seem to want what comes next, too. A try that is taken back is lost work, so their number begins
+                    // anew and grows with success: no more are lost then than were of use.
+                    at_once = 1;
+                }
+            }
+        }
+    }
+
+    /// Waits for the first name that is not held. It returns without it when another one is lost.
+    async fn wait_for_next(&self, taken: &mut AllGuard<L::Guard>, limit: Option<Instant>) -> Result<(), LockError> {
+        let Some(next) = self.locks.get(taken.guards.len()) else { return Ok(()) };
+        tokio::select! {
+            // First: what is lost has to be waited for before this one.
+            biased;
+            _ = taken.lost() => {}
+            guard = wait(next, limit) => taken.guards.push(guard?),
+        }
+        Ok(())
+    }
+}
+
+impl<G: Guard> AllGuard<G> {
+    /// The names in their order. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// assert!(client.lock_all(["b", "a"]).lock().await?.names().eq(["a", "b"]));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.guards.iter().map(Guard::name)
+    }
+
+    /// The guard of one name. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock_all(["a", "b"]).lock().await?;
+    /// assert!(guard.get("a").is_some_and(|a| a.is_valid()) && guard.get("c").is_none());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&G> {
+        let index = self.guards.binary_search_by(|guard| guard.name().cmp(name)).ok()?;
+        self.guards.get(index)
+    }
+
+    /// The fencing token of one name: see [`LockGuard::token`]. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// assert!(client.lock_all(["a", "b"]).lock().await?.token("b") > Some(0));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn token(&self, name: &str) -> Option<u64> {
+        self.get(name).map(Guard::token)
+    }
+
+    /// Each name with its fencing token. A resource checks the token of its own name: those of two names cannot be compared. No
+    /// round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// for (name, token) in client.lock_all(["a", "b"]).lock().await?.tokens() {
+    ///     println!("{name}: {token}");
+    /// }
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    pub fn tokens(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.guards.iter().map(|guard| (guard.name(), guard.token()))
+    }
+
+    /// Whether all are surely held at this instant, by the local clock. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock_all(["a", "b"]).lock().await?;
+    /// client.lock("b").force_unlock().await?;
+    /// guard.lost().await;
+    /// assert!(!guard.is_valid());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.guards.iter().all(Guard::is_valid)
+    }
+
+    /// For how long all are surely held if no further renewal succeeds; zero when one is lost. Without a name there is no
+    /// limit. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use std::time::Duration;
+    ///
+    /// assert!(client.lock_all(["a", "b"]).lock().await?.valid_for() > Duration::from_secs(20));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn valid_for(&self) -> Duration {
+        self.guards.iter().map(Guard::valid_for).min().unwrap_or(Duration::MAX)
+    }
+
+    /// Resolves when one of them is lost, with its name. The others stay held until the guard is dropped. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock_all(["a", "b"]).lock().await?;
+    /// client.lock("b").force_unlock().await?;
+    /// assert_eq!(guard.lost().await, ("b", fairlock::Loss::Forced));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Safe to drop and call again.
+    pub fn lost(&self) -> impl Future<Output = (&str, Loss)> + Send {
+        // Each is a small allocation, and a set that nobody else wants never asks.
+        let losses: Vec<_> =
+            self.guards.iter().map(|guard| guard.lost().map(|loss| (guard.name(), loss)).boxed()).collect();
+        async {
+            match losses.is_empty() {
+                true => pending().await,
+                false => select_all(losses).await.0,
+            }
+        }
+    }
+
+    /// Gives all of them back at the same time, the last name first, and waits for the answers. One round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock_all(["a", "b"]).lock().await?;
+    /// client.lock("b").force_unlock().await?;
+    /// let error = guard.unlock().await.expect_err("one was lost");
+    /// assert_eq!(error.failed[0].0, "b");
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// [`UnlockAllError`] names each that was lost before, or whose release has no answer or was refused. The client goes on
+    /// trying where that can help.
+    ///
+    /// # Cancel safety
+    /// Once called, the releases are certain: if the future is dropped, the background finishes them.
+    pub async fn unlock(mut self) -> Result<(), UnlockAllError> {
+        // From the last to the first: who waits for the first one goes on to the others, and finds them free.
+        let releasing = std::mem::take(&mut self.guards).into_iter().rev().map(|guard| async {
+            let name = guard.name().to_owned();
+            Some((name, guard.unlock().await.err()?))
+        });
+        let mut failed: Vec<_> = join_all(releasing).await.into_iter().flatten().collect();
+        failed.reverse();
+        match failed.first() {
+            None => Ok(()),
+            Some((_, first)) => Err(UnlockAllError { first: first.clone(), failed }),
+        }
+    }
+
+    /// The single guards in the order of their names, to give them back one by one. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let guard = client.lock_all(["a", "b"]).lock().await?;
+    /// for guard in guard.into_guards() {
+    ///     guard.unlock().await?;
+    /// }
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use = "the locks are released when the guards are dropped"]
+    pub fn into_guards(mut self) -> Vec<G> {
+        std::mem::take(&mut self.guards)
+    }
+
+    /// Takes over what was acquired, up to the first that was not. What comes after that is given back.
+    fn extend(&mut self, tried: Vec<Result<Option<G>, LockError>>) -> Option<Refused> {
+        let (mut above, mut refused) = (Self { guards: Vec::new() }, None);
+        for outcome in tried {
+            match outcome {
+                Ok(Some(guard)) if refused.is_none() => self.guards.push(guard),
+                Ok(Some(guard)) => above.guards.push(guard),
+                Ok(None) => refused = refused.or(Some(Refused::Busy)),
+                // One that no waiting mends counts wherever it is: no wait for the names before it.
+                Err(error) if refused.is_none() || is_final(&error) => refused = Some(Refused::Failed(error)),
+                Err(_) => {}
+            }
+        }
+        refused
+    }
+
+    /// If one is lost, gives that one back and those after it: it has to be waited for before them.
+    fn give_back_after_a_loss(&mut self) -> bool {
+        let Some(lost) = self.guards.iter().position(|guard| !guard.is_valid()) else { return false };
+        drop(Self { guards: self.guards.split_off(lost) });
+        true
+    }
+}
+
+impl<G: Guard> Drop for AllGuard<G> {
+    fn drop(&mut self) {
+        // The last name first, as in `unlock`.
+        while let Some(guard) = self.guards.pop() {
+            drop(guard);
+        }
+    }
+}
+
+impl<G: Guard> fmt::Debug for AllGuard<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.tokens()).finish()
+    }
+}
+
+/// Why not all were acquired that were tried.
+enum Refused {
+    /// Others have the first one that was not, or wait for it.
+    Busy,
+    Failed(LockError),
+}
+
+/// Not by waiting any longer.
+fn is_final(error: &LockError) -> bool {
+    !matches!(error, LockError::Unreachable(_) | LockError::Timeout)
+}
+
+/// What is told to a caller. The time of one that has waited for others may end while its next request is under way. That is
+/// no silence of the server (decision 42).
+fn told(error: LockError, saw_others: bool) -> LockError {
+    match error {
+        LockError::Unreachable(cause) if saw_others && cause.is::<NoAnswerYet>() => LockError::Timeout,
+        error => error,
+    }
+}
+
+fn left(limit: Option<Instant>) -> Option<Duration> {
+    limit.map(|limit| limit.saturating_duration_since(now()))
+}
+
+fn is_over(limit: Option<Instant>) -> bool {
+    left(limit).is_some_and(|left| left.is_zero())
+}
+
+async fn wait<L: Lock>(lock: &L, limit: Option<Instant>) -> Result<L::Guard, LockError> {
+    match left(limit) {
+        Some(left) => lock.lock_timeout(left).await,
+        None => lock.lock().await,
+    }
+}

@@ -1,0 +1,269 @@
+//! The arguments, and their help.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+
+const EXAMPLES: &str = "\
+Examples:
+  export FAIRLOCK_URL=redis://worker:secret@redis.internal/
+  fairlock lock nightly -- ./report.sh         waits its turn, then runs the command
+  fairlock lock --try nightly -- ./report.sh   only if the lock is free
+  fairlock status nightly                      who holds it, and who waits
+  fairlock watch 'orders:*'                    the same for many, again and again
+  fairlock force-unlock nightly                takes it away from a holder that is dead
+  fairlock doctor                              is the server fit for locks?";
+
+const LOCK_EXAMPLES: &str = "\
+Examples:
+  fairlock lock nightly -- ./report.sh
+  fairlock lock --wait 30s --lease 10s --label \"job 17\" orders:42 -- ./ship 42
+  fairlock lock --try --conflict-exit-code 0 cron -- ./once-in-the-cluster
+  fairlock lock db -- sh -c 'psql -v token=\"$FAIRLOCK_TOKEN\" -f migrate.sql'
+
+The command finds FAIRLOCK_NAME, FAIRLOCK_TOKEN and FAIRLOCK_OWNER in its environment. The token is greater than that
+of each hold before: a resource that remembers the greatest one refuses a command that was too slow.
+
+Signals are passed on. Without a terminal the command and all that it starts are a process group, which gets them. When the
+lock is lost, it gets SIGTERM, and SIGKILL after --kill-after. If fairlock itself is killed by SIGKILL, the command goes on
+without the lock: `-- setpriv --pdeathsig TERM ./report.sh` ends it as well, on Linux.
+
+Exit codes:
+  that of the command, or 128 + N if signal N ended it
+  1    others have the lock (--conflict-exit-code)
+  2    wrong usage
+  69   the server cannot be reached, or does not answer
+  71   something on this machine failed
+  75   the lock was lost while the command ran
+  77   the server refuses
+  126  the command cannot be run
+  127  there is no such command";
+
+/// A fair distributed lock on Redis or Valkey.
+#[derive(Debug, Parser)]
+#[command(name = "fairlock", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// The server: redis://, rediss://, unix://, redis-sentinel:// or redis+cluster://.
+    ///
+    /// The environment is the better place for a URL with a password: others on this machine can see arguments.
+    #[arg(long, global = true, env = "FAIRLOCK_URL", hide_env_values = true, default_value = "redis://127.0.0.1/")]
+    pub url: String,
+    /// What the keys of all locks begin with.
+    #[arg(long, global = true, env = "FAIRLOCK_PREFIX", default_value = "fairlock")]
+    pub prefix: String,
+    /// How long one request may take.
+    #[arg(long, global = true, value_parser = duration, default_value = "2s", value_name = "DURATION")]
+    pub timeout: Duration,
+    /// The longest lease of all clients, if they are connected with strict_restart.
+    #[arg(long, global = true, value_parser = duration, env = "FAIRLOCK_STRICT_RESTART", value_name = "DURATION")]
+    pub strict_restart: Option<Duration>,
+    /// The certificate authority for TLS, as PEM. Defaults to those of this machine.
+    #[arg(long, global = true, env = "FAIRLOCK_CACERT", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub cacert: Option<PathBuf>,
+    /// The password for Sentinels, which differs from that of the servers.
+    #[arg(long, global = true, env = "FAIRLOCK_SENTINEL_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
+    pub sentinel_password: Option<String>,
+    /// Colours.
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub color: Color,
+    /// Says what happens, on standard error.
+    #[arg(long, short, global = true)]
+    pub verbose: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Runs a command under a lock.
+    #[command(after_help = LOCK_EXAMPLES)]
+    Lock(Lock),
+    /// Tells who holds locks and who waits for them.
+    Status(Status),
+    /// Lists the locks that are held or waited for.
+    ///
+    /// This needs the right to SCAN (+scan).
+    List(List),
+    /// Shows locks again and again, as a table.
+    Watch(Watch),
+    /// Takes a lock away from its holder and gives it to the next waiter.
+    ///
+    /// For a holder that is known to be dead. One that is alive is told, but goes on until the message reaches it.
+    ForceUnlock(ForceUnlock),
+    /// Checks whether the server is fit for locks. Exit code 1: something breaks a promise.
+    ///
+    /// It takes and gives back a lock of a name of its own.
+    Doctor(Doctor),
+    /// Prints the ACL line of a user that has the rights which locks need, and no more.
+    Acl(Acl),
+    /// Measures locks on this server: lock and unlock, and the hand-over to a waiter, beside PING.
+    Bench(Bench),
+    /// Prints the completions of a shell.
+    Completions(Completions),
+    /// Prints the manual page.
+    Man,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Lock {
+    /// The lock.
+    pub name: String,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
+    pub cmd: Vec<OsString>,
+    /// Does not wait: gives up if others hold the lock or wait for it.
+    #[arg(long = "try", short = 'n', conflicts_with = "wait")]
+    pub try_only: bool,
+    /// Waits for so long at most, once it is connected; 0s is --try. Without it: without a limit.
+    #[arg(long, short, value_parser = duration, value_name = "DURATION")]
+    pub wait: Option<Duration>,
+    /// How long the lock stays held if this machine dies: 30s by default. It is renewed while the command runs.
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub lease: Option<Duration>,
+    /// What `status` shows beside this lock. Defaults to host and process id.
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+    /// How long the command has after SIGTERM when the lock is lost.
+    #[arg(long, value_parser = duration, default_value = "10s", value_name = "DURATION")]
+    pub kill_after: Duration,
+    /// The exit code when others have the lock.
+    #[arg(long, short = 'E', default_value_t = super::exit::FOUND, value_name = "N")]
+    pub conflict_exit_code: u8,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Status {
+    /// The locks.
+    #[arg(required = true)]
+    pub name: Vec<String>,
+    /// One JSON object for each lock, in a line of its own.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct List {
+    /// Which ones, as in Redis' KEYS: * ? [abc] [^a] [a-z] and \ before a character that stands for itself.
+    #[arg(default_value = "*")]
+    pub glob: String,
+    /// Only the names, one in a line. The fastest way.
+    #[arg(long, conflicts_with = "json")]
+    pub names: bool,
+    /// One JSON object for each lock, in a line of its own.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Watch {
+    /// A name, or a pattern as in `list`.
+    #[arg(default_value = "*", value_name = "NAME|GLOB")]
+    pub glob: String,
+    /// How long each table is shown.
+    #[arg(long, short = 'i', value_parser = interval, default_value = "1s", value_name = "DURATION")]
+    pub interval: Duration,
+    /// Ends after so many tables.
+    #[arg(long, short = 'c', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// One JSON object for each table, in a line of its own.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ForceUnlock {
+    /// The lock.
+    pub name: String,
+    /// Does not ask.
+    #[arg(long, short)]
+    pub yes: bool,
+    /// The outcome as a JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Doctor {
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Acl {
+    /// The name of the user.
+    #[arg(long, short)]
+    pub user: String,
+    /// The user also runs `list`, and `watch` with a pattern. This lets it see the names of all keys.
+    #[arg(long)]
+    pub list: bool,
+    /// The server is a cluster.
+    #[arg(long)]
+    pub cluster: bool,
+    /// The locks are in another database than 0.
+    #[arg(long)]
+    pub another_database: bool,
+    /// A JSON object with the rights as a list.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Bench {
+    /// How often each thing is measured.
+    #[arg(long, short = 'r', default_value_t = 1000, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub rounds: u32,
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Completions {
+    /// The shell.
+    pub shell: Shell,
+}
+
+/// `30s`, `1m 30s`, `250ms`.
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write it as 30s or 1m30s"))
+}
+
+/// Shorter ones would show nothing but be asked of the server all the time.
+fn interval(text: &str) -> Result<Duration, String> {
+    let least = Duration::from_millis(10);
+    let interval = duration(text)?;
+    if interval < least { Err("at least 10ms".to_owned()) } else { Ok(interval) }
+}
+
+/// An error as one line that says what to do.
+pub fn in_one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    // The first paragraph says what is wrong; tips follow, then the usage.
+    let paragraph = text.split("\n\n").next().unwrap_or_default();
+    let tips = text.lines().map(str::trim).filter_map(|line| line.strip_prefix("tip: "));
+    let what: Vec<_> = paragraph.lines().map(str::trim).collect();
+    let line: Vec<_> = std::iter::once(what.join(" ")).chain(tips.map(str::to_owned)).collect();
+    format!("{}; see '{} --help'", line.join("; "), called())
+}
+
+/// `fairlock lock`, if the first argument is `lock`.
+fn called() -> String {
+    let first = std::env::args().nth(1).unwrap_or_default();
+    let is_command = <Args as clap::CommandFactory>::command().get_subcommands().any(|known| known.get_name() == first);
+    if is_command { format!("fairlock {first}") } else { "fairlock".to_owned() }
+}

@@ -1,0 +1,96 @@
+//! The command that runs under the lock.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, getpgrp, tcgetpgrp};
+use tokio::process::{Child as Process, Command};
+use tokio::time::{Instant, sleep};
+
+use super::exit::{self, Failure};
+
+/// How often it is looked whether a process group has ended: nothing tells when.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+pub struct Child {
+    process: Process,
+    pid: Pid,
+    terminal: Option<File>,
+}
+
+impl Child {
+    /// Where there is a terminal the command stays in the process group of this process, so that the shell can stop it and
+    /// let it go on, and the terminal sends it the signals of its keys. Elsewhere it has a group of its own, which gets all
+    /// signals: a shell script would otherwise end and leave what it has started.
+    pub fn start(command: &[OsString], environment: [(&str, &str); 3]) -> Result<Self, Failure> {
+        let terminal = File::open("/dev/tty").ok();
+        let (program, arguments) = command.split_first().ok_or_else(|| Failure::usage("which command?"))?;
+        let mut starting = Command::new(program);
+        starting.args(arguments).envs(environment);
+        if terminal.is_none() {
+            starting.process_group(0);
+        }
+        let process = starting.spawn().map_err(|error| cannot_run(program, &error))?;
+        let pid = process.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        let pid = pid.ok_or_else(|| Failure::new(exit::CANNOT_RUN, "the command has no process id"))?;
+        Ok(Self { process, pid, terminal })
+    }
+
+    /// Waits until it has ended.
+    pub async fn ended(&mut self) -> io::Result<ExitStatus> {
+        self.process.wait().await
+    }
+
+    /// Passes on a signal that this process got, unless the terminal has sent it to the command as well.
+    pub fn pass_on(&self, signal: Signal) {
+        let is_of_terminal = matches!(signal, Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP);
+        if !(is_of_terminal && self.is_in_foreground()) {
+            self.send(signal);
+        }
+    }
+
+    fn is_in_foreground(&self) -> bool {
+        self.terminal.as_ref().is_some_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
+    }
+
+    pub fn send(&self, signal: Signal) {
+        // Until it was waited for, its number belongs to no other process. A process that has ended gets nothing.
+        if self.process.id().is_some() {
+            let _ = if self.terminal.is_none() { killpg(self.pid, signal) } else { kill(self.pid, signal) };
+        }
+    }
+
+    /// What the command has started and left behind ends too, at the latest by SIGKILL at that time.
+    pub async fn end_group(&self, deadline: Instant) {
+        if self.terminal.is_some() {
+            return;
+        }
+        // An error: nobody is left in the group.
+        while killpg(self.pid, None).is_ok() {
+            if Instant::now() >= deadline {
+                let _ = killpg(self.pid, Signal::SIGKILL);
+                return;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+fn cannot_run(program: &OsString, error: &io::Error) -> Failure {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => exit::NOT_FOUND,
+        _ => exit::CANNOT_RUN,
+    };
+    Failure::new(code, format!("cannot run {}: {error}", program.to_string_lossy()))
+}
+
+/// As a shell says it.
+pub fn code(status: ExitStatus) -> u8 {
+    let ended_by = || exit::SIGNAL.saturating_add(status.signal().and_then(|n| u8::try_from(n).ok()).unwrap_or(0));
+    status.code().map_or_else(ended_by, |code| u8::try_from(code).unwrap_or(u8::MAX))
+}

@@ -1,0 +1,49 @@
+//! From the arguments to a client.
+
+use std::fs;
+use std::time::Duration;
+
+use fairlock::{ConnectOptions, LockClient, LockClientBuilder};
+
+use super::args::Args;
+use super::exit::Failure;
+
+const LEASE: Duration = Duration::from_secs(30);
+const WAITER_TTL: Duration = Duration::from_secs(6);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// With the options that each command has. Times that the library wants to be shorter or longer than others follow those.
+pub fn builder(args: &Args, lease: Option<Duration>) -> LockClientBuilder {
+    let lease = lease.unwrap_or_else(|| args.strict_restart.map_or(LEASE, |longest| longest.min(LEASE)));
+    let timeout = args.timeout.min(lease / 2);
+    let builder = LockClient::builder()
+        .prefix(&args.prefix)
+        .lease(lease)
+        .operation_timeout(timeout)
+        .poll_interval(POLL_INTERVAL.min(lease / 2))
+        .waiter_ttl(WAITER_TTL.max(3 * timeout));
+    match args.strict_restart {
+        Some(longest) => builder.strict_restart(longest),
+        None => builder,
+    }
+}
+
+pub fn server(args: &Args) -> Result<ConnectOptions, Failure> {
+    let mut server = ConnectOptions::from_url(&args.url)?;
+    if let Some(path) = &args.cacert {
+        let pem = fs::read(path).map_err(|error| Failure::usage(format!("--cacert {}: {error}", path.display())))?;
+        server = server.root_certificate(pem);
+    }
+    if let Some(password) = &args.sentinel_password {
+        server = server.sentinel_password(password);
+    }
+    Ok(server)
+}
+
+pub async fn connect_with(args: &Args, builder: LockClientBuilder) -> Result<LockClient, Failure> {
+    Ok(builder.connect_with(server(args)?).await?)
+}
+
+pub async fn connect(args: &Args) -> Result<LockClient, Failure> {
+    connect_with(args, builder(args, None)).await
+}

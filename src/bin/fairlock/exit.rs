@@ -1,0 +1,99 @@
+//! How the command ends: exit codes as those of `flock(1)`, of shells and of `sysexits.h`.
+
+use std::error::Error;
+use std::io;
+
+use fairlock::{ConnectError, LockError, RequestError};
+
+pub const OK: u8 = 0;
+/// `doctor` found something that breaks a promise. Also what `lock` says by default when others have the lock.
+pub const FOUND: u8 = 1;
+pub const USAGE: u8 = 2;
+/// EX_UNAVAILABLE: the server cannot be reached, or does not answer.
+pub const UNAVAILABLE: u8 = 69;
+/// EX_OSERR: something on this machine failed.
+const SYSTEM: u8 = 71;
+/// EX_TEMPFAIL: the lock was lost while the command ran.
+pub const LOST: u8 = 75;
+/// EX_NOPERM: the server refuses.
+const REFUSED: u8 = 77;
+/// The command cannot be run.
+pub const CANNOT_RUN: u8 = 126;
+/// There is no such command.
+pub const NOT_FOUND: u8 = 127;
+/// And the number of the signal.
+pub const SIGNAL: u8 = 128;
+const SIGPIPE: u8 = 13;
+
+#[derive(Debug)]
+pub struct Failure {
+    pub code: u8,
+    /// One line; empty where there is nothing to say.
+    pub message: String,
+}
+
+impl Failure {
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(USAGE, message)
+    }
+}
+
+/// What the error says, and what caused it.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        let code = match &error {
+            ConnectError::Options(_) | ConnectError::Url(_) => USAGE,
+            ConnectError::Unreachable { .. } | ConnectError::NoMajority { .. } | ConnectError::NoMasters { .. } => {
+                UNAVAILABLE
+            }
+            _ => REFUSED,
+        };
+        Self::new(code, chain(&error))
+    }
+}
+
+impl From<RequestError> for Failure {
+    fn from(error: RequestError) -> Self {
+        let code = match &error {
+            RequestError::Name(_) => USAGE,
+            RequestError::Refused(_) => REFUSED,
+            _ => UNAVAILABLE,
+        };
+        Self::new(code, chain(&error))
+    }
+}
+
+impl From<LockError> for Failure {
+    fn from(error: LockError) -> Self {
+        let code = match &error {
+            LockError::Name(_) | LockError::Lease(_) | LockError::Label(_) => USAGE,
+            LockError::Refused(_) | LockError::QueueFull { .. } => REFUSED,
+            _ => UNAVAILABLE,
+        };
+        Self::new(code, chain(&error))
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            // Whoever read the output has seen enough, as `head` has. Other commands die of SIGPIPE then.
+            io::ErrorKind::BrokenPipe => Self::new(SIGNAL + SIGPIPE, ""),
+            _ => Self::new(SYSTEM, error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `fairlock force-unlock`.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use fairlock::{Holder, RequestError};
+use serde::Serialize;
+
+use super::args::{Args, ForceUnlock};
+use super::connect::connect;
+use super::exit::{self, Failure};
+use super::output::Output;
+use super::render;
+
+#[derive(Debug, Serialize)]
+struct Outcome<'a> {
+    name: &'a str,
+    /// Whether there was a hold.
+    was_held: bool,
+    /// Who held it a moment before.
+    holder: Option<Holder>,
+}
+
+pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
+    let client = connect(args).await?;
+    let lock = client.lock(&force.name);
+    let holder = lock.status().await?.holder;
+    if !force.yes && !is_confirmed(&force.name, holder.as_ref())? {
+        return Err(Failure::new(exit::FOUND, "nothing was changed"));
+    }
+    let was_held = lock.force_unlock().await.map_err(|error| match error {
+        RequestError::Unanswered(_) => {
+            let failure = Failure::from(error);
+            Failure { message: format!("{}; see `fairlock status` before you repeat it", failure.message), ..failure }
+        }
+        error => error.into(),
+    })?;
+    let outcome = Outcome { name: &force.name, was_held, holder };
+    if force.json {
+        out.json(&outcome)?;
+    } else {
+        out.line(told(&outcome))?;
+    }
+    Ok(exit::OK)
+}
+
+fn told(outcome: &Outcome<'_>) -> String {
+    let name = render::text(outcome.name);
+    match &outcome.holder {
+        _ if !outcome.was_held => format!("{name} was not held"),
+        Some(holder) => format!("{name} was taken away from {}, token {}", render::text(&holder.label), holder.token),
+        None => format!("{name} was taken away from a holder that came a moment ago"),
+    }
+}
+
+/// Asks on the terminal.
+fn is_confirmed(name: &str, holder: Option<&Holder>) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::usage("there is no terminal to ask: add --yes to take the lock away"));
+    }
+    let of = holder.map_or_else(
+        || "which is free now".to_owned(),
+        |holder| format!("held by {} for {}", render::text(&holder.label), render::duration(holder.held_for)),
+    );
+    // Not to standard output, which may be a file.
+    let mut terminal = io::stderr();
+    write!(terminal, "take away {}, {of}? [y/N] ", render::text(name))?;
+    terminal.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

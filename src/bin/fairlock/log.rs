@@ -1,0 +1,64 @@
+//! What the library logs, and what the command has to say itself: lines on standard error.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+pub fn say(message: &str) {
+    // If nobody reads it there is nothing that could be done about it.
+    let _ = writeln!(std::io::stderr(), "fairlock: {message}");
+}
+
+/// Prints warnings; with `verbose` also what happens otherwise.
+pub fn start(verbose: bool) {
+    let most = if verbose { Level::DEBUG } else { Level::WARN };
+    // There is one in the process, and this is the first.
+    let _ = tracing::subscriber::set_global_default(Lines { most });
+}
+
+struct Lines {
+    most: Level,
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.most && metadata.target().starts_with("fairlock")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        say(&format!("{}{}", line.message, line.fields));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        // A text takes whatever is written to it.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        };
+    }
+}

@@ -1,0 +1,71 @@
+//! Standard output: colours on terminals only, one flush for each line of a stream.
+
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+
+use serde::Serialize;
+
+use super::args::Color;
+use super::exit::Failure;
+
+pub struct Output {
+    out: BufWriter<Stdout>,
+    pub is_terminal: bool,
+    colors: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Style {
+    Bold,
+    Dim,
+    Good,
+    Bad,
+    Doubtful,
+}
+
+impl Output {
+    pub fn new(color: Color) -> Self {
+        let out = io::stdout();
+        let is_terminal = out.is_terminal();
+        // https://no-color.org
+        let wanted = || is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colors = match color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => wanted(),
+        };
+        Self { out: BufWriter::new(out), is_terminal, colors }
+    }
+
+    /// The text in this style, where there are colours.
+    pub fn styled(&self, style: Style, text: &str) -> String {
+        if !self.colors {
+            return text.to_owned();
+        }
+        let code = match style {
+            Style::Bold => 1,
+            Style::Dim => 2,
+            Style::Good => 32,
+            Style::Bad => 31,
+            Style::Doubtful => 33,
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    pub fn line(&mut self, line: impl AsRef<str>) -> Result<(), Failure> {
+        Ok(writeln!(self.out, "{}", line.as_ref())?)
+    }
+
+    /// One value in one line, so that a stream of them can be read line by line.
+    pub fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(value).map_err(io::Error::from)?;
+        self.line(text)
+    }
+
+    pub fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        Ok(self.out.write_all(bytes)?)
+    }
+
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        Ok(self.out.flush()?)
+    }
+}

@@ -1,0 +1,47 @@
+//! The signals that this process gets.
+
+use std::fs;
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{self, SignalKind};
+
+/// All that people and supervisors send to end a command, or to tell it something.
+const PASSED_ON: [Signal; 6] =
+    [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2];
+
+pub struct Signals {
+    streams: Vec<(Signal, unix::Signal)>,
+}
+
+impl Signals {
+    /// From now on these signals do not end this process.
+    pub fn catch() -> io::Result<Self> {
+        let ignored = ignored();
+        // `nohup` has them ignored, and so should the command have them.
+        let caught = PASSED_ON.into_iter().filter(|signal| ignored & (1 << (*signal as u32 - 1)) == 0);
+        let stream = |signal| Ok((signal, unix::signal(SignalKind::from_raw(signal as i32))?));
+        Ok(Self { streams: caught.map(stream).collect::<io::Result<_>>()? })
+    }
+
+    pub async fn next(&mut self) -> Signal {
+        poll_fn(|context| {
+            for (signal, stream) in &mut self.streams {
+                if stream.poll_recv(context).is_ready() {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// One bit for each signal that is ignored, as Linux tells it. Elsewhere none is known to be.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

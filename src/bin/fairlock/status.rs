@@ -1,0 +1,49 @@
+//! `fairlock status`.
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use super::args::{Args, Status};
+use super::connect::connect;
+use super::exit::{self, Failure};
+use super::output::{Output, Style};
+use super::render::{self, Named};
+
+/// Requests that share the connection.
+pub const AT_ONCE: usize = 64;
+
+pub async fn run(args: &Args, status: &Status, out: &mut Output) -> Result<u8, Failure> {
+    let client = connect(args).await?;
+    let locks = stream::iter(&status.name).map(|name| Named::ask(client.lock(name)));
+    let mut asked = locks.buffered(AT_ONCE);
+    while let Some(named) = asked.try_next().await? {
+        if status.json { out.json(&named)? } else { show(&named, out)? }
+    }
+    Ok(exit::OK)
+}
+
+pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {
+    out.line(out.styled(Style::Bold, &render::text(&named.name)))?;
+    match &named.status.holder {
+        None => out.line("  free")?,
+        Some(holder) => {
+            out.line(format!("  held by     {}", render::text(&holder.label)))?;
+            out.line(format!("  since       {} ({})", render::time(holder.since), render::duration(holder.held_for)))?;
+            out.line(format!("  lease left  {}", render::duration(holder.lease_left)))?;
+            out.line(format!("  token       {}", holder.token))?;
+            out.line(out.styled(Style::Dim, &format!("  owner       {}, holds: {}", holder.owner, holder.holds)))?;
+        }
+    }
+    if let Some(left) = named.status.frozen_for {
+        let text = format!("  nobody is served for {}: the server was started anew", render::duration(left));
+        out.line(out.styled(Style::Doubtful, &text))?;
+    }
+    for waiter in &named.status.queue {
+        let label = render::text(&waiter.label);
+        out.line(format!("  {:>4}. {label} {}", waiter.position, out.styled(Style::Dim, &waiter.owner)))?;
+    }
+    let shown = u64::try_from(named.status.queue.len()).unwrap_or(u64::MAX);
+    if named.status.waiters > shown {
+        out.line(format!("        and {} more", named.status.waiters - shown))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! `fairlock watch`: the same locks again and again.
+
+use std::future::ready;
+use std::time::SystemTime;
+
+use fairlock::LockClient;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use serde::Serialize;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::args::{Args, Watch};
+use super::connect::connect;
+use super::exit::{self, Failure};
+use super::output::{Output, Style};
+use super::render::{self, Columns, Named};
+use super::status::AT_ONCE;
+
+/// A table of more is no use to anybody.
+const MOST_LOCKS: usize = 1000;
+/// Waiters that are shown of each lock.
+const MOST_WAITERS: usize = 5;
+
+#[derive(Debug, Serialize)]
+struct Table {
+    /// The locks, in the order of their names.
+    locks: Vec<Named>,
+    /// There are more.
+    is_cut: bool,
+}
+
+pub async fn run(args: &Args, watch: &Watch, out: &mut Output) -> Result<u8, Failure> {
+    let client = connect(args).await?;
+    let mut ticks = interval(watch.interval);
+    // After an outage one table is enough.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut left = watch.count;
+    while left != Some(0) {
+        ticks.tick().await;
+        match look(&client, &watch.glob).await {
+            Ok(table) if watch.json => out.json(&table)?,
+            Ok(table) => show(&table, args, out)?,
+            // An outage passes. What the server refuses does not, as a rule.
+            Err(failure) if failure.code == exit::UNAVAILABLE => {
+                clear(out)?;
+                super::log::say(&failure.message);
+            }
+            Err(failure) => return Err(failure),
+        }
+        out.flush()?;
+        left = left.map(|left| left - 1);
+    }
+    Ok(exit::OK)
+}
+
+async fn look(client: &LockClient, glob: &str) -> Result<Table, Failure> {
+    let is_pattern = glob.contains(['*', '?', '[', '\\']);
+    let (mut locks, is_cut) = if is_pattern {
+        let asked = client.list(glob).map_ok(Named::ask_listed).try_buffer_unordered(AT_ONCE);
+        let held = asked.try_filter_map(|named| ready(Ok(named)));
+        let mut locks: Vec<_> = held.take(MOST_LOCKS + 1).try_collect().await?;
+        let is_cut = locks.len() > MOST_LOCKS;
+        locks.truncate(MOST_LOCKS);
+        (locks, is_cut)
+    } else {
+        // A name needs no right to SCAN, and is shown when it is free, too.
+        let asked = stream::once(Named::ask(client.lock(glob)));
+        (asked.try_collect().await?, false)
+    };
+    locks.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(Table { locks, is_cut })
+}
+
+fn clear(out: &mut Output) -> Result<(), Failure> {
+    // To the upper left corner, and everything away behind it.
+    if out.is_terminal { out.raw(b"\x1b[H\x1b[J") } else { Ok(()) }
+}
+
+fn show(table: &Table, args: &Args, out: &mut Output) -> Result<(), Failure> {
+    clear(out)?;
+    let now = render::time(SystemTime::now());
+    out.line(out.styled(Style::Dim, &format!("{now}  {} of {}", counted(table), args.prefix)))?;
+    let rows: Vec<_> = table.locks.iter().map(|named| (named, render::row(named))).collect();
+    let mut columns = Columns::default();
+    columns.fit(&render::head());
+    rows.iter().for_each(|(_, row)| columns.fit(row));
+    out.line(out.styled(Style::Bold, &columns.line(&render::head())))?;
+    for (named, row) in &rows {
+        out.line(columns.line(row))?;
+        for waiter in named.status.queue.iter().take(MOST_WAITERS) {
+            out.line(out.styled(Style::Dim, &format!("  {:>3}. {}", waiter.position, render::text(&waiter.label))))?;
+        }
+    }
+    if !out.is_terminal {
+        out.line("")?;
+    }
+    Ok(())
+}
+
+fn counted(table: &Table) -> String {
+    match (table.locks.len(), table.is_cut) {
+        (1, _) => "1 lock".to_owned(),
+        (count, false) => format!("{count} locks"),
+        (count, true) => format!("the first {count} locks"),
+    }
+}

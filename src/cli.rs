@@ -1,0 +1,46 @@
+//! What the command `fairlock` needs beside the public API, and nothing else may use: it changes without notice.
+
+use std::pin::pin;
+
+use futures::future::join_all;
+
+pub use crate::store::rights::Beside;
+
+use crate::client::LockClient;
+use crate::error::RequestError;
+use crate::store::{keys, rights, verbs};
+
+/// Every right of a user, as ACL SETUSER takes it after `reset`.
+#[must_use]
+pub fn rights(prefix: &str, beside: Beside) -> Vec<String> {
+    rights::all(prefix, &verbs::ALL, beside)
+}
+
+/// The key that is there if a client of this prefix has `strict_restart`.
+#[must_use]
+pub fn boot_key(prefix: &str) -> String {
+    keys::boot(prefix)
+}
+
+/// What a server has answered to a command.
+#[derive(Debug)]
+pub struct Answer {
+    /// Of the server.
+    pub address: String,
+    /// The texts of the reply.
+    pub texts: Result<Vec<String>, RequestError>,
+}
+
+/// Sends one command that changes nothing to each server.
+pub async fn ask(client: &LockClient, words: &[&str]) -> Vec<Answer> {
+    let context = &client.engine().context;
+    let runner = &context.runner;
+    let servers = runner.seats().into_iter().filter_map(|seat| runner.server(seat));
+    let asking = servers.map(|server| async {
+        let asking = pin!(runner.ask(server, words));
+        let told = context.drive(asking).await.unwrap_or(Err(RequestError::RuntimeGone));
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Answer { address: server.address(), texts: told.map(|(told, _)| told.texts.into_iter().map(text).collect()) }
+    });
+    join_all(asking).await
+}

@@ -1,0 +1,143 @@
+//! The names of all locks that are held or waited for, page by page.
+
+use std::collections::HashSet;
+use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::context::Context;
+use crate::store::error::{Disconnected, NameError, RequestError};
+use crate::store::glob;
+use crate::store::keys::{self, Kind, LONGEST_NAME};
+use crate::store::reply::Malformed;
+use crate::store::server::Told;
+
+/// So many keys, about, are looked at by one call: 0.2 ms of a server, which serves no one else meanwhile.
+const KEYS_IN_A_PAGE: &str = "250";
+
+/// So many names are remembered, in 18 MB at most, so that each is told once.
+const REMEMBERED: usize = 1 << 20;
+
+/// Where a listing is.
+pub struct Listing {
+    context: Arc<Context>,
+    glob: String,
+    /// For the server: the literal start of the glob. A pattern with many stars could keep it busy for long.
+    pattern: String,
+    /// The seats of the servers that are to be scanned. `None`: it has not begun.
+    seats: Option<VecDeque<u16>>,
+    place: Option<Place>,
+    names: VecDeque<String>,
+    seen: Seen,
+}
+
+/// Between two pages of one server.
+struct Place {
+    cursor: String,
+    /// A cursor is of use on the server that made it. After a reconnect another one may answer.
+    connection: CancellationToken,
+}
+
+impl Listing {
+    pub fn new(context: Arc<Context>, glob: &str) -> Self {
+        let pattern = keys::pattern(&context.options().prefix, &glob::literal_start(glob));
+        let (seats, names) = (None, VecDeque::new());
+        Self { context, glob: glob.to_owned(), pattern, seats, place: None, names, seen: Seen::default() }
+    }
+
+    /// The next name; `None`: there are no more. An error is the end as well.
+    pub async fn next(&mut self) -> Result<Option<String>, RequestError> {
+        let context = self.context.clone();
+        let outcome = {
+            let next = pin!(self.find_next());
+            context.drive(next).await.unwrap_or(Err(RequestError::RuntimeGone))
+        };
+        if outcome.is_err() {
+            self.seats = Some(VecDeque::new());
+        }
+        outcome
+    }
+
+    async fn find_next(&mut self) -> Result<Option<String>, RequestError> {
+        if self.glob.len() > LONGEST_NAME {
+            return Err(RequestError::Name(NameError::TooLong(self.glob.len())));
+        }
+        loop {
+            if let Some(name) = self.names.pop_front() {
+                return Ok(Some(name));
+            }
+            let runner = &self.context.runner;
+            let seats = self.seats.get_or_insert_with(|| runner.seats().into());
+            let Some(seat) = seats.front().copied() else { return Ok(None) };
+            self.read_page(seat).await?;
+        }
+    }
+
+    async fn read_page(&mut self, seat: u16) -> Result<(), RequestError> {
+        if self.context.closing.is_cancelled() {
+            return Err(RequestError::Closed);
+        }
+        let runner = &self.context.runner;
+        let server = runner.server(seat).ok_or_else(broken_off)?;
+        let cursor = self.place.as_ref().map_or("0", |place| &place.cursor);
+        let scan = ["SCAN", cursor, "MATCH", &self.pattern, "COUNT", KEYS_IN_A_PAGE];
+        let (told, _) = runner.ask(server, &scan).await?;
+        // After the answer: the end of the connection before is noticed before there is a new one.
+        if self.place.as_ref().is_some_and(|place| place.connection.is_cancelled()) {
+            return Err(broken_off());
+        }
+        let Told { texts, connection } = told;
+        let mut texts = texts.into_iter().map(|text| String::from_utf8(text).ok());
+        let cursor = texts.next().flatten().ok_or_else(malformed)?;
+        // A key that is no UTF-8 is none of a lock.
+        texts.flatten().for_each(|key| self.keep(&key));
+        self.place = (cursor != "0").then_some(Place { cursor, connection });
+        if self.place.is_none()
+            && let Some(seats) = &mut self.seats
+        {
+            seats.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Keeps the name if this key shows that the lock is held or waited for. The server could tell which type each key has
+    /// and leave out the others, but that costs it three times as much as sending them.
+    fn keep(&mut self, key: &str) {
+        let prefix = &self.context.options().prefix;
+        let name = [Kind::Lock, Kind::Queue].iter().find_map(|kind| kind.name_in(prefix, key));
+        let name = name.filter(|name| (1..=LONGEST_NAME).contains(&name.len()));
+        if let Some(name) = name.filter(|name| glob::matches(self.glob.as_bytes(), name.as_bytes()))
+            && self.seen.is_new(name)
+        {
+            self.names.push_back(name.to_owned());
+        }
+    }
+}
+
+fn broken_off() -> RequestError {
+    RequestError::Unanswered(Arc::new(Disconnected))
+}
+
+fn malformed() -> RequestError {
+    RequestError::Unanswered(Arc::new(Malformed("a reply to SCAN without a cursor".into())))
+}
+
+/// Names that were told: SCAN may find a key twice, and a name may have two keys.
+#[derive(Default)]
+struct Seen {
+    /// Not the names, which may be long. Among a million names two have the same hash once in 30 million lists.
+    hashes: HashSet<u64>,
+    state: RandomState,
+}
+
+impl Seen {
+    fn is_new(&mut self, name: &str) -> bool {
+        let hash = self.state.hash_one(name);
+        // With this bound a name may be told twice in a list of more names than that.
+        if self.hashes.len() >= REMEMBERED { !self.hashes.contains(&hash) } else { self.hashes.insert(hash) }
+    }
+}

@@ -1,0 +1,268 @@
+//! What is told of calls and holds, from here alone: spans and events of `tracing`, and metrics.
+//!
+//! Spans are at DEBUG. With them off, as by default, a call pays for two comparisons. docs/operating.md has all
+//! events in a table, which tests/house.rs compares with the code.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::instrument::Instrumented;
+use tracing::{Instrument, Level, Span, field};
+
+use super::error::{LockError, Loss};
+use crate::metrics::{ARE_ON, Failure, LockMetrics, LossCause, Outcome};
+use crate::store::clock::now;
+use crate::store::keys::label_of;
+
+/// Whom it is told of.
+#[derive(Debug, Clone, Copy)]
+pub struct Who<'a> {
+    pub name: &'a str,
+    pub owner: &'a str,
+    /// Those of the call, with its label: see `keys::terms`.
+    pub terms: &'a str,
+    /// Of one server of a quorum. What is held and lost is told by the quorum then, once for all servers.
+    pub is_node: bool,
+}
+
+impl<'a> Who<'a> {
+    /// Name, owner and label.
+    fn fields(&self) -> (&'a str, &'a str, &'a str) {
+        // The label only now: most calls are told to nobody.
+        (self.name, self.owner, label_of(self.terms))
+    }
+}
+
+/// A call that wants a lock, from its beginning to its end. Dropped before, it was given up.
+#[derive(Debug)]
+pub struct Call<'a> {
+    who: Who<'a>,
+    metrics: &'a LockMetrics,
+    /// `None`: nobody asks how long it took.
+    began: Option<Instant>,
+    span: Span,
+    is_over: bool,
+}
+
+impl<'a> Call<'a> {
+    pub fn begin(who: Who<'a>, metrics: &'a LockMetrics) -> Self {
+        metrics.wait_began();
+        let is_told = is_told(&who);
+        let span = if is_told {
+            tracing::debug_span!(
+                target: "fairlock::lock",
+                "lock",
+                name = %who.name,
+                owner = %who.owner,
+                label = %label_of(who.terms),
+                token = field::Empty,
+                wait_ms = field::Empty,
+            )
+        } else {
+            Span::none()
+        };
+        Self { who, metrics, began: (ARE_ON || is_told).then(now), span, is_over: false }
+    }
+
+    /// The work of the call, in its span. Pinned by the caller, so that it is not moved into another future.
+    pub fn drive<'f, F: Future>(&self, work: Pin<&'f mut F>) -> Instrumented<Pin<&'f mut F>> {
+        work.instrument(self.span.clone())
+    }
+
+    /// Whether the log wants to know of it.
+    pub fn is_told(&self) -> bool {
+        is_told(&self.who)
+    }
+
+    /// It got the lock. `handed_over`: out of the queue.
+    pub fn acquired(mut self, token: u64, handed_over: impl FnOnce() -> bool) {
+        let waited = self.end();
+        if !ARE_ON && !self.is_told() {
+            return;
+        }
+        let handed_over = handed_over();
+        self.metrics.acquired(waited, handed_over);
+        if !self.span.is_disabled() {
+            self.span.record("token", token);
+        }
+        if is_told(&self.who) {
+            let (name, owner, label) = self.who.fields();
+            let wait_ms = waited.map(millis);
+            tracing::debug!(target: "fairlock::lock", %name, %owner, %label, token, wait_ms, handed_over, "acquired");
+        }
+    }
+
+    /// Others have it, and the call was not to wait.
+    pub fn busy(mut self) {
+        self.end();
+        self.metrics.not_acquired(Outcome::Busy);
+        if is_told(&self.who) {
+            let (name, owner, label) = self.who.fields();
+            tracing::debug!(target: "fairlock::lock", %name, %owner, %label, "not free");
+        }
+    }
+
+    pub fn failed(mut self, error: &LockError) {
+        let waited = self.end();
+        self.metrics.not_acquired(outcome(error));
+        if is_told(&self.who) {
+            let (name, owner, label) = self.who.fields();
+            let wait_ms = waited.map(millis);
+            tracing::debug!(target: "fairlock::lock", %name, %owner, %label, wait_ms, %error, "not acquired");
+        }
+    }
+
+    fn end(&mut self) -> Option<Duration> {
+        self.is_over = true;
+        let waited = self.began.map(|began| now().saturating_duration_since(began));
+        if let Some(waited) = waited.filter(|_| !self.span.is_disabled()) {
+            self.span.record("wait_ms", millis(waited));
+        }
+        waited
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let waited = self.end();
+        self.metrics.given_up();
+        if is_told(&self.who) {
+            let (name, owner, label) = self.who.fields();
+            let wait_ms = waited.map(millis);
+            tracing::debug!(target: "fairlock::lock", %name, %owner, %label, wait_ms, "gave up");
+        }
+    }
+}
+
+/// A call that was refused before it began.
+pub fn refused_at_once(metrics: &LockMetrics, error: &LockError) {
+    metrics.wait_began();
+    metrics.not_acquired(outcome(error));
+}
+
+/// It has a place in the queue.
+pub fn in_line(who: &Who<'_>) {
+    if is_told(who) {
+        let (name, owner, label) = who.fields();
+        tracing::debug!(target: "fairlock::lock", %name, %owner, %label, "waits in the queue");
+    }
+}
+
+/// A hold, from its beginning to its end.
+#[derive(Debug)]
+pub struct Holding {
+    metrics: LockMetrics,
+    /// Boxed: there are many holds, and few have one.
+    span: Mutex<Option<Box<Span>>>,
+    is_over: AtomicBool,
+}
+
+impl Holding {
+    pub fn begin(metrics: LockMetrics) -> Self {
+        metrics.hold_began();
+        Self { metrics, span: Mutex::default(), is_over: AtomicBool::new(false) }
+    }
+
+    /// Its span begins, as a child of the one in which the lock was asked for: not of that of the call, which is over.
+    pub fn show(&self, who: &Who<'_>, token: u64) {
+        // A nested call comes here again. What has ended already has no end to be told.
+        if !is_told(who) || self.is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let begin = || {
+            tracing::debug_span!(
+                target: "fairlock::lock",
+                "hold",
+                name = %who.name,
+                owner = %who.owner,
+                label = %label_of(who.terms),
+                token,
+                held_ms = field::Empty,
+                end = field::Empty,
+            )
+        };
+        self.span.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| Box::new(begin()));
+    }
+
+    /// Given back, and the server has said so.
+    pub fn freed(&self, who: &Who<'_>, token: u64, held: impl Fn() -> Duration) {
+        if self.over(&held, "released") && is_told(who) {
+            let ((name, owner, label), held_ms) = (who.fields(), millis(held()));
+            tracing::debug!(target: "fairlock::lock", %name, %owner, %label, token, held_ms, "released");
+        }
+    }
+
+    /// Given back, and the server will not say what became of that.
+    pub fn forgotten(&self, who: &Who<'_>, token: u64, held: impl Fn() -> Duration) {
+        if self.over(&held, "released without an answer") && is_told(who) {
+            let ((name, owner, label), held_ms) = (who.fields(), millis(held()));
+            tracing::debug!(target: "fairlock::lock", %name, %owner, %label, token, held_ms, "released without an answer");
+        }
+    }
+
+    /// `was_relied_on`: it had a guard. What the log says of it is told by [`Losses`](super::losses::Losses).
+    ///
+    /// False: its end was told already.
+    pub fn lost(&self, held: impl Fn() -> Duration, loss: Loss, was_relied_on: bool) -> bool {
+        let is_first = self.over(&held, "lost");
+        if is_first && was_relied_on {
+            self.metrics.lost(match loss {
+                Loss::Expired => LossCause::Expired,
+                Loss::Gone => LossCause::Gone,
+                Loss::Forced => LossCause::Forced,
+                Loss::Closed => LossCause::Closed,
+            });
+        }
+        is_first
+    }
+
+    /// True the first time. A hold that was lost may be given back later, and the other way round.
+    fn over(&self, held: &impl Fn() -> Duration, end: &str) -> bool {
+        if self.is_over.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        self.metrics.hold_ended(held);
+        // Not later: those who watch the hold may keep it for long.
+        let span = self.span.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(span) = span {
+            span.record("held_ms", millis(held())).record("end", end);
+        }
+        true
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        // The runtime has ended before an answer came. How long it was held nobody knows.
+        if !self.is_over.load(Ordering::Relaxed) {
+            self.metrics.hold_vanished();
+        }
+    }
+}
+
+fn is_told(who: &Who<'_>) -> bool {
+    !who.is_node && tracing::enabled!(target: "fairlock::lock", Level::DEBUG)
+}
+
+/// Milliseconds, to the microsecond.
+pub fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+fn outcome(error: &LockError) -> Outcome {
+    Outcome::Failed(match error {
+        LockError::Timeout => return Outcome::TimedOut,
+        LockError::Lost => Failure::Lost,
+        LockError::QueueFull { .. } => Failure::QueueFull,
+        LockError::Name(_) | LockError::Lease(_) | LockError::Label(_) => Failure::Invalid,
+        LockError::Unreachable(_) => Failure::Unreachable,
+        LockError::Refused(_) => Failure::Refused,
+        LockError::Closed => Failure::Closed,
+        LockError::RuntimeGone => Failure::RuntimeGone,
+    })
+}

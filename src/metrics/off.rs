@@ -1,0 +1,70 @@
+//! Without the feature `metrics`: nothing. Each method stands beside the one of its name in `on.rs`.
+
+use std::time::Duration;
+
+use super::outcome::{LossCause, Outcome};
+
+// Not unit structs: those of `on.rs` are none either, and are made and dropped in the same way.
+
+#[derive(Debug, Clone, Default)]
+pub struct MetricsOptions(());
+
+#[derive(Debug, Clone, Default)]
+pub struct Metrics(());
+
+#[derive(Debug, Clone)]
+pub struct LockMetrics(());
+
+#[derive(Debug)]
+pub struct Counted(());
+
+#[derive(Debug)]
+pub struct InFlight(());
+
+impl Metrics {
+    pub fn new(_options: &MetricsOptions, _node: Option<&str>) -> Self {
+        Self(())
+    }
+
+    pub fn of_lock(&self, _name: &str) -> LockMetrics {
+        LockMetrics(())
+    }
+
+    pub fn in_flight(&self) -> InFlight {
+        InFlight(())
+    }
+
+    pub fn round_trip(&self, _took: impl FnOnce() -> Duration) {}
+
+    pub fn refused(&self, _code: &str) {}
+
+    pub fn polled(&self) {}
+
+    pub fn reconnected(&self) {}
+
+    pub fn connected(&self) -> Counted {
+        Counted(())
+    }
+
+    pub fn disconnected(&self) -> Counted {
+        Counted(())
+    }
+}
+
+impl LockMetrics {
+    pub fn wait_began(&self) {}
+
+    pub fn acquired(&self, _waited: Option<Duration>, _handed_over: bool) {}
+
+    pub fn given_up(&self) {}
+
+    pub fn not_acquired(&self, _outcome: Outcome) {}
+
+    pub fn hold_began(&self) {}
+
+    pub fn hold_ended(&self, _held: impl FnOnce() -> Duration) {}
+
+    pub fn hold_vanished(&self) {}
+
+    pub fn lost(&self, _cause: LossCause) {}
+}

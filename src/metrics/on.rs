@@ -1,0 +1,365 @@
+//! With the feature `metrics`: the handles of the recorder, looked up once for each client.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, NoopRecorder, Unit, with_recorder};
+
+use super::outcome::{Failure, LossCause, Outcome};
+
+/// So many groups of locks are told apart. A function that makes one of each name would fill the memory here and that of
+/// the server that stores the numbers.
+const GROUPS: usize = 1000;
+/// The group of all others.
+const OTHERS: &str = "other";
+
+/// The codes with which servers refuse, so that what a server sends makes no series of its own.
+const CODES: [&str; 16] = [
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "ERR",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOBOOT",
+    "NOPERM",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+    "WRONGTYPE",
+];
+
+/// What each number is. docs/operating.md has the same list, which tests/house.rs compares.
+const DESCRIPTIONS: [(Kind, &str, &str); 17] = [
+    (Kind::Histogram, "fairlock_wait_seconds", "From the call to the lock, for calls that got it"),
+    (Kind::Histogram, "fairlock_hold_seconds", "From the lock to its end: given back or lost"),
+    (Kind::Histogram, "fairlock_round_trip_seconds", "From a request to its answer"),
+    (Kind::Counter, "fairlock_acquired_total", "Calls that got the lock, nested ones too"),
+    (Kind::Counter, "fairlock_handed_over_total", "Those of them that got it out of the queue"),
+    (Kind::Counter, "fairlock_busy_total", "Calls of try_lock that found it taken"),
+    (Kind::Counter, "fairlock_timed_out_total", "Calls of lock_timeout that others kept from it for all their time"),
+    (Kind::Counter, "fairlock_given_up_total", "Calls that were dropped before they had it"),
+    (Kind::Counter, "fairlock_failed_total", "Calls that ended with another error"),
+    (Kind::Counter, "fairlock_lost_total", "Holds that were lost while somebody relied on them"),
+    (Kind::Counter, "fairlock_refused_total", "Requests that the server refused"),
+    (Kind::Counter, "fairlock_reconnects_total", "Connections that were made again"),
+    (Kind::Counter, "fairlock_polls_total", "Requests for those who wait"),
+    (Kind::Gauge, "fairlock_locks_held", "Holds of this process"),
+    (Kind::Gauge, "fairlock_calls_waiting", "Calls that have not got their lock yet"),
+    (Kind::Gauge, "fairlock_requests_in_flight", "Requests without an answer yet"),
+    (Kind::Gauge, "fairlock_servers", "Servers by the state of their connection"),
+];
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+type GroupOf = Arc<dyn Fn(&str) -> String + Send + Sync>;
+
+/// What a builder is told.
+#[derive(Clone, Default)]
+pub struct MetricsOptions {
+    group_of: Option<GroupOf>,
+}
+
+impl MetricsOptions {
+    pub fn set_group_of(&mut self, group_of: impl Fn(&str) -> String + Send + Sync + 'static) {
+        self.group_of = Some(Arc::new(group_of));
+    }
+}
+
+impl fmt::Debug for MetricsOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MetricsOptions").field("groups", &self.group_of.is_some()).finish()
+    }
+}
+
+/// The numbers of one client.
+#[derive(Clone)]
+pub struct Metrics(Arc<OfClient>);
+
+struct OfClient {
+    round_trip: Histogram,
+    in_flight: Gauge,
+    polls: Counter,
+    reconnects: Counter,
+    connected: Gauge,
+    disconnected: Gauge,
+    refused: [Counter; CODES.len()],
+    refused_otherwise: Counter,
+    /// For names that are in no group.
+    locks: LockMetrics,
+    group_of: Option<GroupOf>,
+    groups: Mutex<BTreeMap<String, LockMetrics>>,
+    /// Of every number of this client.
+    labels: Vec<Label>,
+}
+
+/// The numbers of the locks of one group.
+#[derive(Debug, Clone)]
+pub struct LockMetrics(Arc<OfLock>);
+
+#[derive(Debug)]
+struct OfLock {
+    wait: Histogram,
+    hold: Histogram,
+    acquired: Counter,
+    handed_over: Counter,
+    busy: Counter,
+    timed_out: Counter,
+    given_up: Counter,
+    failed: [Counter; FAILURES.len()],
+    lost: [Counter; LOSSES.len()],
+    held: Gauge,
+    waiting: Gauge,
+}
+
+const FAILURES: [(Failure, &str); 7] = [
+    (Failure::Unreachable, "unreachable"),
+    (Failure::Refused, "refused"),
+    (Failure::QueueFull, "queue_full"),
+    (Failure::Lost, "lost"),
+    (Failure::Closed, "closed"),
+    (Failure::RuntimeGone, "runtime_gone"),
+    (Failure::Invalid, "invalid"),
+];
+
+const LOSSES: [(LossCause, &str); 4] = [
+    (LossCause::Expired, "expired"),
+    (LossCause::Gone, "gone"),
+    (LossCause::Forced, "forced"),
+    (LossCause::Closed, "closed"),
+];
+
+/// Counts one in a gauge until it is dropped.
+#[derive(Debug)]
+pub struct Counted(Gauge);
+
+/// The same without a handle of its own: there is one for each request.
+#[derive(Debug)]
+pub struct InFlight<'a>(&'a Gauge);
+
+/// Looks for handles, all with the same labels.
+struct Register<'a> {
+    labels: &'a [Label],
+}
+
+/// Which part of a program a number comes from, for recorders that filter by it.
+static METADATA: Metadata<'static> = Metadata::new("fairlock", Level::INFO, Some(module_path!()));
+
+impl Register<'_> {
+    fn key(&self, name: &'static str, label: Option<(&'static str, &'static str)>) -> Key {
+        let own = label.map(|(key, value)| Label::from_static_parts(key, value));
+        Key::from_parts(name, self.labels.iter().cloned().chain(own).collect::<Vec<_>>())
+    }
+
+    fn counter(&self, name: &'static str) -> Counter {
+        with_recorder(|recorder| recorder.register_counter(&self.key(name, None), &METADATA))
+    }
+
+    fn counter_of(&self, name: &'static str, key: &'static str, value: &'static str) -> Counter {
+        with_recorder(|recorder| recorder.register_counter(&self.key(name, Some((key, value))), &METADATA))
+    }
+
+    fn gauge(&self, name: &'static str, label: Option<(&'static str, &'static str)>) -> Gauge {
+        with_recorder(|recorder| recorder.register_gauge(&self.key(name, label), &METADATA))
+    }
+
+    fn histogram(&self, name: &'static str) -> Histogram {
+        with_recorder(|recorder| recorder.register_histogram(&self.key(name, None), &METADATA))
+    }
+}
+
+fn describe() {
+    with_recorder(|recorder| {
+        for (kind, name, text) in DESCRIPTIONS {
+            match kind {
+                Kind::Counter => recorder.describe_counter(name.into(), Some(Unit::Count), text.into()),
+                Kind::Gauge => recorder.describe_gauge(name.into(), Some(Unit::Count), text.into()),
+                Kind::Histogram => recorder.describe_histogram(name.into(), Some(Unit::Seconds), text.into()),
+            }
+        }
+    });
+}
+
+impl Metrics {
+    /// `node`: which of several servers this client is for.
+    pub fn new(options: &MetricsOptions, node: Option<&str>) -> Self {
+        describe();
+        let labels: Vec<_> = node.map(|node| Label::new("node", node.to_owned())).into_iter().collect();
+        let register = Register { labels: &labels };
+        Self(Arc::new(OfClient {
+            round_trip: register.histogram("fairlock_round_trip_seconds"),
+            in_flight: register.gauge("fairlock_requests_in_flight", None),
+            polls: register.counter("fairlock_polls_total"),
+            reconnects: register.counter("fairlock_reconnects_total"),
+            connected: register.gauge("fairlock_servers", Some(("state", "connected"))),
+            disconnected: register.gauge("fairlock_servers", Some(("state", "disconnected"))),
+            refused: CODES.map(|code| register.counter_of("fairlock_refused_total", "code", code)),
+            refused_otherwise: register.counter_of("fairlock_refused_total", "code", OTHERS),
+            locks: LockMetrics::new(&register),
+            group_of: options.group_of.clone(),
+            groups: Mutex::default(),
+            labels,
+        }))
+    }
+
+    /// The numbers of the group that this name is in.
+    pub fn of_lock(&self, name: &str) -> LockMetrics {
+        let client = &self.0;
+        let Some(group_of) = &client.group_of else { return client.locks.clone() };
+        // Not under the lock: it is the user's.
+        let group = group_of(name);
+        // No code panics while it holds this; if it did, the data would still be whole.
+        let mut groups = client.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let group = if groups.len() < GROUPS || groups.contains_key(&group) { group } else { OTHERS.to_owned() };
+        let labelled = || {
+            let own = Label::new("lock", group.clone());
+            let labels: Vec<_> = client.labels.iter().cloned().chain([own]).collect();
+            LockMetrics::new(&Register { labels: &labels })
+        };
+        groups.entry(group.clone()).or_insert_with(labelled).clone()
+    }
+
+    pub fn in_flight(&self) -> InFlight<'_> {
+        self.0.in_flight.increment(1.0);
+        InFlight(&self.0.in_flight)
+    }
+
+    pub fn round_trip(&self, took: impl FnOnce() -> Duration) {
+        self.0.round_trip.record(took());
+    }
+
+    pub fn refused(&self, code: &str) {
+        let known = CODES.iter().position(|known| *known == code).and_then(|index| self.0.refused.get(index));
+        known.unwrap_or(&self.0.refused_otherwise).increment(1);
+    }
+
+    pub fn polled(&self) {
+        self.0.polls.increment(1);
+    }
+
+    pub fn reconnected(&self) {
+        self.0.reconnects.increment(1);
+    }
+
+    pub fn connected(&self) -> Counted {
+        Counted::new(&self.0.connected)
+    }
+
+    pub fn disconnected(&self) -> Counted {
+        Counted::new(&self.0.disconnected)
+    }
+}
+
+impl Default for Metrics {
+    /// Before the client connects: nobody is told.
+    fn default() -> Self {
+        metrics::with_local_recorder(&NoopRecorder, || Self::new(&MetricsOptions::default(), None))
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").field("labels", &self.0.labels).finish_non_exhaustive()
+    }
+}
+
+impl LockMetrics {
+    fn new(register: &Register<'_>) -> Self {
+        Self(Arc::new(OfLock {
+            wait: register.histogram("fairlock_wait_seconds"),
+            hold: register.histogram("fairlock_hold_seconds"),
+            acquired: register.counter("fairlock_acquired_total"),
+            handed_over: register.counter("fairlock_handed_over_total"),
+            busy: register.counter("fairlock_busy_total"),
+            timed_out: register.counter("fairlock_timed_out_total"),
+            given_up: register.counter("fairlock_given_up_total"),
+            failed: FAILURES.map(|(_, error)| register.counter_of("fairlock_failed_total", "error", error)),
+            lost: LOSSES.map(|(_, cause)| register.counter_of("fairlock_lost_total", "cause", cause)),
+            held: register.gauge("fairlock_locks_held", None),
+            waiting: register.gauge("fairlock_calls_waiting", None),
+        }))
+    }
+
+    /// A call begins. It ends with one of the next three.
+    pub fn wait_began(&self) {
+        self.0.waiting.increment(1.0);
+    }
+
+    pub fn acquired(&self, waited: Option<Duration>, handed_over: bool) {
+        self.0.waiting.decrement(1.0);
+        self.0.acquired.increment(1);
+        if handed_over {
+            self.0.handed_over.increment(1);
+        }
+        if let Some(waited) = waited {
+            self.0.wait.record(waited);
+        }
+    }
+
+    pub fn given_up(&self) {
+        self.0.waiting.decrement(1.0);
+        self.0.given_up.increment(1);
+    }
+
+    pub fn not_acquired(&self, outcome: Outcome) {
+        self.0.waiting.decrement(1.0);
+        match outcome {
+            Outcome::Busy => self.0.busy.increment(1),
+            Outcome::TimedOut => self.0.timed_out.increment(1),
+            Outcome::Failed(failure) => {
+                let all = FAILURES.iter().zip(&self.0.failed);
+                all.filter(|((known, _), _)| *known == failure).for_each(|(_, counter)| counter.increment(1));
+            }
+        }
+    }
+
+    /// A hold begins, from nothing: nested ones are parts of it.
+    pub fn hold_began(&self) {
+        self.0.held.increment(1.0);
+    }
+
+    pub fn hold_ended(&self, held: impl FnOnce() -> Duration) {
+        self.0.held.decrement(1.0);
+        self.0.hold.record(held());
+    }
+
+    /// Nobody knows when it ended.
+    pub fn hold_vanished(&self) {
+        self.0.held.decrement(1.0);
+    }
+
+    pub fn lost(&self, cause: LossCause) {
+        let all = LOSSES.iter().zip(&self.0.lost);
+        all.filter(|((known, _), _)| *known == cause).for_each(|(_, counter)| counter.increment(1));
+    }
+}
+
+impl Counted {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}

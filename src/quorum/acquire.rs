@@ -1,0 +1,400 @@
+//! How the lock is taken: the rules Q1 to Q6.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use futures::future::join_all;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::context::Quorum;
+use super::error::NoQuorum;
+use super::hold::{NodeGuard, NodeHold, QuorumHold, Share};
+use super::nodes::Waiting;
+use super::owners::Turn;
+use crate::engine::last_error::NoAnswerYet;
+use crate::engine::observe::{Holding, Who};
+use crate::error::{Cause, LockError};
+use crate::guard::LockGuard;
+use crate::lock::{Caller, FairLock};
+use crate::metrics::LockMetrics;
+use crate::owner::Owner;
+use crate::store::clock::now;
+
+/// One call.
+pub struct Acquire<'a> {
+    pub quorum: &'a Arc<Quorum>,
+    pub name: &'a Arc<str>,
+    /// The lock at each node.
+    pub locks: &'a Arc<[FairLock]>,
+    pub owner: Owner,
+    /// In a scope: what the owner may re-enter.
+    pub turn: Option<Arc<Turn<QuorumHold>>>,
+    /// When it was called.
+    pub began: Instant,
+    /// For a caller who runs out of time.
+    pub told: &'a Told,
+    pub metrics: &'a LockMetrics,
+}
+
+/// What a call has been told so far.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// Why a node did not serve.
+    cause: std::sync::Mutex<Option<Cause>>,
+    /// Others have the lock, or were first.
+    others: AtomicBool,
+}
+
+impl Told {
+    fn set(&self, cause: Cause) {
+        *self.cause.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(cause);
+    }
+
+    fn get(&self) -> Option<Cause> {
+        self.cause.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    pub fn is_of_others(&self) -> bool {
+        self.others.load(Ordering::Relaxed)
+    }
+
+    fn of_others(&self) {
+        self.others.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One guard's part of a hold, on the nodes that it has.
+pub type Taken = (Share, Vec<NodeGuard>);
+
+/// What became of one try.
+enum Tried {
+    Held(Taken),
+    /// Others have it.
+    Busy,
+    /// Too few nodes serve, or one went away meanwhile.
+    Failed,
+}
+
+/// The answer of one node. `None`: others have it.
+type Tryout = Result<Option<LockGuard>, LockError>;
+
+/// What one round of requests has brought.
+#[derive(Default)]
+struct Round {
+    got: BTreeMap<usize, LockGuard>,
+    /// The first node where others have the lock.
+    busy: Option<usize>,
+}
+
+impl Acquire<'_> {
+    /// Whom it is told of.
+    pub fn who<'a>(&'a self, owner_id: &'a str) -> Who<'a> {
+        Who { name: self.name, owner: owner_id, terms: self.terms(), is_node: false }
+    }
+
+    /// On each node.
+    fn caller(&self) -> Caller {
+        Caller { owner: self.owner, scoped: self.turn.is_some(), began: self.began }
+    }
+
+    fn terms(&self) -> &str {
+        self.locks.first().map_or("", FairLock::terms)
+    }
+
+    /// Waits for the lock, without an end.
+    pub async fn wait(&self) -> Result<Taken, LockError> {
+        let nodes = &self.quorum.nodes;
+        // Where nobody else wants it, as far as is known, it is free as a rule, and one round trip is enough.
+        if self.quorum.is_alone(self.name) && !self.quorum.contention.is_likely(self.name) {
+            match self.try_once().await? {
+                Tried::Held(taken) => return Ok(taken),
+                Tried::Busy => self.quorum.contention.seen(self.name),
+                Tried::Failed => {}
+            }
+        }
+        let _waiting = Waiting::begin(nodes, self.name);
+        let mut backoff = self.quorum.backoff();
+        loop {
+            let changed = nodes.changed.notified();
+            if let Tried::Held(taken) = self.wait_once().await? {
+                return Ok(taken);
+            }
+            // Q6: clients that fail together do not come back in step.
+            tokio::select! {
+                // A fixed order, so that a simulated run can be repeated.
+                biased;
+                () = backoff.pause() => {}
+                () = changed, if nodes.usable().len() < nodes.majority() => {}
+            }
+        }
+    }
+
+    /// Takes it if it is free. `None`: others have it.
+    pub async fn take(&self) -> Result<Option<Taken>, LockError> {
+        match self.try_once().await? {
+            Tried::Held(taken) => Ok(Some(taken)),
+            Tried::Busy => Ok(None),
+            Tried::Failed => Err(self.unreachable()),
+        }
+    }
+
+    /// For a caller whose time is over: only what was seen of others is told of them (decision 42).
+    pub fn out_of_time(&self) -> LockError {
+        let nodes = &self.quorum.nodes;
+        if nodes.usable().len() < nodes.majority() {
+            return self.unreachable();
+        }
+        let is_behind_others = || self.locks.iter().any(|lock| lock.is_behind_others(self.owner));
+        if self.told.is_of_others() || is_behind_others() {
+            return LockError::Timeout;
+        }
+        LockError::Unreachable(self.told.get().unwrap_or_else(|| Arc::new(NoAnswerYet)))
+    }
+
+    /// Too few nodes serve.
+    pub fn unreachable(&self) -> LockError {
+        let nodes = &self.quorum.nodes;
+        let (usable, all, majority) = (nodes.usable().len(), nodes.all.len(), nodes.majority());
+        let (frozen_for, twins, last) = (nodes.frozen_for(), nodes.twins(), self.told.get());
+        LockError::Unreachable(Arc::new(NoQuorum { usable, all, majority, frozen_for, twins, last }))
+    }
+
+    async fn try_once(&self) -> Result<Tried, LockError> {
+        let nodes = &self.quorum.nodes;
+        let usable = nodes.usable();
+        if usable.len() < nodes.majority() {
+            return Ok(Tried::Failed);
+        }
+        let Round { got, busy } = self.try_all(&usable, nodes.token_now(&usable)).await?;
+        // Not past those who wait at the gate, although the others are free (P3).
+        let is_open = busy.is_none_or(|busy| usable.first() != Some(&busy));
+        if got.len() >= nodes.majority() && is_open {
+            return self.form(got).await;
+        }
+        let is_busy = busy.is_some();
+        if !got.is_empty() {
+            tracing::debug!(target: "fairlock::quorum", name = %self.name, got = got.len(), "split vote at once: others have the first server, or too many");
+        }
+        self.quorum.release(got.into_values()).await;
+        Ok(if is_busy { Tried::Busy } else { Tried::Failed })
+    }
+
+    /// Q1: waits at the first node that can be used, and takes the others.
+    async fn wait_once(&self) -> Result<Tried, LockError> {
+        let nodes = &self.quorum.nodes;
+        let (mut got, mut from) = (BTreeMap::new(), 0);
+        // Looked at anew after each wait, which may have been long.
+        while let Some(at) = nodes.usable().into_iter().find(|index| *index >= from)
+            && nodes.usable().len() >= nodes.majority()
+        {
+            from = at + 1;
+            // Where it was lost, or refuses this name, the next one is waited at.
+            let Some(guard) = self.wait_at(at).await? else { continue };
+            if guard.was_handed_over() {
+                self.quorum.contention.seen(self.name);
+                self.told.of_others();
+            }
+            got.insert(at, guard);
+            let above: Vec<_> = nodes.usable().into_iter().filter(|index| *index > at).collect();
+            let proposed = got.values().map(LockGuard::floor).max().unwrap_or(0);
+            let round = self.try_all(&above, proposed).await?;
+            got.extend(round.got);
+            if got.len() >= nodes.majority() {
+                return self.form(got).await;
+            }
+            let Some(busy) = round.busy else {
+                tracing::debug!(target: "fairlock::quorum", name = %self.name, got = got.len(), "too many servers are out");
+                break;
+            };
+            // Q2: who waits holds nothing above. Otherwise two that came in by different gates could wait for each other.
+            let above = got.split_off(&busy);
+            if !above.is_empty() {
+                tracing::debug!(target: "fairlock::quorum", name = %self.name, given_back = above.len(), "split vote after a wait: others have too many servers");
+            }
+            self.quorum.release(above.into_values()).await;
+            from = busy;
+        }
+        self.quorum.release(got.into_values()).await;
+        Ok(Tried::Failed)
+    }
+
+    /// Waits in the queue of one node. `None`: it can no longer be used.
+    async fn wait_at(&self, index: usize) -> Result<Option<LockGuard>, LockError> {
+        let Some(lock) = self.locks.get(index) else { return Ok(None) };
+        // Dropped, the call leaves the queue (R9).
+        let mut locking = pin!(lock.lock_as(self.caller()));
+        tokio::select! {
+            biased;
+            outcome = &mut locking => self.one(outcome),
+            () = self.quorum.nodes.lost(index) => {
+                // Asked while the call is in the queue.
+                if lock.is_behind_others(self.owner) {
+                    self.told.of_others();
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// An error that ends the call, or `None` for one that another node may not have.
+    fn one(&self, outcome: Result<LockGuard, LockError>) -> Result<Option<LockGuard>, LockError> {
+        match outcome {
+            Ok(guard) => Ok(Some(guard)),
+            Err(LockError::Unreachable(cause)) => {
+                self.told.set(cause);
+                Ok(None)
+            }
+            Err(LockError::Refused(refusal)) => {
+                self.told.set(Arc::new(refusal));
+                Ok(None)
+            }
+            // Of this owner's own hold on that node, which is over.
+            Err(LockError::Lost) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn suspect(&self, index: usize) {
+        if let Some(cause) = self.quorum.nodes.suspect(index, self.name) {
+            self.told.set(cause);
+        }
+    }
+
+    /// Tries these nodes at the same time. One without an answer in time is left out (Q10); its request leaves by
+    /// itself when it is dropped (Q6, R9). `proposed`: the token that they are to give, where they can (Q3).
+    async fn try_all(&self, indices: &[usize], proposed: u64) -> Result<Round, LockError> {
+        let trying = indices.iter().filter_map(|index| {
+            let lock = self.locks.get(*index)?;
+            Some(async move { (*index, self.try_at(*index, lock, proposed).await) })
+        });
+        let (mut round, mut failed) = (Round::default(), None);
+        for (index, outcome) in join_all(trying).await {
+            match outcome {
+                Some(Ok(Some(guard))) => drop(round.got.insert(index, guard)),
+                Some(Ok(None)) => {
+                    self.told.of_others();
+                    round.busy.get_or_insert(index);
+                }
+                Some(Err(error)) => match self.one(Err(error)) {
+                    Ok(_) => {}
+                    Err(error) => failed = Some(error),
+                },
+                None => {}
+            }
+        }
+        // After all have been looked at: what was got is given back when it is dropped.
+        failed.map_or(Ok(round), Err)
+    }
+
+    /// `None`: no answer in time.
+    async fn try_at(&self, index: usize, lock: &FairLock, proposed: u64) -> Option<Tryout> {
+        let nodes = &self.quorum.nodes;
+        // What this owner has given back before comes first, and is no part of the time that the node has (Q10).
+        if timeout(nodes.node_timeout, lock.own_turn(self.owner)).await.is_err() {
+            self.told.set(Arc::new(NoAnswerYet));
+            nodes.doubt(index, self.name);
+            return None;
+        }
+        let answer = timeout(nodes.node_timeout, lock.try_lock_as(self.caller(), proposed)).await;
+        if answer.is_err() {
+            self.suspect(index);
+        }
+        answer.ok()
+    }
+
+    /// Q3, Q4: a hold on those nodes that count.
+    async fn form(&self, got: BTreeMap<usize, LockGuard>) -> Result<Tried, LockError> {
+        let nodes = &self.quorum.nodes;
+        // Not of their tokens: this owner may have entered holds again that it is about to give back, which were raised
+        // to the token of an earlier guard. The token of this one must not be smaller (P2).
+        let token = got.values().map(LockGuard::floor).max().unwrap_or(0);
+        // Nothing is left to raise where all have given the same, as they are asked to.
+        let is_given_alike = got.values().all(|guard| guard.floor() == token);
+        let raised = if is_given_alike { got } else { self.raise(got, token).await };
+        let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.is_valid());
+        let counting: Vec<_> = counting.into_iter().map(|(index, guard)| NodeGuard { index, guard }).collect();
+        // A node that does not count is not held for nothing.
+        drop(others);
+        if counting.len() < nodes.majority() {
+            self.quorum.release(counting.into_iter().map(|node| node.guard)).await;
+            return Ok(Tried::Failed);
+        }
+        let hold = Arc::new(QuorumHold {
+            name: self.name.clone(),
+            owner: self.owner,
+            owner_id: self.quorum.id_of(self.owner),
+            terms: self.terms().into(),
+            token,
+            began: now(),
+            holding: Holding::begin(self.metrics.clone()),
+            majority: nodes.majority(),
+            nodes: counting.iter().map(|node| NodeHold { index: node.index, held: node.guard.held() }).collect(),
+            _turn: self.turn.clone(),
+            shares: AtomicUsize::new(1),
+            given_up: Notify::new(),
+            loss: OnceLock::new(),
+        });
+        tracing::debug!(target: "fairlock::quorum", name = %self.name, token, nodes = ?hold.indices(), "has a majority");
+        self.quorum.spawn(hold.clone().leave_when_lost());
+        Ok(Tried::Held((Share::first(hold), counting)))
+    }
+
+    /// Raises all of them to this token. Those that did not acknowledge it are given back.
+    async fn raise(&self, got: BTreeMap<usize, LockGuard>, token: u64) -> BTreeMap<usize, LockGuard> {
+        let nodes = &self.quorum.nodes;
+        let raising = got.into_iter().map(|(index, guard)| async move {
+            // Also at the node that gave it: the answer says that it is still held there, after a force_unlock too.
+            let raised = timeout(nodes.node_timeout, guard.raise(token)).await;
+            (index, guard, raised)
+        });
+        let mut acknowledged = BTreeMap::new();
+        for (index, guard, raised) in join_all(raising).await {
+            match raised {
+                Ok(Ok(true)) => drop(acknowledged.insert(index, guard)),
+                // Dropped, it is given back.
+                Ok(_) => {}
+                Err(_) => self.suspect(index),
+            }
+        }
+        acknowledged
+    }
+
+    /// Q11: one more guard on the nodes of a hold. `None`: too few of them answer now.
+    pub async fn reenter(&self, share: Share) -> Result<Option<Taken>, LockError> {
+        let (nodes, hold) = (&self.quorum.nodes, share.hold());
+        // Where it has ended, a new hold would have no part in this one (Q10).
+        let valid: Vec<_> = hold.nodes.iter().filter(|node| node.held.is_valid()).collect();
+        let served: Vec<_> = valid.iter().copied().filter(|node| nodes.is_usable(node.index)).collect();
+        // Where too few can be used, one may be back before its time is over.
+        let entered = if served.len() >= hold.majority { served } else { valid };
+        let locking = entered.into_iter().filter_map(|node| {
+            let lock = self.locks.get(node.index)?;
+            // Never waits: another call of this owner may give it all back meanwhile, and who queues at several nodes may
+            // be served at some of them past those who wait at the gate (Q1).
+            Some(async move { (node, timeout(nodes.node_timeout, lock.try_lock_as(self.caller(), 0)).await) })
+        });
+        let mut guards = Vec::new();
+        for (node, outcome) in join_all(locking).await {
+            match outcome {
+                // Another token: it has ended meanwhile, and this is a new one.
+                Ok(Ok(Some(guard))) if guard.token() == node.held.token() => {
+                    guards.push(NodeGuard { index: node.index, guard });
+                }
+                Ok(_) => {}
+                // Asked first, as the call may only wait for a release of this owner (Q10).
+                Err(_) => nodes.doubt(node.index, self.name),
+            }
+        }
+        // Q4: one may have been lost while another one had no answer.
+        guards.retain(|node| node.guard.is_valid());
+        if guards.len() >= hold.majority && hold.is_valid() {
+            return Ok(Some((share, guards)));
+        }
+        self.quorum.release(guards.into_iter().map(|node| node.guard)).await;
+        if hold.loss().is_some() { Err(LockError::Lost) } else { Ok(None) }
+    }
+}

@@ -1,0 +1,124 @@
+//! What the clones, locks and guards of one client share.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use tokio::time::timeout;
+
+use super::contention::Contention;
+use super::hold::QuorumHold;
+use super::nodes::Nodes;
+use super::owners::Owners;
+use crate::error::LockError;
+use crate::guard::LockGuard;
+use crate::metrics::Metrics;
+use crate::owner::Owner;
+use crate::store::backoff::Backoff;
+use crate::store::clock::now;
+
+/// What all clones and locks share.
+#[derive(Debug)]
+pub struct Quorum {
+    pub nodes: Arc<Nodes>,
+    pub owners: Arc<Owners<QuorumHold>>,
+    /// The longest lease of any client: what a freeze outlasts (Q8).
+    pub longest_lease: Duration,
+    /// How many calls and guards of this client there are for a name.
+    in_use: Mutex<HashMap<Arc<str>, usize>>,
+    /// Which of them others want too.
+    pub contention: Contention,
+    /// Of its locks. Each node's client has its own, under the name of the node.
+    pub metrics: Metrics,
+}
+
+/// One call or guard, see [`Quorum::is_alone`].
+#[derive(Debug)]
+pub struct InUse {
+    quorum: Arc<Quorum>,
+    name: Arc<str>,
+}
+
+impl Quorum {
+    pub fn new(nodes: Nodes, longest_lease: Duration, metrics: Metrics) -> Arc<Self> {
+        let (nodes, owners, in_use) = (Arc::new(nodes), Arc::default(), Mutex::default());
+        Arc::new(Self { nodes, owners, longest_lease, in_use, contention: Contention::default(), metrics })
+    }
+
+    fn in_use(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An owner's id, which all nodes have for it.
+    pub fn id_of(&self, owner: Owner) -> String {
+        let client = self.nodes.all.first().map_or("", |node| node.client.id());
+        format!("{client}:{}", owner.number())
+    }
+
+    /// Counts a call or guard.
+    pub fn enter(self: &Arc<Self>, name: &Arc<str>) -> InUse {
+        *self.in_use().entry(name.clone()).or_default() += 1;
+        InUse { quorum: self.clone(), name: name.clone() }
+    }
+
+    /// Whether no other call or guard of this client is about that name.
+    pub fn is_alone(&self, name: &Arc<str>) -> bool {
+        self.in_use().get(name).is_none_or(|count| *count <= 1)
+    }
+
+    pub fn backoff(&self) -> Backoff {
+        // There are at least three nodes.
+        self.nodes.all.first().map_or_else(Backoff::reconnect, |node| node.client.engine().context.backoff())
+    }
+
+    /// Resolves when no call can be served any longer.
+    pub async fn ended(&self) -> LockError {
+        // There are at least three nodes, which are closed together.
+        let Some(node) = self.nodes.all.first() else { return LockError::Closed };
+        let context = &node.client.engine().context;
+        tokio::select! {
+            biased;
+            () = context.closing.cancelled() => LockError::Closed,
+            () = context.gone.cancelled() => LockError::RuntimeGone,
+        }
+    }
+
+    /// When nothing that was sent until now can have an effect on a server.
+    pub fn forgotten_at(&self) -> Instant {
+        let node = self.nodes.all.first();
+        node.map_or_else(now, |node| node.client.engine().context.forgotten_at(self.longest_lease))
+    }
+
+    /// Drives a call in any executor, see `Context::drive`. `None`: the runtime of the client has ended.
+    pub async fn drive<F: Future>(&self, call: Pin<&mut F>) -> Option<F::Output> {
+        self.nodes.all.first()?.client.engine().context.drive(call).await
+    }
+
+    /// Runs a task in the background of the client.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Some(node) = self.nodes.all.first() {
+            node.client.engine().context.spawn(task);
+        }
+    }
+
+    /// Gives these back, and waits for the answers for a short time: where there is none the release goes on in the
+    /// background.
+    pub async fn release(&self, guards: impl IntoIterator<Item = LockGuard>) {
+        join_all(guards.into_iter().map(|guard| timeout(self.nodes.node_timeout, guard.unlock()))).await;
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut in_use = self.quorum.in_use();
+        if let Some(count) = in_use.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                in_use.remove(&self.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Why a quorum cannot serve.
+
+use std::time::Duration;
+
+use crate::error::{Cause, RequestError};
+
+/// Fewer than a majority of the servers can be used now.
+#[derive(Debug, thiserror::Error)]
+#[error("{usable} of {all} servers can be used, and {majority} are needed{}", self.more())]
+pub struct NoQuorum {
+    pub usable: usize,
+    pub all: usize,
+    pub majority: usize,
+    /// For how much longer each of those that are frozen grants nothing.
+    pub frozen_for: Vec<Duration>,
+    /// The addresses of two that are one server.
+    pub twins: Vec<(String, String)>,
+    /// What one of the others said last.
+    pub last: Option<Cause>,
+}
+
+impl NoQuorum {
+    fn more(&self) -> String {
+        let frozen = self.frozen_for.iter().max().map(|longest| {
+            let (count, seconds) = (self.frozen_for.len(), longest.as_secs_f64());
+            format!("; {count} were started lately and grant nothing for {seconds:.1} s at most")
+        });
+        let twins = self.twins.iter().map(|(one, other)| format!("; {one} and {other} are one server"));
+        let last = self.last.as_ref().map(|cause| format!("; one of the others: {cause}"));
+        frozen.into_iter().chain(twins).chain(last).collect()
+    }
+}
+
+/// Fewer servers than a majority have confirmed it.
+#[derive(Debug, thiserror::Error)]
+#[error("{confirmed} servers have confirmed it, and {majority} are needed{}", self.more())]
+pub struct TooFewAnswers {
+    pub confirmed: usize,
+    pub majority: usize,
+    /// What one of the others said, if it is known.
+    pub last: Option<RequestError>,
+}
+
+impl TooFewAnswers {
+    fn more(&self) -> String {
+        self.last.as_ref().map(|error| format!("; one of the others: {error}")).unwrap_or_default()
+    }
+}

@@ -1,0 +1,193 @@
+//! What an owner holds on a majority.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::Notify;
+
+use super::owners::Turn;
+use crate::engine::losses::Lost;
+use crate::engine::observe::{Holding, Who};
+use crate::error::{Ended, Loss};
+use crate::guard::{Held, LockGuard};
+use crate::owner::Owner;
+use crate::store::clock::now;
+
+/// The hold on one node that counts.
+#[derive(Debug)]
+pub struct NodeHold {
+    /// Which node.
+    pub index: usize,
+    pub held: Held,
+}
+
+/// A hold on a majority of the nodes. Nested guards share it (Q11).
+#[derive(Debug)]
+pub struct QuorumHold {
+    pub name: Arc<str>,
+    pub owner: Owner,
+    pub owner_id: String,
+    /// Those of the call, see `keys::terms`.
+    pub terms: Box<str>,
+    pub began: Instant,
+    /// What is told of it.
+    pub holding: Holding,
+    /// The fencing token: the greatest one of the nodes when it was formed (Q3).
+    pub token: u64,
+    /// How many have to be valid.
+    pub majority: usize,
+    /// Those that count, in their order. None comes later (Q10).
+    pub nodes: Vec<NodeHold>,
+    /// Keeps the owner's entry as long as there is something to re-enter.
+    pub _turn: Option<Arc<Turn<Self>>>,
+    /// Guards alive.
+    pub shares: AtomicUsize,
+    /// Notified when a guard has been given up at some nodes: these may have been the last ones of a majority.
+    pub given_up: Notify,
+    /// Set once: a loss is final, whatever a node answers later.
+    pub loss: OnceLock<Loss>,
+}
+
+/// One guard's part of a hold. Given up before its nodes are, which is then no loss.
+#[derive(Debug)]
+pub struct Share(Arc<QuorumHold>);
+
+impl Share {
+    /// Of a hold that has just been formed, with room for one.
+    pub fn first(hold: Arc<QuorumHold>) -> Self {
+        Self(hold)
+    }
+
+    /// One more. `None`: the last one is gone, and the hold is being given back.
+    pub fn of(hold: Arc<QuorumHold>) -> Option<Self> {
+        let more = |shares| if shares == 0 { None } else { Some(shares + 1) };
+        hold.shares.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        // Made only if it was counted, since dropping it counts it out.
+        Some(Self(hold))
+    }
+
+    pub fn hold(&self) -> &Arc<QuorumHold> {
+        &self.0
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let hold = &self.0;
+        // Before it is given back: that ends the holds too.
+        let loss = hold.loss();
+        if hold.shares.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
+        match loss {
+            Some(loss) => hold.tell_of_loss(loss),
+            None => hold.holding.freed(&hold.who(), hold.token, || hold.held_for()),
+        }
+    }
+}
+
+impl QuorumHold {
+    /// The m-th largest deadline (Q5): at each instant until then a majority is valid.
+    pub fn valid_for(&self) -> Duration {
+        let mut times: Vec<_> = self.nodes.iter().map(|node| node.held.valid_for()).collect();
+        times.sort_unstable_by(|one, other| other.cmp(one));
+        let is_lost = self.loss.get().is_some();
+        times.get(self.majority - 1).copied().filter(|_| !is_lost).unwrap_or_default()
+    }
+
+    /// Which nodes counted when it was formed.
+    pub fn indices(&self) -> Vec<usize> {
+        self.nodes.iter().map(|node| node.index).collect()
+    }
+
+    pub fn is_valid(&self) -> bool {
+        self.valid_for() > Duration::ZERO
+    }
+
+    /// How the majority was lost. A node that a nested guard has not re-entered may have been given back meanwhile, so
+    /// what counts is that too few are left, and that one of the others was lost.
+    pub fn loss(&self) -> Option<Loss> {
+        if let Some(loss) = self.loss.get() {
+            return Some(*loss);
+        }
+        let (mut left, mut lost) = (0, None);
+        for node in &self.nodes {
+            match node.held.has_ended() {
+                // Its release may have no answer for long.
+                None if node.held.is_given_back() => {}
+                None => left += 1,
+                Some(Ended::Lost(loss)) => lost = Some(loss),
+                Some(Ended::Freed) => {}
+            }
+        }
+        let is_lost = left < self.majority && !self.is_given_back();
+        lost.filter(|_| is_lost).map(|loss| *self.loss.get_or_init(|| loss))
+    }
+
+    /// Whether no guard is left.
+    pub fn is_given_back(&self) -> bool {
+        self.shares.load(Ordering::Relaxed) == 0
+    }
+
+    /// Resolves when the majority is lost. `None`: all of it was given back.
+    async fn end(&self) -> Option<Loss> {
+        let mut ending: FuturesUnordered<_> = self.nodes.iter().map(|node| node.held.ended()).collect();
+        loop {
+            // Registered before the look: a release that begins between the look and the await is not missed.
+            let given_up = self.given_up.notified();
+            if let Some(loss) = self.loss() {
+                return Some(loss);
+            }
+            tokio::select! {
+                biased;
+                ended = ending.next() => {
+                    ended?;
+                }
+                () = given_up => {}
+            }
+        }
+    }
+
+    /// Resolves when the majority is lost. Never, if it was given back.
+    pub async fn lost(&self) -> Loss {
+        match self.end().await {
+            Some(loss) => loss,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whose it is, for what is told of it.
+    pub fn who(&self) -> Who<'_> {
+        Who { name: &self.name, owner: &self.owner_id, terms: &self.terms, is_node: false }
+    }
+
+    fn held_for(&self) -> Duration {
+        now().saturating_duration_since(self.began)
+    }
+
+    fn tell_of_loss(&self, loss: Loss) {
+        if self.holding.lost(|| self.held_for(), loss, true) {
+            let lost = Lost::new(&self.who(), self.token, self.held_for(), loss);
+            // `close` says once how many there were.
+            if loss == Loss::Closed { lost.debug() } else { lost.warn() }
+        }
+    }
+
+    /// Leaves what is left of a majority that was lost: otherwise the watchdog would renew it as long as the guard
+    /// lives, and nobody would get past it.
+    pub async fn leave_when_lost(self: Arc<Self>) {
+        if let Some(loss) = self.end().await {
+            self.tell_of_loss(loss);
+            self.nodes.iter().for_each(|node| node.held.lose(loss));
+        }
+    }
+}
+
+/// A guard on one node.
+#[derive(Debug)]
+pub struct NodeGuard {
+    pub index: usize,
+    pub guard: LockGuard,
+}

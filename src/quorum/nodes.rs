@@ -1,0 +1,280 @@
+//! The servers of a quorum, and which of them can be used now (Q10).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use crate::client::LockClient;
+use crate::error::{Cause, RequestError};
+use crate::store::clock::now;
+use crate::store::error::{NoAnswer, RefusalKind};
+
+/// How often it is looked which nodes can be used, while somebody waits at one of them.
+const TICK: Duration = Duration::from_millis(50);
+/// A question to a silent node may have an answer at once, and the next silence begins then.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// One server.
+#[derive(Debug)]
+pub struct Node {
+    pub client: LockClient,
+    /// For messages.
+    pub address: String,
+    /// It did not answer in time, or refuses everything, and nothing else was heard of it since.
+    silent: AtomicBool,
+    /// It is no other one of the nodes under another address.
+    distinct: AtomicBool,
+    /// It is, and that was logged.
+    is_told_of: AtomicBool,
+}
+
+/// All servers, in the order that all clients have (Q1).
+#[derive(Debug)]
+pub struct Nodes {
+    pub all: Vec<Node>,
+    /// How long a request may take before its node is left out.
+    pub node_timeout: Duration,
+    /// Notified when a node can be used again, or can no longer be used.
+    pub changed: Notify,
+    watch: Mutex<Watch>,
+}
+
+/// Looks after the nodes for those who wait at one.
+#[derive(Debug, Default)]
+struct Watch {
+    waiting: usize,
+    runs: bool,
+}
+
+impl Node {
+    pub fn new(client: LockClient, address: String) -> Self {
+        let [silent, distinct, is_told_of] = [const { AtomicBool::new(false) }; 3];
+        Self { client, address, silent, distinct, is_told_of }
+    }
+
+    /// Which server it is, once it was connected. Only with `strict_restart`.
+    pub fn server_id(&self) -> Option<String> {
+        self.client.engine().context.runner.server_id()
+    }
+
+    /// Whether it is connected, answers, and grants.
+    fn is_usable(&self) -> bool {
+        let runner = &self.client.engine().context.runner;
+        // A single server, so that the key does not matter.
+        runner.is_connected("") && !runner.is_frozen("") && !self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Why it did not answer within that time.
+    fn why_silent(&self, limit: Duration) -> Cause {
+        let refusal = self.client.engine().context.runner.refusal("");
+        refusal.map_or_else(|| Arc::new(NoAnswer(limit)) as Cause, |refusal| Arc::new(refusal))
+    }
+}
+
+impl Nodes {
+    pub fn new(all: Vec<Node>, node_timeout: Duration) -> Self {
+        Self { all, node_timeout, changed: Notify::new(), watch: Mutex::default() }
+    }
+
+    /// How many have to count.
+    pub fn majority(&self) -> usize {
+        self.all.len() / 2 + 1
+    }
+
+    pub fn usable(&self) -> Vec<usize> {
+        (0..self.all.len()).filter(|index| self.is_usable(*index)).collect()
+    }
+
+    /// A token for these: what that one of their clocks says that is ahead of the others. A node that has given a
+    /// later one does not take it (Q3).
+    pub fn token_now(&self, indices: &[usize]) -> u64 {
+        let nodes = indices.iter().filter_map(|index| self.all.get(*index));
+        let clocks = nodes.map(|node| node.client.engine().context.runner.server_micros(""));
+        clocks.max().and_then(|micros| u64::try_from(micros).ok()).unwrap_or(0)
+    }
+
+    pub fn is_usable(&self, index: usize) -> bool {
+        self.all.get(index).is_some_and(Node::is_usable) && self.same_as(index).is_none()
+    }
+
+    /// For how much longer each of those that are frozen grants nothing.
+    pub fn frozen_for(&self) -> Vec<Duration> {
+        let runners = self.all.iter().map(|node| &node.client.engine().context.runner);
+        runners.filter(|runner| runner.is_connected("")).filter_map(|runner| runner.frozen_for("")).collect()
+    }
+
+    /// The addresses of those that are one server.
+    pub fn twins(&self) -> Vec<(String, String)> {
+        let address = |index: usize| self.all.get(index).map(|node| node.address.clone());
+        let twins = (0..self.all.len()).filter_map(|index| Some((address(self.same_as(index)?)?, address(index)?)));
+        twins.collect()
+    }
+
+    /// Which of the others this one is, by another address: it would count twice, and its loss would be that of two.
+    /// The builder looks at those that it reaches; another one may be connected later.
+    pub fn same_as(&self, index: usize) -> Option<usize> {
+        let node = self.all.get(index)?;
+        if node.distinct.load(Ordering::Relaxed) {
+            return None;
+        }
+        let id = node.server_id()?;
+        let same = |(other, node): (usize, &Node)| {
+            // Of two that are both new the first one counts.
+            let counts = other < index || node.distinct.load(Ordering::Relaxed);
+            other != index && counts && node.server_id().as_ref() == Some(&id)
+        };
+        let (other, twin) = match self.all.iter().enumerate().find(|node| same(*node)) {
+            Some(found) => found,
+            None => {
+                // A later restart may change its id, but not which server it is.
+                node.distinct.store(true, Ordering::Relaxed);
+                return None;
+            }
+        };
+        if !node.is_told_of.swap(true, Ordering::Relaxed) {
+            tracing::warn!(target: "fairlock::quorum", node = %node.address, other = %twin.address, "a server is another one of the quorum: it never counts");
+        }
+        Some(other)
+    }
+
+    /// Resolves when this node can no longer be used. Only while a [`Waiting`] lives.
+    pub async fn lost(&self, index: usize) {
+        loop {
+            // Register before looking: a change between the look and the await is not missed.
+            let changed = self.changed.notified();
+            if !self.is_usable(index) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// The node did not answer in time. It is left out until it has answered a question (Q10). Returns why.
+    pub fn suspect(self: &Arc<Self>, index: usize, name: &Arc<str>) -> Option<Cause> {
+        let node = self.all.get(index)?;
+        let cause = node.why_silent(self.node_timeout);
+        if !node.silent.swap(true, Ordering::Relaxed) {
+            tracing::warn!(target: "fairlock::quorum", node = %node.address, %cause, "a server of the quorum is left out until it serves again");
+            self.changed.notify_waiters();
+            let asking = ask_until_it_serves(Arc::downgrade(self), index, name.clone());
+            node.client.engine().context.spawn(asking);
+        }
+        Some(cause)
+    }
+
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// While somebody waits. `name`: of a lock, for the questions.
+    async fn look_after(self: Arc<Self>, name: Arc<str>) {
+        let (mut usable, mut asked) = (self.usable(), now());
+        loop {
+            sleep(TICK).await;
+            // Under the same lock as the count: one who comes now finds that nothing runs, and begins anew.
+            let goes_on = {
+                let mut watch = self.watch();
+                watch.runs = watch.waiting > 0 && !self.is_over();
+                watch.runs
+            };
+            if !goes_on {
+                return;
+            }
+            if self.ask_again(&mut asked) {
+                self.ask(&name);
+            }
+            let before = std::mem::replace(&mut usable, self.usable());
+            if before != usable {
+                self.changed.notify_waiters();
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.all.iter().any(|node| {
+            let context = &node.client.engine().context;
+            context.closing.is_cancelled() || context.gone.is_cancelled()
+        })
+    }
+
+    /// So often that a frozen node is noticed within an operation time-out.
+    fn ask_again(&self, asked: &mut Instant) -> bool {
+        let operation_timeout = self.all.first().map(|node| node.client.engine().context.operation_timeout());
+        let is_due = operation_timeout.is_some_and(|timeout| *asked + timeout / 3 <= now());
+        if is_due {
+            *asked = now();
+        }
+        is_due
+    }
+
+    /// A frozen server causes no error by itself, and one that refuses is asked again: those who wait in its queue would
+    /// wait with it.
+    fn ask(self: &Arc<Self>, name: &Arc<str>) {
+        let usable = (0..self.all.len()).filter(|index| self.is_usable(*index));
+        usable.for_each(|index| self.doubt(index, name));
+    }
+
+    /// Asks a node whether it serves, and leaves it out if there is no answer.
+    pub fn doubt(self: &Arc<Self>, index: usize, name: &Arc<str>) {
+        let Some(node) = self.all.get(index) else { return };
+        let (nodes, name, lock) = (self.clone(), name.clone(), node.client.lock(name));
+        node.client.engine().context.spawn(async move {
+            if timeout(nodes.node_timeout, lock.probe()).await.is_err() {
+                nodes.suspect(index, &name);
+            }
+        });
+    }
+}
+
+/// One task for a node that is left out. It ends with the clients.
+async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, name: Arc<str>) {
+    loop {
+        // Not kept during the pause: the last client may be dropped while its server is down.
+        let Some(nodes) = nodes.upgrade() else { return };
+        let Some(node) = nodes.all.get(index) else { return };
+        match node.client.lock(&name).probe().await {
+            Err(RequestError::Closed | RequestError::RuntimeGone) => return,
+            // Each of these took an operation time-out, as a rule.
+            Err(RequestError::NotSent(_) | RequestError::Unanswered(_)) => {}
+            Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Passing => {}
+            // It serves, also if it refuses this name.
+            Ok(()) | Err(RequestError::Refused(_) | RequestError::Name(_)) => {
+                tracing::info!(target: "fairlock::quorum", node = %node.address, "a server of the quorum serves again");
+                node.silent.store(false, Ordering::Relaxed);
+                nodes.changed.notify_waiters();
+                return;
+            }
+        }
+        drop(nodes);
+        sleep(PAUSE).await;
+    }
+}
+
+/// Somebody waits at a node: meanwhile the nodes are looked after.
+pub struct Waiting<'a> {
+    nodes: &'a Arc<Nodes>,
+}
+
+impl<'a> Waiting<'a> {
+    pub fn begin(nodes: &'a Arc<Nodes>, name: &Arc<str>) -> Self {
+        let begins = {
+            let mut watch = nodes.watch();
+            watch.waiting += 1;
+            !std::mem::replace(&mut watch.runs, true)
+        };
+        if begins && let Some(node) = nodes.all.first() {
+            node.client.engine().context.spawn(nodes.clone().look_after(name.clone()));
+        }
+        Self { nodes }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.nodes.watch().waiting -= 1;
+    }
+}

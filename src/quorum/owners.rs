@@ -1,0 +1,58 @@
+//! Which owner of this client has which lock, so that nested calls find the hold that they re-enter (Q11).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::owner::Owner;
+
+type Key = (Arc<str>, Owner);
+
+/// The owners in scopes that have or want a lock. Its size is that of the calls and guards alive.
+#[derive(Debug)]
+pub struct Owners<H> {
+    turns: Mutex<HashMap<Key, Weak<Turn<H>>>>,
+}
+
+/// One owner at one lock.
+#[derive(Debug)]
+pub struct Turn<H> {
+    owners: Arc<Owners<H>>,
+    key: Key,
+    /// What it holds. Locked while one of its calls acquires: a second branch of the scope waits for that, and re-enters.
+    pub hold: tokio::sync::Mutex<Weak<H>>,
+}
+
+impl<H> Default for Owners<H> {
+    fn default() -> Self {
+        Self { turns: Mutex::default() }
+    }
+}
+
+impl<H> Owners<H> {
+    pub fn turn(self: &Arc<Self>, name: &Arc<str>, owner: Owner) -> Arc<Turn<H>> {
+        let key = (name.clone(), owner);
+        let mut turns = self.turns();
+        if let Some(turn) = turns.get(&key).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn =
+            Arc::new(Turn { owners: self.clone(), key: key.clone(), hold: tokio::sync::Mutex::new(Weak::new()) });
+        turns.insert(key, Arc::downgrade(&turn));
+        turn
+    }
+
+    fn turns(&self) -> MutexGuard<'_, HashMap<Key, Weak<Turn<H>>>> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<H> Drop for Turn<H> {
+    fn drop(&mut self) {
+        let mut turns = self.owners.turns();
+        // A new one may have taken its place already.
+        if turns.get(&self.key).is_some_and(|turn| turn.strong_count() == 0) {
+            turns.remove(&self.key);
+        }
+    }
+}

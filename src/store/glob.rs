@@ -1,0 +1,175 @@
+//! Patterns of names, as in Redis' KEYS and SCAN: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and `\` before a character that
+//! stands for itself. They match bytes, so `?` is a part of a character that has several.
+
+/// Takes time in proportion to the product of the two lengths at most. Redis' own matcher may take exponential time, so
+/// that a server is only asked for what is before the first special character.
+pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut rest, mut left) = (pattern, text);
+    // Where to go on if the text does not fit: behind the last `*`, with one byte more for it.
+    let mut retry: Option<(&[u8], &[u8])> = None;
+    loop {
+        if let Some(after) = rest.strip_prefix(b"*") {
+            rest = after;
+            retry = Some((after, left));
+            continue;
+        }
+        let step = match (one(rest), left) {
+            (None, []) => return true,
+            (Some(one), [byte, behind @ ..]) if one.fits(*byte) => Some((one.rest, behind)),
+            _ => None,
+        };
+        (rest, left) = match (step, retry) {
+            (Some(step), _) => step,
+            (None, Some((after, [_, longer @ ..]))) => {
+                let again = (after, longer);
+                retry = Some(again);
+                again
+            }
+            (None, _) => return false,
+        };
+    }
+}
+
+/// What each text that matches begins with.
+pub fn literal_start(pattern: &str) -> String {
+    let mut start = String::new();
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '*' | '?' | '[' => break,
+            // At the end it stands for itself.
+            '\\' => start.push(chars.next().unwrap_or('\\')),
+            _ => start.push(c),
+        }
+    }
+    start
+}
+
+/// A pattern that matches this text alone.
+pub fn escape(text: &str) -> String {
+    let special = |c: char| matches!(c, '*' | '?' | '[' | ']' | '^' | '-' | '\\');
+    text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
+}
+
+/// What one byte is matched by.
+struct One<'a> {
+    kind: Kind<'a>,
+    rest: &'a [u8],
+}
+
+enum Kind<'a> {
+    Any,
+    Byte(u8),
+    /// What is between the brackets, and whether it is to be in there.
+    Class(&'a [u8], bool),
+}
+
+/// The first part of a pattern that does not begin with `*`.
+fn one(pattern: &[u8]) -> Option<One<'_>> {
+    let (kind, rest) = match pattern {
+        [] => return None,
+        [b'?', rest @ ..] => (Kind::Any, rest),
+        [b'\\', byte, rest @ ..] => (Kind::Byte(*byte), rest),
+        [b'[', class @ ..] => {
+            let (class, is_in) = class.strip_prefix(b"^").map_or((class, true), |class| (class, false));
+            let (class, rest) = class.split_at(class_end(class));
+            // One that does not end goes to the end of the pattern.
+            (Kind::Class(class, is_in), rest.get(1..).unwrap_or_default())
+        }
+        [byte, rest @ ..] => (Kind::Byte(*byte), rest),
+    };
+    Some(One { kind, rest })
+}
+
+/// Where the `]` of a class is that is neither escaped nor the end of a range.
+fn class_end(class: &[u8]) -> usize {
+    let mut at = 0;
+    loop {
+        at += match class.get(at..).unwrap_or_default() {
+            [] | [b']', ..] => return at,
+            [b'\\', _, ..] => 2,
+            [_, b'-', _, ..] => 3,
+            _ => 1,
+        };
+    }
+}
+
+impl One<'_> {
+    fn fits(&self, byte: u8) -> bool {
+        match self.kind {
+            Kind::Any => true,
+            Kind::Byte(own) => own == byte,
+            Kind::Class(class, wanted) => is_in(class, byte) == wanted,
+        }
+    }
+}
+
+fn is_in(mut class: &[u8], byte: u8) -> bool {
+    let mut found = false;
+    loop {
+        class = match class {
+            [] => return found,
+            [b'\\', own, rest @ ..] => {
+                found |= *own == byte;
+                rest
+            }
+            [from, b'-', to, rest @ ..] => {
+                found |= (*from.min(to)..=*from.max(to)).contains(&byte);
+                rest
+            }
+            [own, rest @ ..] => {
+                found |= *own == byte;
+                rest
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_as_in_redis() {
+        for (pattern, text, is_match) in [
+            ("", "", true),
+            ("", "a", false),
+            ("*", "", true),
+            ("a*", "abc", true),
+            ("*c", "abc", true),
+            ("a*b*c", "aXbYbc", true),
+            ("a*b*c", "aXbYb", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("[abc]x", "bx", true),
+            ("[^abc]x", "bx", false),
+            ("[a-c]", "b", true),
+            ("[c-a]", "b", true),
+            ("[\\]]", "]", true),
+            ("[ab", "a", true),
+            ("\\*", "*", true),
+            ("\\*", "a", false),
+            ("orders:*:eu", "orders:42:eu", true),
+            ("**", "anything", true),
+            ("ü?", "üb", true),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), is_match, "{pattern:?} {text:?}");
+        }
+    }
+
+    #[test]
+    fn many_stars_take_no_exponential_time() {
+        let text = "a".repeat(2000);
+        assert!(!matches(format!("{}b", "a*".repeat(100)).as_bytes(), text.as_bytes()));
+    }
+
+    #[test]
+    fn the_start_of_a_pattern_has_no_special_characters() {
+        for (pattern, start) in [("orders:*", "orders:"), ("a\\*b?c", "a*b"), ("*", ""), ("x", "x"), ("a\\", "a\\")] {
+            assert_eq!(literal_start(pattern), start);
+        }
+        for text in ["a*b", "[x]", "^-\\", "plain"] {
+            assert!(matches(escape(text).as_bytes(), text.as_bytes()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,542 @@
+//! The command `fairlock` against real servers, as its users run it.
+
+use std::time::Duration;
+
+use fairlock::LockClient;
+use nix::sys::signal::Signal;
+
+use crate::connecting::set_user;
+use crate::support::cluster::Cluster;
+use crate::support::tool::{Running, Tool};
+use crate::support::{Proxy, Server, Timing, eventually, limit, on_a_server};
+
+const NAME: &str = "orders:42";
+/// `lock` with a lease that a test can wait for.
+const SHORT: [&str; 3] = ["--lease", "2s", NAME];
+
+async fn waiters(client: &LockClient) -> u64 {
+    client.lock(NAME).status().await.unwrap().waiters
+}
+
+async fn is_held(client: &LockClient) -> bool {
+    client.lock(NAME).is_locked().await.unwrap()
+}
+
+fn locked<'a>(options: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
+    [&["lock"], options, &["--"], command].concat()
+}
+
+/// Runs a shell script under the lock, and waits until it says `in`.
+async fn holding(url: &str, options: &[&str], script: &str) -> Running {
+    let script = format!("echo in; {script}");
+    let mut running = Tool::new(url, &locked(options, &["sh", "-c", &script])).start();
+    assert_eq!(running.line().await, "in");
+    running
+}
+
+#[tokio::test]
+async fn a_command_runs_under_the_lock_and_knows_its_token() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let script = "echo $FAIRLOCK_NAME $FAIRLOCK_TOKEN $FAIRLOCK_OWNER; read line; exit 3";
+        let mut running =
+            Tool::new(&server.url(), &locked(&["--label", "job 17", NAME], &["sh", "-c", script])).start();
+        let said = running.line().await;
+        let status = client.lock(NAME).status().await.unwrap();
+        let holder = status.holder.unwrap();
+        assert_eq!((holder.label.as_str(), said), ("job 17", format!("{NAME} {} {}", holder.token, holder.owner)));
+        running.say("go on\n").await;
+        let (ended, err) = running.end().await;
+        assert_eq!((ended.code(), err.as_str()), (Some(3), ""), "its exit code, and nothing else is said");
+        assert!(!is_held(&client).await);
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_way_to_end_has_its_exit_code() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let url = server.url();
+        let _guard = client.lock("taken").lock().await.unwrap();
+        redis::cmd("SET").arg(&["fairlock:{n:foreign}", "x"]).exec_async(&mut server.connection().await).await.unwrap();
+        let long = "x".repeat(1025);
+        let wrong = url.replace("redis://", "redis://worker:wrong@");
+        for (url, arguments, code, said) in [
+            (&url, &["lock", NAME, "--", "sh", "-c", "exit 200"][..], 200, ""),
+            (&url, &["lock", NAME, "--", "sh", "-c", "kill -KILL $$"], 128 + 9, ""),
+            (&url, &["lock", NAME, "--", "/there/is/no/such/file"], 127, "cannot run"),
+            (&url, &["lock", NAME, "--", "/etc/passwd"], 126, "cannot run"),
+            (&url, &["lock", "--try", "taken", "--", "true"], 1, ""),
+            (&url, &["lock", "--try", "-E", "9", "taken", "--", "true"], 9, ""),
+            (&url, &["lock", "--wait", "0s", "taken", "--", "true"], 1, ""),
+            (&url, &["lock", "--wait", "50ms", "--conflict-exit-code", "0", "taken", "--", "false"], 0, ""),
+            (&url, &["lock", &long, "--", "true"], 2, "1024 are allowed"),
+            (&url, &["lock", "--lease", "0s", NAME, "--", "true"], 2, "lease"),
+            (&url, &["lock", "foreign", "--", "true"], 77, "delete that key"),
+            (&wrong, &["lock", NAME, "--", "true"], 77, "user or password"),
+            (&"redis://127.0.0.1:1/".into(), &["lock", NAME, "--", "true"], 69, "no server listens there"),
+            (&"ftp://x".into(), &["status", NAME], 2, "not a Redis URL"),
+        ] {
+            let ended = Tool::new(url, arguments).run().await;
+            assert_eq!(ended.code, Some(code), "{arguments:?}: {ended:?}");
+            assert!(ended.err.contains(said) && (!said.is_empty() || ended.err.is_empty()), "{arguments:?}: {ended:?}");
+            assert!(ended.err.lines().count() <= 1, "{ended:?}");
+        }
+        redis::cmd("DEL").arg("fairlock:{n:foreign}").exec_async(&mut server.connection().await).await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// One line, which says what to do.
+#[tokio::test]
+async fn wrong_usage_is_told_in_one_line() {
+    for (arguments, said) in [
+        (&[][..], "requires a subcommand"),
+        (&["lok"], "a similar subcommand exists: 'lock'; see 'fairlock --help'"),
+        (&["lock", NAME], "<CMD>...; see 'fairlock lock --help'"),
+        (&["lock", NAME, "--wait", "5", "--", "true"], "write it as 30s or 1m30s"),
+        (&["lock", NAME, "--try", "--wait", "5s", "--", "true"], "cannot be used with '--wait"),
+        (&["status"], "<NAME>..."),
+        (&["status", "--jsn", NAME], "'--json'"),
+        (&["acl", "--user", "a b"], "a word without spaces"),
+        (&["acl", "--user", "a", "--prefix", "pre*"], "as a pattern"),
+        (&["watch", "-i", "0s"], "at least 10ms"),
+        (&["force-unlock", NAME, "--strict-restart", "x"], "--strict-restart"),
+    ] {
+        let ended = Tool::new("redis://127.0.0.1:1/", arguments).run().await;
+        assert_eq!((ended.code, ended.err.lines().count(), ended.out.as_str()), (Some(2), 1, ""), "{ended:?}");
+        assert!(ended.err.starts_with("fairlock: ") && ended.err.contains(said), "{arguments:?}: {ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn two_commands_run_one_after_the_other() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let mut first = holding(&server.url(), &[NAME], "read line; echo out").await;
+        let mut second = Tool::new(&server.url(), &locked(&[NAME], &["echo", "in"])).start();
+        eventually("the second waits", async || waiters(&client).await == 1).await;
+        first.say("go on\n").await;
+        assert_eq!(first.line().await, "out");
+        assert_eq!(second.line().await, "in");
+        assert_eq!((first.end().await.0.code(), second.end().await.0.code()), (Some(0), Some(0)));
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// The command has started another process. Both get the signal, and both have ended when the lock is free.
+#[tokio::test]
+async fn signals_are_passed_on_to_all_that_runs() {
+    on_a_server(async |server| {
+        for (signal, name) in [(Signal::SIGTERM, "TERM"), (Signal::SIGHUP, "HUP"), (Signal::SIGUSR1, "USR1")] {
+            let inner = format!("trap 'echo inner; exit 0' {name}; echo ready; while :; do sleep 0.02; done");
+            let script = format!("trap 'wait $!; echo outer; exit 7' {name}; sh -c \"{inner}\" & wait $!; wait $!");
+            let mut running = holding(&server.url(), &[NAME], &script).await;
+            assert_eq!(running.line().await, "ready");
+            running.signal(signal);
+            assert_eq!([running.line().await, running.line().await], ["inner", "outer"], "{name}");
+            assert_eq!(running.end().await.0.code(), Some(7));
+        }
+        // Those of the keyboard a shell keeps from what it has started in the background.
+        for (signal, name) in [(Signal::SIGINT, "INT"), (Signal::SIGQUIT, "QUIT"), (Signal::SIGUSR2, "USR2")] {
+            let script = format!("trap 'echo {name}; exit 8' {name}; echo ready; while :; do sleep 0.02; done");
+            let mut running = holding(&server.url(), &[NAME], &script).await;
+            assert_eq!(running.line().await, "ready");
+            running.signal(signal);
+            assert_eq!((running.line().await.as_str(), running.end().await.0.code()), (name, Some(8)));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_signal_that_comes_while_it_waits_leaves_no_place_in_the_queue() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let guard = client.lock(NAME).lock().await.unwrap();
+        let waiting = Tool::new(&server.url(), &locked(&[NAME], &["true"])).start();
+        eventually("it waits", async || waiters(&client).await == 1).await;
+        waiting.signal(Signal::SIGTERM);
+        let (ended, _) = waiting.end().await;
+        assert_eq!((ended.code(), waiters(&client).await), (Some(128 + 15), 0));
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// What `nohup` has ignored stays ignored.
+#[tokio::test]
+async fn nohup_works_for_the_command_too() {
+    on_a_server(async |server| {
+        let script = "trap 'echo told; exit 6' USR1; echo in; while :; do sleep 0.02; done";
+        let mut running = Tool::behind(&["nohup"], &server.url(), &locked(&[NAME], &["sh", "-c", script])).start();
+        assert_eq!(running.line().await, "in");
+        running.signal(Signal::SIGHUP);
+        // The other one would be passed on first.
+        running.signal(Signal::SIGUSR1);
+        assert_eq!(running.line().await, "told");
+        assert_eq!(running.end().await.0.code(), Some(6));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lock_is_free_a_lease_after_fairlock_was_killed() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let running = holding(&server.url(), &SHORT, "read line").await;
+        running.signal(Signal::SIGKILL);
+        client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
+        running.end().await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// It cannot renew while it is stopped. When it goes on it ends the command, which may run beside the next holder.
+#[tokio::test]
+async fn a_command_ends_when_fairlock_was_stopped_for_too_long() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let script = "trap 'echo told; exit 0' TERM; while :; do sleep 0.02; done";
+        let mut running = holding(&server.url(), &SHORT, script).await;
+        running.signal(Signal::SIGSTOP);
+        let guard = client.lock(NAME).lock().await.unwrap();
+        running.signal(Signal::SIGCONT);
+        assert_eq!(running.line().await, "told");
+        let (ended, err) = running.end().await;
+        assert_eq!(ended.code(), Some(75));
+        assert!(err.contains("lost the lock \"orders:42\""), "{err}");
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// It ignores SIGTERM, or what it has started does: SIGKILL ends them all.
+#[tokio::test]
+async fn a_command_that_does_not_end_is_killed_when_the_server_is_gone() {
+    limit(async {
+        let dir = tempfile::tempdir().unwrap();
+        let beats = dir.path().join("beats");
+        for outer in ["trap '' TERM", "trap 'exit 0' TERM"] {
+            let server = Server::start().await;
+            let inner = format!("trap \"\" TERM; while :; do date +%N > {}; sleep 0.02; done", beats.display());
+            let script = format!("{outer}; sh -c '{inner}' & wait");
+            let options = [&["--kill-after", "300ms"], &SHORT[..]].concat();
+            let running = holding(&server.url(), &options, &script).await;
+            server.pause();
+            let (ended, err) = running.end().await;
+            assert_eq!(ended.code(), Some(75));
+            assert!(err.contains("its lease ended"), "{err}");
+            let last = std::fs::read_to_string(&beats).unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            assert_eq!(std::fs::read_to_string(&beats).unwrap(), last, "nothing of it runs: {outer}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lock_can_be_taken_away() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let mut running =
+            holding(&server.url(), &["--label", "the dead", NAME], "trap 'echo told; exit 0' TERM; read line").await;
+        let asked = Tool::new(&server.url(), &["force-unlock", NAME]).run().await;
+        assert_eq!((asked.code, is_held(&client).await), (Some(2), true), "there is nobody to ask: {asked:?}");
+        assert!(asked.err.contains("add --yes"), "{asked:?}");
+        let forced = Tool::new(&server.url(), &["force-unlock", "--yes", NAME]).run().await;
+        assert!(
+            forced.code == Some(0) && forced.out.starts_with("orders:42 was taken away from the dead"),
+            "{forced:?}"
+        );
+        let (ended, err) = running.end().await;
+        assert!(ended.code() == Some(75) && err.contains("by force"), "{ended:?} {err}");
+        let again = Tool::new(&server.url(), &["force-unlock", "--yes", "--json", NAME]).run().await;
+        let outcome = &again.json("force-unlock")[0];
+        assert!(outcome["was_held"] == false && outcome["holder"].is_null(), "{outcome}");
+
+        // On a terminal it asks.
+        for (answer, is_taken) in [("n\n", false), ("\n", false), ("y\n", true)] {
+            running = holding(&server.url(), &[NAME], "read line").await;
+            let mut asking = Tool::in_terminal(&server.url(), &["force-unlock", NAME]).start();
+            asking.say(answer).await;
+            let (ended, _) = asking.end().await;
+            assert_eq!(ended.code(), Some(i32::from(!is_taken)), "{answer:?}");
+            assert_eq!(!is_held(&client).await, is_taken, "{answer:?}");
+            if !is_taken {
+                running.say("go on\n").await;
+            }
+            running.end().await;
+        }
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn locks_are_shown_as_text_and_as_json() {
+    on_a_server(async |server| {
+        let client = Timing::default().builder().label("the\x1b[31m holder").connect(server.url()).await.unwrap();
+        let guard = client.lock(NAME).lock().await.unwrap();
+        let lock = client.lock(NAME).labelled("the waiter");
+        let waiting = tokio::spawn(async move { lock.lock().await.unwrap().unlock().await });
+        eventually("it waits", async || waiters(&client).await == 1).await;
+        let run = async |arguments: &[&str]| {
+            let ended = Tool::new(&server.url(), arguments).run().await;
+            assert!(ended.code == Some(0) && ended.err.is_empty(), "{arguments:?}: {ended:?}");
+            assert!(!ended.out.contains('\x1b'), "no colours without a terminal, and none of others: {ended:?}");
+            ended
+        };
+        let token = guard.token().to_string();
+        let status = run(&["status", NAME, "free"]).await.out;
+        for part in [
+            "orders:42\n",
+            "held by     the\\u{1b}[31m holder\n",
+            "lease left",
+            &token,
+            "1. the waiter",
+            "free\n  free",
+        ] {
+            assert!(status.contains(part), "{part:?} in {status}");
+        }
+        let status = run(&["status", "--json", NAME, "free"]).await.json("status");
+        assert_eq!((status.len(), &status[0]["holder"]["label"]), (2, &"the\x1b[31m holder".into()));
+        assert_eq!((&status[0]["waiters"], &status[0]["queue"][0]["position"]), (&1.into(), &1.into()));
+        assert!(status[1]["holder"].is_null());
+
+        let list = run(&["list"]).await.out;
+        assert!(list.starts_with("NAME") && list.lines().count() == 2 && list.contains(&token), "{list}");
+        assert_eq!(run(&["list", "*:43"]).await.out, "");
+        assert_eq!(run(&["list", "--names", "orders:*"]).await.out, "orders:42\n");
+        assert_eq!(run(&["list", "--json"]).await.json("status")[0]["name"], NAME);
+
+        for glob in [NAME, "orders:*"] {
+            let watch = run(&["watch", "--count", "2", "--interval", "10ms", glob]).await.out;
+            assert!(watch.matches("1. the waiter").count() == 2 && watch.matches("1 lock ").count() == 2, "{watch}");
+        }
+        let watch = run(&["watch", "--json", "-c", "1"]).await.json("watch");
+        assert_eq!((watch[0]["locks"][0]["name"].as_str(), watch[0]["is_cut"].as_bool()), (Some(NAME), Some(false)));
+        guard.unlock().await.unwrap();
+        waiting.await.unwrap().unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn colours_are_for_terminals() {
+    on_a_server(async |server| {
+        let status = &["status", NAME][..];
+        let out = |ended: crate::support::tool::Ended| {
+            assert_eq!(ended.code, Some(0), "{ended:?}");
+            ended.out.contains("\x1b[1m")
+        };
+        assert!(!out(Tool::new(&server.url(), status).run().await));
+        assert!(out(Tool::new(&server.url(), &["status", NAME, "--color", "always"]).run().await));
+        assert!(out(Tool::in_terminal(&server.url(), status).run().await));
+        assert!(!out(Tool::in_terminal(&server.url(), status).with_env("NO_COLOR", "1").run().await));
+        let never = ["--color", "never", "status", NAME];
+        assert!(!out(Tool::in_terminal(&server.url(), &never).run().await));
+        // A table that refreshes begins in the upper left corner.
+        let watch = ["watch", "-c", "1", NAME];
+        assert!(Tool::in_terminal(&server.url(), &watch).run().await.out.contains("\x1b[H\x1b[J"));
+    })
+    .await;
+}
+
+/// As `fairlock list | head -1`: it ends as other commands do, which SIGPIPE ends, and complains of nothing.
+#[tokio::test]
+async fn a_closed_pipe_ends_it_quietly() {
+    on_a_server(async |server| {
+        let mut redis = server.connection().await;
+        let mut pipe = redis::pipe();
+        for number in 0..20_000 {
+            let key = format!("fairlock:{{n:job:{number}}}");
+            pipe.hset(&key, "c:1", 1).ignore().hset(&key, "!grant", "1 7 1 1 3000/L").ignore();
+        }
+        pipe.exec_async(&mut redis).await.unwrap();
+        for arguments in [&["list", "--names"][..], &["list"], &["list", "--json"], &["watch", "--interval", "10ms"]] {
+            let mut running = Tool::new(&server.url(), arguments).start();
+            running.line().await;
+            running.close_output();
+            let (ended, err) = running.end().await;
+            assert_eq!((ended.code(), err.as_str()), (Some(141), ""), "{arguments:?}");
+        }
+        redis::cmd("FLUSHALL").exec_async(&mut redis).await.unwrap();
+    })
+    .await;
+}
+
+/// In a terminal the command is in the foreground with it, so that it can read, and Ctrl-C comes once.
+#[tokio::test]
+async fn a_command_can_use_the_terminal() {
+    on_a_server(async |server| {
+        let script = "n=0; trap 'n=$((n+1))' INT; echo in; read line; echo got $line; \
+                      while [ $n = 0 ]; do sleep 0.02; done; sleep 0.2; echo count $n; exit 5";
+        let mut running = Tool::in_terminal(&server.url(), &locked(&[NAME], &["sh", "-c", script])).start();
+        assert_eq!(running.line().await.trim(), "in");
+        running.say("a line\n").await;
+        // The terminal echoes.
+        while running.line().await.trim() != "got a line" {}
+        running.say("\x03").await;
+        assert!(running.line().await.trim().ends_with("count 1"));
+        assert_eq!(running.end().await.0.code(), Some(5));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_survives_an_outage() {
+    on_a_server(async |server| {
+        let proxy = Proxy::start(server).await;
+        let arguments = ["watch", "--interval", "20ms", "--timeout", "200ms", NAME];
+        let mut running = Tool::new(&proxy.url(), &arguments).start();
+        while !running.line().await.starts_with("NAME") {}
+        proxy.refuse(true);
+        proxy.reset_all();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        proxy.refuse(false);
+        while !running.line().await.is_empty() {}
+        while !running.line().await.starts_with("NAME") {}
+        running.signal(Signal::SIGTERM);
+        let (_, err) = running.end().await;
+        assert!(err.contains("lost the connection"), "{err}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn it_works_on_a_cluster() {
+    limit(async {
+        let cluster = Cluster::start(3).await;
+        let client = Timing::default().connect(&cluster.url()).await;
+        let mut guards = Vec::new();
+        for number in 0..9 {
+            guards.push(client.lock(format!("{number}")).lock().await.unwrap());
+        }
+        let listed = Tool::new(&cluster.url(), &["list", "--json"]).run().await;
+        assert_eq!(listed.json("status").len(), 9, "{listed:?}");
+        let ran = Tool::new(&cluster.url(), &locked(&["x"], &["true"])).run().await;
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let doctor = Tool::new(&cluster.url(), &["doctor", "--json"]).run().await;
+        assert!(doctor.code == Some(0) && doctor.json("doctor")[0]["is_fit"] == true, "{doctor:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bench_measures_and_leaves_nothing() {
+    on_a_server(async |server| {
+        let bench = Tool::new(&server.url(), &["bench", "--rounds", "20", "--json"]).run().await;
+        let measured = &bench.json("bench")[0];
+        assert!(measured["hand_over"]["p50_us"].as_f64() > Some(0.0), "{measured}");
+        let bench = Tool::new(&server.url(), &["bench", "-r", "5"]).run().await;
+        assert!(bench.out.contains("lock and unlock") && bench.out.lines().count() == 4, "{bench:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn completions_and_the_manual_page_are_made_of_the_arguments() {
+    let url = "redis://127.0.0.1:1/";
+    for shell in ["bash", "zsh", "fish"] {
+        let ended = Tool::new(url, &["completions", shell]).run().await;
+        assert!(
+            ended.code == Some(0) && ended.out.contains("force-unlock") && ended.out.contains("kill-after"),
+            "{shell}"
+        );
+    }
+    let manual = Tool::new(url, &["man"]).run().await.out;
+    for part in [".TH fairlock 1", "force\\-unlock", "FAIRLOCK LOCK", "\\-\\-kill\\-after", "setpriv"] {
+        assert!(manual.contains(part), "{part}: {manual}");
+    }
+    let help = Tool::new(url, &["lock", "--help"]).run().await;
+    assert!(help.code == Some(0) && help.out.contains("Examples:") && help.out.contains("Exit codes:"), "{help:?}");
+}
+
+/// What a user with these rights does: takes, queues, hands over, loses by force, waits in vain, lists, and is idle.
+async fn use_all_rights(server: &Server, url: &str) -> Result<(), String> {
+    let timing = Timing::default();
+    let client = timing.builder().connect(url).await.map_err(|error| error.to_string())?;
+    let other = timing.builder().connect(url).await.map_err(|error| error.to_string())?;
+    for _ in 0..3 {
+        let guard = client.lock("x").lock().await.map_err(|error| error.to_string())?;
+        let (lock, late) = (other.lock("x"), other.lock("x"));
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        let in_vain = late.lock_timeout(Duration::from_millis(50)).await;
+        assert!(in_vain.is_err());
+        guard.unlock().await.map_err(|error| error.to_string())?;
+        waiting.await.unwrap().map_err(|error| error.to_string())?.unlock().await.map_err(|error| error.to_string())?;
+    }
+    let _held = client.lock("y").lock().await.map_err(|error| error.to_string())?;
+    client.list("*").next().await.expect("y is held").map_err(|error| error.to_string())?;
+    other.lock("y").force_unlock().await.map_err(|error| error.to_string())?;
+    // A connection that is silent is pinged, after twice that time at the latest.
+    tokio::time::sleep(2 * timing.operation_timeout + Duration::from_millis(500)).await;
+    client.close().await.ok();
+    other.close().await.ok();
+    let denied: Vec<std::collections::HashMap<String, redis::Value>> =
+        redis::cmd("ACL").arg("LOG").query_async(&mut server.connection().await).await.unwrap();
+    if denied.is_empty() { Ok(()) } else { Err(format!("denied: {denied:?}")) }
+}
+
+/// With the line that it prints everything works, and the server has denied nothing. Without any of its words something is
+/// refused.
+#[tokio::test]
+async fn acl_prints_the_least_that_a_user_needs() {
+    crate::support::limit_to(Duration::from_secs(240), async {
+        let server = Server::start().await;
+        let printed = Tool::new(&server.url(), &["acl", "--user", "worker", "--list"]).run().await;
+        let line = printed.out.trim().replace(">PASSWORD", ">secret");
+        let words: Vec<&str> = line.strip_prefix("ACL SETUSER worker reset ").expect("the line").split(' ').collect();
+        let url = server.url().replace("redis://", "redis://worker:secret@");
+        set_user(&server, words.iter().copied()).await;
+        use_all_rights(&server, &url).await.unwrap();
+        let rights: Vec<&str> = words.iter().copied().filter(|word| word.starts_with(['+', '~', '&'])).collect();
+        assert!(rights.len() > 35, "{rights:?}");
+        for right in rights {
+            set_user(&server, words.iter().copied().filter(|word| *word != right)).await;
+            redis::cmd("ACL").arg(&["LOG", "RESET"]).exec_async(&mut server.connection().await).await.unwrap();
+            let outcome = use_all_rights(&server, &url).await;
+            let name = right.trim_start_matches('+').split('|').next().unwrap();
+            assert!(outcome.as_ref().is_err_and(|error| error.contains(name)), "without {right}: {outcome:?}");
+        }
+        let json = Tool::new(&server.url(), &["acl", "--user", "worker", "--json"]).run().await.json("acl");
+        assert_eq!(json[0]["rights"].as_array().unwrap().len() + 1, words.len() - 2, "+scan is for --list");
+    })
+    .await;
+}
+
+/// The README shows the line for the prefix `fairlock`, and what `acl` prints has the same rights.
+#[tokio::test]
+async fn the_line_of_the_readme_is_that_of_acl() {
+    let sorted = |rights: &[&str]| {
+        let mut rights: Vec<String> =
+            rights.iter().filter(|r| r.starts_with(['+', '~', '&'])).map(ToString::to_string).collect();
+        rights.sort();
+        rights
+    };
+    let readme = include_str!("../../README.md");
+    let line = readme.lines().find(|line| line.starts_with("ACL SETUSER worker ")).expect("the line in the README");
+    let printed = Tool::new("redis://127.0.0.1:1/", &["acl", "--user", "worker"]).run().await.out;
+    let words = |text: &str| sorted(&text.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(words(line), words(&printed));
+    for (option, rights) in [
+        ("--another-database", &["+select"][..]),
+        ("--cluster", &["+asking", "+cluster|info", "+cluster|myid", "+cluster|slots"]),
+        ("--list", &["+scan"]),
+    ] {
+        let more = Tool::new("redis://127.0.0.1:1/", &["acl", "--user", "worker", option]).run().await.out;
+        let added: Vec<_> = words(&more).into_iter().filter(|right| !words(&printed).contains(right)).collect();
+        assert_eq!(added, rights);
+    }
+    let other = Tool::new("redis://127.0.0.1:1/", &["acl", "--user", "w", "--prefix", "jobs"]).run().await.out;
+    assert!(other.contains(" ~jobs:* &jobs:wake:* "), "{other}");
+}

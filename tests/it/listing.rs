@@ -1,0 +1,354 @@
+//! `list`, `ping` and `state`: what a client knows beyond a single lock.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use fairlock::{ConnectionState, LockClient, RequestError};
+use futures::TryStreamExt;
+
+use crate::connecting::{MORE_RIGHTS, RIGHTS, set_user};
+use crate::support::cluster::{Cluster, command};
+use crate::support::{Proxy, Server, Store, Timing, eventually, limit, limit_to, on_a_server, on_each_store};
+
+async fn listed(client: &LockClient, glob: &str) -> Vec<String> {
+    let mut names: Vec<_> = client.list(glob).map_ok(|lock| lock.name().to_owned()).try_collect().await.unwrap();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn a_list_has_what_is_held_or_waited_for_and_nothing_else() {
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
+        assert_eq!(listed(&client, "*").await, Vec::<String>::new());
+        // Of another prefix, which means something else as a pattern.
+        let other = store.open(Timing::default().builder().prefix("fair[l]*")).await;
+        let _other = other.lock("other").lock().await.unwrap();
+        assert_eq!(listed(&other, "*").await, ["other"]);
+        client.lock("given back").lock().await.unwrap().unlock().await.unwrap();
+        let mut guards = Vec::new();
+        for name in ["a", "a}b", "a}:queue", "b*", "ü🦀", "orders:1", "orders:22"] {
+            guards.push(client.lock(name).lock().await.unwrap());
+        }
+        let lock = client.lock("orders:1");
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        eventually("it waits", async || client.lock("orders:1").status().await.unwrap().waiters == 1).await;
+
+        assert_eq!(listed(&client, "*").await, ["a", "a}:queue", "a}b", "b*", "orders:1", "orders:22", "ü🦀"]);
+        assert_eq!(listed(&client, "orders:*").await, ["orders:1", "orders:22"]);
+        assert_eq!(listed(&client, "*:??").await, ["orders:22"]);
+        assert_eq!(listed(&client, "a").await, ["a"]);
+        assert_eq!(listed(&client, "b\\*").await, ["b*"]);
+        assert_eq!(listed(&client, "[ab]*").await, ["a", "a}:queue", "a}b", "b*"]);
+        assert_eq!(listed(&other, "*").await, ["other"]);
+        assert_eq!(listed(&client, "").await, Vec::<String>::new());
+        let too_long = client.list("x".repeat(1025)).next().await;
+        assert!(matches!(too_long, Some(Err(RequestError::Name(_)))), "{too_long:?}");
+        drop(guards);
+        waiting.await.unwrap().unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+        let closed = client.list("*").next().await;
+        assert!(matches!(closed, Some(Err(RequestError::Closed))), "{closed:?}");
+    })
+    .await;
+}
+
+/// The holder has died and its lease is over: until a poll comes there is a queue alone.
+#[tokio::test]
+async fn a_lock_that_is_only_waited_for_is_listed() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let mut redis = server.connection().await;
+        redis::cmd("RPUSH").arg(&["fairlock:{n:x}:queue", "0:1:1/3000/L"]).exec_async(&mut redis).await.unwrap();
+        assert_eq!(listed(&client, "*").await, ["x"]);
+        redis::cmd("DEL").arg("fairlock:{n:x}:queue").exec_async(&mut redis).await.unwrap();
+    })
+    .await;
+}
+
+/// A hash that somebody else has put there: nothing in a reply depends on what it holds, so the connection is kept.
+#[tokio::test]
+async fn what_is_no_lock_is_refused_when_it_is_asked_about() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let mut redis = server.connection().await;
+        let connections = server.connections().await;
+        for fields in [&["a field", "a value"][..], &["c:1", "1", "!grant", "1 7"], &["!grant", "1 7 1 1/L"]] {
+            redis::cmd("HSET").arg("fairlock:{n:x}").arg(fields).exec_async(&mut redis).await.unwrap();
+            let lock = client.list("*").next().await.unwrap().unwrap();
+            let error = lock.status().await.unwrap_err();
+            assert!(matches!(&error, RequestError::Refused(_)) && error.to_string().contains("delete it"), "{error:?}");
+            redis::cmd("DEL").arg("fairlock:{n:x}").exec_async(&mut redis).await.unwrap();
+        }
+        assert_eq!(server.connections().await, connections + 1, "that of this question");
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// Patterns, made of the characters that mean something in them, match the same keys on both servers.
+#[cfg(feature = "embedded")]
+#[tokio::test]
+async fn the_embedded_server_scans_as_redis_does() {
+    on_a_server(async |server| {
+        let mut redis = server.connection().await;
+        let embedded = fairlock::EmbeddedServer::new();
+        let mut random = crate::support::Random::new(7);
+        let mut text = |alphabet: &str, longest: u64| -> String {
+            let chars: Vec<char> = alphabet.chars().collect();
+            let length = 1 + random.below(longest);
+            (0..length).map(|_| chars[random.below(chars.len() as u64) as usize]).collect()
+        };
+        for _ in 0..200 {
+            let key = text("ab-]^\\[*", 4);
+            redis::cmd("SET").arg(&[&key, "x"]).exec_async(&mut redis).await.unwrap();
+            let _ = fairlock::simulation::command(&embedded, &["SET", &key, "x"]);
+        }
+        for _ in 0..5000 {
+            let pattern = text("ab*?[]^-\\", 8);
+            let scan = ["SCAN", "0", "MATCH", &pattern, "COUNT", "1000"];
+            let scanned = redis::cmd("SCAN").arg(&scan[1..]).query_async(&mut redis).await;
+            let (cursor, mut keys): (String, Vec<String>) = scanned.unwrap();
+            keys.sort();
+            let mut words = fairlock::simulation::command(&embedded, &scan);
+            assert_eq!((words.remove(0), cursor.as_str()), ("0".into(), "0"));
+            words.sort();
+            assert_eq!(words, keys, "{pattern}");
+        }
+        redis::cmd("FLUSHALL").exec_async(&mut redis).await.unwrap();
+    })
+    .await;
+}
+
+/// Names that are held: made by hand, a thousand in one write.
+async fn hold(server: &Server, names: std::ops::Range<u32>) {
+    let mut redis = server.connection().await;
+    let names: Vec<u32> = names.collect();
+    for chunk in names.chunks(1000) {
+        let mut pipe = redis::pipe();
+        for name in chunk {
+            let key = format!("fairlock:{{n:job:{name}}}");
+            pipe.hset(&key, "c:1", 1).ignore().hset(&key, "!grant", "1 7 1 1 3000/L").ignore();
+            pipe.pexpire(&key, 600_000).ignore();
+            pipe.pset_ex(format!("{key}:token"), 7, 600_000).ignore();
+        }
+        pipe.exec_async(&mut redis).await.unwrap();
+    }
+}
+
+/// 100,000 locks: each once, in pages of which none is long. With tokens and others' keys among them.
+#[tokio::test]
+async fn a_long_list_is_complete_and_made_of_short_calls() {
+    limit_to(Duration::from_secs(120), async {
+        let server = Server::start().await;
+        hold(&server, 0..100_000).await;
+        let client = Timing::relaxed().connect(&server.url()).await;
+        redis::cmd("CONFIG").arg(&["RESETSTAT"]).exec_async(&mut server.connection().await).await.unwrap();
+        let begun = std::time::Instant::now();
+        let names: Vec<_> = client.list("job:*").map_ok(|lock| lock.name().to_owned()).try_collect().await.unwrap();
+        println!("{} names in {:?}", names.len(), begun.elapsed());
+        let different: BTreeSet<_> = names.iter().collect();
+        assert_eq!((names.len(), different.len()), (100_000, 100_000));
+        // Of 200,000 keys.
+        let calls = server.calls("scan").await;
+        assert!(calls >= 200_000 / 1000, "{calls} pages");
+    })
+    .await;
+}
+
+/// While a list runs, locks are taken and given back, and the server's table of keys grows and shrinks.
+#[tokio::test]
+async fn what_is_held_all_the_time_is_listed_once_whatever_happens_meanwhile() {
+    on_each_store(async |store| {
+        let client = store.connect(Timing::relaxed()).await;
+        let mut kept = Vec::new();
+        for number in 0..1200 {
+            kept.push(client.lock(format!("kept:{number}")).lock().await.unwrap());
+        }
+        let busy = async {
+            loop {
+                let others = (0..500).map(|number| {
+                    let lock = client.lock(format!("other:{number}"));
+                    async move { lock.lock().await.unwrap().unlock().await.unwrap() }
+                });
+                futures::future::join_all(others).await;
+            }
+        };
+        let fill = async {
+            let Store::Redis(server) = store else { return std::future::pending().await };
+            let mut redis = server.connection().await;
+            loop {
+                let (mut set, mut delete) = (redis::pipe(), redis::pipe());
+                for number in 0..5_000 {
+                    set.set(format!("filler {number}"), "x").ignore();
+                    delete.del(format!("filler {number}")).ignore();
+                }
+                set.exec_async(&mut redis).await.unwrap();
+                delete.exec_async(&mut redis).await.unwrap();
+            }
+        };
+        let lists = async {
+            for _ in 0..6 {
+                assert_eq!(listed(&client, "kept:*").await.len(), 1200);
+            }
+        };
+        tokio::select! {
+            () = busy => {}
+            () = fill => {}
+            () = lists => {}
+        }
+        drop(kept);
+        store.flush().await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_list_goes_over_all_masters_of_a_cluster() {
+    limit(async {
+        let cluster = Cluster::start(3).await;
+        let client = Timing::default().connect(&cluster.url()).await;
+        let mut guards = Vec::new();
+        for number in 0..60 {
+            guards.push(client.lock(format!("{number}")).lock().await.unwrap());
+        }
+        // Another client, which has connected to one master so far.
+        let other = Timing::default().connect(&cluster.url()).await;
+        let idle = other.state().servers.iter().filter(|s| s.connection == ConnectionState::Idle).count();
+        assert_eq!((idle, other.state().connection()), (2, ConnectionState::Connected));
+        assert_eq!(listed(&other, "*").await.len(), 60);
+        assert!(other.state().servers.iter().all(|server| server.connection == ConnectionState::Connected));
+        assert!(other.ping().await.unwrap() > Duration::ZERO);
+        let _ = command(&cluster.masters[0], &["PING"]).await;
+    })
+    .await;
+}
+
+/// A cursor is of no use on another server, so a list does not go on after a reconnect.
+#[tokio::test]
+async fn a_list_that_is_broken_off_says_so() {
+    limit(async {
+        let server = Server::start().await;
+        hold(&server, 0..5000).await;
+        let proxy = Proxy::start(&server).await;
+        let client = Timing::default().connect(&proxy.url()).await;
+        let mut list = client.list("*");
+        list.next().await.unwrap().unwrap();
+        let mut watch = client.watch_state();
+        proxy.reset_all();
+        assert_eq!(watch.changed().await.unwrap().connection(), ConnectionState::Reconnecting);
+        while client.state().connection() != ConnectionState::Connected {
+            watch.changed().await.unwrap();
+        }
+        // The rest of its page is told still.
+        let end = loop {
+            match list.next().await.expect("an error comes first") {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(end, RequestError::Unanswered(_)), "{end:?}");
+        assert!(list.next().await.is_none(), "it is over");
+        assert_eq!(listed(&client, "*").await.len(), 5000);
+        redis::cmd("FLUSHALL").exec_async(&mut server.connection().await).await.unwrap();
+    })
+    .await;
+}
+
+/// SCAN shows the names of all keys, so it is no right that locks need.
+#[tokio::test]
+async fn without_the_right_to_scan_only_lists_are_refused() {
+    limit(async {
+        let server = Server::start().await;
+        let url = server.url().replace("redis://", "redis://worker:secret@");
+        let all: Vec<&str> = RIGHTS.into_iter().chain(MORE_RIGHTS).collect();
+        set_user(&server, all.iter().copied()).await;
+        let client = Timing::default().connect(&url).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        let error = client.list("*").next().await.unwrap().unwrap_err();
+        let RequestError::Refused(refusal) = &error else { panic!("{error:?}") };
+        assert!(refusal.code == "NOPERM" && error.to_string().contains("+scan"), "{error}");
+        assert!(client.ping().await.is_ok() && client.lock("x").status().await.unwrap().holder.is_some());
+        set_user(&server, all.iter().copied().chain(["+scan"])).await;
+        assert_eq!(listed(&client, "*").await, ["x"]);
+        // Without the right to PING the answer takes as long.
+        set_user(&server, all.iter().copied().filter(|right| *right != "+ping")).await;
+        client.ping().await.unwrap();
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_ping_tells_the_round_trip_and_what_is_in_the_way() {
+    on_a_server(async |server| {
+        let proxy = Proxy::start(server).await;
+        let client = Timing::default().connect(&proxy.url()).await;
+        proxy.delay(Duration::from_millis(40));
+        assert!(client.ping().await.unwrap() >= Duration::from_millis(80), "there and back");
+        proxy.delay(Duration::ZERO);
+        proxy.blackhole(true);
+        let error = client.ping().await.unwrap_err();
+        assert!(matches!(error, RequestError::Unanswered(_)), "{error:?}");
+        proxy.blackhole(false);
+        eventually("it answers again", async || client.ping().await.is_ok()).await;
+        client.close().await.unwrap();
+        assert!(matches!(client.ping().await, Err(RequestError::Closed)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_tells_whether_it_is_connected() {
+    on_a_server(async |server| {
+        let proxy = Proxy::start(server).await;
+        let client = Timing::default().connect(&proxy.url()).await;
+        let mut watch = client.watch_state();
+        let state = client.state();
+        assert_eq!((state.servers.len(), state.connection()), (1, ConnectionState::Connected));
+        assert!(proxy.url().contains(&state.servers[0].address), "{state:?}");
+        assert!(state.servers[0].down_for.is_none() && state.servers[0].fault.is_none());
+        proxy.refuse(true);
+        proxy.reset_all();
+        assert_eq!(watch.changed().await.unwrap().connection(), ConnectionState::Reconnecting);
+        eventually("it says why", async || {
+            client.state().servers[0].fault.as_ref().is_some_and(|fault| fault.to_string().contains("cannot reach"))
+        })
+        .await;
+        let down_for = client.state().servers[0].down_for.unwrap();
+        eventually("it counts", async || client.state().servers[0].down_for.unwrap() > down_for).await;
+        proxy.refuse(false);
+        assert_eq!(watch.changed().await.unwrap().connection(), ConnectionState::Connected);
+        assert!(client.state().servers[0].down_for.is_none());
+        client.close().await.unwrap();
+        assert_eq!(watch.changed().await.unwrap().connection(), ConnectionState::Closed);
+        assert!(watch.changed().await.is_none() && client.state().connection() == ConnectionState::Closed);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_status_has_times_by_the_clock_of_the_server() {
+    for store in &Store::each().await {
+        let client = store.connect(Timing::default()).await;
+        let before = SystemTime::now();
+        let guard = client.lock("x").lock().await.unwrap();
+        let lock = client.lock("x");
+        eventually("it is held for a while", async || {
+            lock.status().await.unwrap().holder.unwrap().held_for > Duration::from_millis(20)
+        })
+        .await;
+        let status = client.lock("x").status().await.unwrap();
+        let holder = status.holder.unwrap();
+        // The clocks of this machine and of the server are the same; that of the embedded one begins at a whole second.
+        assert!(
+            holder.since + Duration::from_secs(2) > before && status.at < SystemTime::now() + Duration::from_secs(2)
+        );
+        // The one counts microseconds, the other milliseconds.
+        assert_eq!(holder.since + holder.held_for, status.at.max(holder.since));
+        assert_eq!(holder.lease_until, status.at + holder.lease_left);
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    }
+}

@@ -1,0 +1,172 @@
+//! Calls that are dropped at each of their awaits leave nothing behind.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use fairlock::{Owner, QuorumClient};
+
+use super::Masters;
+use crate::support::cluster::command;
+use crate::support::{eventually, limit, limit_to};
+
+/// Polls it so often that it is woken, and drops it then. `Some`: it was over before.
+async fn polled<F: Future>(times: usize, call: F) -> Option<F::Output> {
+    let mut call = pin!(call);
+    let mut left = times;
+    std::future::poll_fn(|context| match call.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if left == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// It is free, and the next one gets it.
+async fn is_free(client: &QuorumClient) {
+    eventually("it is free at all servers", async || {
+        let status = client.lock("x").status().await;
+        status
+            .nodes
+            .iter()
+            .all(|node| node.status.as_ref().is_ok_and(|node| node.holder.is_none() && node.waiters == 0))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lock_that_is_dropped_at_any_await_leaves_nothing() {
+    limit_to(Duration::from_secs(180), drop_at_each_await(false)).await;
+}
+
+/// Q3: one of the servers has given a later token than the others take.
+#[tokio::test]
+async fn a_lock_that_is_dropped_while_it_raises_leaves_nothing() {
+    limit_to(Duration::from_secs(180), drop_at_each_await(true)).await;
+}
+
+async fn drop_at_each_await(raises: bool) {
+    let masters = Masters::start(3).await;
+    let (client, other) = (masters.client().await, masters.client().await);
+    let mut last_token = 0;
+    // Until it comes to its end before it is dropped.
+    for times in 0.. {
+        if raises {
+            let ahead = (last_token + 3_600_000_000).to_string();
+            command(&masters.0[1], &["SET", "fairlock:{n:x}:token", &ahead, "PX", "3600000"]).await;
+        }
+        let outcome = polled(times, client.lock("x").lock()).await;
+        let is_over = outcome.is_some();
+        drop(outcome);
+        let guard = other.lock("x").lock().await.unwrap();
+        assert!(guard.token() > last_token);
+        last_token = guard.token();
+        guard.unlock().await.unwrap();
+        is_free(&other).await;
+        if is_over {
+            assert!(times > usize::from(raises), "there are few awaits: {times}");
+            break;
+        }
+    }
+    client.close().await.unwrap();
+    other.close().await.unwrap();
+    masters.assert_clean().await;
+}
+
+/// The lock comes to it at the moment at which it gives up.
+#[tokio::test]
+async fn a_wait_that_is_dropped_at_any_await_passes_on_what_it_gets() {
+    limit_to(Duration::from_secs(180), async {
+        let masters = Masters::start(3).await;
+        let (client, other) = (masters.client().await, masters.client().await);
+        for times in 0.. {
+            let held = other.lock("x").lock().await.unwrap();
+            let lock = client.lock("x");
+            // Both at once: the wait begins, and the holder gives back while it is on its way.
+            let (outcome, unlocked) = tokio::join!(polled(times, lock.lock()), async {
+                tokio::time::sleep(Duration::from_millis(times as u64 % 7)).await;
+                held.unlock().await
+            });
+            unlocked.unwrap();
+            let is_over = outcome.is_some();
+            drop(outcome);
+            is_free(&other).await;
+            if is_over {
+                assert!(times > 2, "there are few awaits: {times}");
+                break;
+            }
+        }
+        client.close().await.unwrap();
+        other.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_unlock_that_is_dropped_at_any_await_goes_on() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let (client, other) = (masters.client().await, masters.client().await);
+        for times in 0.. {
+            let guard = client.lock("x").lock().await.unwrap();
+            let outcome = polled(times, guard.unlock()).await;
+            let next = other.lock("x").lock().await.unwrap();
+            next.unlock().await.unwrap();
+            is_free(&other).await;
+            if let Some(outcome) = outcome {
+                outcome.unwrap();
+                assert!(times > 0, "there are few awaits: {times}");
+                break;
+            }
+        }
+        // Never polled.
+        let guard = client.lock("x").lock().await.unwrap();
+        drop(guard.unlock());
+        is_free(&other).await;
+        client.close().await.unwrap();
+        other.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_nested_call_that_is_dropped_at_any_await_leaves_the_outer_hold_as_it_was() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let (client, other) = (masters.client().await, masters.client().await);
+        let lock = client.lock("x");
+        for times in 0.. {
+            let is_over = Owner::new()
+                .scope(async {
+                    let outer = lock.lock().await.unwrap();
+                    let inner = polled(times, lock.lock()).await;
+                    let is_over = inner.is_some();
+                    drop(inner);
+                    eventually("one hold is left", async || {
+                        let status = other.lock("x").status().await;
+                        let holders = status.nodes.iter().filter_map(|node| node.status.as_ref().ok()?.holder.as_ref());
+                        holders.filter(|holder| holder.holds == 1).count() == 3
+                    })
+                    .await;
+                    assert!(outer.is_valid() && outer.nodes() == [0, 1, 2]);
+                    outer.unlock().await.unwrap();
+                    is_over
+                })
+                .await;
+            is_free(&other).await;
+            if is_over {
+                break;
+            }
+        }
+        client.close().await.unwrap();
+        other.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}

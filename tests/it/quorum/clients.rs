@@ -1,0 +1,216 @@
+//! Clients that end, and what they know of their servers.
+
+use std::time::{Duration, Instant};
+
+use fairlock::{LockError, Loss, Owner, QuorumClient, UnlockError};
+
+use super::{Masters, builder, quick, strict};
+use crate::support::{Proxy, Timing, eventually, limit};
+
+#[tokio::test]
+async fn closing_ends_waits_and_later_calls_also_with_a_server_that_is_down() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let client = masters.client().await;
+        let guard = client.lock("x").lock().await.unwrap();
+        let waiting = {
+            let lock = client.lock("x");
+            tokio::spawn(async move { lock.lock().await.map(drop) })
+        };
+        eventually("it waits", async || client.lock("x").status().await.waiters() == 1).await;
+        masters.0[0].kill().await;
+        client.close().await.unwrap();
+        assert!(matches!(waiting.await.unwrap(), Err(LockError::Closed)));
+        assert_eq!(guard.lost().await, Loss::Closed);
+        for outcome in [client.lock("y").lock().await.map(Some), client.lock("y").try_lock().await] {
+            assert!(matches!(outcome, Err(LockError::Closed)), "{outcome:?}");
+        }
+        let limited = client.lock("y").lock_timeout(Duration::from_secs(60)).await;
+        assert!(matches!(limited, Err(LockError::Closed)), "{limited:?}");
+        masters.0[1].assert_clean().await;
+        masters.0[2].assert_clean().await;
+    })
+    .await;
+}
+
+/// With all servers down nothing is waited for.
+#[tokio::test]
+async fn closing_without_any_server_says_so() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let client = masters.client().await;
+        for server in &masters.0 {
+            server.kill().await;
+        }
+        eventually("they are known to be down", async || {
+            matches!(client.lock("x").try_lock().await, Err(LockError::Unreachable(_)))
+        })
+        .await;
+        assert!(client.close().await.is_err());
+        assert!(matches!(client.lock("x").lock().await, Err(LockError::Closed)));
+    })
+    .await;
+}
+
+/// The task that asks a silent server must not keep the client.
+#[tokio::test]
+async fn a_client_that_is_dropped_leaves_no_task_although_a_server_is_silent() {
+    limit(async {
+        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let masters = Masters::start(3).await;
+        let before = tasks();
+        let client = masters.client().await;
+        masters.0[2].pause();
+        let guard = client.lock("x").lock().await.unwrap();
+        assert_eq!(guard.nodes(), [0, 1]);
+        guard.unlock().await.unwrap();
+        drop(client);
+        eventually("no task is left", async || tasks() <= before).await;
+    })
+    .await;
+}
+
+/// Q10: one time-out for a silent server, and not one for each call.
+#[tokio::test]
+async fn q10_a_silent_server_is_waited_for_once() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let node_timeout = Duration::from_secs(2);
+        let each = Timing::relaxed().builder();
+        let builder = QuorumClient::builder().nodes(each).node_timeout(node_timeout).strict_restart(false);
+        let client = builder.connect(masters.urls()).await.unwrap();
+        let guard = client.lock("x").lock().await.unwrap();
+        masters.0[1].pause();
+        let begun = Instant::now();
+        // The unlock finds it silent; what comes then does without it.
+        guard.unlock().await.unwrap();
+        for _ in 0..10 {
+            let guard = client.lock("x").lock().await.unwrap();
+            assert_eq!(guard.nodes(), [0, 2]);
+            guard.unlock().await.unwrap();
+        }
+        // Twenty calls, one time-out or two. It would be one for each of them, until its connection counts as dead.
+        assert!(begun.elapsed() < 5 * node_timeout, "{:?}", begun.elapsed());
+        masters.0[1].resume();
+        eventually("it counts again", async || {
+            client.lock("x").lock().await.is_ok_and(|guard| guard.nodes() == [0, 1, 2])
+        })
+        .await;
+        client.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+/// Two addresses of one server, one of which cannot be reached at first.
+#[tokio::test]
+async fn a_server_that_turns_out_to_be_another_one_never_counts() {
+    limit(async {
+        let masters = Masters::start(2).await;
+        let proxy = Proxy::start(&masters.0[0]).await;
+        proxy.refuse(true);
+        let urls = [masters.urls()[0].clone(), masters.urls()[1].clone(), proxy.url()];
+        let client = strict().connect(urls).await.unwrap();
+        drop(client.lock("x").lock().await.unwrap());
+        proxy.refuse(false);
+        eventually("it is connected", async || client.lock("x").status().await.nodes[2].status.is_ok()).await;
+        for _ in 0..10 {
+            let guard = client.lock("x").lock().await.unwrap();
+            assert_eq!(guard.nodes(), [0, 1]);
+            guard.unlock().await.unwrap();
+        }
+        client.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+/// Q4: no majority is left when two of three refuse, and the third one is left alone.
+#[tokio::test]
+async fn after_an_error_nothing_is_held() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let client = masters.client().await;
+        for server in &masters.0[1..] {
+            server.pause();
+        }
+        let error = client.lock("x").try_lock().await.unwrap_err();
+        assert!(matches!(error, LockError::Unreachable(_)), "{error:?}");
+        let limited = client.lock("x").lock_timeout(Duration::from_millis(300)).await.unwrap_err();
+        assert!(matches!(limited, LockError::Unreachable(_)), "{limited:?}");
+        let first = Timing::default().connect(&masters.0[0].url()).await;
+        first.lock("x").lock().await.unwrap().unlock().await.unwrap();
+        first.close().await.unwrap();
+        for server in &masters.0[1..] {
+            server.resume();
+        }
+        client.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+#[test]
+fn a_guard_outlives_its_runtime() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let own = runtime();
+    let (masters, client, guard, nested) = own.block_on(async {
+        let masters = Masters::start(3).await;
+        let client = quick().connect(masters.urls()).await.unwrap();
+        let guard = client.lock("x").lock().await.unwrap();
+        let dropped = client.lock("y").lock().await.unwrap();
+        (masters, client, guard, dropped)
+    });
+    drop(own);
+    runtime().block_on(limit(async {
+        drop(nested);
+        assert!(matches!(client.lock("z").lock().await, Err(LockError::RuntimeGone)));
+        assert!(matches!(client.lock("z").try_lock().await, Err(LockError::RuntimeGone)));
+        // Its leases end, and it is told without the runtime.
+        assert_eq!(guard.lost().await, Loss::Expired);
+        let unlocked = guard.unlock().await.unwrap_err();
+        assert!(matches!(unlocked, UnlockError::RuntimeGone { .. } | UnlockError::Lost(_)), "{unlocked:?}");
+        let other = builder().strict_restart(false).connect(masters.urls()).await.unwrap();
+        other.lock("x").lock().await.unwrap().unlock().await.unwrap();
+        other.lock("y").lock().await.unwrap().unlock().await.unwrap();
+        other.close().await.unwrap();
+        masters.assert_clean().await;
+    }));
+}
+
+/// A try_lock of an owner waits for its own release. On a slow link both together may take longer than a server may.
+#[tokio::test]
+async fn q10_a_slow_release_of_ones_own_is_no_silence() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let mut proxies = Vec::new();
+        for server in &masters.0 {
+            proxies.push(Proxy::start(server).await);
+        }
+        let builder = QuorumClient::builder().nodes(Timing::relaxed().builder()).strict_restart(false);
+        let builder = builder.node_timeout(Duration::from_millis(1600));
+        let client = builder.connect(proxies.iter().map(Proxy::url)).await.unwrap();
+        let other = masters.client().await;
+        let (lock, free) = (client.lock("x"), client.lock("free"));
+        Owner::new()
+            .scope(async {
+                let guard = lock.lock().await.unwrap();
+                proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(500)));
+                drop(guard);
+                // The release begins.
+                tokio::task::yield_now().await;
+                // A round trip is a second.
+                let tried = lock.try_lock().await;
+                assert!(!matches!(tried, Ok(None)), "{tried:?}");
+            })
+            .await;
+        proxies.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
+        // All servers count: a call that does not wait has no time to find out.
+        assert!(free.try_lock().await.unwrap().is_some());
+        eventually("it is given back", async || other.lock("x").try_lock().await.unwrap().is_some()).await;
+        client.close().await.unwrap();
+        other.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}

@@ -1,0 +1,232 @@
+//! What the errors say.
+
+use std::time::Duration;
+
+use fairlock::{ConnectError, LockError, OptionsError, QuorumClientBuilder, RequestError};
+
+use super::{Masters, builder, quick, strict};
+use crate::support::{Collect, Proxy, Timing, eventually, limit};
+
+fn unreachable(error: LockError) -> String {
+    match error {
+        LockError::Unreachable(cause) => cause.to_string(),
+        error => panic!("{error:?}"),
+    }
+}
+
+/// As on one server: only who has seen others may say that they had it.
+#[tokio::test]
+async fn out_of_time_before_the_first_answer_is_no_sign_of_others() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let mut proxies = Vec::new();
+        for server in &masters.0 {
+            proxies.push(Proxy::start(server).await);
+        }
+        let quick = || super::QuorumClient::builder().nodes(Timing::relaxed().builder()).strict_restart(false);
+        let client = quick().connect(proxies.iter().map(Proxy::url)).await.unwrap();
+        proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(400)));
+        for millis in [0, 1, 50] {
+            let error = client.lock("x").lock_timeout(Duration::from_millis(millis)).await.unwrap_err();
+            let text = unreachable(error);
+            assert!(text.contains("no answer yet"), "{text}");
+        }
+        // Waiting in the queue, it has seen others: at first by a round of all, then at once in the queue.
+        let held = quick().connect(masters.urls()).await.unwrap().lock("y").lock().await.unwrap();
+        proxies.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
+        for _ in 0..3 {
+            let error = client.lock("y").lock_timeout(Duration::from_secs(3)).await.unwrap_err();
+            assert!(matches!(error, LockError::Timeout), "{error:?}");
+        }
+        drop(held);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_option_out_of_range_is_named() {
+    limit(async {
+        type Set = fn(QuorumClientBuilder) -> QuorumClientBuilder;
+        let urls = ["redis://127.0.0.1:1/", "redis://127.0.0.1:2/", "redis://127.0.0.1:3/"];
+        let year = Duration::from_secs(365 * 24 * 3600);
+        assert!(Duration::MAX > year);
+        let wrong: [(&str, Set); 5] = [
+            ("longest_lease", |builder| builder.longest_lease(Duration::MAX)),
+            ("clock_difference", |builder| builder.clock_difference(Duration::MAX)),
+            ("clock_difference", |builder| builder.clock_difference(Duration::from_secs(366 * 24 * 3600))),
+            ("node_timeout", |builder| builder.node_timeout(Duration::ZERO)),
+            ("node_timeout", |builder| builder.node_timeout(Duration::from_micros(1))),
+        ];
+        for (name, set) in wrong {
+            let error = set(builder()).connect(urls).await.unwrap_err();
+            let is_named = |option: &str| option == name;
+            let fits =
+                matches!(&error, ConnectError::Options(OptionsError::OutOfRange { option, .. }) if is_named(option));
+            assert!(fits, "{name}: {error:?}");
+        }
+        // Each fits, but not what they make together.
+        let error = builder().longest_lease(year).connect(urls).await.unwrap_err().to_string();
+        assert!(error.contains("longest_lease and twice the clock_difference"), "{error}");
+        let nodes = fairlock::LockClient::builder().lease(Duration::MAX);
+        let error = builder().nodes(nodes).connect(urls).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Options(OptionsError::OutOfRange { option: "lease", .. })), "{error:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_close_says_how_many_servers_did_not_answer() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let client = masters.client().await;
+        masters.0[1].kill().await;
+        masters.0[2].kill().await;
+        eventually("they are known to be down", async || {
+            matches!(client.lock("x").try_lock().await, Err(LockError::Unreachable(_)))
+        })
+        .await;
+        let error = client.close().await.unwrap_err();
+        assert_eq!(error.servers, 2, "{error}");
+        assert!(error.to_string().contains("servers without an answer: 2"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn while_servers_are_frozen_the_error_says_how_long() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let client = builder().longest_lease(Duration::from_secs(60)).connect(masters.urls()).await.unwrap();
+        let error = client.lock("x").lock_timeout(Duration::from_millis(100)).await.unwrap_err();
+        let text = unreachable(error);
+        assert!(text.contains("3 were started lately") && text.contains("62"), "{text}");
+        let text = unreachable(client.lock("x").try_lock().await.unwrap_err());
+        assert!(text.contains("3 were started lately"), "{text}");
+        // With nothing frozen it says nothing of it.
+        let client = quick().connect(masters.urls()).await.unwrap();
+        for server in &masters.0 {
+            server.kill().await;
+        }
+        eventually("they are gone", async || {
+            matches!(client.lock("x").try_lock().await, Err(LockError::Unreachable(cause))
+                if cause.to_string().contains("0 of 3") && !cause.to_string().contains("lately"))
+        })
+        .await;
+    })
+    .await;
+}
+
+/// Two addresses of one server: the operator is told why the quorum does not survive a loss.
+#[tokio::test]
+async fn a_server_that_is_another_one_is_told_of() {
+    limit(async {
+        let said = Collect::default();
+        let _here = said.clone().here();
+        let masters = Masters::start(2).await;
+        let proxy = Proxy::start(&masters.0[0]).await;
+        proxy.refuse(true);
+        let urls = [masters.urls()[0].clone(), masters.urls()[1].clone(), proxy.url()];
+        let client = strict().connect(urls).await.unwrap();
+        drop(client.lock("x").lock().await.unwrap());
+        assert_eq!(client.lock("x").status().await.nodes[2].same_as, None);
+        proxy.refuse(false);
+        eventually("it is found out", async || client.lock("x").status().await.nodes[2].same_as == Some(0)).await;
+        for _ in 0..5 {
+            drop(client.lock("x").lock().await.unwrap());
+        }
+        assert!(said.saw("WARN", "a server is another one of the quorum"), "{:?}", said.lines());
+        assert_eq!(said.of("WARN", "a server is another one of the quorum").len(), 1, "{:?}", said.lines());
+        masters.0[1].kill().await;
+        eventually("the error names it", async || {
+            let outcome = client.lock("x").try_lock().await;
+            matches!(outcome, Err(LockError::Unreachable(cause)) if cause.to_string().contains("are one server"))
+        })
+        .await;
+    })
+    .await;
+}
+
+/// Repeated blindly, it could end the hold of the next one.
+#[tokio::test]
+async fn a_force_unlock_that_ran_at_too_few_servers_does_not_say_that_nothing_was_sent() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let (one, other) = (masters.client().await, masters.client().await);
+        let held = one.lock("x").lock().await.unwrap();
+        masters.0[0].kill().await;
+        masters.0[1].kill().await;
+        eventually("they are gone for the other one, too", async || {
+            other.lock("x").status().await.nodes.iter().filter(|node| node.status.is_err()).count() == 2
+        })
+        .await;
+        let error = other.lock("x").force_unlock().await.unwrap_err();
+        assert!(matches!(error, RequestError::Unanswered(_)), "{error:?}");
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(
+            source.starts_with("1 servers have confirmed it, and 2 are needed; one of the others: not sent"),
+            "{source}"
+        );
+        masters.0[2].kill().await;
+        eventually("it was sent nowhere", async || {
+            matches!(other.lock("x").force_unlock().await, Err(RequestError::NotSent(_)))
+        })
+        .await;
+        drop(held);
+    })
+    .await;
+}
+
+/// Of several servers one is wrong: which?
+#[tokio::test]
+async fn an_error_of_connecting_names_the_server() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let [first, second, third] = &masters.urls()[..] else { panic!("three") };
+        let mut redis = masters.0[1].connection().await;
+        let user = ["SETUSER", "narrow", "on", ">secret", "~*", "&*", "+@all", "-evalsha"];
+        redis::cmd("ACL").arg(&user).exec_async(&mut redis).await.unwrap();
+        let narrow = second.replace("redis://", "redis://narrow:secret@");
+        let stranger = second.replace("redis://", "redis://narrow:hidden@");
+        let port = masters.0[1].port();
+        for (urls, told) in [
+            ([first, &narrow, third], format!("127.0.0.1:{port}/0: the user lacks rights that locks need")),
+            ([first, &stranger, third], format!("127.0.0.1:{port}/0: the server does not accept the user or password")),
+            ([first, &"redis://:hidden@:x".to_owned(), third], "URL 2: not a Redis URL".to_owned()),
+        ] {
+            let error = quick().connect(urls).await.unwrap_err();
+            assert!(matches!(error, ConnectError::Server { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains(&told), "{text}");
+            assert!(!text.contains("hidden") && !text.contains("secret"), "{text}");
+        }
+        masters.0[0].kill().await;
+        masters.0[2].kill().await;
+        let error = quick().connect(masters.urls()).await.unwrap_err().to_string();
+        let (told, first) = ("1 of 3 servers can be reached, and 2 are needed: ", masters.0[0].port());
+        assert!(error.starts_with(told) && error.contains(&format!("127.0.0.1:{first}")), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_close_tells_once_what_is_lost_and_nothing_of_what_was_dropped_before() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let said = Collect::default();
+        let _here = said.clone().here();
+        let told = || said.lines().iter().filter(|line| line.contains("still holds locks")).count();
+        for _ in 0..20 {
+            let client = masters.client().await;
+            drop(client.lock("x").lock().await.unwrap());
+            client.close().await.unwrap();
+        }
+        assert_eq!(told(), 0, "{:?}", said.lines());
+        let client = masters.client().await;
+        let guards = [client.lock("x").lock().await.unwrap(), client.lock("y").lock().await.unwrap()];
+        client.close().await.unwrap();
+        assert_eq!(told(), 1, "{:?}", said.lines());
+        assert!(said.lines().iter().any(|line| line.contains("held=2")), "{:?}", said.lines());
+        drop(guards);
+    })
+    .await;
+}

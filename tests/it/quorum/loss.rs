@@ -1,0 +1,173 @@
+//! A hold that loses servers, its majority, or their memory.
+
+use std::time::Duration;
+
+use fairlock::{LockError, Loss, Owner, UnlockError};
+
+use super::{Masters, builder, quick, strict};
+use crate::support::{Proxy, Server, eventually, limit};
+
+async fn flush(server: &Server) {
+    redis::cmd("FLUSHALL").exec_async(&mut server.connection().await).await.unwrap();
+}
+
+/// Otherwise the watchdog would renew the rest as long as the guard lives, and nobody would get past the gate.
+#[tokio::test]
+async fn what_is_left_of_a_lost_majority_is_given_back_at_once() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let (one, other) = (masters.client().await, masters.client().await);
+        let lost = one.lock("x").lock().await.unwrap();
+        // They forget it.
+        masters.0[1].restart().await;
+        masters.0[2].restart().await;
+        assert!(matches!(lost.lost().await, Loss::Gone | Loss::Expired));
+        // The guard is alive, and its hold on the gate was not lost.
+        let next = other.lock("x").lock().await.unwrap();
+        assert!(next.token() > lost.token() && next.nodes().contains(&0));
+        assert!(!lost.is_valid() && lost.nodes().is_empty());
+        assert!(lost.unlock().await.is_err() && next.is_valid());
+        drop(next);
+        one.close().await.unwrap();
+        other.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+/// A majority has it, one has forgotten it, and of that majority one is down: nobody else can have had it.
+#[tokio::test]
+async fn an_unlock_that_a_server_does_not_answer_is_no_loss_since_another_one_forgot() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let client = masters.client().await;
+        let guard = client.lock("x").lock().await.unwrap();
+        flush(&masters.0[2]).await;
+        eventually("it counts no more there", async || guard.nodes() == [0, 1]).await;
+        masters.0[0].kill().await;
+        eventually("it is gone", async || client.lock("x").status().await.nodes[0].status.is_err()).await;
+        assert!(guard.is_valid());
+        let outcome = guard.unlock().await;
+        assert!(matches!(outcome, Err(UnlockError::Unknown { .. })), "{outcome:?}");
+    })
+    .await;
+}
+
+/// Found by the release: a majority has deleted the key, and there is no message for that.
+#[tokio::test]
+async fn an_unlock_says_that_a_majority_had_lost_it() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let client = masters.client().await;
+        let guard = client.lock("x").lock().await.unwrap();
+        for server in &masters.0[1..] {
+            let mut redis = server.connection().await;
+            let deleted: u32 = redis::cmd("DEL").arg("fairlock:{n:x}").query_async(&mut redis).await.unwrap();
+            assert_eq!(deleted, 1);
+        }
+        let outcome = guard.unlock().await;
+        assert!(matches!(outcome, Err(UnlockError::Lost(Loss::Gone))), "{outcome:?}");
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_nested_guard_with_fewer_servers_hears_of_a_loss_after_the_outer_one_is_gone() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let client = masters.client().await;
+        let lock = client.lock("x");
+        Owner::new()
+            .scope(async {
+                let outer = lock.lock().await.unwrap();
+                masters.0[2].pause();
+                let inner = lock.lock().await.unwrap();
+                masters.0[2].resume();
+                outer.unlock().await.unwrap();
+                assert!(inner.is_valid());
+                masters.0[1].kill().await;
+                assert!(matches!(inner.lost().await, Loss::Gone | Loss::Expired));
+                assert!(!inner.is_valid());
+                assert!(matches!(lock.lock().await, Err(LockError::Lost)));
+            })
+            .await;
+    })
+    .await;
+}
+
+/// Q8: a master that lost its data does not count until all that it has forgotten is over.
+#[tokio::test]
+async fn q8_a_master_that_has_forgotten_a_hold_does_not_count() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        // New servers freeze too, once.
+        let client = strict().connect(masters.urls()).await.unwrap();
+        let guard = client.lock("x").with_lease(Duration::from_millis(1500)).lock().await.unwrap();
+        let other = strict().connect(masters.urls()).await.unwrap();
+        // The hold is on all three; two of them forget it.
+        let deadline = tokio::time::Instant::now() + guard.valid_for();
+        masters.0[0].restart().await;
+        masters.0[1].restart().await;
+        let next = other.lock("x").lock().await.unwrap();
+        assert!(tokio::time::Instant::now() >= deadline && !guard.is_valid(), "two hold it");
+        assert!(next.token() > guard.token());
+        drop((guard, next));
+        client.close().await.unwrap();
+        other.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+/// Q10: what a server of the hold says later does not bring it back.
+#[tokio::test]
+async fn q10_a_holder_that_was_cut_off_has_lost_it_for_good() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let mut proxies = Vec::new();
+        for server in &masters.0 {
+            proxies.push(Proxy::start(server).await);
+        }
+        let cut_off = quick().connect(proxies.iter().map(Proxy::url)).await.unwrap();
+        let other = masters.client().await;
+        let guard = cut_off.lock("x").lock().await.unwrap();
+        proxies.iter().take(2).for_each(|proxy| proxy.blackhole(true));
+        assert_eq!(guard.lost().await, Loss::Expired);
+        let next = other.lock("x").lock().await.unwrap();
+        assert!(next.token() > guard.token());
+        proxies.iter().for_each(|proxy| proxy.blackhole(false));
+        next.unlock().await.unwrap();
+        eventually("it is connected again", async || cut_off.lock("y").try_lock().await.is_ok_and(|y| y.is_some()))
+            .await;
+        assert!(!guard.is_valid() && guard.nodes().is_empty());
+        drop(guard);
+        cut_off.close().await.unwrap();
+        other.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+/// P2: the tokens of the server whose clock is ahead are raised on the others before it is gone.
+#[tokio::test]
+async fn q3_tokens_grow_when_the_server_with_the_greatest_ones_is_gone() {
+    limit(async {
+        let shift = crate::support::clock();
+        let masters = Masters(vec![
+            Server::with_clock(&shift, 3_600_000, &[]).await,
+            Server::with_clock(&shift, 0, &[]).await,
+            Server::with_clock(&shift, -3_600_000, &[]).await,
+        ]);
+        let client = builder().strict_restart(false).connect(masters.urls()).await.unwrap();
+        let first = client.lock("x").lock().await.unwrap();
+        let token = first.token();
+        first.unlock().await.unwrap();
+        masters.0[0].kill().await;
+        let second = client.lock("x").lock().await.unwrap();
+        assert_eq!(second.nodes(), [1, 2]);
+        assert!(second.token() > token, "{} after {token}", second.token());
+        second.unlock().await.unwrap();
+    })
+    .await;
+}

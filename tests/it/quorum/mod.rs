@@ -1,0 +1,143 @@
+//! A lock on several masters: real servers that are killed, frozen, restarted, cut off, full and read-only.
+
+mod basics;
+mod cancel;
+mod clients;
+mod errors;
+mod faults;
+mod loss;
+mod nested;
+mod waits;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use fairlock::{QuorumClient, QuorumClientBuilder, QuorumGuard};
+use tokio::task::JoinSet;
+
+use crate::support::{Server, Timing, eventually};
+
+/// The servers of a quorum. They end with it.
+struct Masters(Vec<Server>);
+
+impl Masters {
+    async fn start(count: usize) -> Self {
+        Self::with(count, &[]).await
+    }
+
+    async fn with(count: usize, args: &[&str]) -> Self {
+        let mut servers = Vec::new();
+        for _ in 0..count {
+            servers.push(Server::with(args).await);
+        }
+        Self(servers)
+    }
+
+    fn urls(&self) -> Vec<String> {
+        self.0.iter().map(Server::url).collect()
+    }
+
+    /// Without waiting for the first freeze.
+    async fn client(&self) -> QuorumClient {
+        quick().connect(self.urls()).await.expect("the servers are there")
+    }
+
+    /// How often each of three has run a command.
+    async fn calls(&self, name: &str) -> [u64; 3] {
+        [self.0[0].calls(name).await, self.0[1].calls(name).await, self.0[2].calls(name).await]
+    }
+
+    /// Nothing but tokens and the records of the last start is left.
+    async fn assert_clean(&self) {
+        for server in &self.0 {
+            server.assert_clean().await;
+        }
+    }
+}
+
+fn builder() -> QuorumClientBuilder {
+    QuorumClient::builder().nodes(Timing::default().builder())
+}
+
+/// For servers that keep their data.
+fn quick() -> QuorumClientBuilder {
+    builder().strict_restart(false)
+}
+
+/// With a lease, and with it a freeze, that a test can wait for.
+fn strict() -> QuorumClientBuilder {
+    let (lease, operation_timeout) = (Duration::from_millis(1500), Duration::from_millis(500));
+    let each = Timing { lease, operation_timeout, ..Timing::default() }.builder();
+    QuorumClient::builder().nodes(each).clock_difference(Duration::ZERO)
+}
+
+/// A resource that refuses old tokens, and sees who comes in while another one is inside.
+#[derive(Default)]
+struct Resource {
+    token: AtomicU64,
+    visits: AtomicU64,
+}
+
+impl Resource {
+    /// What a guard that is still valid at the end has seen is an error.
+    async fn visit(&self, guard: &QuorumGuard) {
+        let visit = self.visits.fetch_add(1, Ordering::SeqCst) + 1;
+        let newest = self.token.fetch_max(guard.token(), Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let later = self.visits.load(Ordering::SeqCst) - visit;
+        if guard.is_valid() {
+            assert_eq!(later, 0, "two are inside");
+            assert!(newest < guard.token(), "the token {} is not above {newest}", guard.token());
+        }
+    }
+
+    fn visits(&self) -> u64 {
+        self.visits.load(Ordering::SeqCst)
+    }
+}
+
+/// Clients that take turns at a resource until they are stopped.
+struct Load {
+    resource: Arc<Resource>,
+    stop: Arc<AtomicBool>,
+    tasks: JoinSet<()>,
+}
+
+impl Load {
+    /// One task for each of the clients.
+    fn start(clients: impl IntoIterator<Item = QuorumClient>) -> Self {
+        let mut load = Self { resource: Arc::default(), stop: Arc::default(), tasks: JoinSet::new() };
+        for client in clients {
+            let (resource, stop) = (load.resource.clone(), load.stop.clone());
+            load.tasks.spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let guard = client.lock("x").lock().await.unwrap();
+                    resource.visit(&guard).await;
+                    // What a fault does to a release is not the subject: the background goes on with it.
+                    let _ = guard.unlock().await;
+                }
+                // A server may be down.
+                let _ = client.close().await;
+            });
+        }
+        load
+    }
+
+    async fn goes_on(&self, what: &str) {
+        self.goes_on_for(50, what).await;
+    }
+
+    /// Fails when there are not so many more visits.
+    async fn goes_on_for(&self, visits: u64, what: &str) {
+        let before = self.resource.visits();
+        eventually(what, async || self.resource.visits() >= before + visits).await;
+    }
+
+    async fn stop(mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.unwrap();
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Nested calls while servers of the hold are gone.
+
+use std::time::{Duration, Instant};
+
+use fairlock::{LockClient, Owner, QuorumClient};
+
+use super::Masters;
+use crate::support::{Timing, eventually, limit};
+
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+
+async fn client(masters: &Masters) -> QuorumClient {
+    let builder = QuorumClient::builder().nodes(Timing::relaxed().builder());
+    builder.node_timeout(NODE_TIMEOUT).strict_restart(false).connect(masters.urls()).await.unwrap()
+}
+
+/// Ten pairs of nested calls, which have two of the three servers.
+async fn nested_pairs(client: &QuorumClient) {
+    let lock = client.lock("x");
+    for _ in 0..10 {
+        let inner = lock.lock().await.unwrap();
+        let tried = lock.try_lock().await.unwrap().expect("its own");
+        assert_eq!((inner.nodes(), tried.nodes()), (vec![0, 1], vec![0, 1]));
+        tried.unlock().await.unwrap();
+        inner.unlock().await.unwrap();
+    }
+}
+
+/// Q10: the hold may be valid at a server that died, until its lease is over. Nobody waits for it.
+#[tokio::test]
+async fn q10_a_dead_server_of_the_hold_is_skipped_by_nested_calls() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let client = client(&masters).await;
+        let work = async {
+            let outer = client.lock("x").lock().await.unwrap();
+            masters.0[2].kill().await;
+            eventually("it is known to be down", async || {
+                client.lock("y").try_lock().await.unwrap().is_some_and(|guard| guard.nodes() == [0, 1])
+            })
+            .await;
+            let begun = Instant::now();
+            nested_pairs(&client).await;
+            // It would be one time-out for each of the twenty.
+            assert!(begun.elapsed() < 5 * NODE_TIMEOUT, "{:?}", begun.elapsed());
+            outer.unlock().await.unwrap();
+        };
+        Owner::new().scope(work).await;
+    })
+    .await;
+}
+
+/// Q10: one time-out or two, until it is left out.
+#[tokio::test]
+async fn q10_a_silent_server_of_the_hold_is_waited_for_once_by_nested_calls() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let client = client(&masters).await;
+        let work = async {
+            let outer = client.lock("x").lock().await.unwrap();
+            masters.0[2].pause();
+            let begun = Instant::now();
+            nested_pairs(&client).await;
+            assert!(begun.elapsed() < 5 * NODE_TIMEOUT, "{:?}", begun.elapsed());
+            masters.0[2].resume();
+            outer.unlock().await.unwrap();
+        };
+        Owner::new().scope(work).await;
+        client.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+/// Its release has no answer from one server yet, so the client still knows of the hold.
+#[tokio::test]
+async fn q11_a_hold_that_is_being_given_back_is_not_entered_again() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let (client, other) = (masters.client().await, masters.client().await);
+        let lock = client.lock("x");
+        Owner::new()
+            .scope(async {
+                let guard = lock.lock().await.unwrap();
+                masters.0[2].pause();
+                drop(guard);
+                let held = other.lock("x").lock().await.unwrap();
+                for _ in 0..3 {
+                    assert!(lock.try_lock().await.unwrap().is_none());
+                }
+                masters.0[2].resume();
+                held.unlock().await.unwrap();
+                drop(lock.lock().await.unwrap());
+            })
+            .await;
+        client.close().await.unwrap();
+        other.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q4_a_server_that_is_lost_while_another_one_is_silent_does_not_count() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let (client, other) = (client(&masters).await, masters.client().await);
+        let second = LockClient::connect(&masters.0[1].url()).await.unwrap();
+        let lock = client.lock("x");
+        Owner::new()
+            .scope(async {
+                let outer = lock.lock().await.unwrap();
+                masters.0[2].pause();
+                let losing = async {
+                    eventually("it has answers of the others", async || {
+                        let status = other.lock("x").status().await;
+                        let holds =
+                            |node: usize| status.nodes[node].status.as_ref().ok()?.holder.as_ref().map(|it| it.holds);
+                        holds(0) == Some(2) && holds(1) == Some(2)
+                    })
+                    .await;
+                    second.lock("x").force_unlock().await.unwrap();
+                    eventually("its client knows", async || outer.nodes() == [0, 2]).await;
+                    // Past the time that the call has for it.
+                    tokio::time::sleep(NODE_TIMEOUT + Duration::from_millis(500)).await;
+                    masters.0[2].resume();
+                };
+                let (inner, ()) = tokio::join!(lock.lock(), losing);
+                let inner = inner.unwrap();
+                assert!(inner.is_valid() && outer.is_valid());
+                assert_eq!(inner.nodes(), [0, 2]);
+            })
+            .await;
+        client.close().await.unwrap();
+        other.close().await.unwrap();
+        second.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}

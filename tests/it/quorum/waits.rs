@@ -1,0 +1,341 @@
+//! Who waits where: the gate, and what is held meanwhile.
+
+use std::time::{Duration, Instant};
+
+use fairlock::LockError;
+
+use super::{Masters, Resource, builder, quick};
+use crate::support::{Proxy, Timing, eventually, limit};
+
+/// Q2: with two of five dead all of the others are needed. Who waits at one of them holds nothing above it; otherwise
+/// two that came in by different gates could wait for each other.
+#[tokio::test]
+async fn q2_who_waits_above_the_gate_holds_nothing_above_that() {
+    limit(async {
+        let masters = Masters::start(5).await;
+        masters.0[3].kill().await;
+        masters.0[4].kill().await;
+        // As one would that came in by another gate.
+        let timing = Timing::default();
+        let (at_one, at_two) = (timing.connect(&masters.0[1].url()).await, timing.connect(&masters.0[2].url()).await);
+        let held = at_one.lock("x").lock().await.unwrap();
+        let client = masters.client().await;
+        let waiting = {
+            let lock = client.lock("x");
+            tokio::spawn(async move { lock.lock().await })
+        };
+        eventually("it waits at the second one", async || {
+            at_one.lock("x").status().await.is_ok_and(|status| status.waiters == 1)
+        })
+        .await;
+        let status = client.lock("x").status().await;
+        assert!(status.nodes[0].status.as_ref().is_ok_and(|node| node.holder.is_some()), "{status:?}");
+        let above = at_two.lock("x").lock().await.unwrap();
+        held.unlock().await.unwrap();
+        eventually("it waits at the third one", async || {
+            at_two.lock("x").status().await.is_ok_and(|status| status.waiters == 1)
+        })
+        .await;
+        above.unlock().await.unwrap();
+        let guard = waiting.await.unwrap().unwrap();
+        assert_eq!(guard.nodes(), [0, 1, 2]);
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// Q2: a majority is enough.
+#[tokio::test]
+async fn q2_with_a_majority_a_busy_server_is_left_alone() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let at_two = Timing::default().connect(&masters.0[2].url()).await;
+        let _held = at_two.lock("x").lock().await.unwrap();
+        let client = masters.client().await;
+        let guard = client.lock("x").lock().await.unwrap();
+        assert_eq!(guard.nodes(), [0, 1]);
+        guard.unlock().await.unwrap();
+        let guard = client.lock("x").try_lock().await.unwrap().expect("a majority is free");
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// Q2: but not the gate, where others may wait: they would be passed by (P3).
+#[tokio::test]
+async fn q2_a_busy_gate_is_waited_for_although_a_majority_is_free() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let at_gate = Timing::default().connect(&masters.0[0].url()).await;
+        let held = at_gate.lock("x").lock().await.unwrap();
+        let client = masters.client().await;
+        assert!(client.lock("x").try_lock().await.unwrap().is_none());
+        let waiting = {
+            let lock = client.lock("x");
+            tokio::spawn(async move { lock.lock().await })
+        };
+        eventually("it waits at the gate", async || {
+            at_gate.lock("x").status().await.is_ok_and(|status| status.waiters == 1)
+        })
+        .await;
+        held.unlock().await.unwrap();
+        let guard = waiting.await.unwrap().unwrap();
+        assert_eq!(guard.nodes(), [0, 1, 2]);
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// Q1: first come, first served where all can reach the gate, also over clients.
+#[tokio::test]
+async fn q1_those_who_reach_the_same_gate_are_served_in_their_order() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let clients = [masters.client().await, masters.client().await, masters.client().await];
+        let held = clients[0].lock("x").lock().await.unwrap();
+        let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let mut waiting = Vec::new();
+        for place in 0..9 {
+            let (lock, order) = (clients[place % 3].lock("x"), order.clone());
+            waiting.push(tokio::spawn(async move {
+                let guard = lock.lock().await.unwrap();
+                order.lock().unwrap().push(place);
+                guard.unlock().await.unwrap();
+            }));
+            let status = async || clients[0].lock("x").status().await.waiters();
+            eventually("it waits", async || status().await == place as u64 + 1).await;
+        }
+        held.unlock().await.unwrap();
+        for wait in waiting {
+            wait.await.unwrap();
+        }
+        assert_eq!(*order.lock().unwrap(), (0..9).collect::<Vec<_>>());
+        for client in clients {
+            client.close().await.unwrap();
+        }
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+/// Two clients that see different gates exclude each other.
+#[tokio::test]
+async fn a_client_that_cannot_reach_the_gate_waits_at_the_next_server() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let proxy = Proxy::start(&masters.0[0]).await;
+        let cut_off = quick().connect([proxy.url(), masters.urls()[1].clone(), masters.urls()[2].clone()]);
+        let (cut_off, other) = (cut_off.await.unwrap(), masters.client().await);
+        proxy.refuse(true);
+        proxy.reset_all();
+        eventually("it does without the gate", async || {
+            cut_off.lock("y").lock().await.is_ok_and(|guard| guard.nodes() == [1, 2])
+        })
+        .await;
+        let held = other.lock("x").lock().await.unwrap();
+        let waiting = {
+            let lock = cut_off.lock("x");
+            tokio::spawn(async move { lock.lock().await })
+        };
+        eventually("it waits at the second one", async || {
+            let status = other.lock("x").status().await;
+            status.nodes[1].status.as_ref().is_ok_and(|node| node.waiters == 1)
+        })
+        .await;
+        let token = held.token();
+        held.unlock().await.unwrap();
+        let guard = waiting.await.unwrap().unwrap();
+        assert!(guard.token() > token && guard.nodes() == [1, 2], "{guard:?}");
+        assert!(other.lock("x").try_lock().await.unwrap().is_none(), "two have it");
+        guard.unlock().await.unwrap();
+        proxy.refuse(false);
+        eventually("it uses the gate again", async || {
+            cut_off.lock("y").lock().await.is_ok_and(|guard| guard.nodes() == [0, 1, 2])
+        })
+        .await;
+        cut_off.close().await.unwrap();
+        other.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+/// Q10: the servers are looked at anew after a wait. Otherwise each waiter would wait for the dead one.
+#[tokio::test]
+async fn q10_a_server_that_died_during_the_wait_is_not_waited_for() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let patient = || {
+            let node_timeout = Duration::from_secs(10);
+            let each = Timing::relaxed().builder();
+            fairlock::QuorumClient::builder().nodes(each).node_timeout(node_timeout).strict_restart(false)
+        };
+        let client = patient().connect(masters.urls()).await.unwrap();
+        let held = client.lock("x").lock().await.unwrap();
+        let waiting: Vec<_> = (0..3)
+            .map(|_| {
+                let lock = client.lock("x");
+                tokio::spawn(async move { lock.lock().await.map(drop) })
+            })
+            .collect();
+        let status = async || client.lock("x").status().await;
+        eventually("they wait", async || status().await.waiters() == 3).await;
+        masters.0[2].kill().await;
+        let watch = client.lock("y");
+        eventually("it is known to be down", async || watch.lock().await.is_ok_and(|y| y.nodes() == [0, 1])).await;
+        let begun = Instant::now();
+        drop(held);
+        for wait in waiting {
+            wait.await.unwrap().unwrap();
+        }
+        // The bound is the time-out that each of them would sit out.
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    })
+    .await;
+}
+
+/// Q10: a gate that freezes while they wait there. The next server is the gate.
+#[tokio::test]
+async fn q10_those_who_wait_at_a_gate_that_freezes_go_to_the_next_one() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let (one, other) = (masters.client().await, masters.client().await);
+        let resource = Resource::default();
+        let held = one.lock("x").lock().await.unwrap();
+        resource.visit(&held).await;
+        let waiting: Vec<_> = [&one, &other]
+            .map(|client| {
+                let lock = client.lock("x");
+                tokio::spawn(async move { lock.lock().await })
+            })
+            .into_iter()
+            .collect();
+        eventually("they wait", async || one.lock("x").status().await.waiters() == 2).await;
+        masters.0[0].pause();
+        held.unlock().await.unwrap();
+        for wait in waiting {
+            let guard = wait.await.unwrap().unwrap();
+            assert_eq!(guard.nodes(), [1, 2]);
+            resource.visit(&guard).await;
+            drop(guard);
+        }
+        masters.0[0].resume();
+        one.close().await.unwrap();
+        other.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+/// A gate that refuses one name for good: the next server is the gate for it.
+#[tokio::test]
+async fn a_gate_that_refuses_the_name_is_not_waited_at() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let (one, other) = (masters.client().await, masters.client().await);
+        let mut redis = masters.0[0].connection().await;
+        redis::cmd("SET").arg("fairlock:{n:x}").arg("foreign").exec_async(&mut redis).await.unwrap();
+        let held = one.lock("x").lock().await.unwrap();
+        assert_eq!(held.nodes(), [1, 2]);
+        let waiting = {
+            let lock = other.lock("x");
+            tokio::spawn(async move { lock.lock().await })
+        };
+        eventually("it waits at the second one", async || {
+            let status = one.lock("x").status().await;
+            status.nodes[1].status.as_ref().is_ok_and(|node| node.waiters == 1)
+        })
+        .await;
+        held.unlock().await.unwrap();
+        waiting.await.unwrap().unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// One that refuses everything while they wait there, although it answers: they go to the next one.
+#[tokio::test]
+async fn q10_those_who_wait_at_a_gate_that_begins_to_refuse_go_to_the_next_one() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let (one, other) = (masters.client().await, masters.client().await);
+        let held = one.lock("x").lock().await.unwrap();
+        let waiting = {
+            let lock = other.lock("x");
+            tokio::spawn(async move { lock.lock().await })
+        };
+        eventually("it waits", async || one.lock("x").status().await.waiters() == 1).await;
+        let mut redis = masters.0[0].connection().await;
+        redis::cmd("CONFIG").arg(&["SET", "min-replicas-to-write", "1"]).exec_async(&mut redis).await.unwrap();
+        // The gate refuses this too, and goes on counting it.
+        let _ = held.unlock().await;
+        let guard = waiting.await.unwrap().unwrap();
+        assert_eq!(guard.nodes(), [1, 2]);
+        guard.unlock().await.unwrap();
+        redis::cmd("CONFIG").arg(&["SET", "min-replicas-to-write", "0"]).exec_async(&mut redis).await.unwrap();
+        one.close().await.unwrap();
+        other.close().await.unwrap();
+        masters.assert_clean().await;
+    })
+    .await;
+}
+
+/// Not one round of requests for a caller whose time is over.
+#[tokio::test]
+async fn a_time_out_says_whether_others_have_it_or_too_few_servers_serve() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let (one, other) =
+            (masters.client().await, builder().strict_restart(false).connect(masters.urls()).await.unwrap());
+        let _held = one.lock("x").lock().await.unwrap();
+        // Long enough for the first answers.
+        let limit = Duration::from_secs(3);
+        assert!(matches!(other.lock("x").lock_timeout(limit).await, Err(LockError::Timeout)));
+        for server in &masters.0[1..] {
+            redis::cmd("CONFIG")
+                .arg(&["SET", "min-replicas-to-write", "1"])
+                .exec_async(&mut server.connection().await)
+                .await
+                .unwrap();
+        }
+        eventually("it is told what they refuse with", async || {
+            let error = other.lock("y").lock_timeout(Duration::from_millis(500)).await.unwrap_err();
+            matches!(&error, LockError::Unreachable(cause) if cause.to_string().contains("NOREPLICAS"))
+        })
+        .await;
+    })
+    .await;
+}
+
+/// By the simulator: a grant of the gate came so late that it was confirmed first, and so did not count as one. Whichever
+/// moment the call ends in, others were in its way.
+#[cfg(feature = "embedded")]
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says_so() {
+    let servers = [0; 3].map(|_| fairlock::simulation::server(crate::support::SlowNetwork));
+    let poll = Timing::default().poll_interval;
+    // As short as it may be.
+    let nodes = Timing { grant_ttl: poll + Duration::from_millis(1), ..Timing::default() };
+    let connect =
+        || fairlock::QuorumClient::builder().nodes(nodes.builder()).strict_restart(false).embedded(&servers).unwrap();
+    let (one, other) = (connect(), connect());
+    let mut acquired = 0;
+    for later in (0..120).step_by(2).map(Duration::from_millis) {
+        let holder = one.lock("x").lock().await.unwrap();
+        let lock = other.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock_timeout(poll + later).await });
+        tokio::time::sleep(poll - Duration::from_millis(20)).await;
+        holder.unlock().await.unwrap();
+        match waiting.await.unwrap() {
+            Ok(guard) => {
+                acquired += 1;
+                guard.unlock().await.unwrap();
+            }
+            Err(error) => assert!(matches!(error, LockError::Timeout), "after {later:?}: {error:?}"),
+        }
+        // What it gives back in the background.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    assert!(acquired > 0 && acquired < 60, "{acquired}: from before the hand-over to after the last answer");
+    one.close().await.unwrap();
+    other.close().await.unwrap();
+}

@@ -1,0 +1,212 @@
+//! The command `fairlock`, as a process.
+
+use std::path::PathBuf;
+use std::process::{Command as Build, ExitStatus, Stdio};
+use std::sync::LazyLock;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time::timeout;
+
+use super::LONGEST_WAIT;
+
+/// Built once, with the features of this test binary, so that nothing is built twice.
+static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let arguments =
+        ["build", "--locked", "-p", "fairlock", "-p", "fairlock-tests", "--all-features", "--bin", "fairlock"];
+    let built = Build::new(cargo).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    assert!(built.expect("cargo runs").success(), "the command is built");
+    let target = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().with_file_name("debug");
+    target.join("fairlock")
+});
+
+pub struct Tool {
+    command: Command,
+}
+
+/// What it printed, and how it ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+/// Killed when dropped.
+pub struct Running {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Option<Lines<BufReader<ChildStdout>>>,
+}
+
+impl Tool {
+    /// Without a terminal, also where the tests run in one.
+    pub fn new(url: &str, arguments: &[&str]) -> Self {
+        Self::behind(&[], url, arguments)
+    }
+
+    /// In a terminal.
+    pub fn in_terminal(url: &str, arguments: &[&str]) -> Self {
+        let quoted: Vec<_> = arguments.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect();
+        let mut command = Command::new("script");
+        let line = format!("exec {} {}", BINARY.display(), quoted.join(" "));
+        command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+        Self::prepared(command, url)
+    }
+
+    /// The same behind another command, such as `nohup`.
+    pub fn behind(words: &[&str], url: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new("setsid");
+        // Those who run the tests may ignore signals, as `nohup` does.
+        command.args(["env", "--default-signal"]).args(words).arg(&*BINARY).args(arguments);
+        Self::prepared(command, url)
+    }
+
+    fn prepared(mut command: Command, url: &str) -> Self {
+        for variable in ["NO_COLOR", "FAIRLOCK_PREFIX", "FAIRLOCK_STRICT_RESTART", "FAIRLOCK_CACERT"] {
+            command.env_remove(variable);
+        }
+        command.env("FAIRLOCK_URL", url).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.kill_on_drop(true);
+        Self { command }
+    }
+
+    pub fn with_env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Runs to its end.
+    pub async fn run(mut self) -> Ended {
+        let output = timeout(LONGEST_WAIT, self.command.output()).await.expect("it ends").unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ended { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+
+    /// Goes on beside the test.
+    pub fn start(mut self) -> Running {
+        let mut child = self.command.stdin(Stdio::piped()).spawn().unwrap();
+        let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
+        let stdin = child.stdin.take();
+        Running { child, stdin, lines }
+    }
+}
+
+impl Running {
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id().expect("it runs")).unwrap()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).unwrap();
+    }
+
+    /// The next line of its output.
+    pub async fn line(&mut self) -> String {
+        let line = self.lines.as_mut().unwrap().next_line();
+        timeout(LONGEST_WAIT, line).await.expect("it says something").unwrap().expect("it goes on")
+    }
+
+    pub async fn say(&mut self, text: &str) {
+        self.stdin.as_mut().unwrap().write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// Nobody reads what it prints.
+    pub fn close_output(&mut self) {
+        self.lines = None;
+    }
+
+    /// How it ended, and what it said on standard error.
+    pub async fn end(mut self) -> (ExitStatus, String) {
+        let mut err = String::new();
+        self.stdin = None;
+        let mut said = self.child.stderr.take().unwrap();
+        let ended = async {
+            let status = self.child.wait().await.unwrap();
+            // What the command has started may keep it open.
+            let _ = timeout(std::time::Duration::from_millis(200), said.read_to_string(&mut err)).await;
+            status
+        };
+        (timeout(LONGEST_WAIT, ended).await.expect("it ends"), err)
+    }
+}
+
+impl Ended {
+    /// One value for each line.
+    pub fn json(&self, definition: &str) -> Vec<Value> {
+        let read = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+        let values: Vec<Value> = self.out.lines().map(read).collect();
+        values.iter().for_each(|value| check(value, definition));
+        values
+    }
+}
+
+static SCHEMA: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("../../../docs/command.schema.json")).unwrap());
+
+/// Checks a value against a definition of docs/command.schema.json.
+pub fn check(value: &Value, definition: &str) {
+    if let Err(why) = fits(value, &SCHEMA["$defs"][definition]) {
+        panic!("{why} in {value}");
+    }
+}
+
+/// As much of JSON Schema as is used there; a word that it does not know is an error.
+fn fits(value: &Value, schema: &Value) -> Result<(), String> {
+    let words = schema.as_object().ok_or_else(|| format!("no schema for {value}"))?;
+    let of = |name: &str| schema[name].as_array().cloned().unwrap_or_default();
+    for (word, meaning) in words {
+        match word.as_str() {
+            "description" => {}
+            "$ref" => {
+                let name = meaning.as_str().unwrap().strip_prefix("#/$defs/").unwrap();
+                fits(value, &SCHEMA["$defs"][name])?;
+            }
+            "anyOf" => {
+                let any = of("anyOf").iter().any(|schema| fits(value, schema).is_ok());
+                any.then_some(()).ok_or_else(|| format!("{value} fits none of {meaning}"))?;
+            }
+            "enum" => of("enum").contains(value).then_some(()).ok_or_else(|| format!("{value} is not in {meaning}"))?,
+            "type" => {
+                let kinds = if meaning.is_array() { of("type") } else { vec![meaning.clone()] };
+                let is = kinds.iter().any(|kind| is_of_type(value, kind.as_str().unwrap()));
+                is.then_some(()).ok_or_else(|| format!("{value} is no {meaning}"))?;
+            }
+            // There is one, and it is that of times.
+            "pattern" => {
+                let text = value.as_str().unwrap_or_default();
+                let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+                (shape == "0000-00-00T00:00:00.000Z").then_some(()).ok_or_else(|| format!("{value} is no time"))?;
+            }
+            "items" => value.as_array().into_iter().flatten().try_for_each(|item| fits(item, meaning))?,
+            "required" => {
+                let missing = of("required").into_iter().find(|name| value.get(name.as_str().unwrap()).is_none());
+                missing.map_or(Ok(()), |name| Err(format!("{name} is missing")))?;
+            }
+            "properties" | "additionalProperties" => {
+                for (name, inner) in value.as_object().into_iter().flatten() {
+                    fits(inner, &schema["properties"][name]).map_err(|why| format!("{name}: {why}"))?;
+                }
+            }
+            other => return Err(format!("the schema says {other:?}, which this test does not know")),
+        }
+    }
+    Ok(())
+}
+
+fn is_of_type(value: &Value, kind: &str) -> bool {
+    match kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        _ => false,
+    }
+}

@@ -1,0 +1,128 @@
+//! What becomes of the clients of a state when nothing goes wrong any more, except that dead nodes stay dead.
+//!
+//! Messages arrive at once, holders renew and then unlock, and who waits polls. Each client that wants the lock must get a
+//! guard, though those that wait renew what they hold: a circle of waits would never end. After that no node may be
+//! held.
+
+use super::client::{Client, Slot, Stage};
+use super::network::{ClientId, NodeId};
+use super::protocol::{Action, Event, EventSet, Quorum, State};
+
+pub const NAME: &str = "P9 all are served";
+
+/// Rounds beyond freezes and leases.
+const ROUNDS: u8 = 10;
+
+pub fn no_waiter_is_stuck(quorum: &Quorum, state: &State) -> bool {
+    !quorum.bounds.settles || state.network.len() > 0 || all_are_served(quorum, state)
+}
+
+/// P9, Q1, Q6
+pub fn all_are_served(quorum: &Quorum, state: &State) -> bool {
+    let alive = state.nodes.iter().filter(|node| node.alive).count();
+    if alive < quorum.bounds.majority() {
+        return true;
+    }
+    let mut follow = Follow { quorum, state: state.clone(), events: EventSet::default() };
+    follow.state.cut.clear();
+    follow.state.clients.iter_mut().for_each(Client::allow_all);
+    follow.deliver();
+    let mut stuck: Vec<_> = follow.clients().filter(|id| follow.wants(*id)).collect();
+    let bounds = &quorum.bounds;
+    let rounds = ROUNDS + (bounds.lease + 2) * bounds.clients + bounds.lease + bounds.clocks_apart;
+    for _ in 0..rounds {
+        if stuck.is_empty() && follow.is_over() {
+            break;
+        }
+        follow.round(&mut stuck);
+    }
+    follow.events.add(Event::Settled);
+    quorum.note(follow.events);
+    stuck.is_empty() && follow.is_over()
+}
+
+struct Follow<'a> {
+    quorum: &'a Quorum,
+    state: State,
+    events: EventSet,
+}
+
+impl Follow<'_> {
+    fn clients(&self) -> std::ops::Range<ClientId> {
+        0..self.quorum.bounds.clients
+    }
+
+    fn stage(&self, id: ClientId) -> Stage {
+        self.state.clients[usize::from(id)].stage
+    }
+
+    fn wants(&self, id: ClientId) -> bool {
+        matches!(self.stage(id), Stage::Taking | Stage::Raising { .. } | Stage::Failed)
+    }
+
+    /// All clients are done, and no living node is held.
+    fn is_over(&self) -> bool {
+        let is_free = |node: &super::node::Node| node.data.hold.is_none() && node.data.queue.is_empty();
+        self.clients().all(|id| self.stage(id) == Stage::Idle)
+            && self.state.nodes.iter().all(|node| !node.alive || is_free(node))
+    }
+
+    fn round(&mut self, stuck: &mut Vec<ClientId>) {
+        for id in self.clients() {
+            for node in 0..self.quorum.bounds.nodes {
+                self.hear(id, node);
+            }
+            // Before it renews, which may tell that a node has lost its data.
+            if matches!(self.stage(id), Stage::Holding { .. }) {
+                stuck.retain(|other| *other != id);
+            }
+            self.renew(id);
+            match self.stage(id) {
+                Stage::Failed => self.step(Action::Start(id)),
+                Stage::Holding { .. } => {
+                    stuck.retain(|other| *other != id);
+                    self.step(Action::Unlock(id));
+                }
+                _ => {}
+            }
+        }
+        self.quorum.tick(&mut self.state, &mut self.events);
+        self.deliver();
+    }
+
+    /// What has no answer and will have none; what a poll may bring.
+    fn hear(&mut self, id: ClientId, node: NodeId) {
+        if self.state.may_give_up_node(id, node, false) {
+            self.step(Action::GiveUpNode(id, node));
+        }
+        if matches!(self.state.clients[usize::from(id)].slot(node), Slot::Queued { .. }) {
+            self.step(Action::Poll(id, node));
+        }
+        if self.state.may_send_leave_again(id, node) {
+            self.step(Action::LeaveAgain(id, node));
+        }
+    }
+
+    fn renew(&mut self, id: ClientId) {
+        if self.quorum.has_lost(&self.state, id) {
+            self.step(Action::Lose(id));
+        } else if matches!(self.stage(id), Stage::Taking | Stage::Raising { .. } | Stage::Holding { .. }) {
+            self.step(Action::Renew(id));
+        }
+    }
+
+    fn step(&mut self, action: Action) {
+        self.quorum.apply(&mut self.state, action, &mut self.events);
+        self.deliver();
+    }
+
+    /// All messages arrive, but none at a dead node.
+    fn deliver(&mut self) {
+        while let Some(message) = self.state.network.first() {
+            self.state.network.remove(&message);
+            if self.state.reaches(message.client, message.node) || !message.body.is_request() {
+                self.quorum.deliver(&mut self.state, message, &mut self.events);
+            }
+        }
+    }
+}

@@ -1,0 +1,557 @@
+//! One run: processes with their actors, a phase with faults, then a calm phase in which minorities are away at first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairlock::simulation::{self, command, id_of};
+use fairlock::{EmbeddedServer, LockClient, QuorumClient};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::actor::Actor;
+use super::master::Master;
+use super::trial::{AFTERMATH, Trial};
+use crate::checker::Failover;
+use crate::keys::BOOT;
+use crate::run::{LONGEST_LEASE, Outcome};
+use crate::world::{SETTLING, World};
+
+/// How long the phase with faults lasts; up to four times that if too little happened.
+const FAULTY: Duration = Duration::from_secs(60);
+/// No wait lasts longer without faults (P9).
+const LONGEST_WAIT: Duration = Duration::from_secs(180);
+const LONGEST_CALM_WAIT: Duration = Duration::from_secs(15);
+/// How long each part of the calm phase lasts.
+const CALM: Duration = Duration::from_secs(6);
+/// A run with less than this proves nothing.
+const LEAST_GUARDS: u64 = 60;
+const LEAST_FAULTS: u64 = 100;
+
+pub async fn run(world: &Arc<World>) -> Outcome {
+    let mut run = Run::new(world);
+    run.play().await;
+    run.outcome()
+}
+
+/// A process: a client and its actors.
+struct Process {
+    client: QuorumClient,
+    id: String,
+    actors: Vec<JoinHandle<()>>,
+}
+
+struct Run {
+    world: Arc<World>,
+    trial: Arc<Trial>,
+    servers: Vec<EmbeddedServer>,
+    processes: Vec<Process>,
+    without_runtime: Vec<Process>,
+    names: usize,
+    actors: usize,
+}
+
+/// What a server has when it starts again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Data {
+    All,
+    /// What it had before it went down, without the last part.
+    Old,
+    Nothing,
+}
+
+impl Run {
+    fn new(world: &Arc<World>) -> Self {
+        let trial = Trial::new(world);
+        let servers = simulation::servers((0..trial.nodes()).map(|node| Master::new(&trial, node)));
+        trial.serve(servers.clone());
+        let names = 1 + world.below(2) as usize;
+        let (processes, without_runtime) = (Vec::new(), Vec::new());
+        let run = Self { world: world.clone(), trial, servers, processes, without_runtime, names, actors: 0 };
+        // They have just been started.
+        (0..run.servers.len()).for_each(|node| must_freeze(&run.trial, node));
+        run
+    }
+
+    fn is_sound(&self) -> bool {
+        self.world.state().checker.violations.is_empty()
+    }
+
+    async fn play(&mut self) {
+        for _ in 0..2 + self.world.below(3) {
+            self.start_process();
+        }
+        let trial = self.trial.clone();
+        let watching = tokio::spawn(async move {
+            loop {
+                sleep(Duration::from_millis(20)).await;
+                trial.look();
+            }
+        });
+        while self.is_sound() && !self.has_seen_enough() {
+            self.cause_fault().await;
+        }
+        if self.is_sound() {
+            self.come_to_rest().await;
+        }
+        watching.abort();
+        let _ = watching.await;
+        if self.is_sound() {
+            self.nothing_is_left();
+        }
+    }
+
+    fn has_seen_enough(&self) -> bool {
+        let elapsed = self.world.elapsed();
+        elapsed > 4 * FAULTY || elapsed > FAULTY && self.too_little_happened().is_none()
+    }
+
+    fn too_little_happened(&self) -> Option<String> {
+        let guards = self.trial.state().checker.guards;
+        let faults = self.world.state().faults.values().sum::<u64>();
+        let too_little = guards < LEAST_GUARDS || faults < LEAST_FAULTS;
+        too_little.then(|| format!("{guards} guards and {faults} faults prove nothing"))
+    }
+
+    fn start_process(&mut self) {
+        let ms = |from: u64, to: u64| Duration::from_millis(from + self.world.below(to - from));
+        let (operation_timeout, poll) = (ms(200, 1000), ms(200, 700));
+        let shortest_lease = operation_timeout.max(poll);
+        let grant = poll + if self.world.chance(0.3) { Duration::ZERO } else { ms(0, 800) };
+        let each = LockClient::builder()
+            .label("simulated")
+            .max_waiters(if self.world.chance(0.2) { 2 + self.world.below(8) as u32 } else { 65_536 })
+            .operation_timeout(operation_timeout)
+            .poll_interval(poll)
+            .grant_ttl(grant)
+            .waiter_ttl(grant.max(2 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) })
+            .lease(shortest_lease + ms(0, 3000));
+        // Longer than a round trip of the calm phase.
+        let node_timeout = ms(40, operation_timeout.as_millis() as u64 / 2 + 1);
+        let builder = QuorumClient::builder()
+            .nodes(each)
+            .node_timeout(node_timeout)
+            .longest_lease(LONGEST_LEASE)
+            .clock_difference(self.trial.clock_difference)
+            .strict_restart(self.trial.strict);
+        // A majority is down: another process may start later.
+        let Ok(client) = builder.embedded(&self.servers) else { return };
+        let id = id_of(&client);
+        // Those who wait at a node are noticed to be silent by a question in each third of an operation time-out.
+        let patience = operation_timeout / 3 + 2 * node_timeout + Duration::from_millis(120);
+        self.trial.is_patient_for(&id, patience);
+        let most = if self.world.chance(0.1) { 16 } else { 4 };
+        let actors = (0..1 + self.world.below(most)).map(|_| {
+            self.actors += 1;
+            let actor = Actor {
+                trial: self.trial.clone(),
+                client: client.clone(),
+                id: id.clone(),
+                number: self.actors,
+                names: self.names,
+                shortest_lease,
+                node_timeout,
+                operation_timeout,
+            };
+            tokio::spawn(self.world.in_process(&id, Box::pin(actor.live())))
+        });
+        let actors = actors.collect();
+        self.processes.push(Process { client, id, actors });
+    }
+
+    fn any(&self) -> usize {
+        self.world.below(self.servers.len() as u64) as usize
+    }
+
+    /// Waits a little, then causes one fault.
+    async fn cause_fault(&mut self) {
+        self.world.sleep_up_to(Duration::from_millis(1200)).await;
+        let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
+        match self.world.below(24) {
+            0..3 => self.pause(victim),
+            3..5 => self.kill(victim),
+            5 => self.end_runtime(victim),
+            6..8 => self.disconnect(victim),
+            8 => self.silence(victim),
+            9..12 => self.restart(Data::All),
+            12..14 => self.restart(Data::Nothing),
+            14 => self.restart(Data::Old),
+            15 => self.flush(),
+            16..18 => self.stop(),
+            18..22 => self.part(victim),
+            22 => self.delete_a_key(),
+            _ => self.take_a_majority_away(),
+        }
+        if self.processes.len() < 2 || self.world.chance(0.1) {
+            self.world.fault("restarts");
+            self.start_process();
+        }
+    }
+
+    fn pause(&self, victim: usize) {
+        let Some(victim) = self.processes.get(victim) else { return };
+        let (world, id) = (self.world.clone(), victim.id.clone());
+        // Half of the pauses may be long enough to lose every hold.
+        let length = Duration::from_millis(world.below(if world.chance(0.5) { 7000 } else { 300 }));
+        tokio::spawn(async move {
+            world.pause(&id);
+            sleep(length).await;
+            world.go_on(&id);
+        });
+    }
+
+    /// Not heard for longer than a waiter lives, then back.
+    fn silence(&self, victim: usize) {
+        let Some(victim) = self.processes.get(victim) else { return };
+        self.world.fault("silences");
+        let length = Duration::from_millis(2000 + self.world.below(5000));
+        (0..self.servers.len()).for_each(|node| self.trial.keep_apart(node, &victim.id, length));
+    }
+
+    fn kill(&mut self, victim: usize) {
+        if victim < self.processes.len() {
+            let process = self.processes.swap_remove(victim);
+            self.world.kill(&process.id);
+            self.trial.state().checker.died(&process.id);
+            self.cut_off(process.id);
+        }
+    }
+
+    /// Its actors go on, each until it has heard of the end.
+    fn end_runtime(&mut self, victim: usize) {
+        if victim < self.processes.len() {
+            let process = self.processes.swap_remove(victim);
+            self.world.end_runtime(&process.id);
+            self.cut_off(process.id.clone());
+            self.without_runtime.push(process);
+        }
+    }
+
+    /// Each server hears now or later that the client is gone.
+    fn cut_off(&self, id: String) {
+        for server in self.servers.clone() {
+            let (world, id) = (self.world.clone(), id.clone());
+            if world.chance(0.6) {
+                server.disconnect(&id);
+                continue;
+            }
+            world.fault("half_open_deaths");
+            tokio::spawn(async move {
+                world.sleep_up_to(Duration::from_secs(8)).await;
+                server.disconnect(&id);
+            });
+        }
+    }
+
+    fn disconnect(&self, victim: usize) {
+        if let Some(process) = self.processes.get(victim) {
+            self.world.fault("disconnects");
+            self.servers[self.any()].disconnect(&process.id);
+        }
+    }
+
+    /// Whether one more may go away, and a majority is left that serves.
+    fn may_go(&self, node: usize) -> bool {
+        let spare = self.trial.serving() > self.trial.majority();
+        !self.trial.state().away[node] && (spare || self.world.chance(0.15))
+    }
+
+    fn restart(&self, data: Data) {
+        let node = self.any();
+        if !self.may_go(node) {
+            return;
+        }
+        let data = if self.trial.strict { data } else { Data::All };
+        // Often long enough that all leases end.
+        let most = if self.world.chance(0.5) { 300 } else { 8000 };
+        let outage = Duration::from_millis(self.world.below(most));
+        tokio::spawn(restart(self.trial.clone(), self.servers[node].clone(), node, data, outage));
+        self.trial.state().away[node] = true;
+    }
+
+    /// While it is up.
+    fn flush(&self) {
+        let node = self.any();
+        if !self.trial.strict || !self.may_go(node) {
+            return;
+        }
+        self.world.fault("flushes");
+        empty(&self.trial, &self.servers[node], node);
+        must_freeze(&self.trial, node);
+    }
+
+    /// As SIGSTOP does.
+    fn stop(&self) {
+        let node = self.any();
+        if self.may_go(node) {
+            self.world.fault("masters_frozen");
+            let length = Duration::from_millis(100 + self.world.below(5900));
+            self.world.note("stops", node, || format!("node {node} for {length:?}"));
+            self.trial.stop(node, length);
+        }
+    }
+
+    /// One client and one node; sometimes a minority of them.
+    fn part(&self, victim: usize) {
+        let Some(victim) = self.processes.get(victim) else { return };
+        self.world.fault("partitions");
+        let first = self.any();
+        let nodes = 1 + self.world.below(self.trial.majority() as u64 - 1) as usize;
+        for node in (0..nodes).map(|next| (first + next) % self.servers.len()) {
+            if node == 0 {
+                self.world.fault("gates_apart");
+            }
+            let length = Duration::from_millis(200 + self.world.below(8000));
+            self.world.note("parts", node, || format!("{} and node {node} for {length:?}", victim.id));
+            self.trial.keep_apart(node, &victim.id, length);
+            // Else nobody hears of it, until a request has no answer.
+            if self.world.chance(0.5) {
+                self.servers[node].disconnect(&victim.id);
+            }
+        }
+    }
+
+    /// By hand, at one node. Of a queue: that of the holder would be a loss of data that nobody notices.
+    fn delete_a_key(&self) {
+        let part = [":queue", ":deadlines"][self.world.below(2) as usize];
+        let key = format!("fairlock:{{n:lock{}}}{part}", self.world.below(self.names as u64));
+        let node = self.any();
+        self.world.fault("keys_deleted");
+        self.world.note("deletes", node, || format!("{key} at node {node}"));
+        let _ = command(&self.servers[node], &["DEL", &key]);
+        self.trial.state().checker.node(node).deleted(&key);
+    }
+
+    /// For a while nobody can be served.
+    fn take_a_majority_away(&self) {
+        self.world.fault("majorities_away");
+        let (first, length) = (self.any(), Duration::from_millis(500 + self.world.below(3000)));
+        for node in (0..self.trial.majority()).map(|next| (first + next) % self.servers.len()) {
+            if !self.trial.state().away[node] {
+                self.trial.stop(node, length);
+            }
+        }
+    }
+
+    /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
+    async fn come_to_rest(&mut self) {
+        self.world.be_calm();
+        self.processes.iter().for_each(|process| self.world.go_on(&process.id));
+        while self.trial.state().away.contains(&true) {
+            sleep(Duration::from_millis(100)).await;
+        }
+        sleep(SETTLING + self.trial.freeze()).await;
+        self.be_steady().await;
+        self.minority_goes_down().await;
+        self.be_steady().await;
+        self.minority_stops().await;
+        self.be_steady().await;
+        self.all_part().await;
+        self.be_steady().await;
+        if !self.is_sound() {
+            return;
+        }
+        self.world.state().ending = true;
+        self.end_all().await;
+        sleep(SETTLING).await;
+    }
+
+    async fn be_steady(&self) {
+        self.trial.set_steady(true);
+        self.serve_all(CALM).await;
+        self.trial.set_steady(false);
+    }
+
+    /// All waits end, and guards are formed.
+    async fn serve_all(&self, length: Duration) {
+        if !self.is_sound() {
+            return;
+        }
+        let before = self.trial.state().checker.guards;
+        sleep(length).await;
+        let latest = self.world.elapsed().saturating_sub(LONGEST_CALM_WAIT);
+        let waiting = self.world.state().waiting.clone();
+        if let Some((actor, since)) = waiting.into_iter().find(|(_, since)| *since < latest) {
+            self.violated("P9", format!("actor {actor} waits since {since:?}, and a majority serves it"));
+        }
+        let has_callers = self.processes.iter().any(|process| !process.actors.is_empty());
+        if has_callers && self.trial.state().checker.guards < before + 3 {
+            self.violated("P9", format!("hardly anybody was served in {length:?}, and a majority lives"));
+        }
+    }
+
+    /// Any of them, one after the other.
+    fn minority(&self) -> Vec<usize> {
+        let (first, most) = (self.any(), self.trial.majority() - 1);
+        (0..most).map(|next| (first + next) % self.servers.len()).collect()
+    }
+
+    /// What is held is not lost, and locks are granted.
+    async fn minority_goes_down(&self) {
+        self.world.fault("minorities_away_in_calm");
+        let minority = self.minority();
+        self.trial.go_away(true);
+        for node in &minority {
+            self.trial.disturb(*node);
+            self.trial.state().away[*node] = true;
+            self.servers[*node].shut_down();
+        }
+        self.serve_all(CALM).await;
+        for node in &minority {
+            let empties = self.trial.strict && self.world.chance(0.5);
+            if empties {
+                empty(&self.trial, &self.servers[*node], *node);
+            }
+            must_freeze(&self.trial, *node);
+            self.servers[*node].start_up();
+            self.trial.state().away[*node] = false;
+        }
+        self.trial.go_away(false);
+        // While these grant nothing the others do.
+        self.serve_all(LONGEST_LEASE).await;
+        sleep(AFTERMATH + self.trial.freeze()).await;
+    }
+
+    async fn minority_stops(&self) {
+        let minority = self.minority();
+        self.trial.go_away(true);
+        minority.iter().for_each(|node| self.trial.stop(*node, CALM));
+        self.serve_all(CALM).await;
+        self.trial.go_away(false);
+        sleep(AFTERMATH).await;
+    }
+
+    /// Each client has a minority that it cannot reach, so that they see different gates. Each wait ends (Q1, Q2).
+    async fn all_part(&self) {
+        for process in &self.processes {
+            for node in self.minority() {
+                self.trial.keep_apart(node, &process.id, 2 * CALM);
+            }
+        }
+        self.serve_all(2 * CALM).await;
+        sleep(AFTERMATH).await;
+    }
+
+    async fn end_all(&mut self) {
+        for Process { client, id, actors } in std::mem::take(&mut self.without_runtime) {
+            self.end_actors(&id, actors).await;
+            if timeout(Duration::from_millis(1), client.close()).await.is_err() {
+                self.violated("P10", format!("close of {id}, whose runtime ended, waits"));
+            }
+        }
+        for Process { client, id, actors } in std::mem::take(&mut self.processes) {
+            self.end_actors(&id, actors).await;
+            if let Err(error) = client.close().await {
+                self.violated("P10", format!("close of {id}: {error}"));
+            }
+        }
+    }
+
+    async fn end_actors(&self, id: &str, actors: Vec<JoinHandle<()>>) {
+        for actor in actors {
+            match timeout(LONGEST_WAIT, actor).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return self.violated("P10", format!("an actor ended with {error}")),
+                Err(_) => return self.violated("P9", format!("an actor of {id} waits without end")),
+            }
+        }
+    }
+
+    fn nothing_is_left(&self) {
+        let stays = |key: &String| key.ends_with("}:token") || key == BOOT && self.trial.strict;
+        for (node, server) in self.servers.iter().enumerate() {
+            let keys: Vec<_> = server.keys().into_iter().filter(|key| !stays(key)).collect();
+            if !keys.is_empty() {
+                self.violated("P10", format!("keys are left at node {node}: {keys:?}"));
+            }
+        }
+        let tasks = Handle::current().metrics().num_alive_tasks();
+        if tasks > 0 {
+            self.violated("P10", format!("{tasks} tasks are left"));
+        }
+        if let Some(what) = self.too_little_happened() {
+            self.violated("quiet", what);
+        }
+        self.world.state().checker.check_updates();
+    }
+
+    fn violated(&self, promise: &'static str, what: String) {
+        self.trial.report(vec![(promise, what)]);
+    }
+
+    fn outcome(self) -> Outcome {
+        let (fingerprint, timeline, virtual_time) =
+            (self.world.fingerprint(), self.world.timeline(), self.world.elapsed());
+        self.trial.serve(Vec::new());
+        let (guards, (grants, handed_over, expiries)) = {
+            let state = self.trial.state();
+            (state.checker.guards, state.checker.counts())
+        };
+        let mut state = self.world.state();
+        Outcome {
+            violations: std::mem::take(&mut state.checker.violations),
+            grants,
+            guards,
+            handed_over,
+            expiries,
+            sections: state.checker.sections,
+            ghosts: 0,
+            faults: std::mem::take(&mut state.faults),
+            virtual_time,
+            fingerprint,
+            timeline,
+        }
+    }
+}
+
+/// Down for a while, then up again with this data.
+async fn restart(trial: Arc<Trial>, server: EmbeddedServer, node: usize, data: Data, outage: Duration) {
+    let world = trial.world.clone();
+    let old = if data == Data::Old { simulation::snapshot(&server) } else { None };
+    let remembered = trial.state().checker.remember(node);
+    if old.is_some() {
+        world.note("snapshot", node, || format!("of node {node}"));
+        world.sleep_up_to(Duration::from_millis(500)).await;
+    }
+    world.fault("masters_down");
+    world.note("goes down", node, || format!("node {node} for {outage:?}"));
+    trial.disturb(node);
+    server.shut_down();
+    // Never at once: by its clock the server gives greater tokens than before.
+    sleep(Duration::from_millis(1) + outage).await;
+    match (data, old) {
+        (Data::Nothing, _) => {
+            world.fault("masters_emptied");
+            empty(&trial, &server, node);
+        }
+        (_, Some(old)) => {
+            world.fault("masters_put_back");
+            simulation::restore(&server, old);
+            let at = trial.clocks_ms()[node];
+            let failover = Failover { then: remembered, at, strict: true, node: 0, elsewhere: false };
+            trial.state().checker.node(node).failed_over(failover);
+        }
+        _ => {}
+    }
+    must_freeze(&trial, node);
+    trial.disturb(node);
+    trial.state().away[node] = false;
+    server.start_up();
+    world.note("is up", node, || format!("node {node}"));
+}
+
+/// It loses all its data.
+fn empty(trial: &Trial, server: &EmbeddedServer, node: usize) {
+    server.flush();
+    trial.disturb(node);
+    trial.state().checker.node(node).flushed(true, 0);
+}
+
+/// Q8: a server that was started grants nothing for so long.
+fn must_freeze(trial: &Trial, node: usize) {
+    if trial.strict {
+        let until = trial.clocks_ms()[node] + trial.freeze().as_millis() as i64;
+        trial.state().checker.must_freeze(node, until);
+        trial.disturb(node);
+    }
+}
