@@ -4,6 +4,8 @@
 mod clock;
 pub mod cluster;
 mod collect;
+#[path = "../../topologies/src/ports.rs"]
+mod ports;
 mod proxy;
 pub mod recipe;
 pub mod sentinels;
@@ -19,8 +21,8 @@ use std::time::{Duration, Instant};
 use fairlock::{LockClient, LockClientBuilder};
 
 pub use collect::Collect;
+pub use ports::free_port;
 pub use proxy::Proxy;
-pub use server::free_port;
 pub use server::{BOOT, Clock, Server};
 pub use store::Store;
 pub use worker::{Worker, count};

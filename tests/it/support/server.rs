@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
 use super::clock::ShiftedClock;
-use super::eventually;
+use super::{eventually, free_port};
 
 /// The record of a server's last start, with `strict_restart`.
 pub const BOOT: &str = "fairlock:{boot}";
@@ -119,7 +119,9 @@ impl Server {
     }
 
     async fn answers(&self) -> bool {
-        let Ok(client) = redis::Client::open(self.url()) else { return false };
+        // At the socket in its own folder, and it has its port before it has this one: at the port another one may answer,
+        // from which this one could not take it.
+        let Ok(client) = redis::Client::open(self.unix_url()) else { return false };
         let Ok(mut connection) = client.get_multiplexed_async_connection().await else { return false };
         match redis::cmd("PING").query_async::<String>(&mut connection).await {
             Ok(_) => true,
@@ -293,7 +295,8 @@ impl Server {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("left behind: {:#?}", offending(&mut redis).await);
+        let clients: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut redis).await.unwrap();
+        panic!("left behind: {:#?}\n{clients}", offending(&mut redis).await);
     }
 }
 
@@ -301,8 +304,4 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-pub fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

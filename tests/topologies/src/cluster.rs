@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use redis::RedisResult;
 
+use crate::ports::free_port;
 use crate::server::{Server, ask};
-use crate::testbed::{Nanos, Testbed, eventually, free_port, note};
+use crate::testbed::{Nanos, Testbed, eventually, note};
 
 const SLOTS: u16 = 16_384;
 pub const SHARDS: usize = 3;

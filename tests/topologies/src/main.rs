@@ -23,6 +23,7 @@ mod cluster;
 mod freeze;
 mod gate;
 mod load;
+mod ports;
 mod proxy;
 mod record;
 mod report;

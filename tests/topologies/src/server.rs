@@ -11,7 +11,8 @@ use nix::unistd::Pid;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, FromRedisValue, RedisResult, Value};
 
-use crate::testbed::{Testbed, eventually, free_port, note};
+use crate::ports::free_port;
+use crate::testbed::{Testbed, eventually, note};
 
 /// Killed when dropped.
 pub struct Server {

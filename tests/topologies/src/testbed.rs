@@ -3,10 +3,8 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
@@ -70,19 +68,6 @@ impl Testbed {
     /// Leaves the folder where it is, for somebody to look into.
     pub fn keep(self) {
         eprintln!("kept: {}", self.dir.keep().display());
-    }
-}
-
-/// A port that is free, and not one that the system gives to outgoing connections: a server that is started again
-/// needs the same one.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 11_000 + u16::try_from(std::process::id() * 61 % 20_000).unwrap();
-    loop {
-        let port = 11_000 + (first - 11_000 + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }
 

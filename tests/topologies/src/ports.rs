@@ -1,0 +1,24 @@
+//! Ports for servers. `tests/it` uses this file too.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+const FIRST: u16 = 11_000;
+const COUNT: u16 = 20_000;
+
+/// A port that is free, that this process has never given before, and that the system does not give to outgoing
+/// connections: a server that is started again needs the same one, and so does the client that looks for it. With a
+/// port that the system names (port 0), a server came to one that another test had just been given, or where the client of
+/// another one still looked for a server that was killed.
+pub fn free_port() -> u16 {
+    static GIVEN: AtomicU16 = AtomicU16::new(0);
+    // Processes that run at the same time begin far from each other.
+    let first = std::process::id().wrapping_mul(7919) % u32::from(COUNT);
+    loop {
+        let given = u32::from(GIVEN.fetch_add(1, Ordering::Relaxed));
+        let port = FIRST + u16::try_from((first + given) % u32::from(COUNT)).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
