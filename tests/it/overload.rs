@@ -1,5 +1,7 @@
 //! More calls at once than the server can serve within the operation time-out.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fairlock::{LockClient, UnlockError};
@@ -7,11 +9,11 @@ use fairlock::{LockClient, UnlockError};
 use fairlock::{LockError, RequestError};
 use futures::FutureExt;
 
-use crate::support::{Proxy, Server, Timing, eventually, limit_to};
+use crate::support::{Proxy, Server, Timing, eventually, from_env, limit_to};
 
 /// For more: `FAIRLOCK_CALLERS=100000 cargo test --release … overload`.
 fn callers() -> usize {
-    std::env::var("FAIRLOCK_CALLERS").map_or(20_000, |callers| callers.parse().unwrap())
+    usize::try_from(from_env("FAIRLOCK_CALLERS", 20_000)).unwrap()
 }
 
 async fn lock_and_unlock(client: &LockClient, name: usize) {
@@ -124,21 +126,27 @@ async fn a_request_whose_caller_gave_up_is_never_sent() {
         let server = Server::start().await;
         let client = Timing::relaxed().connect(&server.url()).await;
         server.pause();
+        let begun = Arc::new(AtomicUsize::new(0));
         let calls: Vec<_> = (0..2000)
             .map(|name| {
-                let lock = client.lock(format!("name {name}"));
-                // Longer than it takes to begin all calls: the last ones would get the slots of those who gave up.
-                tokio::spawn(async move { lock.lock_timeout(Duration::from_secs(3)).await.map(drop) })
+                let (lock, begun) = (client.lock(format!("name {name}")), begun.clone());
+                tokio::spawn(async move {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    lock.lock().await.map(drop)
+                })
             })
             .collect();
+        eventually("all wait for their turn", async || begun.load(Ordering::Relaxed) == 2000).await;
+        // All at once. One by one, as by time-outs, the next in line would rightly get the turns of the first ones.
+        calls.iter().for_each(tokio::task::JoinHandle::abort);
         for call in calls {
-            assert!(call.await.unwrap().is_err());
+            assert!(call.await.unwrap_err().is_cancelled());
         }
         server.resume();
         client.close().await.unwrap();
-        let tokens = server.keys().await.len();
-        // Those in flight may have run; the others were waiting for their turn.
-        assert!(tokens < 1000, "{tokens} of 2000 names were locked");
+        let tokens = server.keys().await.iter().filter(|key| key.ends_with(":token")).count();
+        // Those in flight may have run, 256 at a time; the others were waiting for their turn.
+        assert!((1..=256).contains(&tokens), "{tokens} of 2000 names were locked");
         server.assert_clean().await;
     })
     .await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fairlock::{FairLock, LockClient, LockError, LockGuard, Owner, UnlockError, Unlocked, owner};
 
-use crate::support::{Proxy, Random, Server, Timing, eventually, limit_to, on_a_server, on_each_store};
+use crate::support::{Proxy, Random, Server, Timing, eventually, from_env, limit_to, on_a_server, on_each_store};
 
 const NAME: &str = "nested";
 
@@ -151,8 +151,8 @@ async fn a_nested_lock_that_is_dropped_in_flight_leaves_the_count_exact() {
     .await;
 }
 
-/// 20,000 random lock and unlock calls, one to eight levels deep, while 30 % of the replies are lost, and the
-/// connection with each of them.
+/// 5,000 random lock and unlock calls, one to eight levels deep, while 30 % of the replies are lost, and the
+/// connection with each of them. `FAIRLOCK_CALLS` makes it longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p4_counts_are_exact_when_replies_get_lost() {
     limit_to(Duration::from_secs(600), async {
@@ -164,9 +164,16 @@ async fn p4_counts_are_exact_when_replies_get_lost() {
         for _ in 0..20 {
             clients.push(Timing::relaxed().connect(&proxy.url()).await);
         }
+        let calls = from_env("FAIRLOCK_CALLS", 5000) / 20;
         proxy.lose_replies(0.3, seed);
         let tasks = (0u64..).zip(clients).map(|(task, client)| {
-            tokio::spawn(Owner::new().scope(lock_and_unlock_randomly(client, observer.clone(), task, seed + task)))
+            tokio::spawn(Owner::new().scope(lock_and_unlock_randomly(
+                client,
+                observer.clone(),
+                task,
+                seed + task,
+                calls,
+            )))
         });
         for task in futures::future::join_all(tasks).await {
             task.unwrap();
@@ -197,12 +204,12 @@ async fn unlock(guard: LockGuard, when: &str) {
     }
 }
 
-async fn lock_and_unlock_randomly(client: LockClient, observer: LockClient, task: u64, seed: u64) {
+async fn lock_and_unlock_randomly(client: LockClient, observer: LockClient, task: u64, seed: u64, calls: u64) {
     let name = format!("task {task}");
     let (lock, observed) = (client.lock(&name), observer.lock(&name));
     let mut random = Random::new(seed);
     let mut guards: Vec<LockGuard> = Vec::new();
-    for step in 0..1000 {
+    for step in 0..calls {
         if guards.is_empty() || (guards.len() < 8 && random.below(2) == 0) {
             guards.push(lock.lock().await.unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}")));
         } else {

@@ -5,11 +5,11 @@ use std::sync::{Arc, mpsc};
 
 use fairlock::{FairLock, LockError, LockGuard, Owner, UnlockError};
 
-use crate::support::{Store, Timing, limit_to};
+use crate::support::{Store, Timing, from_env, limit_to};
 
 /// For more: `FAIRLOCK_ROUNDS=100000 cargo test --release … reentry`.
-fn rounds() -> u32 {
-    std::env::var("FAIRLOCK_ROUNDS").map_or(10_000, |rounds| rounds.parse().unwrap())
+fn rounds() -> u64 {
+    from_env("FAIRLOCK_ROUNDS", 3000)
 }
 
 /// Two threads, one owner: the outer guard is dropped on one while the other asks for a nested lock.

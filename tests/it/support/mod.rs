@@ -137,6 +137,11 @@ pub fn clock() -> Clock {
     Clock::build()
 }
 
+/// How much a test does, where somebody asks for more than a usual run has time for.
+pub fn from_env(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
 /// Random numbers, the same for the same seed (splitmix64, by Sebastiano Vigna).
 pub struct Random(u64);
 

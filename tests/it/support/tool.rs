@@ -13,11 +13,10 @@ use tokio::time::timeout;
 
 use super::LONGEST_WAIT;
 
-/// Built once, with the features of this test binary, so that nothing is built twice.
+/// Built with the features of `cargo test --workspace --all-features`, so that nothing is built twice.
 static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let arguments =
-        ["build", "--locked", "-p", "fairlock", "-p", "fairlock-tests", "--all-features", "--bin", "fairlock"];
+    let arguments = ["build", "--locked", "--workspace", "--all-features", "--bin", "fairlock"];
     let built = Build::new(cargo).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).status();
     assert!(built.expect("cargo runs").success(), "the command is built");
     let target = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().with_file_name("debug");
