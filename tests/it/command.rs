@@ -496,7 +496,7 @@ async fn acl_prints_the_least_that_a_user_needs() {
         let printed = Tool::new(&server.url(), &["acl", "--user", "worker", "--list"]).run().await;
         let line = printed.out.trim().replace(">PASSWORD", ">secret");
         let words: Vec<&str> = line.strip_prefix("ACL SETUSER worker reset ").expect("the line").split(' ').collect();
-        let url = server.url().replace("redis://", "redis://worker:secret@");
+        let url = server.url_of_worker();
         set_user(&server, words.iter().copied()).await;
         use_all_rights(&server, &url).await.unwrap();
         let rights: Vec<&str> = words.iter().copied().filter(|word| word.starts_with(['+', '~', '&'])).collect();

@@ -205,7 +205,7 @@ pub async fn set_user(server: &Server, rights: impl IntoIterator<Item = &str>) {
 async fn each_missing_right_is_named_before_anything_is_locked() {
     limit(async {
         let server = Server::start().await;
-        let url = server.url().replace("redis://", "redis://worker:secret@");
+        let url = server.url_of_worker();
         let all: Vec<&str> = RIGHTS.into_iter().chain(MORE_RIGHTS).collect();
         set_user(&server, all.iter().copied()).await;
         let client = Timing::default().connect(&url).await;
@@ -238,7 +238,7 @@ fn missing(error: ConnectError) -> Vec<String> {
 async fn the_right_to_another_database_is_named_where_one_is_wanted() {
     limit(async {
         let server = Server::start().await;
-        let url = server.url().replace("redis://", "redis://worker:secret@");
+        let url = server.url_of_worker();
         let all: Vec<&str> = RIGHTS.into_iter().chain(MORE_RIGHTS).collect();
         set_user(&server, all.iter().copied()).await;
         Timing::default().connect(&url).await.close().await.unwrap();
@@ -253,7 +253,7 @@ async fn the_right_to_another_database_is_named_where_one_is_wanted() {
 async fn all_missing_rights_are_named_at_once() {
     limit(async {
         let server = Server::start().await;
-        let url = server.url().replace("redis://", "redis://worker:secret@");
+        let url = server.url_of_worker();
         set_user(&server, ["on", ">secret", "-@all", "+eval", "~other:*"]).await;
         let error = refused(&url).await.to_string();
         for right in ["+hset", "+publish", "+subscribe", "+evalsha", "+pexpire"] {
@@ -295,7 +295,7 @@ async fn messages_that_do_not_arrive_are_warned_of() {
 async fn without_the_right_to_ask_more_may_be_missing() {
     limit(async {
         let server = Server::start().await;
-        let url = server.url().replace("redis://", "redis://worker:secret@");
+        let url = server.url_of_worker();
         let lacks = ["+hset", "+evalsha", "+eval"];
         let all = RIGHTS.into_iter().chain(MORE_RIGHTS);
         set_user(&server, all.filter(|right| !lacks.contains(right))).await;
@@ -408,7 +408,7 @@ async fn options_say_what_a_url_says() {
         let client = Timing::default().builder().connect_with(options).await.unwrap();
         let guard = client.lock("x").lock().await.unwrap();
         assert_eq!(server.keys().await, Vec::<String>::new(), "it is in database 3");
-        let url = format!("redis://worker:secret@127.0.0.1:{}/3", server.port());
+        let url = format!("{}3", server.url_of_worker());
         assert!(Timing::default().connect(&url).await.lock("x").try_lock().await.unwrap().is_none());
         guard.unlock().await.unwrap();
         let error = Timing::default().builder().connect_with(at(&server).database(99)).await.unwrap_err();

@@ -109,7 +109,7 @@ async fn what_cannot_be_connected_to_is_told() {
 async fn each_missing_right_is_a_finding() {
     limit(async {
         let server = Server::start().await;
-        let url = server.url().replace("redis://", "redis://worker:secret@");
+        let url = server.url_of_worker();
         let all: Vec<&str> = RIGHTS.into_iter().chain(MORE_RIGHTS).collect();
         let without = async |lacks: &[&str]| {
             set_user(&server, all.iter().copied().filter(|right| !lacks.contains(right))).await;

@@ -261,7 +261,7 @@ async fn a_list_that_is_broken_off_says_so() {
 async fn without_the_right_to_scan_only_lists_are_refused() {
     limit(async {
         let server = Server::start().await;
-        let url = server.url().replace("redis://", "redis://worker:secret@");
+        let url = server.url_of_worker();
         let all: Vec<&str> = RIGHTS.into_iter().chain(MORE_RIGHTS).collect();
         set_user(&server, all.iter().copied()).await;
         let client = Timing::default().connect(&url).await;

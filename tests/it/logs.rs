@@ -360,7 +360,7 @@ async fn what_a_server_cannot_tell_is_told_at_debug() {
         eventually("it is told", async || said.saw("DEBUG", "an unknown message on this client's channel")).await;
         client.close().await.unwrap();
         set_user(&server, RIGHTS.into_iter().chain(MORE_RIGHTS)).await;
-        let url = server.url().replace("redis://", "redis://worker:secret@");
+        let url = server.url_of_worker();
         Timing::default().connect(&url).await.close().await.unwrap();
         assert!(said.saw("DEBUG", "no CLIENT TRACKING"), "{:?}", said.lines());
     })

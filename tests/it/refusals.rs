@@ -36,7 +36,7 @@ const ALL: &str = "on >secret resetkeys ~* &* +@all";
 async fn server_with_worker() -> (Server, String) {
     let server = Server::start().await;
     worker_rule(ALL).exec_async(&mut server.connection().await).await.unwrap();
-    let url = format!("redis://worker:secret@127.0.0.1:{}/", server.port());
+    let url = server.url_of_worker();
     (server, url)
 }
 

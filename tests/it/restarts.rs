@@ -301,7 +301,7 @@ async fn only_clients_with_strict_restart_need_its_rights() {
             command.arg("SETUSER").arg("worker").arg("reset").arg(&["on", ">secret", "&fairlock:wake:*", "+@all"]);
             command.arg(rights).exec_async(&mut redis).await.unwrap();
         };
-        let url = server.url().replace("redis://", "redis://worker:secret@");
+        let url = server.url_of_worker();
         set_user(&["~fairlock:{n:*", "-info"]).await;
         let client = Timing::default().connect(&url).await;
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();

@@ -183,10 +183,7 @@ fn a_guard_outlives_its_runtime() {
 async fn q10_a_slow_release_of_ones_own_is_no_silence() {
     limit(async {
         let masters = Masters::start(3).await;
-        let mut proxies = Vec::new();
-        for server in &masters.0 {
-            proxies.push(Proxy::start(server).await);
-        }
+        let proxies = masters.proxies().await;
         let builder = QuorumClient::builder().nodes(Timing::relaxed().builder()).strict_restart(false);
         let builder = builder.node_timeout(Duration::from_millis(1600));
         let client = builder.connect(proxies.iter().map(Proxy::url)).await.unwrap();

@@ -19,10 +19,7 @@ fn unreachable(error: LockError) -> String {
 async fn out_of_time_before_the_first_answer_is_no_sign_of_others() {
     limit(async {
         let masters = Masters::start(3).await;
-        let mut proxies = Vec::new();
-        for server in &masters.0 {
-            proxies.push(Proxy::start(server).await);
-        }
+        let proxies = masters.proxies().await;
         let quick = || super::QuorumClient::builder().nodes(Timing::relaxed().builder()).strict_restart(false);
         let client = quick().connect(proxies.iter().map(Proxy::url)).await.unwrap();
         proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(400)));

@@ -125,10 +125,7 @@ async fn q8_a_master_that_has_forgotten_a_hold_does_not_count() {
 async fn q10_a_holder_that_was_cut_off_has_lost_it_for_good() {
     limit(async {
         let masters = Masters::start(3).await;
-        let mut proxies = Vec::new();
-        for server in &masters.0 {
-            proxies.push(Proxy::start(server).await);
-        }
+        let proxies = masters.proxies().await;
         let cut_off = quick().connect(proxies.iter().map(Proxy::url)).await.unwrap();
         let other = masters.client().await;
         let guard = cut_off.lock("x").lock().await.unwrap();

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use fairlock::{QuorumClient, QuorumClientBuilder, QuorumGuard};
+use futures::future::join_all;
 use tokio::task::JoinSet;
 
-use crate::support::{Server, Timing, eventually};
+use crate::support::{Proxy, Server, Timing, eventually};
 
 /// The servers of a quorum. They end with it.
 struct Masters(Vec<Server>);
@@ -41,6 +42,11 @@ impl Masters {
     /// Without waiting for the first freeze.
     async fn client(&self) -> QuorumClient {
         quick().connect(self.urls()).await.expect("the servers are there")
+    }
+
+    /// One in front of each.
+    async fn proxies(&self) -> Vec<Proxy> {
+        join_all(self.0.iter().map(Proxy::start)).await
     }
 
     /// How often each of three has run a command.

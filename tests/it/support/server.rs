@@ -84,6 +84,11 @@ impl Server {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
+    /// For the user that tests make to take rights away from: `worker`, with the password `secret`.
+    pub fn url_of_worker(&self) -> String {
+        self.url().replace("redis://", "redis://worker:secret@")
+    }
+
     pub fn unix_url(&self) -> String {
         format!("unix://{}", self.socket().display())
     }
