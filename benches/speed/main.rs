@@ -6,6 +6,7 @@
 
 mod baselines;
 mod child;
+mod connection;
 mod contender;
 mod measure;
 mod peers;

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use redis::aio::MultiplexedConnection;
 
-use crate::baselines::{MessageHandler, connect};
+use crate::connection::{MessageHandler, connect};
 use crate::script::text;
 use crate::{Outcome, Transport};
 

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use fairlock::LockClient;
 
-use crate::baselines::{MessageHandler, Retry, connect, ping};
+use crate::baselines::Retry;
+use crate::connection::{MessageHandler, connect, ping};
 use crate::contender::{Ours, Pace, relay};
 use crate::measure::{Series, histogram, p50};
 use crate::proxy::Proxy;

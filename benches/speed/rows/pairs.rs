@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use fairlock::{FairLock, LockClient};
 
-use crate::baselines::{MessageHandler, Setnx, connect, ping};
+use crate::baselines::Setnx;
+use crate::connection::{MessageHandler, connect, ping};
 use crate::contender::together;
 use crate::measure::{Cost, Meter, Series, histogram, micros, p50};
 use crate::report::{Curve, Row};

@@ -10,7 +10,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::fairness::jain;
-use crate::baselines::{self, MessageHandler};
+use crate::connection::{self, MessageHandler};
 use crate::contender::{Contender, Shares, compete, together};
 use crate::measure::{Series, histogram, micros, own_cpu, p50};
 use crate::proxy::Proxy;
@@ -100,10 +100,10 @@ async fn over_a_link(bench: &mut Bench) -> Outcome<()> {
         proxies.push(proxy);
     }
     let (many, one) = (connect(&urls).await?, LockClient::connect(&urls[0]).await?);
-    let redis = baselines::connect(&urls[0], MessageHandler::none()).await?;
+    let redis = connection::connect(&urls[0], MessageHandler::none()).await?;
     let [mut pairs, mut single, mut locks, mut pings] = [const { Series(Vec::new()) }; 4];
     for _ in 0..bench.mode.rounds() {
-        pings.push(pair_times(count, async || baselines::ping(&mut redis.clone()).await).await?);
+        pings.push(pair_times(count, async || connection::ping(&mut redis.clone()).await).await?);
         single.push(pair_times(count, async || Ok(one.lock("one").lock().await?.unlock().await?)).await?);
         pairs.push(pair_times(count, async || Ok(many.lock("link").lock().await?.unlock().await?)).await?);
         // Dropped, it is given back in the background.
