@@ -205,7 +205,7 @@ fn in_cycles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<&String> {
 #[test]
 fn no_files_import_each_other_in_a_cycle() {
     let crates = crates();
-    assert!(crates.len() >= 8, "crates were not found: {crates:?}");
+    assert!(crates.len() >= 7, "crates were not found: {crates:?}");
     for dir in crates {
         let imports = imports_of(&sources_of(&dir));
         let edges: usize = imports.values().map(BTreeSet::len).sum();
@@ -553,6 +553,62 @@ fn the_alerts_ask_for_numbers_that_there_are_and_the_page_tells_of_each() {
     for alert in alerts {
         assert!(tests.contains(&format!("alertname=\"{alert}\"")), "{alert} is not tested");
     }
+}
+
+/// The README is also shown where the files beside it are not: on crates.io, and on docs.rs.
+#[test]
+fn links_of_the_readme_work_outside_of_the_repository() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let anchors: BTreeSet<String> = readme.lines().filter(|line| line.starts_with("##")).map(anchor).collect();
+    let library = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    let inline = readme.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let defined = readme.lines().filter(|line| line.starts_with('[')).filter_map(|line| line.split_once("]: "));
+    let links: Vec<&str> = inline.chain(defined.map(|(_, target)| target)).collect();
+    assert!(links.len() > 10, "links were not found: {links:?}");
+    for link in links {
+        let works = if let Some(heading) = link.strip_prefix('#') {
+            anchors.contains(heading)
+        } else if let Some(page) = link.strip_prefix("https://docs.rs/fairlock/latest/fairlock/") {
+            library.contains(&format!("pub mod {} {{}}", page.trim_end_matches('/')))
+        } else if let Some(file) = link.strip_prefix("https://docs.rs/crate/fairlock/latest/source/") {
+            // Whole packages in sub-folders and what the manifest excludes are not packed.
+            (file.starts_with("docs/") || file.starts_with("src/")) && root().join(file).is_file()
+        } else {
+            false
+        };
+        assert!(works, "README.md: {link} leads nowhere outside of the repository");
+    }
+}
+
+/// The name of a heading in a link.
+fn anchor(heading: &str) -> String {
+    let kept =
+        heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-')).collect::<String>();
+    kept.replace(' ', "-")
+}
+
+/// `scripts/package --lowest` builds with these.
+#[test]
+fn the_lowest_versions_are_those_of_the_manifest() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let lock = fs::read_to_string(root().join("verify/lowest.lock")).unwrap();
+    let (_, from_dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
+    let dependencies = from_dependencies.split("\n[").next().unwrap();
+    let mut count = 0;
+    for line in dependencies.lines().filter(|line| !line.starts_with('#') && line.contains(" = ")) {
+        let (name, value) = line.split_once(" = ").unwrap();
+        let after = |key: &str| value.split_once(key).and_then(|(_, rest)| rest.split('"').nth(1));
+        let name = after("package = ").unwrap_or(name);
+        let version = after("version = ").or_else(|| value.split('"').nth(1)).unwrap();
+        let whole = format!("{version}{}", ".0".repeat(2 - version.matches('.').count()));
+        let locked = format!("name = \"{name}\"\nversion = \"{whole}\"\n");
+        assert!(
+            lock.contains(&locked),
+            "{name} {version}: scripts/package --choose-lowest makes verify/lowest.lock anew"
+        );
+        count += 1;
+    }
+    assert!(count > 15, "dependencies were not found");
 }
 
 #[test]

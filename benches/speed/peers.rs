@@ -14,14 +14,14 @@ pub const PEERS: [&str; 2] = ["rslock", "redis-lock"];
 pub struct Peers(Child);
 
 impl Peers {
-    /// Builds the process if needed. It is built alone, so that its dependencies have only the features it needs.
+    /// Builds the process if needed, from its own workspace.
     pub async fn start(url: &str) -> Outcome<Self> {
         let root = Path::new(ROOT);
         let target = root.join("target");
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let mut build = Command::new(cargo);
-        build.args(["build", "--release", "--locked", "--quiet", "--package", "fairlock-peers"]);
-        build.arg("--manifest-path").arg(root.join("Cargo.toml")).arg("--target-dir").arg(&target);
+        build.args(["build", "--release", "--locked", "--quiet"]);
+        build.arg("--manifest-path").arg(root.join("benches/peers/Cargo.toml")).arg("--target-dir").arg(&target);
         if !build.status().await?.success() {
             return Err("benches/peers does not build".into());
         }
