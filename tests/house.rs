@@ -582,9 +582,8 @@ fn links_of_the_readme_work_outside_of_the_repository() {
 
 /// The name of a heading in a link.
 fn anchor(heading: &str) -> String {
-    let kept =
-        heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-')).collect::<String>();
-    kept.replace(' ', "-")
+    let words = heading.trim_start_matches('#').trim().to_lowercase();
+    words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-')).collect::<String>().replace(' ', "-")
 }
 
 /// `scripts/package --lowest` builds with these.
