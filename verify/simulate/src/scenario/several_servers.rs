@@ -37,6 +37,7 @@ impl Stage {
 
     fn client(&self, name: &str) -> QuorumClient {
         let each = LockClient::builder()
+            .label(name)
             .operation_timeout(ms(500))
             .poll_interval(ms(500))
             .grant_ttl(ms(600))

@@ -49,8 +49,9 @@ impl Stage {
 
     /// A caller with a client of its own: requests may take 500 ms, polls come every 500 ms, a grant lasts for 600 ms, a
     /// waiter lives for 2 s and a lease lasts for 2 s, unless `with` says something else.
-    pub fn caller(&self, name: &'static str, with: fn(LockClientBuilder) -> LockClientBuilder) -> Caller {
+    pub async fn caller(&self, name: &'static str, with: fn(LockClientBuilder) -> LockClientBuilder) -> Caller {
         let usual = LockClient::builder()
+            .label(name)
             .operation_timeout(ms(500))
             .poll_interval(ms(500))
             .grant_ttl(ms(600))
@@ -58,6 +59,10 @@ impl Stage {
             .lease(ms(2000));
         let client = with(usual).embedded(&self.server).expect("the server is up");
         self.world.state().call(client.id(), name);
+        // So that it knows the clock of the server.
+        if let Ok(Some(guard)) = client.lock("another").try_lock().await {
+            let _ = guard.unlock().await;
+        }
         let (lock, owner) = (client.lock(NAME), Owner::new());
         Caller { world: self.world.clone(), name, client, lock, owner, guard: None, waiting: None }
     }
@@ -148,19 +153,29 @@ impl Caller {
         self.world.state().meets(Mishap { client: self.client.id().to_owned(), script, fate });
     }
 
-    /// It asks for the lock, and somebody else has it.
-    pub async fn begins_to_wait(&mut self) {
-        self.says("asks for the lock, and waits");
+    fn asks(&mut self) {
         let lock = self.lock.clone();
         self.waiting = Some(tokio::spawn(self.owner.scope(async move { lock.lock().await })));
+    }
+
+    /// It asks for the lock, and somebody else has it.
+    pub async fn begins_to_wait(&mut self) {
+        self.says("asks for the lock");
+        self.asks();
         // Until its request has come to the server.
         sleep(ms(2)).await;
+        let has_place = {
+            let state = self.world.state();
+            state.checker.waiting(&key_of(NAME)).any(|owner| owner.starts_with(self.client.id()))
+        };
+        expect(&self.world, has_place, &format!("{} has a place in the queue", self.name));
     }
 
     /// It has the lock now, after a wait or at once.
     pub async fn gets_the_lock(&mut self) {
         if self.waiting.is_none() {
-            self.begins_to_wait().await;
+            self.says("asks for the lock");
+            self.asks();
         }
         let waiting = self.waiting.take().expect("it waits");
         match timeout(LONGEST_STEP, waiting).await {
