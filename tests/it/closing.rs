@@ -220,3 +220,21 @@ async fn monitors_end_when_the_release_has_no_answer() {
         eventually("no task is left", async || tasks() == 0).await;
     }
 }
+
+/// D12: the end of its connection made the client connect once more, on its way out. To the server it was there for
+/// ever, and a place of it that a failover brought back was granted the lock, and waited for an answer.
+#[tokio::test(start_paused = true)]
+#[cfg(feature = "embedded")]
+async fn a_closed_client_is_gone_from_an_embedded_server() {
+    let server = fairlock::EmbeddedServer::new();
+    let client = fairlock::LockClient::builder().embedded(&server).unwrap();
+    let channel = format!("fairlock:wake:{}", client.id());
+    let listeners = || fairlock::simulation::command(&server, &["PUBLISH", &channel, "revoked 1 nobody"]);
+    assert_eq!(listeners(), ["1"]);
+    client.close().await.unwrap();
+    // What the client leaves behind runs until nothing of it can.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(listeners(), ["0"]);
+}

@@ -415,8 +415,7 @@ async fn deliver(shared: Arc<Shared>, sent: Sent, delivery: Delivery, answer: mp
 
 /// Keeps the connection until the store is closed.
 async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
-    let stop = shared.link.stop.clone();
-    stop.run_until_cancelled(async {
+    let keep = async {
         // Without `resume`: a new client has no waits and no holds to check.
         if let Some((first, pushes)) = first {
             receive(&shared, &first, pushes).await;
@@ -442,8 +441,16 @@ async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
             let gained = connection.dead.run_until_cancelled(gained);
             join3(resume, receive(&shared, &connection, pushes), gained).await;
         }
-    })
-    .await;
+    };
+    tokio::select! {
+        // In this order: `close` ends the connection first, and that end must not lead to another one.
+        biased;
+        () = shared.link.stop.cancelled() => {}
+        () = keep => {}
+    }
+    // One that was made while `close` ran, on another thread. The server would keep the subscription for ever, and grant
+    // the lock to a place of this client that a failover brings back.
+    shared.server().iter().for_each(|server| server.disconnect(&shared.client));
 }
 
 /// Hands pushes to the listener until the connection is closed.

@@ -6,10 +6,11 @@
 use std::hash::{Hash, Hasher};
 
 use crate::client::Client;
-use crate::network::{Answer, ClientId, Message, OwnerId, Poll, Push, Request, Seq, Token};
+use crate::ghost::Ghost;
+use crate::network::{Acquired, Answer, ClientId, Message, OwnerId, Poll, Polled, Push, Released, Request, Seq, Token};
 use crate::owner::{Hold, Owner, Stage};
-use crate::protocol::{Ghost, State};
-use crate::server::{Acquired, Polled, Released, Server};
+use crate::protocol::State;
+use crate::server::Server;
 
 /// A number that may be replaced. Seqs are ranked for each owner by itself, polls for each client.
 pub enum Number<'a> {

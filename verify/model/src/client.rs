@@ -1,7 +1,8 @@
 //! What a client has for all its owners at the name: its polls, what it trusts from them, and its doubt.
 
+use crate::bounds::Bounds;
+use crate::ghost::{Event, EventSet};
 use crate::network::{ClientId, Network, Poll, Seq, Time, Token};
-use crate::protocol::{Bounds, Event, EventSet};
 use crate::rules::Rules;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -1,10 +1,14 @@
 //! Model checks of fairlock's lock protocol and of its quorum, within bounds. See README.md.
 
+mod bounds;
 mod canonical;
+mod checked;
 mod client;
 mod display;
 mod events;
+mod ghost;
 mod map;
+mod model;
 mod network;
 mod owner;
 mod properties;

@@ -1,8 +1,6 @@
 //! The messages in flight between clients and server, as a set. Any of them may arrive next, late,
 //! or never, so reordering, delay and loss need no code of their own.
 
-use crate::server::{Acquired, Left, Polled, Released, Renewed};
-
 /// A client has one owner or more: `Bounds::client_of`.
 pub type ClientId = u8;
 pub type OwnerId = u8;
@@ -71,6 +69,77 @@ pub struct Poll {
     /// in the request only if it `verifies`.
     pub waiting: [Seq; OWNERS_OF_A_CLIENT],
     pub verifies: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Acquired {
+    Held {
+        token: Token,
+        holds: u8,
+        remaining: Time,
+    },
+    /// Each later grant has a token above `floor` (R7).
+    Queued {
+        floor: Token,
+        /// The client was in the sorted set already.
+        known: bool,
+    },
+    /// Not free, and the caller does not wait.
+    Busy,
+    /// A nested acquire, but the owner does not hold under that token.
+    Lost,
+    /// The statuses late, left and stale: too late, behind a tombstone, or a later request of the
+    /// owner was served.
+    Refused,
+}
+
+/// The holder, as a poll names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holder {
+    pub owner: OwnerId,
+    pub attempt: Seq,
+    pub token: Token,
+    pub remaining: Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Polled {
+    pub holder: Option<Holder>,
+    pub floor: Token,
+    /// `advance` ended at its bound, so places behind it were not looked at.
+    pub stopped: bool,
+    /// The client was in the sorted set before.
+    pub known: bool,
+    /// The length of the list.
+    pub places: u8,
+    /// Which of the tickets in the request have no place.
+    pub missing: [bool; OWNERS_OF_A_CLIENT],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Left {
+    Done,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Released {
+    /// The lock was this owner's, under this token.
+    Freed {
+        token: Token,
+    },
+    Held {
+        holds: u8,
+    },
+    /// The hold has another token, or a later request was served.
+    Lost,
+    /// There was nothing to end.
+    Gone,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Renewed {
+    Renewed { remaining: Time },
+    Lost,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

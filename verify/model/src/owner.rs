@@ -3,11 +3,13 @@
 //! A paused process needs no step of its own: it is a client that does nothing while the clock
 //! ticks.
 
+use crate::bounds::Bounds;
 use crate::client::Client;
-use crate::network::{Answer, FOREVER, Nested, Network, OwnerId, Push, Request, Seq, Time, Token};
-use crate::protocol::{Bounds, Event, EventSet};
+use crate::ghost::{Event, EventSet};
+use crate::network::{
+    Acquired, Answer, FOREVER, Holder, Nested, Network, OwnerId, Push, Released, Renewed, Request, Seq, Time, Token,
+};
 use crate::rules::Rules;
-use crate::server::{Acquired, Holder, Released, Renewed};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Owner {

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use stateright::Property;
 
+use crate::bounds::Fault;
+use crate::ghost::Violation;
 use crate::network::{OwnerId, Seq};
 use crate::owner::{Hold, Owner, Stage};
-use crate::protocol::{Fault, Protocol, State, Violation};
+use crate::protocol::{Protocol, State};
 use crate::server::Ticket;
 use crate::settle;
 

@@ -1,201 +1,15 @@
-//! The model: clients, network and server as one state, and the actions possible in it.
+//! The protocol: clients, network and server as one state, and the steps that lead to another one.
 
-use stateright::{Model, Property};
-
+use crate::bounds::{Bounds, Fault};
 use crate::client::{Client, Doubt};
-use crate::events::{self, Reached};
+use crate::events::Reached;
+use crate::ghost::{Event, EventSet, Ghost, Violation};
 use crate::network::{
-    Answer, ClientId, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Push, Request, Time, Token,
+    Answer, ClientId, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Polled, Push, Request, Time,
 };
 use crate::owner::{Context, Owner};
-use crate::properties;
-use crate::pruning::Pruning;
 use crate::rules::Rules;
-use crate::run::Checked;
-use crate::server::{Polled, Script, Server, Ticket};
-
-/// The bounds of a run, and its durations in ticks.
-#[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    pub clients: u8,
-    /// At least one for each client. The others belong to the last client.
-    pub owners: u8,
-    /// Attempts and nested acquires of each owner.
-    pub attempts: u8,
-    pub reentries: u8,
-    /// Retries of each owner. Each puts one more copy of a request in flight.
-    pub retries: u8,
-    /// Polls of each client that it gives up while they are in flight.
-    pub timeouts: u8,
-    /// Messages in flight at once.
-    pub in_flight: usize,
-    /// The last tick of the clock.
-    pub end: Time,
-    pub lease: Time,
-    /// Of the first client, and of the others.
-    pub grant_ttl: [Time; 2],
-    pub waiter_ttl: Time,
-    /// How long a caller waits; 0: for ever.
-    pub patience: Time,
-    pub operation_timeout: Time,
-    /// Places that `advance` looks at in one call.
-    pub looks: usize,
-    /// R7: whether pushes may be trusted. If not, each grant is confirmed.
-    pub trust: bool,
-    /// Whether requests and replies may be lost; if not, they may only be late, without bound.
-    /// Pushes may be lost either way.
-    pub lossy: bool,
-    /// Every poll asks for all tickets. If not, every second one does, and those in doubt.
-    pub verifies_always: bool,
-    /// Revocations are not lost, only late.
-    pub revocations_arrive: bool,
-    /// All owners have asked when a run begins: the first one holds the lock, the others are queued.
-    pub begun: bool,
-    /// The last owner uses `try_lock`: it takes a free lock and never waits.
-    pub try_lock: bool,
-    /// Whether callers give up, and holders renew. Runs about the queue can do without.
-    pub gives_up: bool,
-    pub renews: bool,
-    /// How often a client may go deaf.
-    pub deafens: u8,
-    /// How often a connection may be replaced.
-    pub reconnects: u8,
-    /// One of these may happen, once.
-    pub faults: &'static [Fault],
-    /// All clients have `strict_restart`, so P1 covers what the server has forgotten (R14).
-    pub strict: bool,
-    /// Whether the property about waiters looks for what becomes of them without more faults.
-    pub settles: bool,
-}
-
-/// What happens to the server from outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fault {
-    ForceUnlock,
-    /// The server restarts without its data.
-    Restart,
-    /// FLUSHALL: the data is gone, the connections stay.
-    Flush,
-    DeleteLock,
-    DeleteQueue,
-    DeleteDeadlines,
-    /// The server's clock is set forward.
-    ClockStep,
-    /// The server's clock is set back by one tick.
-    ClockBack,
-}
-
-impl Bounds {
-    /// R2: until when an acquire that is sent at `sent` may be served.
-    pub fn not_after(&self, sent: Time) -> Time {
-        sent + self.operation_timeout
-    }
-
-    pub fn waits(&self, owner: OwnerId) -> bool {
-        !self.try_lock || owner + 1 != self.owners
-    }
-
-    /// Owners beyond the bounds have a client each (settle.rs).
-    pub fn client_of(&self, owner: OwnerId) -> ClientId {
-        if owner < self.owners { owner.min(self.clients - 1) } else { self.clients + owner - self.owners }
-    }
-
-    pub fn owners_of(&self, client: ClientId) -> impl Iterator<Item = OwnerId> {
-        let bounds = *self;
-        (client..client + bounds.owners)
-            .filter(move |owner| bounds.client_of(*owner) == client)
-            .take(OWNERS_OF_A_CLIENT)
-    }
-
-    pub fn grant_ttl(&self, client: ClientId) -> Time {
-        if client >= self.clients {
-            return self.waiter_ttl;
-        }
-        self.grant_ttl[usize::from(client.min(1))]
-    }
-
-    /// Whether this owner may start before the one before it. Otherwise owners are interchangeable and start in
-    /// order of their ids.
-    fn may_be_first(&self, owner: OwnerId) -> bool {
-        let differs = self.try_lock || self.grant_ttl[0] != self.grant_ttl[1] || self.clients < self.owners;
-        owner == 0 || differs && self.client_of(owner) != self.client_of(owner - 1)
-    }
-
-    /// Redis TIME as a token (R10): grows faster than grants can. While the stored token is kept the
-    /// clock would only leave gaps between tokens, so only restarts need it.
-    pub fn clock_for_tokens(&self, now: Time) -> Token {
-        if self.faults.contains(&Fault::Restart) { Token::from(now) * 16 } else { 0 }
-    }
-}
-
-/// Ghost variables: no client or script reads them, only the properties and the bounds of a run.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Ghost {
-    /// The greatest token given out so far.
-    pub highest: Token,
-    /// Holds up to this token were ended by force_unlock or lost with the server's data. P1 does not
-    /// cover them.
-    pub exempt_up_to: Token,
-    pub fault: Option<Fault>,
-    deafens: u8,
-    reconnects: u8,
-    pub clock_in_tokens: bool,
-    pub violation: Option<Violation>,
-}
-
-/// A forbidden step that the state after it does not show.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Violation {
-    TokenDidNotGrow,
-    Overtaken,
-    PlaceLost,
-}
-
-/// Events that a base run must reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    HandOver,
-    HeldByTrust,
-    HeldByConfirm,
-    HeldByPoll,
-    Nested,
-    LeaseExpired,
-    RetryAnswered,
-    TombstoneRefused,
-    LeftWhileOwner,
-    FloorRefused,
-    LossReported,
-    Busy,
-    /// A grant was trusted from an answer that was not about its ticket alone.
-    TrustedByName,
-    NoPlace,
-    FreeLockTold,
-    UnknownHold,
-    Doubted,
-    DoubtEnded,
-    Unreachable,
-    PassedOver,
-    Skipped,
-    SkipReset,
-    Stopped,
-    DeadCleared,
-    LeftFromSkipped,
-    AskedAgainDead,
-    ListGone,
-    /// R14: the server began to grant nothing, and ended that.
-    Frozen,
-    Thawed,
-    /// The property about waiters followed a state to its end.
-    Settled,
-}
-
-impl events::Event for Event {
-    fn number(self) -> u64 {
-        self as u64
-    }
-}
-
-pub type EventSet = events::EventSet<Event>;
+use crate::server::{Script, Server, Ticket};
 
 /// `Hash` is in canonical.rs: it ignores the absolute values of tokens and seqs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,11 +51,11 @@ pub enum Action {
 pub struct Protocol {
     pub rules: Rules,
     pub bounds: Bounds,
-    reached: Reached<Event>,
+    pub reached: Reached<Event>,
 }
 
 impl Protocol {
-    fn script<'a>(&'a self, state: &'a mut State, deaf: &'a [bool], events: &'a mut EventSet) -> Script<'a> {
+    pub fn script<'a>(&'a self, state: &'a mut State, deaf: &'a [bool], events: &'a mut EventSet) -> Script<'a> {
         let State { now, server, network, ghost, .. } = state;
         let mut script =
             Script { rules: &self.rules, bounds: &self.bounds, now: *now, deaf, server, network, ghost, events };
@@ -358,7 +172,7 @@ impl Protocol {
         }
     }
 
-    fn tick(state: &mut State, events: &mut EventSet) {
+    pub fn tick(state: &mut State, events: &mut EventSet) {
         state.now += 1;
         state.server.expire(state.now, events);
     }
@@ -445,7 +259,7 @@ impl Protocol {
 
     /// The connection of a client is replaced. Its subscription works again. What was on the way to the client
     /// is lost; its requests may still arrive.
-    fn reconnect(&self, state: &mut State, client: ClientId, events: &mut EventSet) {
+    pub fn reconnect(&self, state: &mut State, client: ClientId, events: &mut EventSet) {
         state.ghost.reconnects += 1;
         let bounds = self.bounds;
         state.network.retain(|message| match message {
@@ -464,7 +278,7 @@ impl Protocol {
         }
     }
 
-    fn fault(&self, state: &mut State, fault: Fault, events: &mut EventSet) {
+    pub fn fault(&self, state: &mut State, fault: Fault, events: &mut EventSet) {
         state.ghost.fault = Some(fault);
         // P1 does not cover holds that were ended so, and pushes about them. Only the queue's keys are not needed
         // for it.
@@ -510,7 +324,7 @@ impl Protocol {
     }
 
     /// A living ticket loses its place by a grant or by a request of its owner, and in no other way.
-    fn check_places(&self, before: &[Ticket], action: Action, state: &mut State) {
+    pub fn check_places(&self, before: &[Ticket], action: Action, state: &mut State) {
         if matches!(action, Action::Fault(_)) {
             return;
         }
@@ -533,152 +347,6 @@ impl Protocol {
 }
 
 /// Which clients a push does not reach.
-fn deaf(state: &State) -> Vec<bool> {
+pub fn deaf(state: &State) -> Vec<bool> {
     state.clients.iter().map(|client| client.deaf).collect()
-}
-
-impl Checked for Protocol {
-    type Rules = Rules;
-    type Bounds = Bounds;
-    type Event = Event;
-
-    fn new(rules: Rules, bounds: Bounds) -> Self {
-        Self { rules, bounds, reached: Reached::default() }
-    }
-
-    fn reached(&self) -> EventSet {
-        self.reached.all()
-    }
-
-    fn set_bound(bounds: &mut Bounds, option: &str, value: u8) {
-        match option {
-            "--time" => bounds.end = value,
-            "--attempts" => bounds.attempts = value,
-            "--reentries" => bounds.reentries = value,
-            "--retries" => bounds.retries = value,
-            "--clients" => bounds.clients = value,
-            _ => bounds.in_flight = usize::from(value),
-        }
-    }
-}
-
-impl Model for Protocol {
-    type State = State;
-    type Action = Action;
-
-    fn init_states(&self) -> Vec<State> {
-        let owners = (0..self.bounds.owners).map(|_| Owner::new(&self.bounds)).collect();
-        let clients = (0..self.bounds.clients).map(|_| Client::new(&self.bounds)).collect();
-        let clock_in_tokens = self.bounds.faults.contains(&Fault::Restart);
-        let ghost = Ghost { clock_in_tokens, ..Ghost::default() };
-        let (server, network) = (Server::default(), Network::default());
-        let mut state = State { now: 0, server, owners, clients, network, ghost };
-        let mut events = EventSet::default();
-        for id in (0..self.bounds.owners).filter(|_| self.bounds.begun) {
-            self.act(&mut state, id, &mut events, Owner::start);
-            while let Some(message) = state.network.first() {
-                self.deliver(&mut state, message, &mut events);
-            }
-        }
-        vec![state]
-    }
-
-    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        let State { now, server, owners, clients, network, ghost } = state;
-        let bounds = &self.bounds;
-        let mut offer = |may: bool, action: Action| {
-            if may {
-                actions.push(action);
-            }
-        };
-        offer(*now < bounds.end, Action::Tick);
-        for (id, owner) in (0..).zip(owners) {
-            let in_turn = bounds.may_be_first(id) || owners[usize::from(id) - 1].has_started();
-            offer(owner.may_start() && in_turn, Action::Start(id));
-            offer(owner.may_retry(), Action::Retry(id));
-            offer(owner.may_retry_leave(), Action::RetryLeave(id));
-            offer(bounds.gives_up && owner.may_give_up(), Action::GiveUp(id));
-            offer(bounds.renews && owner.may_renew(id, network, bounds, *now), Action::Renew(id));
-            offer(owner.may_reenter(*now), Action::Reenter(id));
-            offer(owner.may_unlock(), Action::Unlock(id));
-            offer(owner.may_notice_loss(*now), Action::NoticeLoss(id));
-            offer(owner.may_send_late_leave(), Action::SendLateLeave(id));
-        }
-        for (id, client) in (0..).zip(clients) {
-            offer(self.may_poll(state, id), Action::Poll(id));
-            let in_flight = client.poll.is_some_and(|poll| network.has_poll(id, poll.number));
-            offer(client.timeouts > 0 && in_flight, Action::GiveUpPoll(id));
-            offer(ghost.deafens < bounds.deafens && !client.deaf, Action::Deafen(id));
-            offer(ghost.reconnects < bounds.reconnects, Action::Reconnect(id));
-        }
-        for message in network.iter() {
-            let too_early = matches!(message, Message::Pushed { to, push } if !owners[usize::from(*to)].accepts(push));
-            offer(!too_early, Action::Deliver(*message));
-            let may_be_lost = match message {
-                Message::Pushed { push: Push::Revoked { .. }, .. } => !bounds.revocations_arrive,
-                Message::Pushed { .. } => true,
-                _ => bounds.lossy,
-            };
-            offer(may_be_lost, Action::Lose(*message));
-        }
-        offer(server.lock.is_none() && !server.queue.is_empty(), Action::PassOn);
-        for fault in bounds.faults {
-            let has_use = match fault {
-                Fault::ForceUnlock | Fault::DeleteLock => server.lock.is_some(),
-                Fault::DeleteQueue | Fault::DeleteDeadlines => !server.queue.is_empty(),
-                Fault::Flush => true,
-                Fault::Restart => *now < bounds.end,
-                Fault::ClockStep | Fault::ClockBack => true,
-            };
-            offer(ghost.fault.is_none() && has_use, Action::Fault(*fault));
-        }
-    }
-
-    fn next_state(&self, state: &State, action: Action) -> Option<State> {
-        let before: Vec<_> = state.server.waiting(state.now, &self.bounds).collect();
-        let mut state = state.clone();
-        let mut events = EventSet::default();
-        match action {
-            Action::Tick => Self::tick(&mut state, &mut events),
-            Action::Start(id) => self.act(&mut state, id, &mut events, Owner::start),
-            Action::Retry(id) => self.act(&mut state, id, &mut events, Owner::retry),
-            Action::RetryLeave(id) => self.act(&mut state, id, &mut events, Owner::retry_leave),
-            Action::GiveUp(id) => self.act(&mut state, id, &mut events, Owner::give_up),
-            Action::Renew(id) => self.act(&mut state, id, &mut events, Owner::renew),
-            Action::Reenter(id) => self.act(&mut state, id, &mut events, Owner::reenter),
-            Action::Unlock(id) => self.act(&mut state, id, &mut events, Owner::unlock),
-            Action::NoticeLoss(id) => self.act(&mut state, id, &mut events, Owner::lose),
-            Action::SendLateLeave(id) => self.act(&mut state, id, &mut events, Owner::send_late_leave),
-            Action::Poll(id) => self.poll(&mut state, id, &mut events),
-            Action::GiveUpPoll(id) => {
-                let client = &mut state.clients[usize::from(id)];
-                client.timeouts -= 1;
-                client.give_up_poll(&self.rules, &mut events);
-            }
-            Action::Deafen(id) => {
-                state.ghost.deafens += 1;
-                state.clients[usize::from(id)].deaf = true;
-            }
-            Action::Reconnect(id) => self.reconnect(&mut state, id, &mut events),
-            Action::Deliver(message) => self.deliver(&mut state, message, &mut events),
-            Action::Lose(message) => state.network.remove(&message),
-            Action::PassOn => {
-                let deaf = deaf(&state);
-                self.script(&mut state, &deaf, &mut events).pass_on(None);
-            }
-            Action::Fault(fault) => self.fault(&mut state, fault, &mut events),
-        }
-        self.check_places(&before, action, &mut state);
-        Pruning { rules: &self.rules, bounds: &self.bounds }.prune(&mut state, &mut events);
-        self.forget_names(&mut state);
-        if state.network.len() > self.bounds.in_flight {
-            return None;
-        }
-        self.note(events);
-        Some(state)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        properties::all()
-    }
 }

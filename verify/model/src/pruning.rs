@@ -5,10 +5,12 @@
 //! Any script may also pass on a free lock. A pruned message does not, but `Action::PassOn` is
 //! always possible in its place.
 
+use crate::bounds::Bounds;
 use crate::client::Client;
+use crate::ghost::{Event, EventSet};
 use crate::network::{Message, Nested, OwnerId, Request, Seq, Time, Token};
 use crate::owner::{Owner, Stage};
-use crate::protocol::{Bounds, Event, EventSet, State};
+use crate::protocol::State;
 use crate::rules::Rules;
 use crate::server::{Lock, Server, Ticket};
 

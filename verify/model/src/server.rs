@@ -1,9 +1,13 @@
 //! The server: its keys, and one function for each script in `lua/`, branch by branch. A script is
 //! atomic, so each call is one step.
 
+use crate::bounds::{Bounds, Fault};
+use crate::ghost::{Event, EventSet, Ghost, Violation};
 use crate::map::Map;
-use crate::network::{ClientId, Message, Nested, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Push, Seq, Time, Token};
-use crate::protocol::{Bounds, Event, EventSet, Fault, Ghost, Violation};
+use crate::network::{
+    Acquired, ClientId, Holder, Left, Message, Nested, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Polled, Push,
+    Released, Renewed, Seq, Time, Token,
+};
 use crate::rules::Rules;
 
 /// The hash of a held lock.
@@ -121,77 +125,6 @@ impl Server {
     pub fn waiting(&self, now: Time, bounds: &Bounds) -> impl Iterator<Item = Ticket> {
         self.queue.iter().copied().filter(move |ticket| self.alive_until(*ticket, now, bounds).is_some())
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Acquired {
-    Held {
-        token: Token,
-        holds: u8,
-        remaining: Time,
-    },
-    /// Each later grant has a token above `floor` (R7).
-    Queued {
-        floor: Token,
-        /// The client was in the sorted set already.
-        known: bool,
-    },
-    /// Not free, and the caller does not wait.
-    Busy,
-    /// A nested acquire, but the owner does not hold under that token.
-    Lost,
-    /// The statuses late, left and stale: too late, behind a tombstone, or a later request of the
-    /// owner was served.
-    Refused,
-}
-
-/// The holder, as a poll names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Holder {
-    pub owner: OwnerId,
-    pub attempt: Seq,
-    pub token: Token,
-    pub remaining: Time,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Polled {
-    pub holder: Option<Holder>,
-    pub floor: Token,
-    /// `advance` ended at its bound, so places behind it were not looked at.
-    pub stopped: bool,
-    /// The client was in the sorted set before.
-    pub known: bool,
-    /// The length of the list.
-    pub places: u8,
-    /// Which of the tickets in the request have no place.
-    pub missing: [bool; OWNERS_OF_A_CLIENT],
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Left {
-    Done,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Released {
-    /// The lock was this owner's, under this token.
-    Freed {
-        token: Token,
-    },
-    Held {
-        holds: u8,
-    },
-    /// The hold has another token, or a later request was served.
-    Lost,
-    /// There was nothing to end.
-    Gone,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Renewed {
-    Renewed { remaining: Time },
-    Lost,
 }
 
 /// One run of a script, with the keys, the clock, and the messages it may publish.

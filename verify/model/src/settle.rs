@@ -6,9 +6,10 @@
 //! that a place is lost. Each waiter must come to hold the lock.
 
 use crate::client::Client;
+use crate::ghost::{Event, EventSet};
 use crate::network::OwnerId;
 use crate::owner::{Owner, Stage};
-use crate::protocol::{Action, Event, EventSet, Protocol, State};
+use crate::protocol::{Action, Protocol, State};
 
 /// An old lease may have to end, a place may be found missing by the second poll, and then all the others are
 /// served first.

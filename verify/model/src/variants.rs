@@ -1,7 +1,9 @@
 //! The runs: the base runs, in which all properties hold, and one for each dropped rule, which must
 //! break a property.
 
-use crate::protocol::{Bounds, Event, Fault, Protocol};
+use crate::bounds::{Bounds, Fault};
+use crate::ghost::Event;
+use crate::protocol::Protocol;
 use crate::rules::Rules;
 use crate::run;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use fastrand::Rng;
 use stateright::{Expectation, Property};
 
-use crate::run::{Broken, Checked, Found};
+use crate::checked::{Broken, Checked, Found};
 
 /// A walk ends here at the latest.
 const STEPS: usize = 600;

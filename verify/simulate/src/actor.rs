@@ -8,8 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::checker::Claim;
 use crate::keys::key_of;
-use crate::run::LONGEST_LEASE;
-use crate::world::World;
+use crate::world::{LONGEST_LEASE, World};
 
 /// One caller in one process. It lives as long as the process.
 pub struct Actor {

@@ -1,7 +1,6 @@
 //! One run: processes with their actors, a phase with faults, then a calm phase without, in which all work must
 //! finish.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +14,10 @@ use crate::actor::Actor;
 use crate::checker::{Failover, Remembered};
 use crate::cluster::Cluster;
 use crate::keys::{BOOT, frozen_until, key_of, name_of};
+use crate::outcome::Outcome;
 use crate::quorum;
-use crate::world::{Around, SETTLING, World};
+use crate::seed::Topology;
+use crate::world::{Around, LONGEST_LEASE, SETTLING, World};
 
 /// How long the phase with faults lasts; up to six times that if too little happened. A frozen server grants nothing for a
 /// while.
@@ -31,34 +32,17 @@ const LONGEST_CALM_WAIT: Duration = Duration::from_secs(15);
 /// operation time-out.
 const CALM_FAILOVERS: u32 = 3;
 const SHORT_OUTAGE: Duration = Duration::from_millis(100);
-/// No client asks for a longer one.
-pub const LONGEST_LEASE: Duration = Duration::from_millis(4000);
 /// A run with less than this proves nothing.
 const LEAST_SECTIONS: u64 = 60;
 const LEAST_FAULTS: u64 = 100;
 const LEAST_EXPIRIES: u64 = 2;
-
-pub struct Outcome {
-    pub violations: Vec<String>,
-    pub grants: u64,
-    /// Of a quorum.
-    pub guards: u64,
-    pub handed_over: u64,
-    pub expiries: u64,
-    pub sections: u64,
-    pub ghosts: u64,
-    pub faults: BTreeMap<&'static str, u64>,
-    pub virtual_time: Duration,
-    pub fingerprint: u64,
-    pub timeline: Vec<String>,
-}
 
 pub fn run(seed: u64, verbose: bool) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime of one thread");
     runtime.block_on(async {
         let world = World::new(seed, verbose);
-        if quorum::is_chosen(seed) {
+        if Topology::of(seed) == Topology::Quorum {
             return quorum::run(&world).await;
         }
         let mut run = Run::new(&world);
@@ -82,7 +66,7 @@ async fn watch_queues(world: Arc<World>, nodes: Vec<EmbeddedServer>) {
 }
 
 /// P5: nothing that was given back stays.
-async fn watch_holders(world: Arc<World>) {
+pub async fn watch_holders(world: Arc<World>) {
     loop {
         sleep(Duration::from_millis(20)).await;
         let server_ms = world.server_ms();
@@ -347,7 +331,7 @@ impl Run {
 
     fn disconnect(&self, victim: usize) {
         if let Some(process) = self.processes.get(victim) {
-            self.world.fault("disconnects");
+            self.world.fault_of("disconnects", process.client.id());
             self.node().disconnect(process.client.id());
         }
     }
@@ -584,7 +568,7 @@ impl Run {
 
     fn outcome(self) -> Outcome {
         let fingerprint = self.world.fingerprint();
-        let timeline = self.world.timeline();
+        let (violations, timeline) = (self.world.violations(), self.world.timeline());
         let virtual_time = self.world.elapsed();
         self.world.serve(Vec::new());
         let mut state = self.world.state();
@@ -593,7 +577,7 @@ impl Run {
             state.faults.insert("forgotten_holds", forgotten);
         }
         Outcome {
-            violations: std::mem::take(&mut state.checker.violations),
+            violations,
             grants: state.checker.grants,
             guards: 0,
             handed_over: state.checker.handed_over,

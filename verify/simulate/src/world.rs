@@ -16,10 +16,10 @@ use tokio::time::Instant;
 
 use crate::checker::Checker;
 use crate::keys::Keys;
-use crate::quorum;
+use crate::seed::{self, Topology};
 
 /// How likely each fault is in one run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct FaultRates {
     lost_before: f64,
     lost_after: f64,
@@ -36,6 +36,8 @@ pub struct FaultRates {
     pub clock_rate: f64,
 }
 
+/// No client asks for a longer one.
+pub const LONGEST_LEASE: Duration = Duration::from_millis(4000);
 /// The longest delay of a message, longer than any lease.
 const LATEST: Duration = Duration::from_secs(6);
 /// The most steps of tasks in one instant of virtual time (P10: no busy loop). Virtual time passes only when no
@@ -86,6 +88,43 @@ struct Process {
     wakers: BTreeMap<u64, Waker>,
 }
 
+/// What a scenario decides in place of chance.
+#[derive(Default)]
+pub struct Script {
+    pub mishaps: Vec<Mishap>,
+    /// From now on it is judged as a run without faults.
+    pub settled: bool,
+}
+
+/// What happens to the next request of this kind from this client, or to the next message pushed to it.
+pub struct Mishap {
+    pub client: String,
+    pub script: &'static str,
+    pub fate: Fate,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    RequestLost,
+    RequestTakes(Duration),
+    ReplyLost,
+    ReplyTakes(Duration),
+    PushLost,
+    PushTakes(Duration),
+}
+
+/// The fate of pushed messages is asked for by this name.
+pub const PUSH: &str = "push";
+
+struct Setting {
+    rng: fastrand::Rng,
+    rates: FaultRates,
+    strict: bool,
+    ahead: Vec<u64>,
+    is_cluster: bool,
+    script: Option<Script>,
+}
+
 pub struct State {
     pub rng: fastrand::Rng,
     pub rates: FaultRates,
@@ -93,6 +132,8 @@ pub struct State {
     pub strict: bool,
     /// By how many ms the clock of each node is ahead of the common time. One server has that.
     ahead: Vec<u64>,
+    /// Of a scenario.
+    pub script: Option<Script>,
     /// The calm phase: no faults.
     pub calm: bool,
     calm_since: Duration,
@@ -145,10 +186,7 @@ impl World {
     pub fn new(seed: u64, verbose: bool) -> Arc<Self> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut rates = FaultRates::of(&mut rng);
-        // Neither is drawn from `rng`, so that the other runs are what they would be without it.
-        let is_quorum = quorum::is_chosen(seed);
-        let is_cluster = seed % 5 == 1 && !is_quorum;
-        let strict = seed % 4 == 3 && !is_cluster && !is_quorum;
+        let is_cluster = Topology::of(seed) == Topology::Cluster;
         let mut ahead = vec![0];
         if is_cluster {
             // As with refusals: one copy could run and the other be sent elsewhere.
@@ -157,6 +195,19 @@ impl World {
             let most = if rng.bool() { 300 } else { 8000 };
             ahead = (0..2 + rng.usize(..2)).map(|_| rng.u64(..=most)).collect();
         }
+        let strict = seed::is_strict(seed);
+        Self::with(Setting { rng, rates, strict, ahead, is_cluster, script: None }, verbose)
+    }
+
+    /// One server, or the servers of a quorum, and nothing goes wrong but what is written.
+    pub fn scripted() -> Arc<Self> {
+        let rates = FaultRates { calm_delay: 1, clock_rate: 1.0, ..FaultRates::default() };
+        let (rng, script) = (fastrand::Rng::with_seed(0), Some(Script::default()));
+        Self::with(Setting { rng, rates, strict: false, ahead: vec![0], is_cluster: false, script }, true)
+    }
+
+    fn with(setting: Setting, verbose: bool) -> Arc<Self> {
+        let Setting { rng, rates, strict, ahead, is_cluster, script } = setting;
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             state: Mutex::new(State {
@@ -164,7 +215,8 @@ impl World {
                 rates,
                 strict,
                 ahead,
-                calm: false,
+                calm: script.is_some(),
+                script,
                 calm_since: Duration::ZERO,
                 last_down: None,
                 ending: false,
@@ -251,10 +303,15 @@ impl World {
     }
 
     pub fn fault(&self, kind: &'static str) {
+        self.fault_of(kind, "");
+    }
+
+    /// `whom`: the client that it happens to.
+    pub fn fault_of(&self, kind: &'static str, whom: &str) {
         let at = self.elapsed();
         let mut state = self.state();
         state.count(kind);
-        state.note(at, kind, 0, String::new);
+        state.note(at, kind, 0, || whom.to_owned());
     }
 
     pub fn fingerprint(&self) -> u64 {
@@ -263,6 +320,13 @@ impl World {
 
     pub fn timeline(&self) -> Vec<String> {
         self.state().timeline.take().unwrap_or_default()
+    }
+
+    /// In the words of the timeline.
+    pub fn violations(&self) -> Vec<String> {
+        let mut state = self.state();
+        let found = std::mem::take(&mut state.checker.violations);
+        found.iter().map(|violation| state.readable(violation)).collect()
     }
 
     /// Wraps a caller's task of a process: it is paused and killed with the process.
@@ -328,7 +392,7 @@ impl World {
     }
 
     pub fn pause(&self, process: &str) {
-        self.fault("pauses");
+        self.fault_of("pauses", process);
         self.set_life(process, Life::Paused);
     }
 
@@ -338,7 +402,7 @@ impl World {
     }
 
     pub fn kill(&self, process: &str) {
-        self.fault("deaths");
+        self.fault_of("deaths", process);
         self.set_life(process, Life::Dead);
         let died = self.state().checker.died(process);
         drop(died);
@@ -348,7 +412,7 @@ impl World {
 impl World {
     /// The runtime that the client was made in ends; its callers are in another one.
     pub fn end_runtime(&self, process: &str) {
-        self.fault("runtimes_ended");
+        self.fault_of("runtimes_ended", process);
         let wakers = {
             let mut state = self.state();
             let process = state.process(process);
@@ -373,6 +437,9 @@ impl World {
 
 impl State {
     pub fn is_settling(&self, now: Duration) -> bool {
+        if let Some(script) = &self.script {
+            return !script.settled;
+        }
         !self.calm || now < self.calm_since + SETTLING
     }
 
@@ -454,6 +521,22 @@ impl State {
         Duration::from_millis(self.rng.u64(..=most))
     }
 
+    /// What a scenario has in store for this message.
+    fn fate(&mut self, client: &str, script: &str) -> Option<Fate> {
+        let mishaps = &mut self.script.as_mut()?.mishaps;
+        let index = mishaps.iter().position(|mishap| mishap.client == client && mishap.script == script)?;
+        Some(mishaps.remove(index).fate)
+    }
+
+    pub fn meets(&mut self, mishap: Mishap) {
+        self.script.get_or_insert_default().mishaps.push(mishap);
+    }
+
+    /// The client has a name in the timeline.
+    pub fn call(&mut self, client: &str, name: &str) {
+        self.names.insert(client.to_owned(), name.to_owned());
+    }
+
     fn delivery(&mut self) -> Delivery {
         let FaultRates { slow, late, lost_after, .. } = self.rates;
         let request = self.delay(slow, late, "requests_delayed");
@@ -464,8 +547,17 @@ impl State {
 }
 
 impl Faults for Around {
-    fn request(&self, _client: &str, _script: &str) -> Vec<Delivery> {
+    fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
         let mut state = self.state();
+        let fate = state.fate(client, script);
+        let usual = Duration::from_millis(state.rates.calm_delay);
+        match fate {
+            Some(Fate::RequestLost) => return Vec::new(),
+            Some(Fate::RequestTakes(request)) => return vec![Delivery { request, reply: Some(usual) }],
+            Some(Fate::ReplyLost) => return vec![Delivery { request: usual, reply: None }],
+            Some(Fate::ReplyTakes(reply)) => return vec![Delivery { request: usual, reply: Some(reply) }],
+            _ => {}
+        }
         let FaultRates { lost_before, duplicated, .. } = state.rates;
         if state.happens(lost_before, "requests_lost") {
             return Vec::new();
@@ -474,8 +566,13 @@ impl Faults for Around {
         (0..copies).map(|_| state.delivery()).collect()
     }
 
-    fn push(&self, _client: &str) -> Vec<Duration> {
+    fn push(&self, client: &str) -> Vec<Duration> {
         let mut state = self.state();
+        match state.fate(client, PUSH) {
+            Some(Fate::PushLost) => return Vec::new(),
+            Some(Fate::PushTakes(delay)) => return vec![delay],
+            _ => {}
+        }
         let FaultRates { push_lost, push_late, push_duplicated, .. } = state.rates;
         if state.happens(push_lost, "pushes_lost") {
             return Vec::new();

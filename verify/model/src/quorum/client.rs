@@ -1,9 +1,10 @@
 //! A client: one attempt for the lock over all nodes, and its guard. It takes its next step as soon as an answer
 //! allows it; a paused client is one whose answers have not arrived.
 
+use super::bounds::Bounds;
+use super::events::{Event, EventSet};
 use super::network::{Body, ClientId, Message, Network, NodeId, Seq, Time, Token};
 use super::node::TOKENS;
-use super::protocol::{Bounds, Event, EventSet};
 use super::rules::Rules;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

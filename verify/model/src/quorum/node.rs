@@ -1,7 +1,8 @@
 //! A node: one lock with a lease, a queue and a token, which survive a restart or not.
 
+use super::bounds::{Bounds, Loss};
+use super::events::{Event, EventSet};
 use super::network::{Body, ClientId, Message, Seq, Time, Token};
-use super::protocol::{Bounds, Event, EventSet};
 use super::rules::Rules;
 
 /// Tokens in one tick of the clock. More are not given out in one.
@@ -35,17 +36,6 @@ pub struct Hold {
     pub token: Token,
     pub expires: Time,
     pub raised: bool,
-}
-
-/// What a node loses with a restart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Loss {
-    Nothing,
-    /// All since it was last saved.
-    Newest,
-    All,
-    /// All, without a restart: FLUSHALL. What is in flight still arrives.
-    Flush,
 }
 
 pub struct Context<'a> {

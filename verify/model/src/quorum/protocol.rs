@@ -1,75 +1,14 @@
-//! The model: clients, nodes and what is in flight between them, and the actions possible in it.
+//! The protocol: clients, nodes and what is in flight between them, and the actions possible in it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use stateright::{Model, Property};
-
+use super::bounds::{Bounds, Loss};
 use super::client::{self, Client, Slot, Stage};
+use super::events::{Event, EventSet};
 use super::network::{Body, ClientId, Message, Network, NodeId, Time, Token};
-use super::node::{self, Loss, Node};
+use super::node::{self, Node};
 use super::rules::Rules;
-use super::{properties, settle};
-use crate::events::{self, Reached};
-use crate::run::Checked;
-
-/// The bounds of a run, and its durations in ticks.
-#[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    pub nodes: NodeId,
-    pub clients: ClientId,
-    /// Of each client: attempts, failures after which it tries again, and renewals.
-    pub starts: u8,
-    pub retries: u8,
-    pub renewals: u8,
-    /// Messages in flight at once.
-    pub in_flight: usize,
-    /// The last tick of the clock.
-    pub end: Time,
-    pub lease: Time,
-    pub operation_timeout: Time,
-    /// The greatest difference of two clocks, which only tokens show: all else counts durations.
-    pub clocks_apart: Time,
-    /// Which clocks are ahead when a run begins: a bit for each node, and a first state for each of these.
-    pub clocks_ahead: &'static [u8],
-    /// Whether tokens follow the clock. Only restarts need that; else it would only leave gaps between tokens.
-    pub clock_runs: bool,
-    /// All nodes are tried in the first round trip, not after the gate is held.
-    pub at_once: bool,
-    /// Nodes are asked for the token that the gate has given, or for that of a clock.
-    pub proposes: bool,
-    /// How far the first client takes that clock to be ahead of what it is.
-    pub clock_seems_ahead: Time,
-    /// Requests and answers may be lost; if not, they may only be late, without bound.
-    pub lossy: bool,
-    /// Messages may arrive twice.
-    pub repeats: bool,
-    /// A node without an answer may be given up though the answer is only late.
-    pub impatient: bool,
-    /// A leave is served as soon as it is sent, where the node can be reached.
-    pub prompt_leaves: bool,
-    /// Callers give up while they wait.
-    pub gives_up: bool,
-    /// Nodes that never run.
-    pub dead: &'static [NodeId],
-    /// Who cannot reach which node from the beginning on.
-    pub cut: &'static [(ClientId, NodeId)],
-    /// How often a path between a client and a node may break, and a node die.
-    pub cuts: u8,
-    pub deaths: u8,
-    /// How often a node may restart, and what it may lose.
-    pub restarts: u8,
-    pub losses: &'static [Loss],
-    /// How often force_unlock may end a hold on one node.
-    pub forced: u8,
-    /// Whether each state in which nothing is in flight is followed to its end.
-    pub settles: bool,
-}
-
-impl Bounds {
-    pub fn majority(&self) -> usize {
-        usize::from(self.nodes) / 2 + 1
-    }
-}
+use crate::events::Reached;
 
 /// Ghost variables: no client or node reads them, only the properties and the bounds of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -86,42 +25,6 @@ pub struct Ghost {
     restarts: u8,
     force_unlocks: u8,
 }
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    Guarded,
-    GuardedWithoutANode,
-    BusyLeftAlone,
-    Queued,
-    QueuedWithHold,
-    ReleasedAbove,
-    PassedOn,
-    NodeSkipped,
-    LateAcquire,
-    ProposalTaken,
-    ProposedTooFar,
-    GivenAlike,
-    RaisedHigher,
-    RaiseRefused,
-    Renewed,
-    LeaseExpired,
-    Failed,
-    Lost,
-    TakenIn,
-    Frozen,
-    Thawed,
-    Forced,
-    /// The property about waiters followed a state to its end.
-    Settled,
-}
-
-impl events::Event for Event {
-    fn number(self) -> u64 {
-        self as u64
-    }
-}
-
-pub type EventSet = events::EventSet<Event>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
@@ -201,8 +104,8 @@ pub enum Action {
 pub struct Quorum {
     pub rules: Rules,
     pub bounds: Bounds,
-    reached: Reached<Event>,
-    guards: AtomicU64,
+    pub reached: Reached<Event>,
+    pub guards: AtomicU64,
 }
 
 impl Quorum {
@@ -272,7 +175,7 @@ impl Quorum {
     }
 
     /// Where no path breaks or heals, a connection that is refused is skipped at once (Q10).
-    fn skip_unreachable(&self, state: &mut State, events: &mut EventSet) {
+    pub fn skip_unreachable(&self, state: &mut State, events: &mut EventSet) {
         for client in 0..self.bounds.clients {
             for node in 0..self.bounds.nodes {
                 let is_asked = matches!(state.clients[usize::from(client)].slot(node), Slot::Asked { .. });
@@ -286,7 +189,7 @@ impl Quorum {
         network.retain(|message| nodes[usize::from(message.node)].alive && !is_cut(message));
     }
 
-    fn deliver_leaves(&self, state: &mut State, events: &mut EventSet) {
+    pub fn deliver_leaves(&self, state: &mut State, events: &mut EventSet) {
         let is_leave = |message: &&Message| message.body == Body::Leave && state.reaches(message.client, message.node);
         let leaves: Vec<_> = state.network.iter().filter(is_leave).copied().collect();
         for leave in leaves {
@@ -296,7 +199,7 @@ impl Quorum {
     }
 
     /// Drops messages that can have no effect any longer.
-    fn prune(&self, state: &mut State, events: &mut EventSet) {
+    pub fn prune(&self, state: &mut State, events: &mut EventSet) {
         let State { now, nodes, clients, network, .. } = state;
         network.retain(|message| {
             let Message { client, node, seq, sent, body } = *message;
@@ -333,7 +236,7 @@ impl Quorum {
         self.at_node(state, node, events, Node::free);
     }
 
-    fn client_actions(&self, state: &State, id: ClientId, actions: &mut Vec<Action>) {
+    pub fn client_actions(&self, state: &State, id: ClientId, actions: &mut Vec<Action>) {
         let bounds = &self.bounds;
         let client = &state.clients[usize::from(id)];
         let mut offer = |may: bool, action: Action| {
@@ -365,7 +268,7 @@ impl Quorum {
         }
     }
 
-    fn node_actions(&self, state: &State, id: NodeId, actions: &mut Vec<Action>) {
+    pub fn node_actions(&self, state: &State, id: NodeId, actions: &mut Vec<Action>) {
         let bounds = &self.bounds;
         let node = state.node(id);
         let mut offer = |may: bool, action: Action| {
@@ -391,117 +294,6 @@ impl Quorum {
                 }
             }
         }
-    }
-}
-
-impl Checked for Quorum {
-    type Rules = Rules;
-    type Bounds = Bounds;
-    type Event = Event;
-
-    fn new(rules: Rules, bounds: Bounds) -> Self {
-        Self { rules, bounds, reached: Reached::default(), guards: AtomicU64::new(0) }
-    }
-
-    fn reached(&self) -> EventSet {
-        self.reached.all()
-    }
-
-    fn set_bound(bounds: &mut Bounds, option: &str, value: u8) {
-        match option {
-            "--time" => bounds.end = value,
-            "--attempts" => bounds.starts = value,
-            "--retries" => bounds.retries = value,
-            "--clients" => bounds.clients = value,
-            "--in-flight" => bounds.in_flight = usize::from(value),
-            _ => {}
-        }
-    }
-
-    const KINDS: &'static [f32] = &[1.0, 8.0, 0.5, 0.15, 0.3, 0.7, 3.0];
-
-    fn kind(action: &Action) -> usize {
-        match action {
-            Action::Tick => 0,
-            Action::Deliver(_) => 1,
-            Action::LoseMessage(_) | Action::DeliverCopy(_) => 2,
-            Action::Cut(..) | Action::Die(_) | Action::Restart(..) | Action::Save(_) | Action::ForceUnlock(_) => 3,
-            Action::GiveUpNode(..) | Action::Cancel(_) => 4,
-            Action::Unlock(_) => 5,
-            _ => 6,
-        }
-    }
-
-    fn guards(&self) -> u64 {
-        self.guards.load(Ordering::Relaxed)
-    }
-
-    fn broken_at_the_end(&self, state: &State) -> Option<&'static str> {
-        (!settle::all_are_served(self, state)).then_some(settle::NAME)
-    }
-}
-
-impl Model for Quorum {
-    type State = State;
-    type Action = Action;
-
-    fn init_states(&self) -> Vec<State> {
-        let bounds = &self.bounds;
-        let node = |clocks: u8, id: NodeId| {
-            let ahead = if clocks >> id & 1 == 1 { bounds.clocks_apart } else { 0 };
-            Node::new(ahead, !bounds.dead.contains(&id), bounds)
-        };
-        let state = |clocks: &u8| State {
-            now: 0,
-            nodes: (0..bounds.nodes).map(|id| node(*clocks, id)).collect(),
-            clients: (0..bounds.clients).map(|_| Client::new(bounds)).collect(),
-            network: Network::default(),
-            cut: bounds.cut.to_vec(),
-            ghost: Ghost::default(),
-        };
-        bounds.clocks_ahead.iter().map(state).collect()
-    }
-
-    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        let bounds = &self.bounds;
-        if state.now < bounds.end {
-            actions.push(Action::Tick);
-        }
-        (0..bounds.clients).for_each(|id| self.client_actions(state, id, actions));
-        (0..bounds.nodes).for_each(|id| self.node_actions(state, id, actions));
-        for message in state.network.iter() {
-            if state.reaches(message.client, message.node) || !message.body.is_request() {
-                actions.push(Action::Deliver(*message));
-                if bounds.repeats {
-                    actions.push(Action::DeliverCopy(*message));
-                }
-            }
-            if bounds.lossy || !state.reaches(message.client, message.node) {
-                actions.push(Action::LoseMessage(*message));
-            }
-        }
-    }
-
-    fn next_state(&self, state: &State, action: Action) -> Option<State> {
-        let mut state = state.clone();
-        let mut events = EventSet::default();
-        self.apply(&mut state, action, &mut events);
-        if self.bounds.prompt_leaves {
-            self.deliver_leaves(&mut state, &mut events);
-        }
-        if self.bounds.cuts + self.bounds.deaths == 0 {
-            self.skip_unreachable(&mut state, &mut events);
-        }
-        self.prune(&mut state, &mut events);
-        if state.network.len() > self.bounds.in_flight {
-            return None;
-        }
-        self.note(events);
-        Some(state)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        properties::all()
     }
 }
 

@@ -5,8 +5,9 @@
 //! held.
 
 use super::client::{Client, Slot, Stage};
+use super::events::{Event, EventSet};
 use super::network::{ClientId, NodeId};
-use super::protocol::{Action, Event, EventSet, Quorum, State};
+use super::protocol::{Action, Quorum, State};
 
 pub const NAME: &str = "P9 all are served";
 

@@ -1,8 +1,9 @@
 //! The runs of the quorum: base runs, in which all properties hold, and one for each dropped rule, which must break a
 //! property.
 
-use super::node::Loss;
-use super::protocol::{Bounds, Event, Quorum};
+use super::bounds::{Bounds, Loss};
+use super::events::Event;
+use super::protocol::Quorum;
 use super::rules::Rules;
 use crate::run;
 

@@ -8,8 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::checker::Claim;
 use super::trial::{Claimed, Trial, owner_id};
-use crate::run::LONGEST_LEASE;
-use crate::world::World;
+use crate::world::{LONGEST_LEASE, World};
 
 /// One caller in one process. It lives as long as the process.
 pub struct Actor {

@@ -8,13 +8,14 @@ use std::time::Duration;
 use fairlock::QuorumGuard;
 use fairlock::simulation::Ran;
 
-use super::trial::DRIFT;
 use crate::checker::{Checker, Remembered};
 use crate::keys::{Keys, client_of};
 
 /// The rule, and how it was broken.
 pub type Found = (&'static str, String);
 
+/// How fast a clock gains and loses. R5 allows for a drift of 1 %.
+pub const DRIFT: f64 = 0.009;
 /// Without faults, how long an owner may have what it has given back, or wait below what it has: for its requests.
 const GIVEN_BACK: Duration = Duration::from_millis(1500);
 /// A process that goes on has noticed by then what it has lost.

@@ -14,8 +14,8 @@ use super::master::Master;
 use super::trial::{AFTERMATH, Trial};
 use crate::checker::Failover;
 use crate::keys::BOOT;
-use crate::run::{LONGEST_LEASE, Outcome};
-use crate::world::{SETTLING, World};
+use crate::outcome::Outcome;
+use crate::world::{LONGEST_LEASE, SETTLING, World};
 
 /// How long the phase with faults lasts; up to four times that if too little happened.
 const FAULTY: Duration = Duration::from_secs(60);
@@ -245,7 +245,7 @@ impl Run {
 
     fn disconnect(&self, victim: usize) {
         if let Some(process) = self.processes.get(victim) {
-            self.world.fault("disconnects");
+            self.world.fault_of("disconnects", &process.id);
             self.servers[self.any()].disconnect(&process.id);
         }
     }
@@ -480,8 +480,8 @@ impl Run {
     }
 
     fn outcome(self) -> Outcome {
-        let (fingerprint, timeline, virtual_time) =
-            (self.world.fingerprint(), self.world.timeline(), self.world.elapsed());
+        let (violations, timeline) = (self.world.violations(), self.world.timeline());
+        let (fingerprint, virtual_time) = (self.world.fingerprint(), self.world.elapsed());
         self.trial.serve(Vec::new());
         let (guards, (grants, handed_over, expiries)) = {
             let state = self.trial.state();
@@ -489,7 +489,7 @@ impl Run {
         };
         let mut state = self.world.state();
         Outcome {
-            violations: std::mem::take(&mut state.checker.violations),
+            violations,
             grants,
             guards,
             handed_over,

@@ -6,12 +6,9 @@ use std::time::Duration;
 
 use fairlock::{EmbeddedServer, Owner, QuorumGuard};
 
-use super::checker::{Claim, Found, QuorumChecker};
-use crate::run::LONGEST_LEASE;
-use crate::world::World;
+use super::checker::{Claim, DRIFT, Found, QuorumChecker};
+use crate::world::{LONGEST_LEASE, World};
 
-/// How fast a clock gains and loses. R5 allows for a drift of 1 %.
-pub const DRIFT: f64 = 0.009;
 /// After a disturbance of a node what it has done may go on for so long: requests that come late, leases.
 pub const AFTERMATH: Duration = Duration::from_secs(5);
 
@@ -77,7 +74,18 @@ impl Trial {
             swing,
             begins_at: Duration::from_millis(world.below(60_000)),
         };
-        let clocks: Vec<_> = (0..nodes).map(clock).collect();
+        let clocks = (0..nodes).map(clock).collect();
+        Self::with(world, clocks, clock_difference, world.chance(0.85))
+    }
+
+    /// Three servers whose clocks agree.
+    pub fn scripted(world: &Arc<World>, strict: bool) -> Arc<Self> {
+        let clock = |_| Clock { ahead: Duration::ZERO, swing: Duration::from_millis(1), begins_at: Duration::ZERO };
+        Self::with(world, (0..3).map(clock).collect(), Duration::from_millis(100), strict)
+    }
+
+    fn with(world: &Arc<World>, clocks: Vec<Clock>, clock_difference: Duration, strict: bool) -> Arc<Self> {
+        let nodes = clocks.len();
         let state = State {
             checker: QuorumChecker::new(nodes),
             apart: BTreeMap::new(),
@@ -93,7 +101,7 @@ impl Trial {
         Arc::new(Self {
             world: world.clone(),
             clock_difference,
-            strict: world.chance(0.85),
+            strict,
             clocks,
             state: Mutex::new(state),
             servers: Mutex::default(),

@@ -1,0 +1,74 @@
+//! What is noted of a run for its properties and bounds. No client or script reads it.
+
+use crate::bounds::Fault;
+use crate::events;
+use crate::network::Token;
+
+/// Ghost variables: no client or script reads them, only the properties and the bounds of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Ghost {
+    /// The greatest token given out so far.
+    pub highest: Token,
+    /// Holds up to this token were ended by force_unlock or lost with the server's data. P1 does not
+    /// cover them.
+    pub exempt_up_to: Token,
+    pub fault: Option<Fault>,
+    pub deafens: u8,
+    pub reconnects: u8,
+    pub clock_in_tokens: bool,
+    pub violation: Option<Violation>,
+}
+
+/// A forbidden step that the state after it does not show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Violation {
+    TokenDidNotGrow,
+    Overtaken,
+    PlaceLost,
+}
+
+/// Events that a base run must reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    HandOver,
+    HeldByTrust,
+    HeldByConfirm,
+    HeldByPoll,
+    Nested,
+    LeaseExpired,
+    RetryAnswered,
+    TombstoneRefused,
+    LeftWhileOwner,
+    FloorRefused,
+    LossReported,
+    Busy,
+    /// A grant was trusted from an answer that was not about its ticket alone.
+    TrustedByName,
+    NoPlace,
+    FreeLockTold,
+    UnknownHold,
+    Doubted,
+    DoubtEnded,
+    Unreachable,
+    PassedOver,
+    Skipped,
+    SkipReset,
+    Stopped,
+    DeadCleared,
+    LeftFromSkipped,
+    AskedAgainDead,
+    ListGone,
+    /// R14: the server began to grant nothing, and ended that.
+    Frozen,
+    Thawed,
+    /// The property about waiters followed a state to its end.
+    Settled,
+}
+
+impl events::Event for Event {
+    fn number(self) -> u64 {
+        self as u64
+    }
+}
+
+pub type EventSet = events::EventSet<Event>;

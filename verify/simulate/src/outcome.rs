@@ -1,0 +1,137 @@
+//! What came of a run, and of many.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::faults::{FAULTS, QUORUM_FAULTS};
+use crate::seed::Topology;
+
+pub struct Outcome {
+    pub violations: Vec<String>,
+    pub grants: u64,
+    /// Of a quorum.
+    pub guards: u64,
+    pub handed_over: u64,
+    pub expiries: u64,
+    pub sections: u64,
+    pub ghosts: u64,
+    pub faults: BTreeMap<&'static str, u64>,
+    pub virtual_time: Duration,
+    pub fingerprint: u64,
+    pub timeline: Vec<String>,
+}
+
+#[derive(Default)]
+pub struct Totals {
+    pub seeds: u64,
+    grants: u64,
+    guards: u64,
+    handed_over: u64,
+    expiries: u64,
+    sections: u64,
+    ghosts: u64,
+    faults: BTreeMap<&'static str, u64>,
+    violations: u64,
+    virtual_seconds: f64,
+}
+
+impl Totals {
+    pub fn add(&mut self, outcome: &Outcome) {
+        self.seeds += 1;
+        self.grants += outcome.grants;
+        self.guards += outcome.guards;
+        self.handed_over += outcome.handed_over;
+        self.expiries += outcome.expiries;
+        self.sections += outcome.sections;
+        self.ghosts += outcome.ghosts;
+        self.violations += outcome.violations.len() as u64;
+        self.virtual_seconds += outcome.virtual_time.as_secs_f64();
+        for (kind, count) in &outcome.faults {
+            *self.faults.entry(kind).or_default() += count;
+        }
+    }
+
+    /// Both together.
+    fn and(mut self, other: &Self) -> Self {
+        self.seeds += other.seeds;
+        self.grants += other.grants;
+        self.guards += other.guards;
+        self.handed_over += other.handed_over;
+        self.expiries += other.expiries;
+        self.sections += other.sections;
+        self.ghosts += other.ghosts;
+        self.violations += other.violations;
+        self.virtual_seconds += other.virtual_seconds;
+        for (kind, count) in &other.faults {
+            *self.faults.entry(kind).or_default() += count;
+        }
+        self
+    }
+
+    pub fn json(&self, wall: Duration) -> String {
+        let faults: Vec<_> = self.faults.iter().map(|(kind, count)| format!("\"{kind}\":{count}")).collect();
+        format!(
+            "{{\"seeds\":{},\"grants\":{},\"guards\":{},\"handed_over\":{},\"sections\":{},\"expiries\":{},\"ghosts\":{},\"faults\":{{{}}},\
+             \"violations\":{},\"virtual_seconds\":{:.0},\"wall_seconds\":{:.1}}}",
+            self.seeds,
+            self.grants,
+            self.guards,
+            self.handed_over,
+            self.sections,
+            self.expiries,
+            self.ghosts,
+            faults.join(","),
+            self.violations,
+            self.virtual_seconds,
+            wall.as_secs_f64()
+        )
+    }
+}
+
+/// The totals of each topology.
+#[derive(Default)]
+pub struct Tally(BTreeMap<Topology, Totals>);
+
+impl Tally {
+    pub fn add(&mut self, seed: u64, outcome: &Outcome) {
+        self.0.entry(Topology::of(seed)).or_default().add(outcome);
+    }
+
+    pub fn all(&self) -> Totals {
+        self.0.values().fold(Totals::default(), Totals::and)
+    }
+
+    /// The kinds of faults that were met nowhere, though runs of that kind can have them.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let met = |quorum: bool| -> BTreeSet<&str> {
+            let of_kind = self.0.iter().filter(|(topology, _)| (**topology == Topology::Quorum) == quorum);
+            of_kind.flat_map(|(_, totals)| totals.faults.keys().copied()).collect()
+        };
+        let (others, quorums) = (met(false), met(true));
+        let missing = FAULTS.into_iter().filter(|kind| !others.contains(kind));
+        missing.chain(QUORUM_FAULTS.into_iter().filter(|kind| !quorums.contains(kind))).collect()
+    }
+
+    /// For people: one line for each topology, and its faults below it.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (topology, totals) in &self.0 {
+            let Totals { seeds, grants, guards, sections, handed_over, expiries, .. } = totals;
+            let (name, hours) = (topology.name(), totals.virtual_seconds / 3600.0);
+            let guards = if *guards > 0 { format!(" for {guards} guards") } else { String::new() };
+            lines.push(format!(
+                "{name:10}  {seeds} seeds, {hours:.1} hours of virtual time: {grants} grants{guards}, {handed_over} handed \
+                 over, {expiries} expired; {sections} sections"
+            ));
+            let mut line = String::new();
+            for (kind, count) in &totals.faults {
+                if line.len() > 100 {
+                    lines.push(format!("            {}", std::mem::take(&mut line)));
+                }
+                line += &format!("{} {count}  ", kind.replace('_', " "));
+            }
+            lines.push(format!("            {line}"));
+        }
+        lines
+    }
+}

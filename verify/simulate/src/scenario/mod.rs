@@ -1,0 +1,88 @@
+//! Runs of which each step is written down, with exactly the faults that are named. What a seed has found becomes one of
+//! these, because a seed means another run as soon as code or faults have changed. Judged as the runs of seeds are.
+
+mod one_server;
+mod several_servers;
+mod stage;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairlock::simulation::Task;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use crate::threads;
+use crate::world::World;
+
+/// Longer than any of them, in virtual time. One that waits without an end fails.
+const LONGEST: Duration = Duration::from_secs(600);
+
+pub struct Scenario {
+    pub name: &'static str,
+    /// What goes wrong without the rule that it is there for.
+    pub about: &'static str,
+    pub play: fn(Arc<World>) -> Task,
+}
+
+struct Played {
+    violations: Vec<String>,
+    timeline: Vec<String>,
+}
+
+fn all() -> impl Iterator<Item = &'static Scenario> {
+    one_server::ALL.iter().chain(several_servers::ALL)
+}
+
+pub fn exists(name: &str) -> bool {
+    all().any(|scenario| scenario.name == name)
+}
+
+fn play(scenario: &Scenario) -> Played {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime of one thread").block_on(async {
+        let world = World::scripted();
+        if timeout(LONGEST, (scenario.play)(world.clone())).await.is_err() {
+            world.state().checker.report("P9", format!("{} has no end", scenario.name));
+        }
+        let tasks = Handle::current().metrics().num_alive_tasks();
+        if tasks > 0 {
+            world.state().checker.report("P10", format!("{tasks} tasks are left"));
+        }
+        world.serve(Vec::new());
+        Played { violations: world.violations(), timeline: world.timeline() }
+    })
+}
+
+/// One of them, with all that happens.
+pub fn tell(name: &str) -> Result<bool, String> {
+    let names = || all().map(|scenario| scenario.name).collect::<Vec<_>>().join(" ");
+    let scenario = all().find(|scenario| scenario.name == name);
+    let scenario = scenario.ok_or_else(|| format!("{name}: unknown; there are {}", names()))?;
+    let played = play(scenario);
+    println!("{}\n", scenario.about);
+    played.timeline.iter().for_each(|line| println!("{line}"));
+    Ok(is_sound(scenario, &played))
+}
+
+/// All of them. Of one that fails, the steps.
+pub fn tell_all() -> bool {
+    let all: Vec<_> = all().collect();
+    let played = threads::each(&all, |scenario| play(scenario));
+    let told = all.iter().zip(&played).map(|(scenario, played)| {
+        if !played.violations.is_empty() {
+            let steps = played.timeline.iter().filter(|line| line.contains(stage::STEP));
+            steps.for_each(|line| println!("{line}"));
+        }
+        is_sound(scenario, played)
+    });
+    // Not `all`, which would stop at the first one that fails.
+    told.filter(|is_sound| !is_sound).count() == 0
+}
+
+fn is_sound(scenario: &Scenario, played: &Played) -> bool {
+    let is_sound = played.violations.is_empty();
+    played.violations.iter().for_each(|violation| println!("VIOLATED {violation}"));
+    println!("scenario {}: {}", scenario.name, if is_sound { "as promised" } else { "BROKEN" });
+    is_sound
+}

@@ -1,0 +1,78 @@
+//! Scenarios with one server.
+
+use std::sync::Arc;
+
+use super::Scenario;
+use super::stage::{Stage, ms};
+use crate::world::{Fate, PUSH, World};
+
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "a-place-that-comes-back-to-a-closed-client",
+        about: "A failover brings back the place of a client that has closed meanwhile. Nobody is there who could give a \
+                grant back, so it must be passed over, and not wait out the grant (P5, D12).",
+        play: |world| Box::pin(a_place_that_comes_back_to_a_closed_client(world)),
+    },
+    Scenario {
+        name: "a-late-grant-of-an-attempt-that-has-another-hold",
+        about: "The message of a grant comes late: the server has lost its data since, and the same attempt has got the \
+                lock under another token. The message must not end that hold (R15, S12).",
+        play: |world| Box::pin(a_late_grant_of_an_attempt_that_has_another_hold(world)),
+    },
+    Scenario {
+        name: "a-grant-of-the-server-before",
+        about: "A waiter has the message of a grant, and no answer yet with which to trust it. The server fails over, and \
+                the next one answers. The message is of the one before, and the next one does not know of the grant: it \
+                must not be trusted on that answer (R15, R7).",
+        play: |world| Box::pin(a_grant_of_the_server_before(world)),
+    },
+];
+
+async fn a_place_that_comes_back_to_a_closed_client(world: Arc<World>) {
+    let mut stage = Stage::new(world);
+    let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    let mut w = stage.caller("W", |it| it.waiter_ttl(ms(5000))).await;
+    a.gets_the_lock().await;
+    w.begins_to_wait().await;
+    stage.replica_stays_behind();
+    a.gives_it_back().await;
+    w.gets_the_lock().await;
+    w.gives_it_back().await;
+    w.closes_its_client().await;
+    stage.fails_over().await;
+    stage.is_calm();
+    b.gets_the_lock().await;
+    b.gives_it_back().await;
+    stage.ends([a, b]).await;
+}
+
+async fn a_late_grant_of_an_attempt_that_has_another_hold(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut w) = (stage.caller("A", |it| it).await, stage.caller("W", |it| it).await);
+    a.gets_the_lock().await;
+    w.begins_to_wait().await;
+    w.next(PUSH, Fate::PushTakes(ms(3000)));
+    a.gives_it_back().await;
+    stage.loses_all_data();
+    // Its poll finds no place, and it asks again.
+    w.gets_the_lock().await;
+    stage.passes(ms(3000)).await;
+    w.still_has_the_lock();
+    stage.ends([a, w]).await;
+}
+
+async fn a_grant_of_the_server_before(world: Arc<World>) {
+    let mut stage = Stage::new(world);
+    let (mut a, mut w) = (stage.caller("A", |it| it).await, stage.caller("W", |it| it).await);
+    a.gets_the_lock().await;
+    w.next("acquire", Fate::ReplyLost);
+    w.begins_to_wait().await;
+    stage.replica_stays_behind();
+    a.gives_it_back().await;
+    // Else it would give back the hold that comes back, and W would be granted that.
+    a.closes_its_client().await;
+    stage.fails_over().await;
+    w.gets_the_lock().await;
+    w.still_has_the_lock();
+    stage.ends([w]).await;
+}

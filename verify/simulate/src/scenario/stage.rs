@@ -1,0 +1,237 @@
+//! A server, callers, and what a scenario does with them. Each step is a line of the story.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairlock::simulation::{self, Snapshot};
+use fairlock::{EmbeddedServer, FairLock, LockClient, LockClientBuilder, LockError, LockGuard, Owner};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::checker::{Claim, Failover, Remembered};
+use crate::keys::key_of;
+use crate::run::watch_holders;
+use crate::world::{Around, Fate, Mishap, World};
+
+/// How the lines of steps begin.
+pub const STEP: &str = "==";
+/// No step takes longer, in virtual time.
+const LONGEST_STEP: Duration = Duration::from_secs(60);
+/// Longer than anything that a client leaves behind may last: leases, places, copies of requests.
+const AFTERMATH: Duration = Duration::from_secs(30);
+const NAME: &str = "lock0";
+
+pub fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Writes down a step.
+pub fn step(world: &World, what: impl Into<String>) {
+    let what = what.into();
+    world.note(STEP, 0, || what);
+}
+
+/// One server, and a lock on it.
+pub struct Stage {
+    pub world: Arc<World>,
+    pub server: EmbeddedServer,
+    replica: Option<(Snapshot, Remembered)>,
+    watching: JoinHandle<()>,
+}
+
+impl Stage {
+    pub fn new(world: Arc<World>) -> Self {
+        let server = simulation::server(Around { world: world.clone(), node: 0 });
+        world.serve(vec![server.clone()]);
+        let watching = tokio::spawn(watch_holders(world.clone()));
+        Self { world, server, replica: None, watching }
+    }
+
+    /// A caller with a client of its own: requests may take 500 ms, polls come every 500 ms, a grant lasts for 600 ms, a
+    /// waiter lives for 2 s and a lease lasts for 2 s, unless `with` says something else.
+    pub async fn caller(&self, name: &'static str, with: fn(LockClientBuilder) -> LockClientBuilder) -> Caller {
+        let usual = LockClient::builder()
+            .label(name)
+            .operation_timeout(ms(500))
+            .poll_interval(ms(500))
+            .grant_ttl(ms(600))
+            .waiter_ttl(ms(2000))
+            .lease(ms(2000));
+        let client = with(usual).embedded(&self.server).expect("the server is up");
+        self.world.state().call(client.id(), name);
+        // So that it knows the clock of the server.
+        if let Ok(Some(guard)) = client.lock("another").try_lock().await {
+            let _ = guard.unlock().await;
+        }
+        let (lock, owner) = (client.lock(NAME), Owner::new());
+        Caller { world: self.world.clone(), name, client, lock, owner, guard: None, waiting: None }
+    }
+
+    /// Nothing else happens for so long.
+    pub async fn passes(&self, time: Duration) {
+        step(&self.world, format!("{time:?} pass"));
+        sleep(time).await;
+    }
+
+    /// From here on all is judged as without faults: no hold may expire, and nothing may be left behind.
+    pub fn is_calm(&self) {
+        step(&self.world, "from here on nothing goes wrong");
+        self.world.state().script.iter_mut().for_each(|script| script.settled = true);
+    }
+
+    pub fn replica_stays_behind(&mut self) {
+        step(&self.world, "the replica hears of nothing that follows");
+        let remembered = self.world.state().checker.remember();
+        self.replica = simulation::snapshot(&self.server).map(|snapshot| (snapshot, remembered));
+    }
+
+    /// The replica takes over.
+    pub async fn fails_over(&mut self) {
+        let (snapshot, then) = self.replica.take().expect("there is a replica");
+        step(&self.world, "the server dies, and the replica takes over");
+        self.server.shut_down();
+        // By its clock the replica gives greater tokens than the other one has given.
+        sleep(ms(5)).await;
+        simulation::restore(&self.server, snapshot);
+        let at = self.world.server_ms();
+        self.world.state().checker.failed_over(Failover { then, at, strict: false, node: 0, elsewhere: false });
+        self.server.start_up();
+        // Clients connect again, and ask what has become of what they had.
+        sleep(ms(1)).await;
+    }
+
+    pub fn loses_all_data(&self) {
+        step(&self.world, "FLUSHALL: the server has no data any more, and its connections stay");
+        self.server.flush();
+        self.world.state().checker.flushed(false, 0);
+    }
+
+    pub fn expect(&self, is_so: bool, what: &str) {
+        expect(&self.world, is_so, what);
+    }
+
+    /// All give up what they have, and nothing may be left of it.
+    pub async fn ends(self, callers: impl IntoIterator<Item = Caller>) {
+        for mut caller in callers {
+            caller.ends().await;
+        }
+        sleep(AFTERMATH).await;
+        let keys: Vec<_> = self.server.keys().into_iter().filter(|key| !key.ends_with("}:token")).collect();
+        self.expect(keys.is_empty(), &format!("no keys are left, and not {keys:?}"));
+        self.watching.abort();
+        // An aborted task ends when it is polled.
+        let _ = self.watching.await;
+    }
+}
+
+fn expect(world: &World, is_so: bool, what: &str) {
+    step(world, what);
+    if !is_so {
+        world.state().checker.report("scenario", format!("it is not so that {what}"));
+    }
+}
+
+/// Somebody who wants the lock.
+pub struct Caller {
+    world: Arc<World>,
+    name: &'static str,
+    client: LockClient,
+    lock: FairLock,
+    owner: Owner,
+    guard: Option<LockGuard>,
+    waiting: Option<JoinHandle<Result<LockGuard, LockError>>>,
+}
+
+impl Caller {
+    fn says(&self, what: &str) {
+        step(&self.world, format!("{} {what}", self.name));
+    }
+
+    /// Something happens to its next request of this kind, or to the next message pushed to it.
+    pub fn next(&self, script: &'static str, fate: Fate) {
+        self.says(&format!("is unlucky: its next {script} is to meet {fate:?}"));
+        self.world.state().meets(Mishap { client: self.client.id().to_owned(), script, fate });
+    }
+
+    fn asks(&mut self) {
+        let lock = self.lock.clone();
+        self.waiting = Some(tokio::spawn(self.owner.scope(async move { lock.lock().await })));
+    }
+
+    /// It asks for the lock, and somebody else has it.
+    pub async fn begins_to_wait(&mut self) {
+        self.says("asks for the lock");
+        self.asks();
+        // Until its request has come to the server.
+        sleep(ms(2)).await;
+        let has_place = {
+            let state = self.world.state();
+            state.checker.waiting(&key_of(NAME)).any(|owner| owner.starts_with(self.client.id()))
+        };
+        expect(&self.world, has_place, &format!("{} has a place in the queue", self.name));
+    }
+
+    /// It has the lock now, after a wait or at once.
+    pub async fn gets_the_lock(&mut self) {
+        if self.waiting.is_none() {
+            self.says("asks for the lock");
+            self.asks();
+        }
+        let waiting = self.waiting.take().expect("it waits");
+        match timeout(LONGEST_STEP, waiting).await {
+            Ok(Ok(Ok(guard))) => {
+                self.says("has the lock");
+                let (server_ms, lock) = (self.world.server_ms(), key_of(NAME));
+                let claim = Claim { lock, actor: 0, process: self.client.id().to_owned(), held: guard.held() };
+                let checker = &mut self.world.state().checker;
+                checker.check_is_known(&claim);
+                checker.claim(claim, server_ms, 1.0);
+                self.guard = Some(guard);
+            }
+            other => expect(&self.world, false, &format!("{} gets the lock, and not {other:?}", self.name)),
+        }
+    }
+
+    pub fn still_has_the_lock(&self) {
+        let is_valid = self.guard.as_ref().is_some_and(LockGuard::is_valid);
+        expect(&self.world, is_valid, &format!("{} still has the lock", self.name));
+    }
+
+    pub fn still_waits(&self) {
+        let waits = self.waiting.as_ref().is_some_and(|waiting| !waiting.is_finished());
+        expect(&self.world, waits, &format!("{} still waits", self.name));
+    }
+
+    /// Or drops what it has lost.
+    pub async fn gives_it_back(&mut self) {
+        let Some(guard) = self.guard.take() else { return };
+        let token = guard.token();
+        self.says("unlocks");
+        let claims = self.world.state().checker.release(&key_of(NAME), token);
+        drop(claims);
+        let outcome = guard.unlock().await;
+        self.says(&format!("hears: {outcome:?}"));
+        // A message to the next one.
+        sleep(ms(1)).await;
+    }
+
+    pub async fn gives_up(&mut self) {
+        if let Some(waiting) = self.waiting.take() {
+            self.says("gives up");
+            waiting.abort();
+            let _ = waiting.await;
+        }
+    }
+
+    pub async fn closes_its_client(&mut self) {
+        self.says("closes its client");
+        let closed = self.client.close().await;
+        expect(&self.world, closed.is_ok(), &format!("{} closes its client in time", self.name));
+    }
+
+    async fn ends(&mut self) {
+        self.gives_up().await;
+        self.gives_it_back().await;
+        self.closes_its_client().await;
+    }
+}

@@ -1,0 +1,61 @@
+//! What a seed decides before anything is drawn from it: so the other runs are what they would be without these.
+
+/// Where a run takes place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Topology {
+    OneServer,
+    Cluster,
+    Quorum,
+}
+
+impl Topology {
+    pub const ALL: [Self; 3] = [Self::OneServer, Self::Cluster, Self::Quorum];
+
+    pub fn of(seed: u64) -> Self {
+        match seed {
+            _ if seed % 7 == 2 => Self::Quorum,
+            _ if seed % 5 == 1 => Self::Cluster,
+            _ => Self::OneServer,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OneServer => "one server",
+            Self::Cluster => "cluster",
+            Self::Quorum => "quorum",
+        }
+    }
+}
+
+/// All clients of this run have `strict_restart`. A quorum decides that itself.
+pub fn is_strict(seed: u64) -> bool {
+    seed % 4 == 3 && Topology::of(seed) == Topology::OneServer
+}
+
+/// Random, and small enough to be read.
+pub fn random() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_millis() as u64
+}
+
+/// Seeds from `first` on, of each topology in turn: a fair share of each.
+pub fn in_turn(first: u64) -> impl Iterator<Item = u64> {
+    let mut next = Topology::ALL.map(|topology| (first..).filter(move |seed| Topology::of(*seed) == topology));
+    (0..next.len()).cycle().filter_map(move |turn| next[turn].next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_topology_has_its_turn() {
+        let seeds: Vec<_> = in_turn(1000).take(300).collect();
+        for topology in Topology::ALL {
+            assert_eq!(seeds.iter().filter(|seed| Topology::of(**seed) == topology).count(), 100);
+        }
+        let distinct: std::collections::BTreeSet<_> = seeds.iter().collect();
+        assert_eq!(distinct.len(), 300);
+    }
+}
