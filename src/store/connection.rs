@@ -92,6 +92,8 @@ impl Connection {
 
     pub async fn send(&mut self, command: &redis::Cmd) -> Result<Value, RequestError> {
         let outcome = tokio::select! {
+            // In this order: an answer that came just before the end of the connection counts.
+            biased;
             outcome = self.io.send_packed_command(command) => outcome.and_then(Value::extract_error),
             () = self.dead.cancelled() => return Err(unanswered()),
         };
@@ -108,6 +110,8 @@ impl Connection {
         let mut pipe = redis::pipe();
         pipe.cmd("ASKING").add_command(command.clone());
         let outcome = tokio::select! {
+            // In this order, for the same reason.
+            biased;
             outcome = self.io.send_packed_commands(&pipe, 1, 1) => outcome,
             () = self.dead.cancelled() => return Err(unanswered()),
         };

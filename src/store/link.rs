@@ -182,10 +182,11 @@ impl<C: Connection> Link<C> {
         }
         if let Some(listener) = self.listener() {
             tokio::select! {
+                // In this order: a check whose answer came just before the end of the connection counts.
                 biased;
-                () = connection.dead().cancelled() => {}
                 // With a limit. Otherwise one check that hangs would keep all new acquires out.
                 _ = timeout_at((now() + limit).into(), listener.resumed(keys.clone(), broke)) => {}
+                () = connection.dead().cancelled() => {}
             }
         }
         // Also when the check did not end in time: the next polls and renewals find what it has missed

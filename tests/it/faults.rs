@@ -1,6 +1,6 @@
 //! The server restarts, loses its data, stalls, or is full; replies and requests are lost or late.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlock::{LockClient, LockError, Loss, UnlockError, Unlocked};
 
@@ -243,6 +243,49 @@ async fn an_idle_client_notices_a_frozen_server_and_reconnects() {
         client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
         client.close().await.unwrap();
         server.assert_clean().await;
+    })
+    .await;
+}
+
+/// A connection is noticed to have ended at the same moment as its last answer. A question is not sent again, so that an
+/// answer that was thrown away is seen.
+#[tokio::test]
+async fn an_answer_counts_that_comes_with_the_end_of_the_connection() {
+    on_a_server(async |server| {
+        let proxy = Proxy::start(server).await;
+        // The first two are for the handshake.
+        proxy.end_with_reply(3);
+        let client = Timing::default().connect(&proxy.url()).await;
+        for _ in 0..20 {
+            client.lock(NAME).status().await.unwrap();
+        }
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// The same for the renewal after a reconnect. Thrown away, it would not keep a lock that the server has renewed.
+#[tokio::test]
+async fn a_renewal_counts_that_is_answered_with_the_end_of_the_connection() {
+    on_a_server(async |server| {
+        let proxy = Proxy::start(server).await;
+        // So long that no other renewal is due while this test waits.
+        let timing = Timing { lease: Duration::from_secs(300), ..Timing::default() };
+        let client = timing.connect(&proxy.url()).await;
+        let guard = client.lock(NAME).lock().await.unwrap();
+        // In this order, and in the other one below, so that a thread that has to wait in between changes nothing.
+        let valid_for = guard.valid_for();
+        let valid_until = Instant::now() + valid_for;
+        proxy.end_with_reply(3);
+        proxy.reset_all();
+        eventually("it is renewed", async || {
+            let now = Instant::now();
+            now + guard.valid_for() > valid_until + Duration::from_millis(5)
+        })
+        .await;
+        proxy.end_with_reply(0);
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
     })
     .await;
 }

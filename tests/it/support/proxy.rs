@@ -14,13 +14,14 @@ use tokio::time::Instant;
 use super::{Random, Server, eventually};
 
 pub struct Proxy {
-    port: u16,
     server: redis::Client,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
 }
 
 struct Shared {
+    /// The address of this proxy.
+    word: String,
     /// The port of the server.
     to: Mutex<u16>,
     faults: Mutex<Faults>,
@@ -42,6 +43,7 @@ struct Faults {
     refuse: bool,
     lose_reply: f64,
     lose_next_reply: bool,
+    end_with_reply: Option<usize>,
     random: Random,
     rewrite: Option<(Vec<u8>, Vec<u8>)>,
 }
@@ -49,8 +51,8 @@ struct Faults {
 impl Proxy {
     pub async fn start(server: &Server) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
+            word: listener.local_addr().unwrap().to_string(),
             to: Mutex::new(server.port()),
             faults: Mutex::new(Faults {
                 delay: Duration::ZERO,
@@ -58,6 +60,7 @@ impl Proxy {
                 refuse: false,
                 lose_reply: 0.0,
                 lose_next_reply: false,
+                end_with_reply: None,
                 random: Random::new(0),
                 rewrite: None,
             }),
@@ -68,11 +71,16 @@ impl Proxy {
             ports: Mutex::default(),
         });
         let accepting = tokio::spawn(accept(listener, shared.clone()));
-        Self { port, server: redis::Client::open(server.url()).unwrap(), shared, accepting }
+        Self { server: redis::Client::open(server.url()).unwrap(), shared, accepting }
+    }
+
+    /// The word that stands in what it says.
+    pub fn word(&self) -> &str {
+        &self.shared.word
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        format!("redis://{}/", self.word())
     }
 
     fn set(&self, change: impl FnOnce(&mut Faults)) {
@@ -112,6 +120,11 @@ impl Proxy {
     /// The same for the next reply to a script.
     pub fn lose_next_reply(&self) {
         self.set(|faults| faults.lose_next_reply = true);
+    }
+
+    /// Each connection ends with so many replies to scripts: the last of them arrives together with the end.
+    pub fn end_with_reply(&self, number: usize) {
+        self.set(|faults| faults.end_with_reply = Some(number));
     }
 
     pub fn reset_all(&self) {
@@ -175,10 +188,15 @@ async fn forward(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
     };
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    // For each command whose reply is outstanding, in order: whether it runs a script.
-    let unanswered = Arc::new(Mutex::new(VecDeque::new()));
-    let replies =
-        tokio::spawn(replies(from_server, deliver(to_client, number, &shared), shared.clone(), unanswered.clone()));
+    tracing::trace!(target: "proxy", "{} {number} is a new connection", shared.word);
+    let unanswered = Unanswered::default();
+    let replies = tokio::spawn(replies(
+        from_server,
+        deliver(to_client, number, &shared),
+        number,
+        shared.clone(),
+        unanswered.clone(),
+    ));
     let stop_replies = replies.abort_handle();
     let commands = tokio::spawn(commands(from_client, deliver(to_server, number, &shared), shared.clone(), unanswered));
     let stop_commands = commands.abort_handle();
@@ -192,6 +210,9 @@ async fn forward(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
         }
     }
 }
+
+/// For each command whose reply is outstanding, in order: what it asks, if it runs a script.
+type Unanswered = Arc<Mutex<VecDeque<Option<String>>>>;
 
 /// Frames to deliver, with the time at which each is due.
 type Frames = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
@@ -213,11 +234,11 @@ fn deliver(mut to: OwnedWriteHalf, number: u64, shared: &Arc<Shared>) -> Frames 
     frames
 }
 
-async fn commands(mut from: OwnedReadHalf, to: Frames, shared: Arc<Shared>, unanswered: Arc<Mutex<VecDeque<bool>>>) {
+async fn commands(mut from: OwnedReadHalf, to: Frames, shared: Arc<Shared>, unanswered: Unanswered) {
     let mut buffer = Vec::new();
     while let Some(frame) = next_frame(&mut from, &mut buffer).await {
         let head = String::from_utf8_lossy(&frame[..frame.len().min(40)]).to_uppercase();
-        unanswered.lock().unwrap().push_back(head.contains("\r\nEVAL"));
+        unanswered.lock().unwrap().push_back(head.contains("\r\nEVAL").then(|| request_of(&frame)));
         let due = Instant::now() + shared.faults.lock().unwrap().delay;
         if to.send((due, frame)).is_err() {
             return;
@@ -225,27 +246,52 @@ async fn commands(mut from: OwnedReadHalf, to: Frames, shared: Arc<Shared>, unan
     }
 }
 
-async fn replies(mut from: OwnedReadHalf, to: Frames, shared: Arc<Shared>, unanswered: Arc<Mutex<VecDeque<bool>>>) {
-    let mut buffer = Vec::new();
+async fn replies(mut from: OwnedReadHalf, to: Frames, number: u64, shared: Arc<Shared>, unanswered: Unanswered) {
+    let (mut buffer, mut scripts) = (Vec::new(), 0);
     while let Some(mut frame) = next_frame(&mut from, &mut buffer).await {
         // A push, unless it is the answer to SUBSCRIBE, which also comes as a push.
         let is_message = frame.starts_with(b">") && !frame.windows(9).take(24).any(|word| word == b"subscribe");
-        let is_script = !is_message && unanswered.lock().unwrap().pop_front().unwrap_or(false);
+        let script = if is_message { None } else { unanswered.lock().unwrap().pop_front().flatten() };
         let mut faults = shared.faults.lock().unwrap();
         if is_message && faults.drop_pushes {
             continue;
         }
         let probability = faults.lose_reply;
-        if is_script && (std::mem::take(&mut faults.lose_next_reply) || faults.random.chance(probability)) {
-            return;
+        let is_script = script.is_some();
+        if let Some(request) = script {
+            scripts += 1;
+            let lost = std::mem::take(&mut faults.lose_next_reply) || faults.random.chance(probability);
+            let (what, reply) =
+                (if lost { "LOST" } else { "told" }, String::from_utf8_lossy(&frame).replace("\r\n", " "));
+            tracing::trace!(target: "proxy", "{} {number} {what}: {reply:.60} <- {request}", shared.word);
+            if lost {
+                return;
+            }
         }
         if let Some((from, to)) = &faults.rewrite {
             replace(&mut frame, from, to);
         }
-        if to.send((Instant::now() + faults.delay, frame)).is_err() {
+        let ends = is_script && faults.end_with_reply == Some(scripts);
+        if to.send((Instant::now() + faults.delay, frame)).is_err() || ends {
             return;
         }
     }
+}
+
+/// The lock and the arguments of a script.
+fn request_of(frame: &[u8]) -> String {
+    // Behind the command, the script, and the number of keys.
+    let words = words(frame, 3);
+    let keys = words.iter().filter(|word| word.starts_with("fairlock:{")).count();
+    let arguments = words.iter().skip(keys).take(6);
+    words.iter().take(keys.min(1)).chain(arguments).map(String::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// The texts in a frame, after the first few of them.
+fn words(frame: &[u8], skipped: usize) -> Vec<String> {
+    let text = String::from_utf8_lossy(frame);
+    // A line with a length comes before each.
+    text.split("\r\n").skip(2 + 2 * skipped).step_by(2).map(ToOwned::to_owned).collect()
 }
 
 fn replace(frame: &mut [u8], from: &[u8], to: &[u8]) {
