@@ -8,7 +8,7 @@ use std::time::Duration;
 use fairlock::{LockClient, LockError, Unlocked};
 use tokio::runtime::Handle;
 
-use crate::support::{Random, Store, Timing, eventually, on_each_store};
+use crate::support::{Random, Store, Timing, eventually, in_virtual_time, on_a_server, on_each_store};
 
 const NAME: &str = "p5";
 
@@ -103,37 +103,60 @@ async fn keep_busy(client: LockClient) {
     }
 }
 
+/// A wait that may end at the moment at which the holder gives back: both after a time of their own. Whether it has the lock.
+async fn end_both(client: &LockClient, timeout: Duration, release: Duration) -> bool {
+    let lock = client.lock(NAME);
+    let holder = lock.lock().await.unwrap();
+    let (outcome, _) = tokio::join!(lock.lock_timeout(timeout), async {
+        tokio::time::sleep(release).await;
+        holder.unlock().await.unwrap()
+    });
+    match outcome {
+        Ok(guard) => {
+            guard.unlock().await.unwrap();
+            true
+        }
+        // The timeout came while it was in the queue, or before the server's first answer.
+        Err(LockError::Timeout | LockError::Unreachable(_)) => false,
+        Err(error) => panic!("{timeout:?} {release:?}: {error}"),
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p5_a_timeout_at_the_moment_of_release() {
-    on_each_store(async |store| {
-        let (client, idle) = idle_client(store).await;
-        let lock = client.lock(NAME);
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
         let (mut acquired, mut timed_out) = (0, 0);
-        for round in 0..5000u64 {
-            let holder = lock.lock().await.unwrap();
+        for round in 0..1500u64 {
             // Close to the time of the release, a little more or less each round, so that the timeout and
             // the grant race in all orders (R9).
             let timeout = Duration::from_micros(100 + 7 * (round % 200));
-            let (outcome, _) = tokio::join!(lock.lock_timeout(timeout), async {
-                tokio::time::sleep(timeout.saturating_sub(Duration::from_micros(round % 900))).await;
-                holder.unlock().await.unwrap()
-            });
-            match outcome {
-                Ok(guard) => {
-                    acquired += 1;
-                    guard.unlock().await.unwrap();
-                }
-                // The timeout came while it was in the queue, or before the server's first answer.
-                Err(LockError::Timeout | LockError::Unreachable(_)) => timed_out += 1,
-                Err(error) => panic!("round {round}: {error}"),
+            let release = timeout.saturating_sub(Duration::from_micros(round % 900));
+            *if end_both(&client, timeout, release).await { &mut acquired } else { &mut timed_out } += 1;
+        }
+        assert!(acquired > 0 && timed_out > 0, "one of the two never happened: {acquired}, {timed_out}");
+        assert_eq!(client.lock(NAME).status().await.unwrap().waiters, 0);
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// The same with each order of the two, of their requests and of the replies: each way takes 3 ms.
+#[tokio::test]
+async fn p5_a_timeout_around_the_moment_of_release() {
+    in_virtual_time(async |server| {
+        let client = server.connect(Timing::default()).await;
+        server.network.delay(Duration::from_millis(3));
+        let (mut acquired, mut timed_out) = (0, 0);
+        for timeout in (0..24).map(Duration::from_millis) {
+            for release in (0..24).map(Duration::from_millis) {
+                *if end_both(&client, timeout, release).await { &mut acquired } else { &mut timed_out } += 1;
+                assert!(client.lock(NAME).try_lock().await.unwrap().is_some(), "{timeout:?} {release:?}");
             }
         }
-        assert!(
-            acquired > 0 && timed_out > 0,
-            "one of the two never happened: {acquired} acquired, {timed_out} timed out"
-        );
-        idle.is_restored(&client).await;
-        client.close().await.unwrap();
+        assert!(acquired > 100 && timed_out > 100, "{acquired} {timed_out}");
+        let lock = client.lock(NAME);
+        eventually("no ticket is left", async || lock.status().await.unwrap().waiters == 0).await;
     })
     .await;
 }

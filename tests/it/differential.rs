@@ -266,7 +266,7 @@ async fn compare(real: &mut Side, embedded: &mut Side, steps: &[Step]) -> Result
 
 #[test]
 fn random_calls_agree_on_both_stores() {
-    let calls = from_env("FAIRLOCK_CALLS", 50_000);
+    let calls = from_env("FAIRLOCK_CALLS", 15_000);
     let seed = from_env("FAIRLOCK_SEED", 0x5eed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let sides = runtime.block_on(limit_to(std::time::Duration::from_secs(30), async {

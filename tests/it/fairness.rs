@@ -1,11 +1,9 @@
 //! P3: first in, first out among live waiters, across processes. `try_lock` never overtakes.
 
-use std::time::Duration;
-
 use fairlock::{LockClient, LockGuard};
 use nix::sys::signal::Signal;
 
-use crate::support::{Server, Timing, Worker, eventually, limit, on_a_server};
+use crate::support::{Server, Timing, Worker, eventually, in_virtual_time, limit, on_a_server};
 
 const NAME: &str = "fifo";
 
@@ -108,16 +106,36 @@ async fn p3_the_waiters_of_a_killed_process_cost_the_others_nothing() {
     .await;
 }
 
+/// Only polls and renewals keep the waiters in the queue.
 #[tokio::test]
 async fn p3_the_order_is_kept_during_a_hold_longer_than_every_timeout() {
-    limit(async {
-        let line = Line::of(8).await;
+    in_virtual_time(async |server| {
         let timing = Timing::default();
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            clients.push(server.connect(timing).await);
+        }
+        let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+        let holder_lock = clients[0].lock(NAME);
+        let holder = holder_lock.lock().await.unwrap();
+        for waiter in 0..8 {
+            let (lock, served) = (clients[waiter % 4].lock(NAME), served.clone());
+            tokio::spawn(async move {
+                let guard = lock.lock().await.unwrap();
+                served.send(waiter).unwrap();
+                guard.unlock().await.unwrap();
+            });
+            eventually("it waits", async || holder_lock.status().await.unwrap().waiters == waiter as u64 + 1).await;
+        }
+        drop(served);
         let longest = timing.lease.max(timing.waiter_ttl).max(timing.grant_ttl).max(timing.poll_interval);
-        // Held longer than any of them: only polls and renewals keep the waiters in the queue.
-        tokio::time::sleep(longest + Duration::from_millis(500)).await;
-        line.wait_for_queue(8).await;
-        line.serve(0..8).await;
+        tokio::time::sleep(100 * longest).await;
+        holder.unlock().await.unwrap();
+        let mut all = Vec::new();
+        while let Some(waiter) = order.recv().await {
+            all.push(waiter);
+        }
+        assert_eq!(all, (0..8).collect::<Vec<_>>());
     })
     .await;
 }

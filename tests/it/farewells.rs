@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::{LockClient, LockGuard, Unlocked, owner};
+use fairlock::{LockClient, LockGuard, Unlocked, owner, simulation};
 use futures::future::join_all;
 
-use crate::support::{Proxy, Server, Timing, eventually, limit};
+use crate::support::{Proxy, Server, Timing, eventually, in_virtual_time, limit};
 
 const NAME: &str = "ghost";
 const KEY: &str = "fairlock:{n:ghost}";
@@ -107,24 +107,21 @@ async fn p5_a_restart_from_an_older_file_brings_no_hold_back() {
 /// The age of a release counts to the end of the connection, however long it takes until there is another one.
 #[tokio::test]
 async fn p5_a_release_is_made_again_after_a_long_outage() {
-    limit(async {
-        let pair = Pair::start().await;
+    in_virtual_time(async |store| {
         let short = Timing { operation_timeout: Duration::from_millis(500), ..timing() };
-        let client = short.connect(&pair.proxy.url()).await;
+        let client = store.connect(short).await;
         let guard = hold(&client, NAME).await;
-        let since = Instant::now();
-        pair.replicate_until_now().await;
+        let since = tokio::time::Instant::now();
+        let older = simulation::snapshot(&store.server).unwrap();
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
-        pair.proxy.refuse(true);
-        pair.proxy.fail_over_to(&pair.replica);
+        store.server.shut_down();
+        simulation::restore(&store.server, older);
         // Longer than releases are remembered while there is a connection.
         tokio::time::sleep(Duration::from_secs(9)).await;
-        pair.proxy.refuse(false);
-        let other = timing().connect(&pair.replica.url()).await;
-        assert_gone_soon(&pair.replica, &other, since).await;
-        client.close().await.unwrap();
-        other.close().await.unwrap();
-        pair.assert_clean().await;
+        store.server.start_up();
+        let other = store.connect(timing()).await;
+        assert_eq!(hold(&other, NAME).await.unlock().await.unwrap(), Unlocked::Freed);
+        assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
     })
     .await;
 }

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use fairlock::{LockClient, LockError, Loss, UnlockError, Unlocked};
 
-use crate::support::{Proxy, Server, Timing, eventually, limit, on_a_server};
+use tokio::time::Instant;
+
+use crate::support::{Proxy, Server, Timing, eventually, in_virtual_time, limit};
 
 const NAME: &str = "fault";
 
@@ -137,17 +139,18 @@ async fn a_full_server_still_releases_renews_and_grants() {
 
 #[tokio::test]
 async fn an_unlock_without_an_answer_is_unknown_and_retried_in_the_background() {
-    on_a_server(async |server| {
-        let proxy = Proxy::start(server).await;
-        let client = Timing::default().connect(&proxy.url()).await;
-        let observer = Timing::default().connect(&server.url()).await;
+    in_virtual_time(async |server| {
+        let (client, observer) = (server.connect(Timing::default()).await, server.connect(Timing::default()).await);
         let guard = client.lock(NAME).lock().await.unwrap();
-        proxy.blackhole(true);
+        server.network.cut_off(client.id());
         assert!(matches!(guard.unlock().await, Err(UnlockError::Unknown { .. })));
-        assert!(observer.lock(NAME).is_locked().await.unwrap());
-        proxy.blackhole(false);
         let lock = observer.lock(NAME);
+        assert!(lock.is_locked().await.unwrap());
+        server.network.mend(client.id());
+        let begun = Instant::now();
         eventually("the background has released it", async || !lock.is_locked().await.unwrap()).await;
+        // The try that is lost is given up after one time-out.
+        assert!(begun.elapsed() < 2 * Timing::default().operation_timeout, "{:?}", begun.elapsed());
     })
     .await;
 }
@@ -191,24 +194,22 @@ async fn an_acquire_whose_reply_is_lost_is_retried_and_counts_once() {
     .await;
 }
 
+/// R2: the network delivers the acquire long after the caller gave up. It must not take the lock then.
 #[tokio::test]
 async fn a_request_that_arrives_late_is_refused() {
-    limit(async {
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
+    in_virtual_time(async |server| {
         let timing = Timing::default();
-        let client = timing.connect(&proxy.url()).await;
-        let observer = timing.connect(&server.url()).await;
+        let (client, observer) = (server.connect(timing).await, server.connect(timing).await);
         client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
-        // R2: the proxy delivers the acquire long after the caller gave up. It must not take the lock then.
-        proxy.delay(timing.operation_timeout + Duration::from_millis(500));
+        let late = timing.operation_timeout + Duration::from_millis(500);
+        server.network.delay_of(client.id(), late);
+        let served = server.network.calls();
         assert!(client.lock(NAME).try_lock().await.is_err());
-        proxy.delay(Duration::ZERO);
+        // Nobody takes it back.
+        server.network.cut_off(client.id());
         drop(client);
-        tokio::time::sleep(2 * timing.operation_timeout).await;
+        eventually("it has arrived", async || server.network.calls() > served).await;
         assert!(!observer.lock(NAME).is_locked().await.unwrap());
-        drop(observer);
-        server.assert_clean().await;
     })
     .await;
 }

@@ -175,7 +175,7 @@ async fn a6_a_nested_lock_on_a_hold_that_is_lost_meanwhile_answers_lost() {
             }
             lost_in_flight += 1;
             // The whole process sleeps past the lease, while the reply waits in the socket.
-            std::thread::sleep(timing.lease + Duration::from_millis(100));
+            store.sleep_as_a_whole(timing.lease + Duration::from_millis(100)).await;
             assert!(!outer.is_valid());
             let outcome = nested.await.unwrap();
             assert!(matches!(outcome, Err(LockError::Lost)), "after {yields} yields: {outcome:?}");
@@ -298,7 +298,7 @@ async fn s1_a_grant_with_no_time_left_is_confirmed_first() {
     // As short as it may be.
     let grant_ttl = Timing::default().poll_interval + Duration::from_millis(1);
     let timing = Timing { grant_ttl, ..Timing::default() };
-    let server = fairlock::simulation::server(crate::support::SlowNetwork);
+    let server = fairlock::simulation::server(crate::support::Network::slow());
     let (one, other) = (timing.builder().embedded(&server).unwrap(), timing.builder().embedded(&server).unwrap());
     for early in 0..40 {
         let holder = one.lock("s1").lock().await.unwrap();

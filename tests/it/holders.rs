@@ -1,11 +1,14 @@
 //! P7: a dead holder is replaced. P8: a holder is told of its loss.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fairlock::{LockClient, LockError, LockGuard, Loss, UnlockError, owner};
 use nix::sys::signal::Signal;
+use tokio::time::Instant;
 
-use crate::support::{Collect, Proxy, Server, Timing, Worker, eventually, limit, on_a_server, on_each_store};
+use crate::support::{
+    Collect, Proxy, Server, Timing, Worker, eventually, in_virtual_time, limit, on_a_server, on_each_store,
+};
 
 const NAME: &str = "held";
 
@@ -115,15 +118,6 @@ async fn p8_force_unlock_is_reported_to_the_holder_at_once() {
     .await;
 }
 
-/// `change` ends the hold on the server without telling the client. The next renewal finds out.
-async fn p8_gone(server: &Server, change: impl AsyncFnOnce(&mut redis::aio::MultiplexedConnection)) {
-    let client = Timing::default().connect(&server.url()).await;
-    let guard = held(&client).await;
-    change(&mut server.connection().await).await;
-    assert_eq!(guard.lost().await, Loss::Gone);
-    assert!(matches!(guard.unlock().await, Err(UnlockError::Lost(Loss::Gone))));
-}
-
 #[tokio::test]
 async fn p8_loss_after_flushall() {
     on_each_store(async |store| {
@@ -135,42 +129,37 @@ async fn p8_loss_after_flushall() {
     .await;
 }
 
+/// The hold ends on the server and nobody tells the client. The next renewal finds out.
 #[tokio::test]
-async fn p8_loss_after_del() {
-    on_a_server(async |server| {
-        let key = format!("fairlock:{{n:{NAME}}}");
-        p8_gone(server, async |redis| redis::cmd("DEL").arg(&key).exec_async(redis).await.unwrap()).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn p8_loss_to_another_owner_in_the_hash() {
-    on_a_server(async |server| {
-        let key = format!("fairlock:{{n:{NAME}}}");
-        p8_gone(server, async |redis| {
-            redis::pipe()
-                .del(&key)
-                .hset_multiple(&key, &[("another:1", "1"), ("!attempt", "1"), ("!token", "1")])
-                .pexpire(&key, 10_000)
-                .exec_async(redis)
-                .await
-                .unwrap();
+async fn p8_loss_after_del_and_to_another_owner_in_the_hash() {
+    let key = format!("fairlock:{{n:{NAME}}}");
+    let delete: &[&[&str]] = &[&["DEL", &key]];
+    let other = ["HSET", &key, "another:1", "1", "!attempt", "1", "!token", "1"];
+    let replace: &[&[&str]] = &[&["DEL", &key], &other, &["PEXPIRE", &key, "10000"]];
+    for change in [delete, replace] {
+        in_virtual_time(async |server| {
+            let guard = held(&server.connect(Timing::default()).await).await;
+            for command in change {
+                server.command(command);
+            }
+            assert_eq!(guard.lost().await, Loss::Gone);
+            assert!(matches!(guard.unlock().await, Err(UnlockError::Lost(Loss::Gone))));
+            tokio::time::sleep(Timing::default().lease * 4).await;
         })
         .await;
-    })
-    .await;
+    }
 }
 
 #[tokio::test]
 async fn p8_loss_when_the_server_dies() {
-    limit(async {
-        let server = Server::start().await;
-        let client = Timing::default().connect(&server.url()).await;
+    in_virtual_time(async |store| {
+        let client = store.connect(Timing::default()).await;
         let guard = held(&client).await;
-        server.pause();
-        let lost = guard.lost().await;
-        assert_eq!(lost, Loss::Expired);
+        let deadline = Instant::now() + guard.valid_for();
+        store.server.shut_down();
+        assert_eq!(guard.lost().await, Loss::Expired);
+        assert!(Instant::now() >= deadline && Instant::now() < deadline + Duration::from_millis(10));
+        store.server.start_up();
     })
     .await;
 }
@@ -214,7 +203,7 @@ async fn a_fixed_lease_also_applies_after_a_hand_over() {
 
 #[tokio::test]
 async fn a_renewed_hold_lasts_longer_than_its_lease() {
-    on_each_store(async |store| {
+    in_virtual_time(async |store| {
         let timing = Timing::default();
         let client = store.connect(timing).await;
         let guard = held(&client).await;
@@ -227,7 +216,7 @@ async fn a_renewed_hold_lasts_longer_than_its_lease() {
 
 #[tokio::test]
 async fn max_hold_ends_the_renewal_of_a_leaked_guard() {
-    on_each_store(async |store| {
+    in_virtual_time(async |store| {
         let said = Collect::default();
         let _here = said.clone().here();
         let timing = Timing::default();
@@ -245,7 +234,7 @@ async fn max_hold_ends_the_renewal_of_a_leaked_guard() {
 /// Each nested lock asks the server for a lease. It must not become one that nobody else ends.
 #[tokio::test]
 async fn max_hold_is_a_limit_for_an_owner_that_keeps_nesting() {
-    on_each_store(async |store| {
+    in_virtual_time(async |store| {
         let timing = Timing::default();
         let max_hold = timing.lease / 2;
         let client = store.open(timing.builder().max_hold(max_hold)).await;

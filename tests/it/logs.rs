@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use fairlock::{FairLock, LockClient, LockError, QuorumClient, owner};
+use fairlock::{FairLock, LockError, QuorumClient, owner};
 use tracing::Level;
 
 use crate::connecting::{MORE_RIGHTS, RIGHTS, set_user};
 use crate::support::cluster::{Cluster, command, slot_of};
 use crate::support::sentinels::{url, watching};
-use crate::support::{Collect, Proxy, Server, Timing, eventually, limit, on_each_store};
+use crate::support::{Collect, Proxy, Server, Timing, eventually, in_virtual_time, limit, on_each_store};
 
 /// A second task that waits for the lock, and gives it back.
 async fn wait_behind(lock: &FairLock) -> tokio::task::JoinHandle<()> {
@@ -46,6 +46,7 @@ async fn a_call_and_its_hold_are_spans_of_their_caller() {
         }
         assert!(call.fields["wait_ms"].parse::<f64>().unwrap() > 0.0, "{call:?}");
         assert!(!hold.fields.contains_key("held_ms"), "{hold:?}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
         // A view keeps the hold in memory, but its span is over.
         let _view = guard.held();
         guard.unlock().await.unwrap();
@@ -266,19 +267,18 @@ async fn a_connection_that_breaks_is_told_once_and_when_it_is_back() {
 /// Where one line tells of the server, the renewals that fail are told at DEBUG only.
 #[tokio::test]
 async fn a_renewal_and_a_release_without_an_answer_are_told_at_debug() {
-    limit(async {
+    in_virtual_time(async |server| {
         let said = Collect::default();
         let _here = said.clone().here();
-        let server = Server::start().await;
-        let client = Timing::default().connect(&server.url()).await;
+        let client = server.connect(Timing::default()).await;
         let (held, given_back) =
             (client.lock("held").lock().await.unwrap(), client.lock("other").lock().await.unwrap());
-        server.pause();
+        server.network.silence(true);
         drop(given_back);
         held.lost().await;
         assert!(said.saw("DEBUG", "a renewal failed"), "{:?}", said.lines());
         eventually("it is over", async || said.saw("DEBUG", "released without an answer")).await;
-        server.resume();
+        server.network.silence(false);
     })
     .await;
 }
@@ -386,21 +386,19 @@ async fn replies_that_are_not_ours_are_told_of() {
 /// A grant that comes so late that it has to be asked about, while nobody answers.
 #[tokio::test]
 async fn a_grant_that_cannot_be_confirmed_is_told_at_debug() {
-    limit(async {
+    in_virtual_time(async |server| {
         let said = Collect::default();
         let _here = said.clone().here();
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
-        let holder = Timing::default().connect(&server.url()).await;
+        let holder = server.connect(Timing::default()).await;
         let timing = Timing { operation_timeout: Duration::from_millis(300), ..Timing::default() };
-        let client: LockClient = timing.connect(&proxy.url()).await;
+        let client = server.connect(timing).await;
         let guard = holder.lock("x").lock().await.unwrap();
         let waiting = wait_behind(&client.lock("x")).await;
         // Both ways take longer than the grant is kept and than a request may take.
-        proxy.delay(Duration::from_millis(1300));
+        server.network.delay_of(client.id(), Duration::from_millis(1300));
         guard.unlock().await.unwrap();
         eventually("it is told", async || said.saw("DEBUG", "a grant could not be confirmed")).await;
-        proxy.delay(Duration::ZERO);
+        server.network.mend(client.id());
         waiting.await.unwrap();
     })
     .await;

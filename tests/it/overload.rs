@@ -13,7 +13,7 @@ use crate::support::{Proxy, Server, Timing, eventually, from_env, limit_to};
 
 /// For more: `FAIRLOCK_CALLERS=100000 cargo test --release … overload`.
 fn callers() -> usize {
-    usize::try_from(from_env("FAIRLOCK_CALLERS", 20_000)).unwrap()
+    usize::try_from(from_env("FAIRLOCK_CALLERS", 10_000)).unwrap()
 }
 
 async fn lock_and_unlock(client: &LockClient, name: usize) {
@@ -53,22 +53,6 @@ async fn every_caller_is_served_and_no_hold_is_lost() {
         println!("{} callers, {rate:.0} pairs a second", callers());
         let lost = held.iter().filter(|guard| !guard.is_valid()).count();
         assert_eq!(lost, 0, "of 1000 holds");
-        // For comparison: the same by a thousand tasks that take turns.
-        let (tasks, begun) = (1000, std::time::Instant::now());
-        let calls: Vec<_> = (0..tasks)
-            .map(|task| {
-                let client = client.clone();
-                tokio::spawn(async move {
-                    for name in (task..callers()).step_by(tasks) {
-                        lock_and_unlock(&client, name).await;
-                    }
-                })
-            })
-            .collect();
-        for call in calls {
-            call.await.unwrap();
-        }
-        println!("1000 tasks: {:.0} pairs a second", callers() as f64 / begun.elapsed().as_secs_f64());
         drop(held);
         client.close().await.unwrap();
         server.assert_clean().await;

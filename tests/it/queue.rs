@@ -5,12 +5,13 @@
 //! were others.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use fairlock::{FairLock, LockClient, LockError, LockGuard};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
-use crate::support::{Proxy, Server, Timing, eventually, limit, limit_to, on_a_server};
+use crate::support::{Proxy, Server, Timing, eventually, in_virtual_time, limit, on_a_server};
 
 const NAME: &str = "q";
 const QUEUE: &str = "fairlock:{n:q}:queue";
@@ -60,12 +61,10 @@ async fn run(server: &Server, command: &[&str]) -> redis::Value {
 #[tokio::test]
 async fn a1_a_newcomer_behind_many_waiters_of_a_distant_client_is_served_last() {
     const MANY: usize = 2000;
-    limit_to(Duration::from_secs(110), async {
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
-        let (near, far) = (distant().connect(&server.url()).await, distant().connect(&proxy.url()).await);
+    in_virtual_time(async |server| {
+        let (near, far) = (server.connect(distant()).await, server.connect(distant()).await);
         let holder = near.lock(NAME).lock().await.unwrap();
-        proxy.delay(Duration::from_millis(100));
+        server.network.delay_of(far.id(), Duration::from_millis(100));
         let served = Arc::new(Mutex::new(Vec::new()));
         let serve = |who: &'static str, client: &LockClient| {
             let (lock, served) = (client.lock(NAME), served.clone());
@@ -80,24 +79,22 @@ async fn a1_a_newcomer_behind_many_waiters_of_a_distant_client_is_served_last() 
         let newcomer = serve("the newcomer", &near);
         count(&near, MANY + 1).await;
         // Longer than two waiter_ttl: 16 polls of 128 tickets, one after the other, took longer than one.
-        let before = places(&server).await;
+        let places = || server.command(&["LRANGE", QUEUE, "0", "-1"]);
+        let before = places();
         tokio::time::sleep(2 * distant().waiter_ttl + distant().poll_interval).await;
-        assert!(places(&server).await == before, "each kept its place");
+        assert!(places() == before, "each kept its place");
         assert_eq!(near.lock(NAME).status().await.unwrap().waiters, MANY as u64 + 1);
         holder.unlock().await.unwrap();
         let some = async || served.lock().unwrap().len() >= 5;
         eventually("some are served over the distance", some).await;
         // The rest need not take a round trip each.
-        proxy.delay(Duration::ZERO);
+        server.network.mend(far.id());
         for task in many {
             task.await.unwrap();
         }
         newcomer.await.unwrap();
         let served = std::mem::take(&mut *served.lock().unwrap());
         assert_eq!(served.iter().position(|who| *who == "the newcomer"), Some(MANY), "of {}", served.len());
-        far.close().await.unwrap();
-        near.close().await.unwrap();
-        server.assert_clean().await;
     })
     .await;
 }
@@ -105,9 +102,7 @@ async fn a1_a_newcomer_behind_many_waiters_of_a_distant_client_is_served_last() 
 /// A2: the grant_ttl of whoever released counted, so a client next to the server starved a distant one.
 #[tokio::test]
 async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
-    limit(async {
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
+    in_virtual_time(async |server| {
         let hasty = Timing {
             waiter_ttl: Duration::from_millis(1000),
             poll_interval: Duration::from_millis(100),
@@ -115,8 +110,9 @@ async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
             ..distant()
         };
         let patient = Timing { waiter_ttl: Duration::from_secs(6), grant_ttl: Duration::from_secs(4), ..distant() };
-        let (near, far) = (hasty.connect(&server.url()).await, patient.connect(&proxy.url()).await);
-        proxy.delay(Duration::from_millis(150));
+        let (near, far) = (server.connect(hasty).await, server.connect(patient).await);
+        server.network.delay_of(near.id(), Duration::from_millis(1));
+        server.network.delay_of(far.id(), Duration::from_millis(150));
         let (near_turns, far_turns) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
         let turns = |client: &LockClient, turns: &Arc<Mutex<u32>>| {
             let (lock, turns) = (client.lock(NAME), turns.clone());
@@ -140,7 +136,7 @@ async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
         };
         reach(8).await;
         // Without messages a grant must last until the next poll has found it.
-        proxy.drop_pushes(true);
+        server.network.lose_messages(true);
         reach(3).await;
         assert!(!tasks.iter().any(JoinHandle::is_finished));
         abort(tasks);
@@ -232,30 +228,23 @@ async fn a5_under_a_monitor_closed_connections_cost_one_waiter_ttl() {
 /// A7: after a reconnect nobody was served until all waiters were polled for: one round trip for 128 of them.
 #[tokio::test]
 async fn a7_a_reconnect_with_many_waiters_does_not_keep_other_names_waiting() {
-    limit(async {
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
-        let (near, far) = (distant().connect(&server.url()).await, distant().connect(&proxy.url()).await);
-        proxy.delay(Duration::from_millis(150));
-        let reconnect = async |other: &str| {
-            proxy.reset_all();
-            let begun = Instant::now();
-            let guard = far.lock(other).try_lock().await.unwrap().expect("it is free");
-            let took = begun.elapsed();
-            guard.unlock().await.unwrap();
-            took
-        };
-        let alone = reconnect("other 1").await;
+    in_virtual_time(async |server| {
+        let (near, far) = (server.connect(distant()).await, server.connect(distant()).await);
+        let round_trip = Duration::from_millis(300);
+        server.network.delay_of(far.id(), round_trip / 2);
         let holder = near.lock(NAME).lock().await.unwrap();
         let many = waits(&far, 3000);
         count(&near, 3000).await;
-        let with_many = reconnect("other 2").await;
+        server.server.disconnect(far.id());
+        let begun = Instant::now();
+        let guard = far.lock("other").try_lock().await.unwrap().expect("it is free");
         // 24 requests one after the other would take 7 s.
-        assert!(with_many < alone + Duration::from_secs(3), "{with_many:?}, and {alone:?} without waiters");
+        assert!(begun.elapsed() <= 3 * round_trip, "{:?}", begun.elapsed());
+        guard.unlock().await.unwrap();
         count(&near, 3000).await;
         abort(many);
+        count(&near, 0).await;
         holder.unlock().await.unwrap();
-        near.close().await.unwrap();
     })
     .await;
 }
@@ -263,12 +252,9 @@ async fn a7_a_reconnect_with_many_waiters_does_not_keep_other_names_waiting() {
 /// A9: those who had left or died were counted, or kept others out, until a call cleared them.
 #[tokio::test]
 async fn a9_waiters_are_counted_exactly() {
-    limit(async {
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
+    in_virtual_time(async |server| {
         let builder = || Timing::relaxed().builder().max_waiters(10);
-        let client = builder().connect(server.url()).await.unwrap();
-        let dying = builder().connect(proxy.url()).await.unwrap();
+        let (client, dying) = (server.open(builder()).await, server.open(builder()).await);
         let full = async || match client.lock(NAME).lock().await {
             Err(LockError::QueueFull { waiters }) => waiters,
             other => panic!("not full: {other:?}"),
@@ -285,7 +271,7 @@ async fn a9_waiters_are_counted_exactly() {
         count(&client, 10).await;
         assert_eq!(full().await, 10);
         // Three die.
-        proxy.blackhole(true);
+        server.network.cut_off(dying.id());
         count(&client, 7).await;
         let last = waits(&client, 3);
         count(&client, 10).await;
@@ -296,7 +282,7 @@ async fn a9_waiters_are_counted_exactly() {
             wait.await.unwrap().unwrap().unlock().await.unwrap();
         }
         abort(dead);
-        client.close().await.unwrap();
+        server.network.mend(dying.id());
     })
     .await;
 }
@@ -304,16 +290,13 @@ async fn a9_waiters_are_counted_exactly() {
 /// A9, where the queue has room for one.
 #[tokio::test]
 async fn a9_one_dead_waiter_does_not_fill_a_queue_of_one() {
-    limit(async {
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
+    in_virtual_time(async |server| {
         let builder = || Timing::relaxed().builder().max_waiters(1);
-        let client = builder().connect(server.url()).await.unwrap();
-        let dying = builder().connect(proxy.url()).await.unwrap();
+        let (client, dying) = (server.open(builder()).await, server.open(builder()).await);
         let holder = client.lock(NAME).lock().await.unwrap();
         let dead = waits(&dying, 1);
         count(&client, 1).await;
-        proxy.blackhole(true);
+        server.network.cut_off(dying.id());
         count(&client, 0).await;
         let living = wait(&client.lock(NAME));
         count(&client, 1).await;
@@ -321,7 +304,7 @@ async fn a9_one_dead_waiter_does_not_fill_a_queue_of_one() {
         holder.unlock().await.unwrap();
         living.await.unwrap().unwrap().unlock().await.unwrap();
         abort(dead);
-        client.close().await.unwrap();
+        server.network.mend(dying.id());
     })
     .await;
 }

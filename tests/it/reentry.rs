@@ -9,7 +9,7 @@ use crate::support::{Store, Timing, from_env, limit_to};
 
 /// For more: `FAIRLOCK_ROUNDS=100000 cargo test --release … reentry`.
 fn rounds() -> u64 {
-    from_env("FAIRLOCK_ROUNDS", 3000)
+    from_env("FAIRLOCK_ROUNDS", 1000)
 }
 
 /// Two threads, one owner: the outer guard is dropped on one while the other asks for a nested lock.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fairlock::{LockError, UnlockError};
 
-use crate::support::{Collect, Server, Timing, eventually, limit};
+use crate::support::{Collect, Embedded, Server, Timing, eventually, in_virtual_time, limit};
 
 /// Calls of scripts that the server has refused so far.
 async fn refused_calls(server: &Server) -> u64 {
@@ -41,18 +41,19 @@ async fn server_with_worker() -> (Server, String) {
 }
 
 /// NOREPLICAS: writes are refused while too few replicas are there.
+const NOREPLICAS: Option<&str> = Some("NOREPLICAS Not enough good replicas to write.");
+
 #[tokio::test]
 async fn many_calls_of_a_refusing_server_cost_it_little_and_all_of_them_go_on_after_it() {
-    limit(async {
+    in_virtual_time(async |server| {
         let logged = Collect::default();
         let _collecting = logged.clone().here();
-        let server = Server::start().await;
-        let client = Timing { lease: Duration::from_secs(60), ..Timing::default() }.connect(&server.url()).await;
+        let client = server.connect(Timing { lease: Duration::from_secs(60), ..Timing::default() }).await;
         let mut held = Vec::new();
         for hold in 0..28 {
             held.push(client.lock(format!("held {hold}")).lock().await.unwrap());
         }
-        configure(&server, "min-replicas-to-write", "1").await;
+        server.network.refuse(NOREPLICAS);
         let waits: Vec<_> = (0..150)
             .map(|_| {
                 let lock = client.lock("x");
@@ -62,18 +63,17 @@ async fn many_calls_of_a_refusing_server_cost_it_little_and_all_of_them_go_on_af
         held.into_iter().for_each(drop);
         // A span of time to count in, not a time to wait for something.
         tokio::time::sleep(Duration::from_secs(6)).await;
-        let refused = refused_calls(&server).await;
+        let refused = server.network.refused();
         // Some 180 were in flight at once when it began, then one probe at a time, less and less often.
-        assert!(refused < 400, "{refused} refused calls");
-        let before = refused;
+        assert!((1..250).contains(&refused), "{refused} refused calls");
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let more = refused_calls(&server).await - before;
-        assert!(more <= 10, "{more} refused calls in 5 s");
-        configure(&server, "min-replicas-to-write", "0").await;
+        let more = server.network.refused() - refused;
+        assert!((1..=10).contains(&more), "{more} refused calls in 5 s");
+        server.network.refuse(None);
         for wait in waits {
             wait.await.unwrap().unwrap();
         }
-        eventually("all is released", async || server.keys().await.iter().all(|key| key.ends_with(":token"))).await;
+        server.assert_clean().await;
         let events = logged.lines();
         let said = |text: &str| events.iter().filter(|event| event.contains(text)).count();
         assert_eq!(
@@ -86,8 +86,6 @@ async fn many_calls_of_a_refusing_server_cost_it_little_and_all_of_them_go_on_af
             logged.saw("WARN", "the server refuses requests")
                 && logged.saw("INFO", "the server accepts requests again")
         );
-        client.close().await.unwrap();
-        server.assert_clean().await;
     })
     .await;
 }
@@ -325,33 +323,12 @@ async fn status_is_answered_by_a_server_that_refuses_writes() {
     .await;
 }
 
-/// It refuses every request while this is set.
-#[cfg(feature = "embedded")]
-#[derive(Clone, Default)]
-struct Refuses(std::sync::Arc<std::sync::atomic::AtomicBool>);
-
-#[cfg(feature = "embedded")]
-impl Refuses {
-    fn set(&self, refuses: bool) {
-        self.0.store(refuses, std::sync::atomic::Ordering::Relaxed);
-    }
-}
-
-#[cfg(feature = "embedded")]
-impl fairlock::simulation::Faults for Refuses {
-    fn refuse(&self, _client: &str, _script: &str) -> Option<&'static str> {
-        self.0.load(std::sync::atomic::Ordering::Relaxed).then_some("NOREPLICAS too few replicas")
-    }
-}
-
 /// The gate wakes all that wait at it. Who sits out a long pause of its own meanwhile comes up to 2 s later.
 #[tokio::test(start_paused = true)]
-#[cfg(feature = "embedded")]
 async fn nested_locks_and_leaves_go_on_as_soon_as_the_server_accepts_requests_again() {
-    let refuses = Refuses::default();
-    let server = fairlock::simulation::server(refuses.clone());
+    let server = Embedded::new();
     let timing = Timing { lease: Duration::from_secs(600), waiter_ttl: Duration::from_secs(600), ..Timing::default() };
-    let client = timing.builder().token_ttl(Duration::from_secs(3600)).embedded(&server).unwrap();
+    let client = timing.builder().token_ttl(Duration::from_secs(3600)).embedded(&server.server).unwrap();
     let mut nested = tokio::task::JoinSet::new();
     let (mut owners, mut waits, mut blocking) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..20 {
@@ -369,14 +346,14 @@ async fn nested_locks_and_leaves_go_on_as_soon_as_the_server_accepts_requests_ag
         waiting == 20
     })
     .await;
-    refuses.set(true);
+    server.network.refuse(NOREPLICAS);
     for (me, lock, _) in &owners {
         let lock = lock.clone();
         nested.spawn(me.scope(async move { lock.lock().await.map(|guard| guard.holds()) }));
     }
     waits.iter().for_each(tokio::task::JoinHandle::abort);
     tokio::time::sleep(Duration::from_secs(30)).await;
-    refuses.set(false);
+    server.network.refuse(None);
     // Its request is at the gate in any case.
     client.lock("opens the gate").lock().await.unwrap().unlock().await.unwrap();
     let open = tokio::time::Instant::now();

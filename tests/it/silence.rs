@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fairlock::{LockClient, LockError, Loss, Owner};
 
-use crate::support::{Collect, Proxy, Server, Timing, eventually, limit};
+use crate::support::{Collect, Proxy, Server, Timing, eventually, in_virtual_time, limit};
 
 /// So long that no renewal comes within a test.
 const AN_HOUR: Duration = Duration::from_secs(3600);
@@ -122,44 +122,31 @@ async fn a_call_in_the_way_of_a_silent_server_does_not_mean_that_the_lock_is_hel
     .await;
 }
 
+/// The server had said that others have the lock, before it was silent or gone.
 #[tokio::test]
-async fn a_wait_that_ends_while_the_server_is_silent_says_so() {
-    limit(async {
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
-        let timing = Timing::default();
-        let (cut_off, other) = (timing.connect(&proxy.url()).await, timing.connect(&server.url()).await);
-        let holder = other.lock("x").lock().await.unwrap();
-        let lock = cut_off.lock("x");
-        let waiting = tokio::spawn(async move { lock.lock_timeout(Duration::from_secs(6)).await.map(drop) });
-        let lock = other.lock("x");
-        eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
-        proxy.blackhole(true);
-        let outcome = waiting.await.unwrap();
-        assert!(matches!(outcome, Err(LockError::Unreachable(_))), "{outcome:?}");
-        holder.unlock().await.unwrap();
-        proxy.blackhole(false);
-    })
-    .await;
-}
-
-/// The server had said that others have the lock, before it was gone.
-#[tokio::test]
-async fn a_wait_that_ends_while_the_server_is_down_says_so() {
-    limit(async {
-        let server = Server::start().await;
-        let timing = Timing::relaxed();
-        let (one, other) = (timing.connect(&server.url()).await, timing.connect(&server.url()).await);
-        let held = one.lock("x").lock().await.unwrap();
-        let lock = other.lock("x");
-        let waiting = tokio::spawn(async move { lock.lock_timeout(Duration::from_secs(5)).await });
-        eventually("it waits", async || one.lock("x").status().await.unwrap().waiters == 1).await;
-        server.kill().await;
-        let ended = waiting.await.unwrap();
-        assert!(matches!(ended, Err(LockError::Unreachable(_))), "{ended:?}");
-        drop(held);
-    })
-    .await;
+async fn a_wait_that_ends_while_the_server_is_silent_or_down_says_so() {
+    for is_down in [false, true] {
+        in_virtual_time(async |server| {
+            let (cut_off, other) = (server.connect(Timing::default()).await, server.connect(Timing::default()).await);
+            let holder = other.lock("x").lock().await.unwrap();
+            let lock = cut_off.lock("x");
+            let waiting = tokio::spawn(async move { lock.lock_timeout(Duration::from_secs(6)).await.map(drop) });
+            let lock = other.lock("x");
+            eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
+            if is_down {
+                server.server.shut_down()
+            } else {
+                server.network.cut_off(cut_off.id())
+            }
+            let outcome = waiting.await.unwrap();
+            assert!(matches!(outcome, Err(LockError::Unreachable(_))), "{outcome:?}");
+            if is_down {
+                server.server.start_up();
+            }
+            drop(holder);
+        })
+        .await;
+    }
 }
 
 /// A line for each of ten thousand holds would bury what else the log says.

@@ -18,8 +18,6 @@ async fn one_holds_it_on_all_masters_and_the_next_has_a_greater_token() {
         assert_eq!((guard.nodes(), guard.name()), (vec![0, 1, 2], "x"));
         assert!(guard.is_valid() && guard.valid_for() > Duration::ZERO);
         assert!(other.lock("x").try_lock().await.unwrap().is_none());
-        let timeout = other.lock("x").lock_timeout(Duration::from_secs(3)).await.unwrap_err();
-        assert!(matches!(timeout, LockError::Timeout), "{timeout:?}");
         let status = other.lock("x").status().await;
         assert!(status.holder().is_some_and(|holder| holder.holds == 1), "{status:?}");
         let waiting = {

@@ -1,11 +1,12 @@
 //! Clients that end, and what they know of their servers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fairlock::{LockError, Loss, Owner, QuorumClient, UnlockError};
+use tokio::time::Instant;
 
-use super::{Masters, builder, quick, strict};
-use crate::support::{Proxy, Timing, eventually, limit};
+use super::{Masters, builder, embedded, quick, strict};
+use crate::support::{Embedded, Proxy, Timing, eventually, limit, on_several_in_virtual_time};
 
 #[tokio::test]
 async fn closing_ends_waits_and_later_calls_also_with_a_server_that_is_down() {
@@ -55,17 +56,14 @@ async fn closing_without_any_server_says_so() {
 /// The task that asks a silent server must not keep the client.
 #[tokio::test]
 async fn a_client_that_is_dropped_leaves_no_task_although_a_server_is_silent() {
-    limit(async {
-        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-        let masters = Masters::start(3).await;
-        let before = tasks();
-        let client = masters.client().await;
-        masters.0[2].pause();
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let client = embedded(quick(), servers);
+        servers[2].network.silence(true);
         let guard = client.lock("x").lock().await.unwrap();
         assert_eq!(guard.nodes(), [0, 1]);
         guard.unlock().await.unwrap();
+        // That no task is left is looked at after each test.
         drop(client);
-        eventually("no task is left", async || tasks() <= before).await;
     })
     .await;
 }
@@ -73,14 +71,13 @@ async fn a_client_that_is_dropped_leaves_no_task_although_a_server_is_silent() {
 /// Q10: one time-out for a silent server, and not one for each call.
 #[tokio::test]
 async fn q10_a_silent_server_is_waited_for_once() {
-    limit(async {
-        let masters = Masters::start(3).await;
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
         let node_timeout = Duration::from_secs(2);
         let each = Timing::relaxed().builder();
         let builder = QuorumClient::builder().nodes(each).node_timeout(node_timeout).strict_restart(false);
-        let client = builder.connect(masters.urls()).await.unwrap();
+        let client = embedded(builder, servers);
         let guard = client.lock("x").lock().await.unwrap();
-        masters.0[1].pause();
+        servers[1].network.silence(true);
         let begun = Instant::now();
         // The unlock finds it silent; what comes then does without it.
         guard.unlock().await.unwrap();
@@ -90,14 +87,13 @@ async fn q10_a_silent_server_is_waited_for_once() {
             guard.unlock().await.unwrap();
         }
         // Twenty calls, one time-out or two. It would be one for each of them, until its connection counts as dead.
-        assert!(begun.elapsed() < 5 * node_timeout, "{:?}", begun.elapsed());
-        masters.0[1].resume();
+        assert!(begun.elapsed() < 3 * node_timeout, "{:?}", begun.elapsed());
+        servers[1].network.silence(false);
         eventually("it counts again", async || {
             client.lock("x").lock().await.is_ok_and(|guard| guard.nodes() == [0, 1, 2])
         })
         .await;
         client.close().await.unwrap();
-        masters.assert_clean().await;
     })
     .await;
 }
@@ -181,18 +177,16 @@ fn a_guard_outlives_its_runtime() {
 /// A try_lock of an owner waits for its own release. On a slow link both together may take longer than a server may.
 #[tokio::test]
 async fn q10_a_slow_release_of_ones_own_is_no_silence() {
-    limit(async {
-        let masters = Masters::start(3).await;
-        let proxies = masters.proxies().await;
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
         let builder = QuorumClient::builder().nodes(Timing::relaxed().builder()).strict_restart(false);
-        let builder = builder.node_timeout(Duration::from_millis(1600));
-        let client = builder.connect(proxies.iter().map(Proxy::url)).await.unwrap();
-        let other = masters.client().await;
+        let client = embedded(builder.node_timeout(Duration::from_millis(1600)), servers);
+        let other = embedded(quick(), servers);
         let (lock, free) = (client.lock("x"), client.lock("free"));
+        let delay = |delay| servers.iter().for_each(|server| server.network.delay(delay));
         Owner::new()
             .scope(async {
                 let guard = lock.lock().await.unwrap();
-                proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(500)));
+                delay(Duration::from_millis(500));
                 drop(guard);
                 // The release begins.
                 tokio::task::yield_now().await;
@@ -201,13 +195,10 @@ async fn q10_a_slow_release_of_ones_own_is_no_silence() {
                 assert!(!matches!(tried, Ok(None)), "{tried:?}");
             })
             .await;
-        proxies.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
+        delay(Duration::ZERO);
         // All servers count: a call that does not wait has no time to find out.
         assert!(free.try_lock().await.unwrap().is_some());
         eventually("it is given back", async || other.lock("x").try_lock().await.unwrap().is_some()).await;
-        client.close().await.unwrap();
-        other.close().await.unwrap();
-        masters.assert_clean().await;
     })
     .await;
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fairlock::{ConnectError, LockError, OptionsError, QuorumClientBuilder, RequestError};
 
-use super::{Masters, builder, quick, strict};
-use crate::support::{Collect, Proxy, Timing, eventually, limit};
+use super::{Masters, builder, embedded, quick, strict};
+use crate::support::{Collect, Embedded, Proxy, Timing, eventually, limit, on_several_in_virtual_time};
 
 fn unreachable(error: LockError) -> String {
     match error {
@@ -17,22 +17,20 @@ fn unreachable(error: LockError) -> String {
 /// As on one server: only who has seen others may say that they had it.
 #[tokio::test]
 async fn out_of_time_before_the_first_answer_is_no_sign_of_others() {
-    limit(async {
-        let masters = Masters::start(3).await;
-        let proxies = masters.proxies().await;
-        let quick = || super::QuorumClient::builder().nodes(Timing::relaxed().builder()).strict_restart(false);
-        let client = quick().connect(proxies.iter().map(Proxy::url)).await.unwrap();
-        proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(400)));
-        for millis in [0, 1, 50] {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let patient = || quick().nodes(Timing::relaxed().builder());
+        let client = embedded(patient(), servers);
+        servers.iter().for_each(|server| server.network.delay(Duration::from_millis(400)));
+        for millis in [0, 1, 50, 799] {
             let error = client.lock("x").lock_timeout(Duration::from_millis(millis)).await.unwrap_err();
             let text = unreachable(error);
             assert!(text.contains("no answer yet"), "{text}");
         }
         // Waiting in the queue, it has seen others: at first by a round of all, then at once in the queue.
-        let held = quick().connect(masters.urls()).await.unwrap().lock("y").lock().await.unwrap();
-        proxies.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
-        for _ in 0..3 {
-            let error = client.lock("y").lock_timeout(Duration::from_secs(3)).await.unwrap_err();
+        servers.iter().for_each(|server| server.network.delay(Duration::ZERO));
+        let held = embedded(patient(), servers).lock("y").lock().await.unwrap();
+        for millis in [1, 50, 3000] {
+            let error = client.lock("y").lock_timeout(Duration::from_millis(millis)).await.unwrap_err();
             assert!(matches!(error, LockError::Timeout), "{error:?}");
         }
         drop(held);

@@ -115,7 +115,7 @@ async fn they_take_turns_with_clocks_apart_by_three_seconds() {
         let shift = crate::support::clock();
         let mut servers = Vec::new();
         for ms in [3000, 0, -3000] {
-            servers.push(Server::with_clock(&shift, ms, &["--appendonly", "yes"]).await);
+            servers.push(Server::with_clock(shift, ms, &["--appendonly", "yes"]).await);
         }
         let masters = Masters(servers);
         let load = Load::start(five_clients(&masters).await);

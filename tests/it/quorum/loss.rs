@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use fairlock::{LockError, Loss, Owner, UnlockError};
+use tokio::time::Instant;
 
-use super::{Masters, builder, quick, strict};
-use crate::support::{Proxy, Server, eventually, limit};
+use super::{Masters, builder, embedded, quick, strict};
+use crate::support::{Embedded, Server, eventually, limit, on_several_in_virtual_time};
 
 async fn flush(server: &Server) {
     redis::cmd("FLUSHALL").exec_async(&mut server.connection().await).await.unwrap();
@@ -99,23 +100,20 @@ async fn a_nested_guard_with_fewer_servers_hears_of_a_loss_after_the_outer_one_i
 /// Q8: a master that lost its data does not count until all that it has forgotten is over.
 #[tokio::test]
 async fn q8_a_master_that_has_forgotten_a_hold_does_not_count() {
-    limit(async {
-        let masters = Masters::start(3).await;
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
         // New servers freeze too, once.
-        let client = strict().connect(masters.urls()).await.unwrap();
+        let (client, other) = (embedded(strict(), servers), embedded(strict(), servers));
         let guard = client.lock("x").with_lease(Duration::from_millis(1500)).lock().await.unwrap();
-        let other = strict().connect(masters.urls()).await.unwrap();
         // The hold is on all three; two of them forget it.
-        let deadline = tokio::time::Instant::now() + guard.valid_for();
-        masters.0[0].restart().await;
-        masters.0[1].restart().await;
+        let deadline = Instant::now() + guard.valid_for();
+        for server in &servers[..2] {
+            server.server.shut_down();
+            server.server.flush();
+            server.server.start_up();
+        }
         let next = other.lock("x").lock().await.unwrap();
-        assert!(tokio::time::Instant::now() >= deadline && !guard.is_valid(), "two hold it");
+        assert!(Instant::now() >= deadline && !guard.is_valid(), "two hold it");
         assert!(next.token() > guard.token());
-        drop((guard, next));
-        client.close().await.unwrap();
-        other.close().await.unwrap();
-        masters.assert_clean().await;
     })
     .await;
 }
@@ -123,25 +121,19 @@ async fn q8_a_master_that_has_forgotten_a_hold_does_not_count() {
 /// Q10: what a server of the hold says later does not bring it back.
 #[tokio::test]
 async fn q10_a_holder_that_was_cut_off_has_lost_it_for_good() {
-    limit(async {
-        let masters = Masters::start(3).await;
-        let proxies = masters.proxies().await;
-        let cut_off = quick().connect(proxies.iter().map(Proxy::url)).await.unwrap();
-        let other = masters.client().await;
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let (cut_off, other) = (embedded(quick(), servers), embedded(quick(), servers));
         let guard = cut_off.lock("x").lock().await.unwrap();
-        proxies.iter().take(2).for_each(|proxy| proxy.blackhole(true));
+        let id = fairlock::simulation::id_of(&cut_off);
+        servers[..2].iter().for_each(|server| server.network.cut_off(&id));
         assert_eq!(guard.lost().await, Loss::Expired);
         let next = other.lock("x").lock().await.unwrap();
         assert!(next.token() > guard.token());
-        proxies.iter().for_each(|proxy| proxy.blackhole(false));
+        servers[..2].iter().for_each(|server| server.network.mend(&id));
         next.unlock().await.unwrap();
         eventually("it is connected again", async || cut_off.lock("y").try_lock().await.is_ok_and(|y| y.is_some()))
             .await;
         assert!(!guard.is_valid() && guard.nodes().is_empty());
-        drop(guard);
-        cut_off.close().await.unwrap();
-        other.close().await.unwrap();
-        masters.assert_clean().await;
     })
     .await;
 }
@@ -152,9 +144,9 @@ async fn q3_tokens_grow_when_the_server_with_the_greatest_ones_is_gone() {
     limit(async {
         let shift = crate::support::clock();
         let masters = Masters(vec![
-            Server::with_clock(&shift, 3_600_000, &[]).await,
-            Server::with_clock(&shift, 0, &[]).await,
-            Server::with_clock(&shift, -3_600_000, &[]).await,
+            Server::with_clock(shift, 3_600_000, &[]).await,
+            Server::with_clock(shift, 0, &[]).await,
+            Server::with_clock(shift, -3_600_000, &[]).await,
         ]);
         let client = builder().strict_restart(false).connect(masters.urls()).await.unwrap();
         let first = client.lock("x").lock().await.unwrap();

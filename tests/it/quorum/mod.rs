@@ -14,10 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use fairlock::{QuorumClient, QuorumClientBuilder, QuorumGuard};
-use futures::future::join_all;
 use tokio::task::JoinSet;
 
-use crate::support::{Proxy, Server, Timing, eventually};
+use crate::support::{Embedded, Server, Timing, eventually};
 
 /// The servers of a quorum. They end with it.
 struct Masters(Vec<Server>);
@@ -44,11 +43,6 @@ impl Masters {
         quick().connect(self.urls()).await.expect("the servers are there")
     }
 
-    /// One in front of each.
-    async fn proxies(&self) -> Vec<Proxy> {
-        join_all(self.0.iter().map(Proxy::start)).await
-    }
-
     /// How often each of three has run a command.
     async fn calls(&self, name: &str) -> [u64; 3] {
         [self.0[0].calls(name).await, self.0[1].calls(name).await, self.0[2].calls(name).await]
@@ -64,6 +58,12 @@ impl Masters {
 
 fn builder() -> QuorumClientBuilder {
     QuorumClient::builder().nodes(Timing::default().builder())
+}
+
+/// A client of embedded servers.
+fn embedded(builder: QuorumClientBuilder, servers: &[Embedded]) -> QuorumClient {
+    let servers: Vec<_> = servers.iter().map(|each| each.server.clone()).collect();
+    builder.embedded(&servers).expect("the servers are there")
 }
 
 /// For servers that keep their data.

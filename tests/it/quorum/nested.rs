@@ -1,17 +1,17 @@
 //! Nested calls while servers of the hold are gone.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fairlock::{LockClient, Owner, QuorumClient};
+use fairlock::{Owner, QuorumClient, QuorumClientBuilder};
+use tokio::time::Instant;
 
-use super::Masters;
-use crate::support::{Timing, eventually, limit};
+use super::{Masters, embedded, quick};
+use crate::support::{Embedded, Timing, eventually, limit, on_several_in_virtual_time};
 
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
-async fn client(masters: &Masters) -> QuorumClient {
-    let builder = QuorumClient::builder().nodes(Timing::relaxed().builder());
-    builder.node_timeout(NODE_TIMEOUT).strict_restart(false).connect(masters.urls()).await.unwrap()
+fn patient() -> QuorumClientBuilder {
+    QuorumClient::builder().nodes(Timing::relaxed().builder()).node_timeout(NODE_TIMEOUT).strict_restart(false)
 }
 
 /// Ten pairs of nested calls, which have two of the three servers.
@@ -31,7 +31,7 @@ async fn nested_pairs(client: &QuorumClient) {
 async fn q10_a_dead_server_of_the_hold_is_skipped_by_nested_calls() {
     limit(async {
         let masters = Masters::start(3).await;
-        let client = client(&masters).await;
+        let client = patient().connect(masters.urls()).await.unwrap();
         let work = async {
             let outer = client.lock("x").lock().await.unwrap();
             masters.0[2].kill().await;
@@ -53,21 +53,19 @@ async fn q10_a_dead_server_of_the_hold_is_skipped_by_nested_calls() {
 /// Q10: one time-out or two, until it is left out.
 #[tokio::test]
 async fn q10_a_silent_server_of_the_hold_is_waited_for_once_by_nested_calls() {
-    limit(async {
-        let masters = Masters::start(3).await;
-        let client = client(&masters).await;
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let client = embedded(patient(), servers);
         let work = async {
             let outer = client.lock("x").lock().await.unwrap();
-            masters.0[2].pause();
+            servers[2].network.silence(true);
             let begun = Instant::now();
             nested_pairs(&client).await;
-            assert!(begun.elapsed() < 5 * NODE_TIMEOUT, "{:?}", begun.elapsed());
-            masters.0[2].resume();
+            assert!(begun.elapsed() < 3 * NODE_TIMEOUT, "{:?}", begun.elapsed());
+            servers[2].network.silence(false);
             outer.unlock().await.unwrap();
         };
         Owner::new().scope(work).await;
         client.close().await.unwrap();
-        masters.assert_clean().await;
     })
     .await;
 }
@@ -102,15 +100,14 @@ async fn q11_a_hold_that_is_being_given_back_is_not_entered_again() {
 
 #[tokio::test]
 async fn q4_a_server_that_is_lost_while_another_one_is_silent_does_not_count() {
-    limit(async {
-        let masters = Masters::start(3).await;
-        let (client, other) = (client(&masters).await, masters.client().await);
-        let second = LockClient::connect(&masters.0[1].url()).await.unwrap();
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let (client, other) = (embedded(patient(), servers), embedded(quick(), servers));
+        let second = servers[1].connect(Timing::default()).await;
         let lock = client.lock("x");
         Owner::new()
             .scope(async {
                 let outer = lock.lock().await.unwrap();
-                masters.0[2].pause();
+                servers[2].network.silence(true);
                 let losing = async {
                     eventually("it has answers of the others", async || {
                         let status = other.lock("x").status().await;
@@ -123,7 +120,7 @@ async fn q4_a_server_that_is_lost_while_another_one_is_silent_does_not_count() {
                     eventually("its client knows", async || outer.nodes() == [0, 2]).await;
                     // Past the time that the call has for it.
                     tokio::time::sleep(NODE_TIMEOUT + Duration::from_millis(500)).await;
-                    masters.0[2].resume();
+                    servers[2].network.silence(false);
                 };
                 let (inner, ()) = tokio::join!(lock.lock(), losing);
                 let inner = inner.unwrap();
@@ -131,10 +128,6 @@ async fn q4_a_server_that_is_lost_while_another_one_is_silent_does_not_count() {
                 assert_eq!(inner.nodes(), [0, 2]);
             })
             .await;
-        client.close().await.unwrap();
-        other.close().await.unwrap();
-        second.close().await.unwrap();
-        masters.assert_clean().await;
     })
     .await;
 }

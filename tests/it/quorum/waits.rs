@@ -1,11 +1,12 @@
 //! Who waits where: the gate, and what is held meanwhile.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fairlock::LockError;
+use tokio::time::Instant;
 
-use super::{Masters, Resource, builder, quick};
-use crate::support::{Proxy, Timing, eventually, limit};
+use super::{Masters, Resource, embedded, quick};
+use crate::support::{Embedded, Proxy, Timing, eventually, limit, on_several_in_virtual_time};
 
 /// Q2: with two of five dead all of the others are needed. Who waits at one of them holds nothing above it; otherwise
 /// two that came in by different gates could wait for each other.
@@ -163,14 +164,10 @@ async fn a_client_that_cannot_reach_the_gate_waits_at_the_next_server() {
 /// Q10: the servers are looked at anew after a wait. Otherwise each waiter would wait for the dead one.
 #[tokio::test]
 async fn q10_a_server_that_died_during_the_wait_is_not_waited_for() {
-    limit(async {
-        let masters = Masters::start(3).await;
-        let patient = || {
-            let node_timeout = Duration::from_secs(10);
-            let each = Timing::relaxed().builder();
-            fairlock::QuorumClient::builder().nodes(each).node_timeout(node_timeout).strict_restart(false)
-        };
-        let client = patient().connect(masters.urls()).await.unwrap();
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let node_timeout = Duration::from_secs(10);
+        let patient = fairlock::QuorumClient::builder().nodes(Timing::relaxed().builder());
+        let client = embedded(patient.node_timeout(node_timeout).strict_restart(false), servers);
         let held = client.lock("x").lock().await.unwrap();
         let waiting: Vec<_> = (0..3)
             .map(|_| {
@@ -180,7 +177,7 @@ async fn q10_a_server_that_died_during_the_wait_is_not_waited_for() {
             .collect();
         let status = async || client.lock("x").status().await;
         eventually("they wait", async || status().await.waiters() == 3).await;
-        masters.0[2].kill().await;
+        servers[2].server.shut_down();
         let watch = client.lock("y");
         eventually("it is known to be down", async || watch.lock().await.is_ok_and(|y| y.nodes() == [0, 1])).await;
         let begun = Instant::now();
@@ -189,7 +186,8 @@ async fn q10_a_server_that_died_during_the_wait_is_not_waited_for() {
             wait.await.unwrap().unwrap();
         }
         // The bound is the time-out that each of them would sit out.
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < node_timeout, "{:?}", begun.elapsed());
+        servers[2].server.start_up();
     })
     .await;
 }
@@ -282,26 +280,19 @@ async fn q10_those_who_wait_at_a_gate_that_begins_to_refuse_go_to_the_next_one()
 /// Not one round of requests for a caller whose time is over.
 #[tokio::test]
 async fn a_time_out_says_whether_others_have_it_or_too_few_servers_serve() {
-    limit(async {
-        let masters = Masters::start(3).await;
-        let (one, other) =
-            (masters.client().await, builder().strict_restart(false).connect(masters.urls()).await.unwrap());
-        let _held = one.lock("x").lock().await.unwrap();
-        // Long enough for the first answers.
-        let limit = Duration::from_secs(3);
-        assert!(matches!(other.lock("x").lock_timeout(limit).await, Err(LockError::Timeout)));
-        for server in &masters.0[1..] {
-            redis::cmd("CONFIG")
-                .arg(&["SET", "min-replicas-to-write", "1"])
-                .exec_async(&mut server.connection().await)
-                .await
-                .unwrap();
-        }
-        eventually("it is told what they refuse with", async || {
-            let error = other.lock("y").lock_timeout(Duration::from_millis(500)).await.unwrap_err();
-            matches!(&error, LockError::Unreachable(cause) if cause.to_string().contains("NOREPLICAS"))
-        })
-        .await;
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let (one, other) = (embedded(quick(), servers), embedded(quick(), servers));
+        let held = one.lock("x").lock().await.unwrap();
+        assert!(matches!(other.lock("x").lock_timeout(Duration::from_secs(3)).await, Err(LockError::Timeout)));
+        let refuse = |refusal| servers[1..].iter().for_each(|server| server.network.refuse(refusal));
+        refuse(Some("NOREPLICAS Not enough good replicas to write."));
+        let error = other.lock("y").lock_timeout(Duration::from_millis(500)).await.unwrap_err();
+        assert!(
+            matches!(&error, LockError::Unreachable(cause) if cause.to_string().contains("NOREPLICAS")),
+            "{error:?}"
+        );
+        refuse(None);
+        drop(held);
     })
     .await;
 }
@@ -311,7 +302,7 @@ async fn a_time_out_says_whether_others_have_it_or_too_few_servers_serve() {
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says_so() {
-    let servers = [0; 3].map(|_| fairlock::simulation::server(crate::support::SlowNetwork));
+    let servers = [0; 3].map(|_| fairlock::simulation::server(crate::support::Network::slow()));
     let poll = Timing::default().poll_interval;
     // As short as it may be.
     let nodes = Timing { grant_ttl: poll + Duration::from_millis(1), ..Timing::default() };

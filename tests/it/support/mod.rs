@@ -1,9 +1,11 @@
 //! Shared by the tests: servers, a proxy with faults, worker processes, and waiting with a limit.
 
+mod binaries;
 #[path = "../../topologies/src/clock.rs"]
 mod clock;
 pub mod cluster;
 mod collect;
+mod embedded;
 #[path = "../../topologies/src/ports.rs"]
 mod ports;
 mod proxy;
@@ -16,31 +18,24 @@ pub mod tool;
 mod worker;
 
 use std::future::Future;
-use std::time::{Duration, Instant};
+use std::sync::LazyLock;
+use std::time::Duration;
 
 use fairlock::{LockClient, LockClientBuilder};
+use tokio::time::Instant;
+
+use clock::ShiftedClock;
 
 pub use collect::Collect;
+pub use embedded::{Embedded, Network, in_virtual_time, on_several_in_virtual_time, virtually};
 pub use ports::free_port;
 pub use proxy::Proxy;
-pub use server::{BOOT, Clock, Server};
+pub use server::{BOOT, Server};
 pub use store::Store;
 pub use worker::{Worker, count};
 
 /// The longest that a test waits for one thing. A hang is a failed test.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
-
-/// Requests and replies take 5 ms each.
-#[cfg(feature = "embedded")]
-pub struct SlowNetwork;
-
-#[cfg(feature = "embedded")]
-impl fairlock::simulation::Faults for SlowNetwork {
-    fn request(&self, _client: &str, _script: &str) -> Vec<fairlock::simulation::Delivery> {
-        let delay = Duration::from_millis(5);
-        vec![fairlock::simulation::Delivery { request: delay, reply: Some(delay) }]
-    }
-}
 
 /// The times of a test client: short enough to wait for them, long enough for a loaded machine.
 #[derive(Debug, Clone, Copy)]
@@ -107,19 +102,24 @@ pub async fn on_a_server(test: impl AsyncFnOnce(&Server)) {
     .await;
 }
 
-/// The same on each kind of store, one after the other.
+/// The same on each kind of store, one after the other. On the embedded one in virtual time, if the runtime has one thread.
 pub async fn on_each_store(test: impl AsyncFn(&Store)) {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    for (store, name) in Store::each().await.iter().zip(["a real server", "the embedded one"]) {
-        // Shown when the test fails.
-        println!("on {name}:");
-        limit_to(Duration::from_secs(300), async {
+    for store in &Store::each().await {
+        let all = limit_to(Duration::from_secs(300), async {
             let before = tasks();
             test(store).await;
             store.assert_clean().await;
             eventually("no task is left", async || tasks() <= before).await;
-        })
-        .await;
+        });
+        // What is printed is shown when the test fails.
+        if matches!(store, Store::Embedded(_)) {
+            println!("on the embedded server:");
+            virtually(all).await;
+        } else {
+            println!("on a real server:");
+            all.await;
+        }
     }
 }
 
@@ -133,8 +133,9 @@ pub async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
 }
 
 /// For servers whose clocks differ.
-pub fn clock() -> Clock {
-    Clock::build()
+pub fn clock() -> &'static ShiftedClock {
+    static CLOCK: LazyLock<ShiftedClock> = LazyLock::new(|| ShiftedClock::build(env!("CARGO_TARGET_TMPDIR").as_ref()));
+    &CLOCK
 }
 
 /// How much a test does, where somebody asks for more than a usual run has time for.

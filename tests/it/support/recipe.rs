@@ -1,9 +1,7 @@
 //! The recipes of `examples/recipes`, as processes.
 
 use std::future::Future;
-use std::path::PathBuf;
-use std::process::{Command as Build, ExitStatus, Stdio};
-use std::sync::LazyLock;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -13,22 +11,11 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::LONGEST_WAIT;
-
-/// The folder of the binaries, which are built once: as `scripts/examples` builds them, so that nothing is built twice.
-static BINARIES: LazyLock<PathBuf> = LazyLock::new(|| {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let built = Build::new(cargo)
-        .args(["build", "--locked", "-p", "fairlock-recipes"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status();
-    assert!(built.expect("cargo runs").success(), "the recipes are built");
-    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().with_file_name("debug")
-});
+use super::{LONGEST_WAIT, binaries};
 
 /// Runs a whole test. The time of the build does not count.
 pub async fn with_recipes(test: impl Future<Output = ()>) {
-    tokio::task::spawn_blocking(|| LazyLock::force(&BINARIES)).await.unwrap();
+    tokio::task::spawn_blocking(|| binaries::path("")).await.unwrap();
     super::limit_to(Duration::from_secs(120), test).await;
 }
 
@@ -40,7 +27,7 @@ pub struct Recipe {
 
 impl Recipe {
     pub fn start(name: &str, url: &str, argument: &str, settings: &[(&str, &str)]) -> Self {
-        let mut process = Command::new(BINARIES.join(format!("recipe-{name}")))
+        let mut process = Command::new(binaries::path(&format!("recipe-{name}")))
             .arg(argument)
             .env("REDIS_URL", url)
             .envs(settings.iter().copied())

@@ -25,20 +25,6 @@ pub struct Server {
     process: Mutex<Option<Child>>,
 }
 
-/// Shifts the clocks of servers. Kept as long as they may be started again.
-pub struct Clock {
-    _dir: TempDir,
-    shifted: ShiftedClock,
-}
-
-impl Clock {
-    pub fn build() -> Self {
-        let dir = TempDir::new().unwrap();
-        let shifted = ShiftedClock::build(dir.path());
-        Self { _dir: dir, shifted }
-    }
-}
-
 impl Server {
     pub async fn start() -> Self {
         Self::with(&[]).await
@@ -59,9 +45,9 @@ impl Server {
     }
 
     /// Its clock is ahead by so much, or behind.
-    pub async fn with_clock(clock: &Clock, shift_ms: i64, args: &[&str]) -> Self {
+    pub async fn with_clock(clock: &ShiftedClock, shift_ms: i64, args: &[&str]) -> Self {
         let mut server = Self::prepared(args);
-        server.environment = clock.shifted.environment(shift_ms);
+        server.environment = clock.environment(shift_ms);
         server.launch().await;
         let time: (i64, i64) = redis::cmd("TIME").query_async(&mut server.connection().await).await.unwrap();
         let here = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

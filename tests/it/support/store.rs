@@ -1,22 +1,19 @@
 //! A store of either kind, for the tests that run on both.
 
+use std::time::Duration;
+
 use fairlock::{LockClient, LockClientBuilder};
 
-use super::{Server, Timing};
+use super::{Embedded, Server, Timing};
 
 pub enum Store {
     Redis(Server),
-    #[cfg(feature = "embedded")]
-    Embedded(fairlock::EmbeddedServer),
+    Embedded(Embedded),
 }
 
 impl Store {
     pub async fn each() -> Vec<Self> {
-        vec![
-            Self::Redis(Server::start().await),
-            #[cfg(feature = "embedded")]
-            Self::Embedded(fairlock::EmbeddedServer::new()),
-        ]
+        vec![Self::Redis(Server::start().await), Self::Embedded(Embedded::new())]
     }
 
     pub async fn connect(&self, timing: Timing) -> LockClient {
@@ -26,8 +23,7 @@ impl Store {
     pub async fn open(&self, builder: LockClientBuilder) -> LockClient {
         match self {
             Self::Redis(server) => builder.connect(server.url()).await.expect("the server is there"),
-            #[cfg(feature = "embedded")]
-            Self::Embedded(server) => builder.embedded(server).expect("the server is there"),
+            Self::Embedded(server) => server.open(builder).await,
         }
     }
 
@@ -37,20 +33,23 @@ impl Store {
             Self::Redis(server) => {
                 redis::cmd("FLUSHALL").exec_async(&mut server.connection().await).await.unwrap();
             }
-            #[cfg(feature = "embedded")]
-            Self::Embedded(server) => server.flush(),
+            Self::Embedded(server) => server.server.flush(),
         }
     }
 
-    /// P10, see [`Server::assert_clean`]. The embedded server does not list its subscriptions.
+    /// The whole process sleeps, with all of its tasks.
+    pub async fn sleep_as_a_whole(&self, time: Duration) {
+        match self {
+            Self::Redis(_) => std::thread::sleep(time),
+            Self::Embedded(_) => tokio::time::advance(time).await,
+        }
+    }
+
+    /// P10, see [`Server::assert_clean`].
     pub async fn assert_clean(&self) {
         match self {
             Self::Redis(server) => server.assert_clean().await,
-            #[cfg(feature = "embedded")]
-            Self::Embedded(server) => {
-                let clean = async || server.keys().iter().all(|key| key.ends_with("}:token") || key == super::BOOT);
-                super::eventually("only tokens are left", clean).await;
-            }
+            Self::Embedded(server) => server.assert_clean().await,
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The command `fairlock`, as a process.
 
-use std::path::PathBuf;
-use std::process::{Command as Build, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::LazyLock;
 
 use nix::sys::signal::{Signal, kill};
@@ -11,17 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::LONGEST_WAIT;
-
-/// Built with the features of `cargo test --workspace --all-features`, so that nothing is built twice.
-static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let arguments = ["build", "--locked", "--workspace", "--all-features", "--bin", "fairlock"];
-    let built = Build::new(cargo).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).status();
-    assert!(built.expect("cargo runs").success(), "the command is built");
-    let target = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().with_file_name("debug");
-    target.join("fairlock")
-});
+use super::{LONGEST_WAIT, binaries};
 
 pub struct Tool {
     command: Command,
@@ -52,7 +41,7 @@ impl Tool {
     pub fn in_terminal(url: &str, arguments: &[&str]) -> Self {
         let quoted: Vec<_> = arguments.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect();
         let mut command = Command::new("script");
-        let line = format!("exec {} {}", BINARY.display(), quoted.join(" "));
+        let line = format!("exec {} {}", binaries::path("fairlock").display(), quoted.join(" "));
         command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
         Self::prepared(command, url)
     }
@@ -61,7 +50,7 @@ impl Tool {
     pub fn behind(words: &[&str], url: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new("setsid");
         // Those who run the tests may ignore signals, as `nohup` does.
-        command.args(["env", "--default-signal"]).args(words).arg(&*BINARY).args(arguments);
+        command.args(["env", "--default-signal"]).args(words).arg(binaries::path("fairlock")).args(arguments);
         Self::prepared(command, url)
     }
 
