@@ -1,27 +1,36 @@
-//! Deliberate bugs: each mutant of `mutants.txt` removes one rule from a copy of the code, and the simulator
-//! must find it.
+//! Deliberate bugs: each mutant of `mutants.txt` removes one rule from a copy of the code, and the runs that
+//! `verify/corpus.txt` names for it must find it.
 //!
-//! `scripts/mutants` tries all of them, or those that are named. `scripts/mutants --sample N` tries N that are chosen at
-//! random among those that are not rare, `scripts/mutants --check` only checks that each edit applies exactly once. Exit code 1: a mutant was
-//! missed or does not apply.
+//! `scripts/mutants` tries all of them, or those that are named. Exit code 1: a mutant was missed or does not apply.
+//! - `--check`: only checks that each edit applies exactly once, and that each mutant has a run in the corpus
+//! - `--search`: seeds from 1 on in place of the corpus, for mutants that are new
+//! - `--choose`, as `scripts/corpus`: writes the corpus anew. A mutant whose run finds it keeps that run, but not with `--all`
 
 mod catalogue;
+mod choose;
+mod corpus;
+mod schemata;
+mod simulator;
 mod sources;
 mod tokens;
-mod trial;
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fs, io, thread};
 
 use catalogue::Mutant;
+use corpus::{Corpus, Run};
+use simulator::{Found, Simulator};
 use sources::Sources;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../corpus.txt");
 const MUTANTS: &str = include_str!("../mutants.txt");
+const OPTIONS: [&str; 4] = ["--check", "--search", "--choose", "--all"];
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1).collect()) {
@@ -34,54 +43,89 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(mut words: Vec<String>) -> Outcome<bool> {
-    let check_only = words.iter().any(|word| word == "--check");
-    words.retain(|word| word != "--check");
-    let sample = match words.iter().position(|word| word == "--sample") {
-        Some(index) => Some(words.drain(index..).nth(1).ok_or("--sample needs a number")?.parse::<usize>()?),
-        None => None,
-    };
-    let mut mutants = Mutant::all(MUTANTS).map_err(|malformed| malformed.to_string())?;
-    if let Some(unknown) = words.iter().find(|word| mutants.iter().all(|mutant| mutant.name != **word)) {
-        let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
-        return Err(format!("{unknown}: unknown; there are --check and the names {}", names.join(" ")).into());
+fn run(words: Vec<String>) -> Outcome<bool> {
+    let (options, names): (Vec<_>, Vec<_>) = words.into_iter().partition(|word| OPTIONS.contains(&word.as_str()));
+    let has = |option: &str| options.iter().any(|given| given == option);
+    let mutants = Mutant::all(MUTANTS).map_err(|malformed| malformed.to_string())?;
+    let all: Vec<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
+    if let Some(unknown) = names.iter().find(|name| !all.contains(&name.as_str())) {
+        return Err(
+            format!("{unknown}: unknown; there are {} and the names {}", OPTIONS.join(" "), all.join(" ")).into()
+        );
     }
-    mutants.retain(|mutant| words.is_empty() || words.contains(&mutant.name));
-    if sample.is_some() {
-        mutants.retain(|mutant| !mutant.is_rare);
-    }
-    let most = sample.unwrap_or(mutants.len());
-    while mutants.len() > most {
-        mutants.swap_remove(random_below(mutants.len()));
-    }
+    let chosen: Vec<_> =
+        all.iter().copied().filter(|name| names.is_empty() || names.iter().any(|one| one == name)).collect();
 
-    // All edits are checked before the first build, because builds are slow.
-    let sources = Sources::read(Path::new(ROOT))?;
-    let (mut applied, mut wrong) = (Vec::new(), 0);
-    for mutant in mutants {
-        match sources.with(&mutant) {
-            Ok(changed) => applied.push((mutant, changed)),
-            Err(why) => {
-                print!("{why}");
-                wrong += 1;
+    let changed = schemata::all_in_one(&Sources::read(Path::new(ROOT))?, &mutants)?;
+    let mut corpus = read_corpus()?;
+    let wrong = corpus.wrong(&all);
+    if has("--check") {
+        wrong.iter().for_each(|wrong| println!("{wrong}"));
+        println!("{} mutants apply", all.len());
+        return Ok(wrong.is_empty());
+    }
+    let simulator = Simulator::build(Path::new(ROOT), &changed)?;
+    if has("--choose") {
+        corpus.0.retain(|run, _| !has("--all") || matches!(run, Run::Scenario(_)));
+        let missed = choose::choose(&simulator, corpus, &chosen, &all, Path::new(CORPUS))?;
+        println!("{} mutants have a run, {missed} have none", chosen.len() - missed);
+        return Ok(missed == 0);
+    }
+    if has("--search") {
+        corpus = Corpus::default();
+    }
+    let results = in_parallel(&chosen, |mutant| {
+        let runs: Vec<_> = corpus.of(mutant).collect();
+        let found = if has("--search") { simulator.search(mutant)? } else { by_corpus(&simulator, mutant, &runs)? };
+        match &found {
+            Some(Found { seed, violation }) => {
+                let run = seed.map_or_else(|| runs.iter().map(ToString::to_string).collect(), |seed| seed.to_string());
+                println!("caught  {mutant:<44} {run}: {violation}");
             }
+            None => println!(
+                "MISSED  {mutant:<44} by {} runs of verify/corpus.txt; scripts/corpus finds another one",
+                runs.len()
+            ),
         }
-    }
-    if check_only {
-        println!("{} of {} mutants apply", applied.len(), applied.len() + wrong);
-        return Ok(wrong == 0);
-    }
-    let caught = trial::all(Path::new(ROOT), &applied)?;
-    let failed = applied.len() + wrong - caught;
-    println!("{caught} passed, {failed} failed");
-    Ok(failed == 0)
+        Ok(found.is_some())
+    })?;
+    let caught = results.iter().filter(|caught| **caught).count();
+    println!("{caught} passed, {} failed", results.len() - caught);
+    Ok(caught == results.len())
 }
 
-/// Differs from run to run, so that CI comes to all of them in a few days.
-fn random_below(limit: usize) -> usize {
-    // Keyed at random by the standard library.
-    let random = RandomState::new().hash_one(limit);
-    usize::try_from(random % limit as u64).unwrap_or(0)
+fn read_corpus() -> Outcome<Corpus> {
+    match fs::read_to_string(CORPUS) {
+        Ok(text) => Ok(Corpus::parse(&text)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Corpus::default()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What the first of these runs finds that finds something.
+fn by_corpus(simulator: &Simulator, mutant: &str, runs: &[&Run]) -> io::Result<Option<Found>> {
+    for run in runs {
+        if let Some(found) = simulator.run(mutant, run)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Does the task for each of the things, one on each core at a time.
+fn in_parallel<A: Sync, B: Send>(things: &[A], task: impl Fn(&A) -> io::Result<B> + Sync) -> io::Result<Vec<B>> {
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(thing) = things.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = task(thing);
+                    results.lock().unwrap_or_else(|broken| broken.into_inner()).push(result);
+                }
+            });
+        }
+    });
+    results.into_inner().unwrap_or_else(|broken| broken.into_inner()).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -92,7 +136,14 @@ mod tests {
     fn every_mutant_applies() {
         let sources = Sources::read(Path::new(ROOT)).expect("the sources are there");
         let mutants = Mutant::all(MUTANTS).unwrap_or_else(|malformed| panic!("{malformed}"));
-        let wrong: String = mutants.iter().filter_map(|mutant| sources.with(mutant).err()).collect();
+        let wrong = schemata::all_in_one(&sources, &mutants).err().unwrap_or_default();
         assert!(wrong.is_empty(), "\n{wrong}");
+    }
+
+    #[test]
+    fn each_thing_is_done_once() {
+        let mut done = in_parallel(&[1, 2, 3, 4, 5], |thing| Ok(thing * 2)).expect("no task fails");
+        done.sort_unstable();
+        assert_eq!(done, [2, 4, 6, 8, 10]);
     }
 }

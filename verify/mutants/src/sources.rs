@@ -11,6 +11,9 @@ use crate::tokens::{Language, find, nearest, tokens, without_tests};
 /// How many similar places are shown for an edit that was not found.
 const SHOWN: usize = 3;
 
+/// The files that a mutant changes.
+pub type Changed = BTreeMap<PathBuf, String>;
+
 /// Texts by path, relative to the repository.
 pub struct Sources(BTreeMap<PathBuf, String>);
 
@@ -29,8 +32,12 @@ impl Sources {
         Ok(Self(texts))
     }
 
+    pub fn text(&self, path: &Path) -> &str {
+        self.0.get(path).map_or("", String::as_str)
+    }
+
     /// The changed files, or what is wrong with the mutant's edits.
-    pub fn with(&self, mutant: &Mutant) -> Result<BTreeMap<PathBuf, String>, String> {
+    pub fn with(&self, mutant: &Mutant) -> Result<Changed, String> {
         let mut wrong = String::new();
         let mut splices: BTreeMap<&Path, Vec<_>> = BTreeMap::new();
         for edit in &mutant.edits {
@@ -42,7 +49,7 @@ impl Sources {
         if !wrong.is_empty() {
             return Err(wrong);
         }
-        let mut changed = BTreeMap::new();
+        let mut changed = Changed::new();
         for (path, mut splices) in splices {
             let mut text = self.0[path].clone();
             splices.sort_by_key(|(place, _)| place.start);
@@ -61,7 +68,12 @@ impl Sources {
     fn places(&self, edit: &Edit) -> Vec<(&Path, std::ops::Range<usize>)> {
         let mut places = Vec::new();
         for (path, text) in &self.0 {
-            let found = find(&code(path, text), &tokens(&edit.find, language(path)));
+            let wanted = tokens(&edit.find, language(path));
+            // A quick look first: most files do not have these words.
+            if wanted.iter().any(|token| !text.contains(token.text)) {
+                continue;
+            }
+            let found = find(&code(path, text), &wanted);
             places.extend(found.into_iter().map(|place| (path.as_path(), place)));
         }
         places
@@ -147,7 +159,7 @@ mod tests {
 
     fn mutant(edits: &[(&str, &str)]) -> Mutant {
         let edits = edits.iter().map(|(find, replace)| Edit { find: (*find).into(), replace: (*replace).into() });
-        Mutant { name: "R0".into(), is_rare: false, sentence: "Nothing.".into(), edits: edits.collect() }
+        Mutant { name: "R0".into(), sentence: "Nothing.".into(), edits: edits.collect() }
     }
 
     #[test]

@@ -1,0 +1,134 @@
+//! Chooses the runs of `verify/corpus.txt`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Mutex;
+use std::{fs, io};
+
+use crate::corpus::{Corpus, Run};
+use crate::simulator::{Found, Simulator, is_of_the_quorum};
+use crate::{Outcome, in_parallel};
+
+/// Together, these seeds meet every kind of fault.
+const SEEDS_OF_ALL_FAULTS: u64 = 150;
+
+/// Finds a run for each of these mutants that its own run does not find, then runs for the faults. Writes the file
+/// after each step, so that what was found stays when this is stopped. Returns how many mutants were not found.
+pub fn choose(simulator: &Simulator, corpus: Corpus, mutants: &[&str], all: &[&str], path: &Path) -> Outcome<usize> {
+    let corpus = Mutex::new(corpus);
+    let locked = || corpus.lock().unwrap_or_else(|broken| broken.into_inner());
+    let missed = in_parallel(mutants, |mutant| {
+        let candidates = candidates(&locked(), mutant);
+        let (run, found) = match find(simulator, mutant, candidates)? {
+            Some((run, found)) => (Some(run), found.violation),
+            None => (None, "nothing finds it".into()),
+        };
+        let place = run.as_ref().map_or("MISSED".into(), Run::to_string);
+        println!("{mutant:<44} {place:<12} {found}");
+        let missed = run.is_none();
+        let mut corpus = locked();
+        corpus.assign(mutant, run);
+        fs::write(path, corpus.to_string())?;
+        Ok(missed)
+    })?;
+    let mut corpus = corpus.into_inner().unwrap_or_else(|broken| broken.into_inner());
+    corpus.0.values_mut().for_each(|names| names.retain(|name| all.contains(&name.as_str())));
+    let corpus = with_all_faults(simulator, corpus)?;
+    fs::write(path, corpus.to_string())?;
+    Ok(missed.into_iter().filter(|missed| *missed).count())
+}
+
+/// The runs that are tried before a search: its own first, then those that find the most mutants of its kind.
+fn candidates(corpus: &Corpus, mutant: &str) -> Vec<Run> {
+    let alike = |names: &BTreeSet<String>| {
+        names.iter().filter(|name| is_of_the_quorum(name) == is_of_the_quorum(mutant)).count()
+    };
+    let mut others: Vec<_> = corpus.0.iter().filter(|(_, names)| !names.contains(mutant) && alike(names) > 0).collect();
+    others.sort_by_key(|(_, names)| std::cmp::Reverse(alike(names)));
+    corpus.of(mutant).chain(others.into_iter().map(|(run, _)| run)).cloned().collect()
+}
+
+fn find(simulator: &Simulator, mutant: &str, candidates: Vec<Run>) -> io::Result<Option<(Run, Found)>> {
+    for run in candidates {
+        if let Some(found) = simulator.run(mutant, &run)? {
+            return Ok(Some((run, found)));
+        }
+    }
+    let found = simulator.search(mutant)?;
+    Ok(found.and_then(|found| Some((Run::Seed(found.seed?), found))))
+}
+
+/// The runs that find mutants, all scenarios, and seeds for the kinds of faults that those do not meet.
+fn with_all_faults(simulator: &Simulator, corpus: Corpus) -> Outcome<Corpus> {
+    let mut runs: BTreeSet<Run> = corpus.0.keys().cloned().collect();
+    runs.extend((1..=SEEDS_OF_ALL_FAULTS).map(Run::Seed));
+    let runs: Vec<_> = runs.into_iter().collect();
+    let met = in_parallel(&runs, |run| {
+        let (found, faults) = simulator.faults(run)?;
+        if let Some(found) = &found {
+            println!("VIOLATED by the unmodified code, {run}: {}", found.violation);
+        }
+        Ok((run.clone(), faults, found.is_some()))
+    })?;
+    let violated = met.iter().filter(|(.., violated)| *violated).count();
+    if violated > 0 {
+        return Err(format!(
+            "{violated} runs of the unmodified code have a violation; no seeds were chosen for faults"
+        )
+        .into());
+    }
+    let met: Vec<_> = met.into_iter().map(|(run, faults, _)| (run, faults)).collect();
+    Ok(covering(corpus, &met))
+}
+
+/// Drops seeds without a mutant, and adds seeds until each kind of fault is there.
+fn covering(mut corpus: Corpus, met: &[(Run, Vec<String>)]) -> Corpus {
+    let spare: BTreeSet<Run> =
+        corpus.0.iter().filter(|(_, names)| names.is_empty()).map(|(run, _)| run.clone()).collect();
+    corpus.0.retain(|run, names| !names.is_empty() || matches!(run, Run::Scenario(_)));
+    let mut missing: BTreeSet<&String> = met.iter().flat_map(|(_, faults)| faults).collect();
+    for (_, faults) in met.iter().filter(|(run, _)| corpus.0.contains_key(run)) {
+        faults.iter().for_each(|fault| {
+            missing.remove(fault);
+        });
+    }
+    while !missing.is_empty() {
+        let gain = |(run, faults): &&(Run, Vec<String>)| {
+            (
+                faults.iter().filter(|fault| missing.contains(fault)).count(),
+                spare.contains(run),
+                std::cmp::Reverse(run.clone()),
+            )
+        };
+        let Some((run, faults)) = met.iter().max_by_key(gain) else { break };
+        corpus.0.entry(run.clone()).or_default();
+        faults.iter().for_each(|fault| {
+            missing.remove(fault);
+        });
+    }
+    corpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn corpus(text: &str) -> Corpus {
+        Corpus::parse(text).unwrap_or_else(|wrong| panic!("{wrong}"))
+    }
+
+    #[test]
+    fn the_own_run_is_tried_first_and_then_the_others_of_its_kind() {
+        let corpus = corpus("1 R1\n2 Q1 Q2\n3\n4 R2 R3\n5 R4 Q3\n6 R5");
+        assert_eq!(candidates(&corpus, "R5"), [6, 4, 1, 5].map(Run::Seed));
+        assert_eq!(candidates(&corpus, "Q3"), [5, 2].map(Run::Seed));
+    }
+
+    #[test]
+    fn seeds_are_added_until_each_fault_is_there_and_others_go() {
+        let met = [(1, "a"), (2, "a b"), (3, "a b c d"), (4, "e"), (5, "e"), (6, "f")];
+        let met = met.map(|(seed, faults)| (Run::Seed(seed), faults.split(' ').map(Into::into).collect()));
+        let chosen = covering(corpus("scenario x\n1 R1\n2\n5\n6 Q1"), &met);
+        assert_eq!(chosen, corpus("scenario x\n1 R1\n3\n5\n6 Q1"));
+    }
+}
