@@ -4,6 +4,7 @@
 mod clock;
 pub mod cluster;
 mod collect;
+mod history;
 #[path = "../../topologies/src/ports.rs"]
 mod ports;
 mod proxy;
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 use fairlock::{LockClient, LockClientBuilder};
 
 pub use collect::Collect;
+pub use history::History;
 pub use ports::free_port;
 pub use proxy::Proxy;
 pub use server::{BOOT, Clock, Server};
