@@ -45,7 +45,7 @@ impl Span {
 
 /// With a single subscriber in the process, tracing asks that of the thread which comes first to a place that logs.
 /// That may be a test without one, and then nothing is ever heard of that place. So there are always two.
-static ANOTHER: LazyLock<tracing::Dispatch> = LazyLock::new(|| tracing::Dispatch::new(Collect::default()));
+pub(super) static ANOTHER: LazyLock<tracing::Dispatch> = LazyLock::new(|| tracing::Dispatch::new(Collect::default()));
 
 impl Default for Collect {
     fn default() -> Self {
@@ -147,7 +147,7 @@ impl Subscriber for Collect {
     }
 }
 
-struct Text(String);
+pub(super) struct Text(pub String);
 
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {

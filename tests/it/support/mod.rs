@@ -6,6 +6,7 @@ mod clock;
 pub mod cluster;
 mod collect;
 mod embedded;
+mod history;
 #[path = "../../topologies/src/ports.rs"]
 mod ports;
 mod proxy;
@@ -28,6 +29,7 @@ use clock::ShiftedClock;
 
 pub use collect::Collect;
 pub use embedded::{Embedded, Network, in_virtual_time, on_several_in_virtual_time, virtually};
+pub use history::History;
 pub use ports::free_port;
 pub use proxy::Proxy;
 pub use server::{BOOT, Server};
