@@ -23,7 +23,7 @@ pub struct Outcome {
 
 #[derive(Default)]
 pub struct Totals {
-    pub seeds: u64,
+    seeds: u64,
     grants: u64,
     guards: u64,
     handed_over: u64,
@@ -36,7 +36,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    pub fn add(&mut self, outcome: &Outcome) {
+    fn add(&mut self, outcome: &Outcome) {
         self.seeds += 1;
         self.grants += outcome.grants;
         self.guards += outcome.guards;
@@ -49,23 +49,6 @@ impl Totals {
         for (kind, count) in &outcome.faults {
             *self.faults.entry(kind).or_default() += count;
         }
-    }
-
-    /// Both together.
-    fn and(mut self, other: &Self) -> Self {
-        self.seeds += other.seeds;
-        self.grants += other.grants;
-        self.guards += other.guards;
-        self.handed_over += other.handed_over;
-        self.expiries += other.expiries;
-        self.sections += other.sections;
-        self.ghosts += other.ghosts;
-        self.violations += other.violations;
-        self.virtual_seconds += other.virtual_seconds;
-        for (kind, count) in &other.faults {
-            *self.faults.entry(kind).or_default() += count;
-        }
-        self
     }
 
     pub fn json(&self, wall: Duration) -> String {
@@ -88,23 +71,23 @@ impl Totals {
     }
 }
 
-/// The totals of each topology.
+/// The totals of each topology, and of all.
 #[derive(Default)]
-pub struct Tally(BTreeMap<Topology, Totals>);
+pub struct Tally {
+    each: BTreeMap<Topology, Totals>,
+    pub all: Totals,
+}
 
 impl Tally {
     pub fn add(&mut self, seed: u64, outcome: &Outcome) {
-        self.0.entry(Topology::of(seed)).or_default().add(outcome);
-    }
-
-    pub fn all(&self) -> Totals {
-        self.0.values().fold(Totals::default(), Totals::and)
+        self.each.entry(Topology::of(seed)).or_default().add(outcome);
+        self.all.add(outcome);
     }
 
     /// The kinds of faults that were met nowhere, though runs of that kind can have them.
     pub fn missing(&self) -> Vec<&'static str> {
         let met = |quorum: bool| -> BTreeSet<&str> {
-            let of_kind = self.0.iter().filter(|(topology, _)| (**topology == Topology::Quorum) == quorum);
+            let of_kind = self.each.iter().filter(|(topology, _)| (**topology == Topology::Quorum) == quorum);
             of_kind.flat_map(|(_, totals)| totals.faults.keys().copied()).collect()
         };
         let (others, quorums) = (met(false), met(true));
@@ -115,7 +98,7 @@ impl Tally {
     /// For people: one line for each topology, and its faults below it.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        for (topology, totals) in &self.0 {
+        for (topology, totals) in &self.each {
             let Totals { seeds, grants, guards, sections, handed_over, expiries, .. } = totals;
             let (name, hours) = (topology.name(), totals.virtual_seconds / 3600.0);
             let guards = if *guards > 0 { format!(" for {guards} guards") } else { String::new() };

@@ -105,11 +105,7 @@ pub struct Mishap {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    RequestLost,
-    RequestTakes(Duration),
     ReplyLost,
-    ReplyTakes(Duration),
-    PushLost,
     PushTakes(Duration),
 }
 
@@ -550,13 +546,8 @@ impl Faults for Around {
     fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
         let mut state = self.state();
         let fate = state.fate(client, script);
-        let usual = Duration::from_millis(state.rates.calm_delay);
-        match fate {
-            Some(Fate::RequestLost) => return Vec::new(),
-            Some(Fate::RequestTakes(request)) => return vec![Delivery { request, reply: Some(usual) }],
-            Some(Fate::ReplyLost) => return vec![Delivery { request: usual, reply: None }],
-            Some(Fate::ReplyTakes(reply)) => return vec![Delivery { request: usual, reply: Some(reply) }],
-            _ => {}
+        if fate == Some(Fate::ReplyLost) {
+            return vec![Delivery { request: Duration::from_millis(state.rates.calm_delay), reply: None }];
         }
         let FaultRates { lost_before, duplicated, .. } = state.rates;
         if state.happens(lost_before, "requests_lost") {
@@ -568,10 +559,8 @@ impl Faults for Around {
 
     fn push(&self, client: &str) -> Vec<Duration> {
         let mut state = self.state();
-        match state.fate(client, PUSH) {
-            Some(Fate::PushLost) => return Vec::new(),
-            Some(Fate::PushTakes(delay)) => return vec![delay],
-            _ => {}
+        if let Some(Fate::PushTakes(delay)) = state.fate(client, PUSH) {
+            return vec![delay];
         }
         let FaultRates { push_lost, push_late, push_duplicated, .. } = state.rates;
         if state.happens(push_lost, "pushes_lost") {

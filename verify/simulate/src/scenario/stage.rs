@@ -197,11 +197,6 @@ impl Caller {
         expect(&self.world, is_valid, &format!("{} still has the lock", self.name));
     }
 
-    pub fn still_waits(&self) {
-        let waits = self.waiting.as_ref().is_some_and(|waiting| !waiting.is_finished());
-        expect(&self.world, waits, &format!("{} still waits", self.name));
-    }
-
     /// Or drops what it has lost.
     pub async fn gives_it_back(&mut self) {
         let Some(guard) = self.guard.take() else { return };
