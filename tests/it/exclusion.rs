@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use fairlock::Held;
 
-use crate::support::{Proxy, Random, Server, Timing, Worker, count, limit, limit_to, on_each_store};
+use crate::support::{
+    Proxy, Random, Server, Timing, Worker, count, counter, limit, limit_to, on_each_store, read_number,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p1_sixteen_clients_in_as_many_processes_count_exactly() {
@@ -24,7 +26,7 @@ async fn p1_sixteen_clients_in_as_many_processes_count_exactly() {
         for worker in &mut workers {
             worker.expect("counted").await;
         }
-        assert_eq!(std::fs::read_to_string(path).unwrap(), "1600");
+        assert_eq!(read_number(path), 1600);
         drop(workers);
         server.assert_clean().await;
     })
@@ -38,7 +40,7 @@ async fn p1_branches_of_one_task_exclude_each_other() {
         let file = counter();
         let path = file.path().to_str().unwrap();
         futures::future::join_all((0..16).map(|_| count(&client, "p1", path, 100))).await;
-        assert_eq!(std::fs::read_to_string(path).unwrap(), "1600");
+        assert_eq!(read_number(path), 1600);
         client.close().await.unwrap();
     })
     .await;
@@ -110,10 +112,4 @@ impl Inside {
         self.holders.lock().unwrap().retain(|holder| holder.token() != me.token());
         self.sections.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-fn counter() -> tempfile::NamedTempFile {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), "0").unwrap();
-    file
 }

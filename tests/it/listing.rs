@@ -162,12 +162,12 @@ async fn what_is_held_all_the_time_is_listed_once_whatever_happens_meanwhile() {
     on_each_store(async |store| {
         let client = store.connect(Timing::relaxed()).await;
         let mut kept = Vec::new();
-        for number in 0..1200 {
+        for number in 0..600 {
             kept.push(client.lock(format!("kept:{number}")).lock().await.unwrap());
         }
         let busy = async {
             loop {
-                let others = (0..500).map(|number| {
+                let others = (0..100).map(|number| {
                     let lock = client.lock(format!("other:{number}"));
                     async move { lock.lock().await.unwrap().unlock().await.unwrap() }
                 });
@@ -189,7 +189,7 @@ async fn what_is_held_all_the_time_is_listed_once_whatever_happens_meanwhile() {
         };
         let lists = async {
             for _ in 0..3 {
-                assert_eq!(listed(&client, "kept:*").await.len(), 1200);
+                assert_eq!(listed(&client, "kept:*").await.len(), 600);
             }
         };
         tokio::select! {

@@ -40,9 +40,9 @@ impl Tool {
     /// In a terminal.
     pub fn in_terminal(url: &str, arguments: &[&str]) -> Self {
         let quoted: Vec<_> = arguments.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect();
-        let mut command = Command::new("script");
+        let mut command = Command::new("env");
         let line = format!("exec {} {}", binaries::path("fairlock").display(), quoted.join(" "));
-        command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+        command.args(["--default-signal", "script", "--quiet", "--return", "--command", &line, "/dev/null"]);
         Self::prepared(command, url)
     }
 

@@ -4,12 +4,16 @@
 //! stdin, and answers with lines that begin with `@`.
 
 use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use fairlock::{LockClient, LockError, LockGuard};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tempfile::NamedTempFile;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc;
@@ -181,13 +185,30 @@ impl Serving {
     }
 }
 
+/// A file with the number 0, for [`count`].
+pub fn counter() -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    write_number(file.path(), 0);
+    file
+}
+
+pub fn read_number(path: impl AsRef<Path>) -> u32 {
+    std::fs::read_to_string(path).unwrap().parse().unwrap()
+}
+
+/// Always as long as before: a file that is cut off first goes to the disk each time that it is closed.
+fn write_number(path: impl AsRef<Path>, number: u32) {
+    let mut file = OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all(format!("{number:010}").as_bytes()).unwrap();
+}
+
 /// Reads a number, lets other tasks run, and writes it back plus one. Without mutual exclusion updates get lost.
 pub async fn count(client: &LockClient, name: &str, path: &str, times: u32) {
     for _ in 0..times {
         let guard = client.lock(name).lock().await.unwrap();
-        let before: u32 = std::fs::read_to_string(path).unwrap().parse().unwrap();
+        let before = read_number(path);
         tokio::task::yield_now().await;
-        std::fs::write(path, (before + 1).to_string()).unwrap();
+        write_number(path, before + 1);
         guard.unlock().await.unwrap();
     }
 }
