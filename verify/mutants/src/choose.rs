@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::{fs, io};
 
 use crate::corpus::{Corpus, Run};
-use crate::simulator::{Found, Simulator, is_of_the_quorum};
+use crate::simulator::{Simulator, is_of_the_quorum};
 use crate::{Outcome, in_parallel};
 
 /// Together, these seeds meet every kind of fault.
@@ -20,7 +20,7 @@ pub fn choose(simulator: &Simulator, corpus: Corpus, mutants: &[&str], all: &[&s
     let missed = in_parallel(mutants, |mutant| {
         let candidates = candidates(&locked(), mutant);
         let (run, found) = match find(simulator, mutant, candidates)? {
-            Some((run, found)) => (Some(run), found.violation),
+            Some((run, violation)) => (Some(run), violation),
             None => (None, "nothing finds it".into()),
         };
         let place = run.as_ref().map_or("MISSED".into(), Run::to_string);
@@ -48,14 +48,13 @@ fn candidates(corpus: &Corpus, mutant: &str) -> Vec<Run> {
     corpus.of(mutant).chain(others.into_iter().map(|(run, _)| run)).cloned().collect()
 }
 
-fn find(simulator: &Simulator, mutant: &str, candidates: Vec<Run>) -> io::Result<Option<(Run, Found)>> {
+fn find(simulator: &Simulator, mutant: &str, candidates: Vec<Run>) -> io::Result<Option<(Run, String)>> {
     for run in candidates {
-        if let Some(found) = simulator.run(mutant, &run)? {
-            return Ok(Some((run, found)));
+        if let Some(violation) = simulator.run(mutant, &run)? {
+            return Ok(Some((run, violation)));
         }
     }
-    let found = simulator.search(mutant)?;
-    Ok(found.and_then(|found| Some((Run::Seed(found.seed?), found))))
+    simulator.search(mutant)
 }
 
 /// The runs that find mutants, all scenarios, and seeds for the kinds of faults that those do not meet.
@@ -64,11 +63,11 @@ fn with_all_faults(simulator: &Simulator, corpus: Corpus) -> Outcome<Corpus> {
     runs.extend((1..=SEEDS_OF_ALL_FAULTS).map(Run::Seed));
     let runs: Vec<_> = runs.into_iter().collect();
     let met = in_parallel(&runs, |run| {
-        let (found, faults) = simulator.faults(run)?;
-        if let Some(found) = &found {
-            println!("VIOLATED by the unmodified code, {run}: {}", found.violation);
+        let (violation, faults) = simulator.unmodified(run)?;
+        if let Some(violation) = &violation {
+            println!("VIOLATED by the unmodified code, {run}: {violation}");
         }
-        Ok((run.clone(), faults, found.is_some()))
+        Ok((run.clone(), faults, violation.is_some()))
     })?;
     let violated = met.iter().filter(|(.., violated)| *violated).count();
     if violated > 0 {

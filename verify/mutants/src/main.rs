@@ -22,7 +22,7 @@ use std::{fs, io, thread};
 
 use catalogue::Mutant;
 use corpus::{Corpus, Run};
-use simulator::{Found, Simulator};
+use simulator::Simulator;
 use sources::Sources;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -71,21 +71,11 @@ fn run(words: Vec<String>) -> Outcome<bool> {
         println!("{} mutants have a run, {missed} have none", chosen.len() - missed);
         return Ok(missed == 0);
     }
-    if has("--search") {
-        corpus = Corpus::default();
-    }
     let results = in_parallel(&chosen, |mutant| {
-        let runs: Vec<_> = corpus.of(mutant).collect();
-        let found = if has("--search") { simulator.search(mutant)? } else { by_corpus(&simulator, mutant, &runs)? };
+        let found = if has("--search") { simulator.search(mutant)? } else { by_corpus(&simulator, &corpus, mutant)? };
         match &found {
-            Some(Found { seed, violation }) => {
-                let run = seed.map_or_else(|| runs.iter().map(ToString::to_string).collect(), |seed| seed.to_string());
-                println!("caught  {mutant:<44} {run}: {violation}");
-            }
-            None => println!(
-                "MISSED  {mutant:<44} by {} runs of verify/corpus.txt; scripts/corpus finds another one",
-                runs.len()
-            ),
+            Some((run, violation)) => println!("caught  {mutant:<48} {run}: {violation}"),
+            None => println!("MISSED  {mutant:<48} scripts/corpus looks for another run"),
         }
         Ok(found.is_some())
     })?;
@@ -102,11 +92,11 @@ fn read_corpus() -> Outcome<Corpus> {
     }
 }
 
-/// What the first of these runs finds that finds something.
-fn by_corpus(simulator: &Simulator, mutant: &str, runs: &[&Run]) -> io::Result<Option<Found>> {
-    for run in runs {
-        if let Some(found) = simulator.run(mutant, run)? {
-            return Ok(Some(found));
+/// The first of the mutant's runs that finds it.
+fn by_corpus(simulator: &Simulator, corpus: &Corpus, mutant: &str) -> io::Result<Option<(Run, String)>> {
+    for run in corpus.of(mutant) {
+        if let Some(violation) = simulator.run(mutant, run)? {
+            return Ok(Some((run.clone(), violation)));
         }
     }
     Ok(None)
