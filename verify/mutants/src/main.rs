@@ -67,12 +67,14 @@ fn run(words: Vec<String>) -> Outcome<bool> {
     let simulator = Simulator::build(Path::new(ROOT), &changed)?;
     if has("--choose") {
         corpus.0.retain(|run, _| !has("--all") || matches!(run, Run::Scenario(_)));
-        let missed = choose::choose(&simulator, corpus, &chosen, &all, Path::new(CORPUS))?;
-        println!("{} mutants have a run, {missed} have none", chosen.len() - missed);
-        return Ok(missed == 0);
+        corpus.0.values_mut().for_each(|names| names.retain(|name| all.contains(&name.as_str())));
+        let missed = choose::choose(&simulator, corpus, &chosen, Path::new(CORPUS))?;
+        println!("{} of {} have a run; without one: {}", chosen.len() - missed.len(), chosen.len(), missed.join(" "));
+        return Ok(missed.is_empty());
     }
     let results = in_parallel(&chosen, |mutant| {
-        let found = if has("--search") { simulator.search(mutant)? } else { by_corpus(&simulator, &corpus, mutant)? };
+        let found =
+            if has("--search") { simulator.search(mutant, 1..)? } else { by_corpus(&simulator, &corpus, mutant)? };
         match &found {
             Some((run, violation)) => println!("caught  {mutant:<48} {run}: {violation}"),
             None => println!("MISSED  {mutant:<48} scripts/corpus looks for another run"),

@@ -46,10 +46,10 @@ impl Simulator {
         self.output(mutant, run).map(|(violation, _)| violation)
     }
 
-    /// Tries seeds from 1 on, until one finds the mutant.
-    pub fn search(&self, mutant: &str) -> io::Result<Option<(Run, String)>> {
+    /// Tries these seeds, until one finds the mutant.
+    pub fn search(&self, mutant: &str, seeds: impl Iterator<Item = u64>) -> io::Result<Option<(Run, String)>> {
         let begun = Instant::now();
-        let seeds = (1..).filter(|seed| is_a_quorum(*seed) || !is_of_the_quorum(mutant)).map(Run::Seed);
+        let seeds = seeds.filter(|seed| is_a_quorum(*seed) || !is_of_the_quorum(mutant)).map(Run::Seed);
         for run in seeds.take_while(|_| begun.elapsed() < LONGEST_SEARCH) {
             if let Some(violation) = self.run(mutant, &run)? {
                 return Ok(Some((run, violation)));
