@@ -6,36 +6,46 @@ use std::sync::Mutex;
 use std::{fs, io};
 
 use crate::corpus::{Corpus, Run};
-use crate::simulator::{Found, Simulator, is_of_the_quorum};
+use crate::simulator::{Simulator, is_of_the_quorum};
 use crate::{Outcome, in_parallel};
 
 /// Together, these seeds meet every kind of fault.
 const SEEDS_OF_ALL_FAULTS: u64 = 150;
 
+/// Most mutants are found by these. The others are left for the end, so that what is found soon is in the file soon.
+const FIRST_SEEDS: std::ops::Range<u64> = 1..50;
+
 /// Finds a run for each of these mutants that its own run does not find, then runs for the faults. Writes the file
-/// after each step, so that what was found stays when this is stopped. Returns how many mutants were not found.
-pub fn choose(simulator: &Simulator, corpus: Corpus, mutants: &[&str], all: &[&str], path: &Path) -> Outcome<usize> {
+/// after each step, so that what was found stays when this is stopped. Returns the mutants that were not found.
+pub fn choose(simulator: &Simulator, corpus: Corpus, mutants: &[&str], path: &Path) -> Outcome<Vec<String>> {
     let corpus = Mutex::new(corpus);
     let locked = || corpus.lock().unwrap_or_else(|broken| broken.into_inner());
-    let missed = in_parallel(mutants, |mutant| {
-        let candidates = candidates(&locked(), mutant);
-        let (run, found) = match find(simulator, mutant, candidates)? {
-            Some((run, found)) => (Some(run), found.violation),
-            None => (None, "nothing finds it".into()),
-        };
-        let place = run.as_ref().map_or("MISSED".into(), Run::to_string);
-        println!("{mutant:<44} {place:<12} {found}");
-        let missed = run.is_none();
+    let take = |mutant: &str, found: Option<(Run, String)>| {
+        let (run, violation) = found?;
+        println!("{mutant:<48} {run}: {violation}");
         let mut corpus = locked();
-        corpus.assign(mutant, run);
-        fs::write(path, corpus.to_string())?;
-        Ok(missed)
+        corpus.assign(mutant, Some(run));
+        Some(fs::write(path, corpus.to_string()))
+    };
+    let left = in_parallel(mutants, |mutant| {
+        let candidates = candidates(&locked(), mutant);
+        let found = take(mutant, find(simulator, mutant, candidates)?).transpose()?;
+        Ok(found.is_none().then_some(*mutant))
     })?;
-    let mut corpus = corpus.into_inner().unwrap_or_else(|broken| broken.into_inner());
-    corpus.0.values_mut().for_each(|names| names.retain(|name| all.contains(&name.as_str())));
+    let left: Vec<_> = left.into_iter().flatten().collect();
+    println!("{} are left, which need more seeds", left.len());
+    let missed = in_parallel(&left, |mutant| {
+        let found = take(mutant, simulator.search(mutant, FIRST_SEEDS.end..)?).transpose()?;
+        if found.is_none() {
+            println!("{mutant:<48} MISSED");
+            locked().assign(mutant, None);
+        }
+        Ok(found.is_none().then(|| (*mutant).to_owned()))
+    })?;
+    let corpus = corpus.into_inner().unwrap_or_else(|broken| broken.into_inner());
     let corpus = with_all_faults(simulator, corpus)?;
     fs::write(path, corpus.to_string())?;
-    Ok(missed.into_iter().filter(|missed| *missed).count())
+    Ok(missed.into_iter().flatten().collect())
 }
 
 /// The runs that are tried before a search: its own first, then those that find the most mutants of its kind.
@@ -48,14 +58,13 @@ fn candidates(corpus: &Corpus, mutant: &str) -> Vec<Run> {
     corpus.of(mutant).chain(others.into_iter().map(|(run, _)| run)).cloned().collect()
 }
 
-fn find(simulator: &Simulator, mutant: &str, candidates: Vec<Run>) -> io::Result<Option<(Run, Found)>> {
+fn find(simulator: &Simulator, mutant: &str, candidates: Vec<Run>) -> io::Result<Option<(Run, String)>> {
     for run in candidates {
-        if let Some(found) = simulator.run(mutant, &run)? {
-            return Ok(Some((run, found)));
+        if let Some(violation) = simulator.run(mutant, &run)? {
+            return Ok(Some((run, violation)));
         }
     }
-    let found = simulator.search(mutant)?;
-    Ok(found.and_then(|found| Some((Run::Seed(found.seed?), found))))
+    simulator.search(mutant, FIRST_SEEDS)
 }
 
 /// The runs that find mutants, all scenarios, and seeds for the kinds of faults that those do not meet.
@@ -64,11 +73,11 @@ fn with_all_faults(simulator: &Simulator, corpus: Corpus) -> Outcome<Corpus> {
     runs.extend((1..=SEEDS_OF_ALL_FAULTS).map(Run::Seed));
     let runs: Vec<_> = runs.into_iter().collect();
     let met = in_parallel(&runs, |run| {
-        let (found, faults) = simulator.faults(run)?;
-        if let Some(found) = &found {
-            println!("VIOLATED by the unmodified code, {run}: {}", found.violation);
+        let (violation, faults) = simulator.unmodified(run)?;
+        if let Some(violation) = &violation {
+            println!("VIOLATED by the unmodified code, {run}: {violation}");
         }
-        Ok((run.clone(), faults, found.is_some()))
+        Ok((run.clone(), faults, violation.is_some()))
     })?;
     let violated = met.iter().filter(|(.., violated)| *violated).count();
     if violated > 0 {

@@ -22,7 +22,7 @@ use std::{fs, io, thread};
 
 use catalogue::Mutant;
 use corpus::{Corpus, Run};
-use simulator::{Found, Simulator};
+use simulator::Simulator;
 use sources::Sources;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -67,25 +67,17 @@ fn run(words: Vec<String>) -> Outcome<bool> {
     let simulator = Simulator::build(Path::new(ROOT), &changed)?;
     if has("--choose") {
         corpus.0.retain(|run, _| !has("--all") || matches!(run, Run::Scenario(_)));
-        let missed = choose::choose(&simulator, corpus, &chosen, &all, Path::new(CORPUS))?;
-        println!("{} mutants have a run, {missed} have none", chosen.len() - missed);
-        return Ok(missed == 0);
-    }
-    if has("--search") {
-        corpus = Corpus::default();
+        corpus.0.values_mut().for_each(|names| names.retain(|name| all.contains(&name.as_str())));
+        let missed = choose::choose(&simulator, corpus, &chosen, Path::new(CORPUS))?;
+        println!("{} of {} have a run; without one: {}", chosen.len() - missed.len(), chosen.len(), missed.join(" "));
+        return Ok(missed.is_empty());
     }
     let results = in_parallel(&chosen, |mutant| {
-        let runs: Vec<_> = corpus.of(mutant).collect();
-        let found = if has("--search") { simulator.search(mutant)? } else { by_corpus(&simulator, mutant, &runs)? };
+        let found =
+            if has("--search") { simulator.search(mutant, 1..)? } else { by_corpus(&simulator, &corpus, mutant)? };
         match &found {
-            Some(Found { seed, violation }) => {
-                let run = seed.map_or_else(|| runs.iter().map(ToString::to_string).collect(), |seed| seed.to_string());
-                println!("caught  {mutant:<44} {run}: {violation}");
-            }
-            None => println!(
-                "MISSED  {mutant:<44} by {} runs of verify/corpus.txt; scripts/corpus finds another one",
-                runs.len()
-            ),
+            Some((run, violation)) => println!("caught  {mutant:<48} {run}: {violation}"),
+            None => println!("MISSED  {mutant:<48} scripts/corpus looks for another run"),
         }
         Ok(found.is_some())
     })?;
@@ -102,11 +94,11 @@ fn read_corpus() -> Outcome<Corpus> {
     }
 }
 
-/// What the first of these runs finds that finds something.
-fn by_corpus(simulator: &Simulator, mutant: &str, runs: &[&Run]) -> io::Result<Option<Found>> {
-    for run in runs {
-        if let Some(found) = simulator.run(mutant, run)? {
-            return Ok(Some(found));
+/// The first of the mutant's runs that finds it.
+fn by_corpus(simulator: &Simulator, corpus: &Corpus, mutant: &str) -> io::Result<Option<(Run, String)>> {
+    for run in corpus.of(mutant) {
+        if let Some(violation) = simulator.run(mutant, run)? {
+            return Ok(Some((run.clone(), violation)));
         }
     }
     Ok(None)

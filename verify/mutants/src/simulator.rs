@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use crate::Outcome;
@@ -9,19 +10,16 @@ use crate::corpus::Run;
 use crate::schemata::ACTIVE;
 use crate::sources::{Changed, files};
 
-/// A search for a seed that finds a mutant ends after so many seeds or minutes.
-const LIMITS: [&str; 4] = ["--seeds", "10000", "--minutes", "15"];
+/// A search for a seed that finds a mutant ends after this time.
+const LONGEST_SEARCH: Duration = Duration::from_secs(15 * 60);
+/// A mutant may loop or take memory without an end. A run needs a few seconds and less than 100 MB; it may have a minute of
+/// the processor, which does not depend on what else runs, and 2 GB.
+const LIMITED: &str = "ulimit -t 60; ulimit -v 2000000; exec \"$0\" \"$@\"";
 const LONGEST_VIOLATION: usize = 110;
 /// The program has a name of its own in the copy, so that it does not replace the simulator of the unmodified code.
 const PROGRAM: &str = "simulate-mutants";
 
 pub struct Simulator(PathBuf);
-
-/// What a run has found.
-pub struct Found {
-    pub seed: Option<u64>,
-    pub violation: String,
-}
 
 impl Simulator {
     /// The dependencies are those of `scripts/simulate`, and built only once for both: the profile is the same but
@@ -43,52 +41,58 @@ impl Simulator {
         Ok(Self(target.join("release").join(PROGRAM)))
     }
 
-    /// One run; of the unmodified code without a mutant.
-    pub fn run(&self, mutant: &str, run: &Run) -> io::Result<Option<Found>> {
-        self.found(mutant, run.options()).map(|(found, _)| found)
+    /// What the run finds: the first broken promise.
+    pub fn run(&self, mutant: &str, run: &Run) -> io::Result<Option<String>> {
+        self.output(mutant, run).map(|(violation, _)| violation)
     }
 
-    /// Seeds from 1 on, until one finds the mutant.
-    pub fn search(&self, mutant: &str) -> io::Result<Option<Found>> {
-        let mut options = vec!["--seed", "1"];
-        options.extend(LIMITS);
-        if is_of_the_quorum(mutant) {
-            options.push("--quorum");
+    /// Tries these seeds, until one finds the mutant.
+    pub fn search(&self, mutant: &str, seeds: impl Iterator<Item = u64>) -> io::Result<Option<(Run, String)>> {
+        let begun = Instant::now();
+        let seeds = seeds.filter(|seed| is_a_quorum(*seed) || !is_of_the_quorum(mutant)).map(Run::Seed);
+        for run in seeds.take_while(|_| begun.elapsed() < LONGEST_SEARCH) {
+            if let Some(violation) = self.run(mutant, &run)? {
+                return Ok(Some((run, violation)));
+            }
         }
-        self.found(mutant, options.into_iter().map(Into::into).collect()).map(|(found, _)| found)
+        Ok(None)
     }
 
-    /// Which kinds of faults a run of the unmodified code meets, and what it finds.
-    pub fn faults(&self, run: &Run) -> io::Result<(Option<Found>, Vec<String>)> {
-        let (found, text) = self.found("", run.options())?;
-        Ok((found, faults(&text)))
+    /// What the run finds in the unmodified code, and the faults that it meets. Those of a quorum have other names, because
+    /// a fault has to be met with one server as well as with several.
+    pub fn unmodified(&self, run: &Run) -> io::Result<(Option<String>, Vec<String>)> {
+        let (violation, text) = self.output("", run)?;
+        let is_quorum = matches!(run, Run::Seed(seed) if is_a_quorum(*seed));
+        let name = |fault: &str| if is_quorum { format!("{fault} in a quorum") } else { fault.to_owned() };
+        Ok((violation, faults(&text).map(name).collect()))
     }
 
-    fn found(&self, mutant: &str, options: Vec<String>) -> io::Result<(Option<Found>, String)> {
-        let output = Command::new(&self.0).args(options).env(ACTIVE, mutant).output()?;
+    fn output(&self, mutant: &str, run: &Run) -> io::Result<(Option<String>, String)> {
+        let mut command = Command::new("sh");
+        command.args(["-c", LIMITED]).arg(&self.0).args(run.options());
+        let output = command.env(ACTIVE, mutant).output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let violation = text.lines().find_map(|line| line.strip_prefix("VIOLATED ")).unwrap_or_default();
-        let found = (output.status.code() == Some(1) && !violation.is_empty())
-            .then(|| Found { seed: seed(&text), violation: violation.chars().take(LONGEST_VIOLATION).collect() });
-        Ok((found, text))
+        let violation = text.lines().find_map(|line| line.strip_prefix("VIOLATED "));
+        let violation = violation.filter(|_| output.status.code() == Some(1));
+        Ok((violation.map(|violation| violation.chars().take(LONGEST_VIOLATION).collect()), text))
     }
 }
 
-/// Only runs of the quorum break a rule of the quorum.
+/// A rule of the quorum, which only a run of a quorum breaks.
 pub fn is_of_the_quorum(mutant: &str) -> bool {
     mutant.starts_with('Q')
 }
 
-/// The seed of the line `seed 7: …`, which a violation begins with.
-fn seed(text: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix("seed ")?.split(':').next()?.parse().ok())
+/// Which seeds are runs of a quorum: as the simulator has it.
+fn is_a_quorum(seed: u64) -> bool {
+    seed % 7 == 2
 }
 
 /// The keys of `"faults":{…}` in the last line.
-fn faults(text: &str) -> Vec<String> {
+fn faults(text: &str) -> impl Iterator<Item = &str> {
     let line = text.lines().last().unwrap_or_default();
     let faults = line.split("\"faults\":{").nth(1).and_then(|rest| rest.split('}').next()).unwrap_or_default();
-    faults.split('"').skip(1).step_by(2).map(Into::into).collect()
+    faults.split('"').skip(1).step_by(2)
 }
 
 /// Makes the copy, and keeps what is there already.
@@ -137,11 +141,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seed_and_the_faults_are_read_from_the_output() {
-        let text = "seeds from 1\nseed 17: the last 2 of 2 lines\na\nVIOLATED P1: two\n\
-            {\"seeds\":3,\"faults\":{\"pauses\":4,\"restarts\":1},\"violations\":1}\n";
-        assert_eq!(seed(text), Some(17));
-        assert_eq!(faults(text), ["pauses", "restarts"]);
-        assert!(faults("nothing").is_empty());
+    fn the_faults_are_read_from_the_last_line() {
+        let text = "seed 17: faults\nVIOLATED P1: two\n{\"seeds\":3,\"faults\":{\"pauses\":4,\"restarts\":1},\"violations\":1}\n";
+        assert_eq!(faults(text).collect::<Vec<_>>(), ["pauses", "restarts"]);
+        assert_eq!(faults("nothing").count(), 0);
     }
 }
