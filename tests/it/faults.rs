@@ -1,12 +1,12 @@
 //! The server restarts, loses its data, stalls, or is full; replies and requests are lost or late.
 
-use std::time::{Duration, Instant};
-
-use fairlock::{LockClient, LockError, Loss, UnlockError, Unlocked};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::support::{Proxy, Server, Timing, eventually, in_virtual_time, limit};
+use fairlock::{LockClient, LockError, Loss, UnlockError, Unlocked};
+
+use crate::support::{Proxy, Server, Timing, eventually, in_virtual_time, limit, on_a_server};
 
 const NAME: &str = "fault";
 
