@@ -108,7 +108,9 @@ async fn many_waits_that_are_given_up_together_cost_no_hold_and_no_place() {
 async fn a_request_whose_caller_gave_up_is_never_sent() {
     in_virtual_time(async |server| {
         let client = server.connect(Timing::relaxed()).await;
-        server.network.delay(Duration::from_secs(5));
+        // It knows the server's clock from the first answer.
+        client.lock("first").lock().await.unwrap().unlock().await.unwrap();
+        server.network.delay(Duration::from_secs(2));
         let calls: Vec<_> = (0..2000)
             .map(|name| {
                 let lock = client.lock(format!("name {name}"));
@@ -126,7 +128,7 @@ async fn a_request_whose_caller_gave_up_is_never_sent() {
         tokio::time::sleep(Duration::from_secs(30)).await;
         let tokens = server.server.keys().iter().filter(|key| key.ends_with(":token")).count();
         // Those in flight may have run, 256 at a time; the others were waiting for their turn.
-        assert!((1..=256).contains(&tokens), "{tokens} of 2000 names were locked");
+        assert!((2..=257).contains(&tokens), "{tokens} of 2000 names were locked");
         server.network.delay(Duration::ZERO);
     })
     .await;
