@@ -9,7 +9,9 @@ use futures::FutureExt;
 use tokio::task::JoinSet;
 
 use crate::support::cluster::Cluster;
-use crate::support::{LONGEST_WAIT, Random, Timing, eventually, limit, limit_to, on_a_server, on_each_store};
+use crate::support::{
+    LONGEST_WAIT, Random, Timing, eventually, in_virtual_time, limit, limit_to, on_a_server, on_each_store,
+};
 
 async fn waiters(lock: &FairLock) -> u64 {
     lock.status().await.unwrap().waiters
@@ -217,7 +219,7 @@ async fn what_no_waiting_mends_is_said_at_once() {
 /// it must not wait for a name while it holds one behind it.
 #[tokio::test]
 async fn it_begins_anew_at_a_name_that_it_loses_meanwhile() {
-    on_each_store(async |store| {
+    in_virtual_time(async |store| {
         let client = store.connect(Timing::relaxed()).await;
         let [a, b, c] = ["a", "b", "c"].map(|name| client.lock(name));
         let other = c.lock().await.unwrap();

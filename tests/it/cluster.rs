@@ -271,7 +271,7 @@ async fn what_is_no_cluster_is_told_by_its_name() {
         let refused = async |url: &str| Timing::default().builder().connect(url).await.expect_err("it cannot connect");
         let error = refused(&format!("redis+cluster://127.0.0.1:{}", single.port())).await;
         assert!(matches!(error, ConnectError::NotCluster { .. }), "{error:?}");
-        let empty = Server::with(&["--cluster-enabled", "yes"]).await;
+        let empty = Server::node().await;
         let error = refused(&format!("redis+cluster://127.0.0.1:{}", empty.port())).await;
         assert!(matches!(error, ConnectError::NoMasters { .. }), "{error:?}");
         let error = refused(&format!("redis+cluster://127.0.0.1:{}/1", empty.port())).await;

@@ -71,7 +71,7 @@ async fn each_way_to_end_has_its_exit_code() {
             (&url, &["lock", "--try", "taken", "--", "true"], 1, ""),
             (&url, &["lock", "--try", "-E", "9", "taken", "--", "true"], 9, ""),
             (&url, &["lock", "--wait", "0s", "taken", "--", "true"], 1, ""),
-            (&url, &["lock", "--wait", "50ms", "--conflict-exit-code", "0", "taken", "--", "false"], 0, ""),
+            (&url, &["lock", "--wait", "2s", "--conflict-exit-code", "0", "taken", "--", "false"], 0, ""),
             (&url, &["lock", &long, "--", "true"], 2, "1024 are allowed"),
             (&url, &["lock", "--lease", "0s", NAME, "--", "true"], 2, "lease"),
             (&url, &["lock", "foreign", "--", "true"], 77, "delete that key"),

@@ -92,7 +92,7 @@ async fn the_first_line_says_that_nobody_answers() {
 #[tokio::test]
 async fn a_cluster_node_is_told_by_its_name() {
     limit(async {
-        let server = Server::with(&["--cluster-enabled", "yes"]).await;
+        let server = Server::node().await;
         let error = refused(&server.url()).await;
         assert!(error.to_string().contains("Redis Cluster"), "{error}");
         assert!(matches!(error, ConnectError::Cluster), "{error:?}");

@@ -62,7 +62,7 @@ async fn p1_valid_holders_exclude_each_other_under_faults() {
         let tasks = clients.iter().cloned().zip(1u64..).map(|(client, seed)| {
             let (inside, mut random) = (inside.clone(), Random::new(seed));
             tokio::spawn(async move {
-                for _ in 0..150 {
+                for _ in 0..75 {
                     let timeout = Duration::from_millis(random.below(400));
                     if let Ok(guard) = client.lock("p1").lock_timeout(timeout).await {
                         inside.section(&guard.held(), Duration::from_micros(random.below(3000))).await;

@@ -1,9 +1,11 @@
 //! P3: first in, first out among live waiters, across processes. `try_lock` never overtakes.
 
-use fairlock::{LockClient, LockGuard};
+use std::time::Duration;
+
+use fairlock::{LockClient, LockError, LockGuard};
 use nix::sys::signal::Signal;
 
-use crate::support::{Server, Timing, Worker, eventually, in_virtual_time, limit, on_a_server};
+use crate::support::{Embedded, Server, Timing, Worker, eventually, in_virtual_time, limit, on_a_server};
 
 const NAME: &str = "fifo";
 
@@ -69,21 +71,6 @@ async fn p3_sixty_four_waiters_over_four_processes_are_served_in_order() {
 }
 
 #[tokio::test]
-async fn p3_a_waiter_that_times_out_does_not_change_the_order() {
-    limit(async {
-        let mut line = Line::of(6).await;
-        line.join(6, &format!("timeout {NAME} 6 300")).await;
-        for waiter in 7..12 {
-            line.join(waiter, &format!("lock {NAME} {waiter}")).await;
-        }
-        line.workers[2].expect("error 6 Timeout").await;
-        line.wait_for_queue(11).await;
-        line.serve((0..12).filter(|waiter| *waiter != 6)).await;
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn p3_a_cancelled_waiter_does_not_change_the_order() {
     limit(async {
         let mut line = Line::of(12).await;
@@ -106,36 +93,55 @@ async fn p3_the_waiters_of_a_killed_process_cost_the_others_nothing() {
     .await;
 }
 
+/// Waiters of four clients, in the order of their numbers. Those that get the lock, in the order in which they do after `wait`.
+async fn served_after(server: &Embedded, timeout_of: impl Fn(usize) -> Option<Duration>, wait: Duration) -> Vec<usize> {
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(server.connect(Timing::default()).await);
+    }
+    let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let first = clients[0].lock(NAME);
+    let holder = first.lock().await.unwrap();
+    for waiter in 0..12 {
+        let (lock, served) = (clients[waiter % 4].lock(NAME), served.clone());
+        let timeout = timeout_of(waiter).unwrap_or(Duration::MAX);
+        tokio::spawn(async move {
+            match lock.lock_timeout(timeout).await {
+                Ok(guard) => {
+                    served.send(waiter).unwrap();
+                    guard.unlock().await.unwrap();
+                }
+                Err(error) => assert!(matches!(error, LockError::Timeout), "{error:?}"),
+            }
+        });
+        eventually("it waits", async || first.status().await.unwrap().waiters == waiter as u64 + 1).await;
+    }
+    drop(served);
+    tokio::time::sleep(wait).await;
+    holder.unlock().await.unwrap();
+    let mut all = Vec::new();
+    while let Some(waiter) = order.recv().await {
+        all.push(waiter);
+    }
+    all
+}
+
+#[tokio::test]
+async fn p3_a_waiter_that_times_out_does_not_change_the_order() {
+    in_virtual_time(async |server| {
+        let limit = Duration::from_secs(1);
+        let served = served_after(server, |waiter| (waiter == 6).then_some(limit), 2 * limit).await;
+        assert_eq!(served, [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11]);
+    })
+    .await;
+}
+
 /// Only polls and renewals keep the waiters in the queue.
 #[tokio::test]
 async fn p3_the_order_is_kept_during_a_hold_longer_than_every_timeout() {
     in_virtual_time(async |server| {
-        let timing = Timing::default();
-        let mut clients = Vec::new();
-        for _ in 0..4 {
-            clients.push(server.connect(timing).await);
-        }
-        let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
-        let holder_lock = clients[0].lock(NAME);
-        let holder = holder_lock.lock().await.unwrap();
-        for waiter in 0..8 {
-            let (lock, served) = (clients[waiter % 4].lock(NAME), served.clone());
-            tokio::spawn(async move {
-                let guard = lock.lock().await.unwrap();
-                served.send(waiter).unwrap();
-                guard.unlock().await.unwrap();
-            });
-            eventually("it waits", async || holder_lock.status().await.unwrap().waiters == waiter as u64 + 1).await;
-        }
-        drop(served);
-        let longest = timing.lease.max(timing.waiter_ttl).max(timing.grant_ttl).max(timing.poll_interval);
-        tokio::time::sleep(100 * longest).await;
-        holder.unlock().await.unwrap();
-        let mut all = Vec::new();
-        while let Some(waiter) = order.recv().await {
-            all.push(waiter);
-        }
-        assert_eq!(all, (0..8).collect::<Vec<_>>());
+        let served = served_after(server, |_| None, 100 * Timing::default().lease).await;
+        assert_eq!(served, (0..12).collect::<Vec<_>>());
     })
     .await;
 }

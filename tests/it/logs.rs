@@ -80,7 +80,7 @@ async fn nested_calls_are_parts_of_one_hold() {
 
 #[tokio::test]
 async fn the_life_of_a_lock_is_told_at_debug() {
-    on_each_store(async |store| {
+    in_virtual_time(async |store| {
         let said = Collect::default();
         let _here = said.clone().here();
         let client = store.connect(Timing::default()).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fairlock::{LockClient, LockError, Loss, QuorumClient, UnlockError, owner};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use crate::support::{Proxy, Server, Timing, eventually, limit, on_each_store};
+use crate::support::{Proxy, Server, Timing, eventually, in_virtual_time, limit, on_each_store};
 
 /// The recorder of this thread: tests run on a runtime of one thread.
 struct Recorder {
@@ -47,7 +47,7 @@ impl Recorder {
 
 #[tokio::test]
 async fn each_call_counts_once_by_how_it_ended() {
-    on_each_store(async |store| {
+    in_virtual_time(async |store| {
         let recorder = Recorder::new();
         let _here = recorder.here();
         let client = store.connect(Timing::default()).await;

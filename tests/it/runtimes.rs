@@ -147,7 +147,7 @@ async fn use_all_calls(client: &LockClient, name: &str) {
     assert!(lock.try_lock().await.unwrap().is_none());
     assert!(lock.is_locked().await.unwrap());
     assert_eq!(lock.status().await.unwrap().waiters, 0);
-    let timed_out = lock.lock_timeout(Duration::from_millis(50)).await;
+    let timed_out = lock.lock_timeout(Duration::from_millis(500)).await;
     assert!(matches!(timed_out, Err(LockError::Timeout)), "{timed_out:?}");
     guard.unlock().await.unwrap();
     let inner = lock.clone();
@@ -345,7 +345,7 @@ fn a_client_with_a_runtime_of_its_own_serves_executors_without_one() {
         let guard = lock.lock().await.unwrap();
         assert!(lock.try_lock().await.unwrap().is_none());
         assert!(lock.is_locked().await.unwrap());
-        let timed_out = lock.lock_timeout(Duration::from_millis(50)).await;
+        let timed_out = lock.lock_timeout(Duration::from_millis(500)).await;
         assert!(matches!(timed_out, Err(LockError::Timeout)), "{timed_out:?}");
 
         let waiting = {

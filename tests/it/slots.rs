@@ -17,7 +17,7 @@ use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{RedisResult, Value};
 
 use crate::bench::{SCRIPTS, flatten, key};
-use crate::support::{Server, eventually, free_port, limit_to};
+use crate::support::{Server, eventually, limit_to};
 
 /// A node of the cluster. Its server ends with it.
 struct Node {
@@ -30,9 +30,7 @@ struct Node {
 
 impl Node {
     async fn start() -> Self {
-        // The port of the cluster's bus is the other one plus 10,000 otherwise, which need not be free.
-        let bus = free_port().to_string();
-        let server = Server::with(&["--cluster-enabled", "yes", "--cluster-port", &bus]).await;
+        let server = Server::node().await;
         let mut redis = server.connection().await;
         let id = redis::cmd("CLUSTER").arg("MYID").query_async(&mut redis).await.unwrap();
         let mut subscribed = redis::Client::open(server.url()).unwrap().get_async_pubsub().await.unwrap();

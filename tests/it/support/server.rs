@@ -44,6 +44,11 @@ impl Server {
         server
     }
 
+    /// In cluster mode. The port of the bus is the other one plus 10,000 otherwise, which need not be free.
+    pub async fn node() -> Self {
+        Self::with(&["--cluster-enabled", "yes", "--cluster-port", &free_port().to_string()]).await
+    }
+
     /// Its clock is ahead by so much, or behind.
     pub async fn with_clock(clock: &ShiftedClock, shift_ms: i64, args: &[&str]) -> Self {
         let mut server = Self::prepared(args);

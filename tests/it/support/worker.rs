@@ -131,8 +131,7 @@ impl Serving {
         let words: Vec<&str> = command.split(' ').collect();
         match words[..] {
             // lock NAME ID: waits, then answers `held ID TOKEN` or `error ID …`.
-            ["lock", name, id] => self.wait(name, id, None),
-            ["timeout", name, id, millis] => self.wait(name, id, Some(Duration::from_millis(millis.parse().unwrap()))),
+            ["lock", name, id] => self.wait(name, id),
             ["cancel", id] => {
                 self.waits.remove(id).unwrap().abort();
                 say(&format!("cancelled {id}"));
@@ -155,13 +154,10 @@ impl Serving {
         }
     }
 
-    fn wait(&mut self, name: &str, id: &str, timeout: Option<Duration>) {
+    fn wait(&mut self, name: &str, id: &str) {
         let (lock, outcomes, key) = (self.client.lock(name), self.outcomes.clone(), id.to_owned());
         let wait = tokio::spawn(async move {
-            let outcome = match timeout {
-                Some(timeout) => lock.lock_timeout(timeout).await,
-                None => lock.lock().await,
-            };
+            let outcome = lock.lock().await;
             outcomes.send((key, outcome)).await.unwrap();
         });
         self.waits.insert(id.to_owned(), wait);
