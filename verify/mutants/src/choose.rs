@@ -43,8 +43,15 @@ pub fn choose(simulator: &Simulator, corpus: Corpus, mutants: &[&str], path: &Pa
         Ok(found.is_none().then(|| (*mutant).to_owned()))
     })?;
     let corpus = corpus.into_inner().unwrap_or_else(|broken| broken.into_inner());
-    let corpus = with_all_faults(simulator, corpus)?;
+    let (corpus, violated) = with_all_faults(simulator, corpus)?;
     fs::write(path, corpus.to_string())?;
+    if !violated.is_empty() {
+        return Err(format!(
+            "the unmodified code breaks a promise in these runs of the corpus: {}",
+            violated.join(", ")
+        )
+        .into());
+    }
     Ok(missed.into_iter().flatten().collect())
 }
 
@@ -67,8 +74,8 @@ fn find(simulator: &Simulator, mutant: &str, candidates: Vec<Run>) -> io::Result
     simulator.search(mutant, FIRST_SEEDS)
 }
 
-/// The runs that find mutants, all scenarios, and seeds for the kinds of faults that those do not meet.
-fn with_all_faults(simulator: &Simulator, corpus: Corpus) -> Outcome<Corpus> {
+/// The corpus with the seeds that it needs for all faults, and those of its runs in which the unmodified code breaks a promise.
+fn with_all_faults(simulator: &Simulator, corpus: Corpus) -> io::Result<(Corpus, Vec<String>)> {
     let mut runs: BTreeSet<Run> = corpus.0.keys().cloned().collect();
     runs.extend((1..=SEEDS_OF_ALL_FAULTS).map(Run::Seed));
     let runs: Vec<_> = runs.into_iter().collect();
@@ -79,15 +86,12 @@ fn with_all_faults(simulator: &Simulator, corpus: Corpus) -> Outcome<Corpus> {
         }
         Ok((run.clone(), faults, violation.is_some()))
     })?;
-    let violated = met.iter().filter(|(.., violated)| *violated).count();
-    if violated > 0 {
-        return Err(format!(
-            "{violated} runs of the unmodified code have a violation; no seeds were chosen for faults"
-        )
-        .into());
-    }
-    let met: Vec<_> = met.into_iter().map(|(run, faults, _)| (run, faults)).collect();
-    Ok(covering(corpus, &met))
+    let (violated, sound): (Vec<_>, Vec<_>) = met.into_iter().partition(|(.., violated)| *violated);
+    let sound: Vec<_> = sound.into_iter().map(|(run, faults, _)| (run, faults)).collect();
+    let corpus = covering(corpus, &sound);
+    let violated = violated.iter().filter(|(run, ..)| corpus.0.contains_key(run));
+    let violated = violated.map(|(run, ..)| run.to_string()).collect();
+    Ok((corpus, violated))
 }
 
 /// Drops seeds without a mutant, and adds seeds until each kind of fault is there.

@@ -10,7 +10,7 @@ const HEAD: &str = "\
 # simulator changes, so after such a change the command finds new seeds for the mutants that their runs no longer find.
 #
 # A line is a run, `SEED` or `scenario NAME`, and then the mutants that it is there for. A seed without a mutant is
-# there for its faults.
+# there for its faults. All scenarios are run, named here or not.
 ";
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

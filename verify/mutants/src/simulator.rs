@@ -23,7 +23,7 @@ pub struct Simulator(PathBuf);
 
 impl Simulator {
     /// The dependencies are those of `scripts/simulate`, and built only once for both: the profile is the same but
-    /// for the library. That has many functions twice or more often here, which takes long to optimize.
+    /// for the packages of the copy. To optimize these takes longer than all runs.
     pub fn build(root: &Path, changed: &Changed) -> Outcome<Self> {
         let root = root.canonicalize()?;
         let target =
@@ -33,7 +33,9 @@ impl Simulator {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(["build", "--quiet", "--locked", "--release", "--package", "fairlock-simulate"]);
-        command.args(["--config", "profile.release.package.fairlock.opt-level=1"]);
+        for package in ["fairlock", "fairlock-simulate"] {
+            command.arg("--config").arg(format!("profile.release.package.{package}.opt-level=1"));
+        }
         command.arg("--target-dir").arg(&target).current_dir(&tree);
         if !command.status()?.success() {
             return Err("a mutant does not compile: the message names its file in target/mutants/tree".into());
