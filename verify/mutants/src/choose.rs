@@ -70,7 +70,7 @@ fn candidates(corpus: &Corpus, mutant: &str) -> Vec<Run> {
 
 fn find(simulator: &Simulator, mutant: &str, candidates: Vec<Run>) -> io::Result<Option<(Run, String)>> {
     for run in candidates {
-        if let Some(violation) = simulator.run(mutant, &run)? {
+        if let Some(violation) = simulator.finds(mutant, &run)? {
             return Ok(Some((run, violation)));
         }
     }

@@ -49,12 +49,22 @@ impl Simulator {
         self.output(mutant, run).map(|(violation, _)| violation)
     }
 
+    /// The same, but nothing if the run finds something in the unmodified code too, which is no merit of it then.
+    pub fn finds(&self, mutant: &str, run: &Run) -> io::Result<Option<String>> {
+        let Some(violation) = self.run(mutant, run)? else { return Ok(None) };
+        if let Some(violation) = self.run("", run)? {
+            println!("VIOLATED by the unmodified code, {run}: {violation}");
+            return Ok(None);
+        }
+        Ok(Some(violation))
+    }
+
     /// Tries these seeds, until one finds the mutant.
     pub fn search(&self, mutant: &str, seeds: impl Iterator<Item = u64>) -> io::Result<Option<(Run, String)>> {
         let begun = Instant::now();
         let seeds = seeds.filter(|seed| may_find(*seed, mutant)).map(Run::Seed);
         for run in seeds.take_while(|_| begun.elapsed() < LONGEST_SEARCH) {
-            if let Some(violation) = self.run(mutant, &run)? {
+            if let Some(violation) = self.finds(mutant, &run)? {
                 return Ok(Some((run, violation)));
             }
         }
