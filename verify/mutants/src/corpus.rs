@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 const HEAD: &str = "\
-# The runs of the simulator that are always made: all of them together meet every kind of fault, and find every mutant of
-# verify/mutants/mutants.txt. `scripts/corpus` writes this file. A seed means another run as soon as the code or the
+# The runs of the simulator that are always made. Three seeds or more meet each kind of fault, and together they find every
+# mutant of verify/mutants/mutants.txt. `scripts/corpus` writes this file. A seed means another run as soon as the code or the
 # simulator changes, so after such a change the command finds new seeds for the mutants that their runs no longer find.
 #
 # A line is a run, `SEED` or `scenario NAME`, and then the mutants that it is there for. A seed without a mutant is
