@@ -70,9 +70,12 @@ async fn many_calls_of_a_refusing_server_cost_it_little_and_all_of_them_go_on_af
         let more = server.network.refused() - refused;
         assert!((1..=10).contains(&more), "{more} refused calls in 5 s");
         server.network.refuse(None);
+        let open = tokio::time::Instant::now();
         for wait in waits {
             wait.await.unwrap().unwrap();
         }
+        // The next probe opens the gate for all of them.
+        assert!(open.elapsed() < Duration::from_millis(2500), "{:?}", open.elapsed());
         server.assert_clean().await;
         let events = logged.lines();
         let said = |text: &str| events.iter().filter(|event| event.contains(text)).count();
