@@ -324,17 +324,7 @@ impl LockGuard {
 
     /// Makes every later token of this lock greater than `floor`. `false`: it is not held any longer. One round trip.
     pub(crate) async fn raise(&self, floor: u64) -> Result<bool, RequestError> {
-        let is_raised = requests::raise(&self.held.hold, floor).await?;
-        if is_raised {
-            self.held.hold.raised(floor);
-        }
-        Ok(is_raised)
-    }
-
-    /// The greatest token of which it is known that every later one of this lock is above it. It is greater than the token
-    /// of a hold that was raised, and that its owner has entered again before it was given back.
-    pub(crate) fn floor(&self) -> u64 {
-        self.held.hold.floor()
+        requests::raise(&self.held.hold, floor).await
     }
 
     /// Whether its call waited behind others: it was handed over to a place in the queue.

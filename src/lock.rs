@@ -299,7 +299,32 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock(&self) -> Result<bool, RequestError> {
-        requests::force_unlock(&self.engine.context, self.keys()?).await
+        requests::force_unlock(&self.engine.context, self.keys()?, None).await
+    }
+
+    /// Like [`force_unlock`](Self::force_unlock), but only if the hold has this token. Returns whether it had. Who looked
+    /// at [`status`](Self::status) first takes away the hold that was shown, and not that of the next holder. One round
+    /// trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let shown = lock.lock().await?.token();
+    /// let guard = lock.lock().await?;
+    /// assert!(!lock.force_unlock_token(shown).await?);
+    /// assert!(guard.is_valid());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`force_unlock`](Self::force_unlock). It may be called again with the same token.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped after its first poll, it may have run.
+    pub async fn force_unlock_token(&self, token: u64) -> Result<bool, RequestError> {
+        requests::force_unlock(&self.engine.context, self.keys()?, Some(token)).await
     }
 
     /// Who holds the lock and who waits, as of one instant on the server. Shows the first 100 waiters.

@@ -307,6 +307,6 @@ async fn phase<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
 
 async fn connect(url: &str, poll_interval: Duration) -> Outcome<LockClient> {
     let builder = LockClient::builder().lease(LONG).operation_timeout(OPERATION).max_waiters(10_000);
-    let builder = builder.waiter_ttl(2 * LONG).grant_ttl(LONG + Duration::from_secs(1)).poll_interval(poll_interval);
+    let builder = builder.waiter_ttl(3 * LONG).grant_ttl(LONG + Duration::from_secs(1)).poll_interval(poll_interval);
     Ok(builder.connect(url).await?)
 }

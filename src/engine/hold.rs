@@ -4,7 +4,7 @@
 //! the server, never added to or subtracted from, so a retry does no harm (P4).
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -104,8 +104,6 @@ pub struct Hold {
     pub scoped: bool,
     /// The warning about a task that waits for itself was given.
     warned: AtomicBool,
-    /// Every later token of this lock is greater (Q3). 0: it was not raised.
-    raised_to: AtomicU64,
     /// What is told of it.
     pub holding: Holding,
     /// Cancelled when the hold has ended, or nothing more will be known of it: all who watch it end.
@@ -167,7 +165,6 @@ impl Hold {
             holder: TaskOrThread::current(),
             scoped: new.scoped,
             warned: AtomicBool::new(false),
-            raised_to: AtomicU64::new(0),
             holding: Holding::begin(new.metrics),
             over: CancellationToken::new(),
             done: CancellationToken::new(),
@@ -205,16 +202,6 @@ impl Hold {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds this; if it did, the data would still be whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The server has acknowledged that.
-    pub fn raised(&self, floor: u64) {
-        self.raised_to.fetch_max(floor, Ordering::Relaxed);
-    }
-
-    /// The greatest token of which it is known that every later one of this lock is above it.
-    pub fn floor(&self) -> u64 {
-        self.token.max(self.raised_to.load(Ordering::Relaxed))
     }
 
     pub fn is_valid(&self) -> bool {

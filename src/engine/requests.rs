@@ -18,23 +18,28 @@ use crate::store::verbs::inspect::{Inspect, Inspected};
 use crate::store::verbs::poll::Poll;
 use crate::store::verbs::raise::{Raise, Raised};
 
-/// Ends the present hold. Returns whether there was one.
-pub async fn force_unlock(context: &Arc<Context>, keys: &Arc<Keys>) -> Result<bool, RequestError> {
-    let forcing = pin!(force(context, keys));
+/// Ends the present hold, if it has the expected token. Returns whether there was one.
+pub async fn force_unlock(
+    context: &Arc<Context>,
+    keys: &Arc<Keys>,
+    expected: Option<u64>,
+) -> Result<bool, RequestError> {
+    let forcing = pin!(force(context, keys, expected));
     context.drive(forcing).await.unwrap_or(Err(RequestError::RuntimeGone))
 }
 
-async fn force(context: &Arc<Context>, keys: &Arc<Keys>) -> Result<bool, RequestError> {
+async fn force(context: &Arc<Context>, keys: &Arc<Keys>, expected: Option<u64>) -> Result<bool, RequestError> {
     if context.closing.is_cancelled() {
         return Err(RequestError::Closed);
     }
     let mut backoff = context.backoff();
     loop {
         // An error ends this. A second run could end the hold of the next owner (decision 6).
-        let answer = (ForceUnlock { keys }).run(&context.runner).await?;
+        let answer = (ForceUnlock { keys, expected }).run(&context.runner).await?;
         let (held, more) = match answer.body {
             ForceUnlocked::Freed { more } => (true, more),
             ForceUnlocked::Free { more } => (false, more),
+            ForceUnlocked::Other => (false, false),
             // It did nothing, so it may be repeated. The answer has corrected our estimate of the
             // server's clock.
             ForceUnlocked::Late => {

@@ -200,7 +200,7 @@ impl Acquire<'_> {
             }
             got.insert(at, guard);
             let above: Vec<_> = nodes.usable().into_iter().filter(|index| *index > at).collect();
-            let proposed = got.values().map(LockGuard::floor).max().unwrap_or(0);
+            let proposed = got.values().map(LockGuard::token).max().unwrap_or(0);
             let round = self.try_all(&above, proposed).await?;
             got.extend(round.got);
             if got.len() >= nodes.majority() {
@@ -309,11 +309,10 @@ impl Acquire<'_> {
     /// Q3, Q4: a hold on those nodes that count.
     async fn form(&self, got: BTreeMap<usize, LockGuard>) -> Result<Tried, LockError> {
         let nodes = &self.quorum.nodes;
-        // Not of their tokens: this owner may have entered holds again that it is about to give back, which were raised
-        // to the token of an earlier guard. The token of this one must not be smaller (P2).
-        let token = got.values().map(LockGuard::floor).max().unwrap_or(0);
+        // None of them was raised before: what this owner has given back is never entered again, so each is a new hold.
+        let token = got.values().map(LockGuard::token).max().unwrap_or(0);
         // Nothing is left to raise where all have given the same, as they are asked to.
-        let is_given_alike = got.values().all(|guard| guard.floor() == token);
+        let is_given_alike = got.values().all(|guard| guard.token() == token);
         let raised = if is_given_alike { got } else { self.raise(got, token).await };
         let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.is_valid());
         let counting: Vec<_> = counting.into_iter().map(|(index, guard)| NodeGuard { index, guard }).collect();

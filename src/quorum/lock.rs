@@ -302,7 +302,46 @@ impl QuorumLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run at any of them.
     pub async fn force_unlock(&self) -> Result<bool, RequestError> {
-        let outcomes = join_all(self.locks.iter().map(FairLock::force_unlock)).await;
+        self.forced(join_all(self.locks.iter().map(FairLock::force_unlock)).await)
+    }
+
+    /// Like [`force_unlock`](Self::force_unlock), but at each server only the hold that it has in this status. So who looked
+    /// first does not take the lock away from the next holder. Returns whether one of them was still there. One round trip
+    /// to all servers; one that does not answer takes an operation time-out.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
+    /// # let client = fairlock::QuorumClient::builder().strict_restart(false).embedded(&servers)?;
+    /// let lock = client.lock("orders:42");
+    /// let earlier = lock.lock().await?;
+    /// let shown = lock.status().await;
+    /// earlier.unlock().await?;
+    /// let guard = lock.lock().await?;
+    /// assert!(!lock.force_unlock_shown(&shown).await?);
+    /// assert!(guard.is_valid());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`force_unlock`](Self::force_unlock).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped after its first poll, it may have run at any of them.
+    pub async fn force_unlock_shown(&self, shown: &QuorumStatus) -> Result<bool, RequestError> {
+        let ending = self.locks.iter().zip(&shown.nodes).map(|(lock, node)| async move {
+            let holder = node.status.as_ref().ok().and_then(|status| status.holder.as_ref());
+            match holder {
+                Some(holder) => lock.force_unlock_token(holder.token).await,
+                None => Ok(false),
+            }
+        });
+        self.forced(join_all(ending).await)
+    }
+
+    fn forced(&self, outcomes: Vec<Result<bool, RequestError>>) -> Result<bool, RequestError> {
         let majority = self.quorum.nodes.majority();
         let may_have_run = outcomes.iter().any(|outcome| outcome.as_ref().map_or_else(may_have_run, |_| true));
         let (answers, errors): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);

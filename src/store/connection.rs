@@ -54,8 +54,9 @@ impl Connection {
         credentials: &Credentials,
         handle: impl Fn(Unasked<'_>) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
-        // With RESP3 one connection carries replies and pushes, so that both are up or both are down.
-        let mut info = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
+        // With RESP3 one connection carries replies and pushes, so that both are up or both are down. Without CLIENT SETINFO,
+        // which would be one more right: a server logs each denial.
+        let mut info = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
         if let Some(username) = credentials.username() {
             info = info.set_username(username);
         }

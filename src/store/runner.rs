@@ -42,9 +42,7 @@ pub struct Runner {
     pub options: Arc<Options>,
     /// The client's id: the first part of its owner ids, the last part of its channel.
     pub client: String,
-    /// What the channels of all clients begin with.
-    pub channel: String,
-    /// The client's part of an acquire: waiter_ttl, max_waiters, token_ttl and channel. In one text,
+    /// The client's part of a request: waiter_ttl, max_waiters, token_ttl and channel. In one text,
     /// which is made once: an acquire pays for each argument, and most need none of these.
     pub settings: String,
     /// The terms of a wait without a label of its own.
@@ -67,7 +65,7 @@ impl Runner {
         let settings = format!("{} {max_waiters} {} {channel}", millis(*waiter_ttl), millis(*token_ttl));
         let terms = keys::terms(*grant_ttl, label).into();
         let boot_key = keys::boot(&options.prefix);
-        Self { store, options, client, channel, settings, terms, boot_key, requests: AtomicU64::new(1) }
+        Self { store, options, client, settings, terms, boot_key, requests: AtomicU64::new(1) }
     }
 
     pub fn is_strict(&self) -> bool {

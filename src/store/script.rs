@@ -55,12 +55,12 @@ const PARTS: &[(&str, &str)] = &[
     ("format", include_str!("../../lua/lib/format.lua")),
     ("grant", include_str!("../../lua/lib/grant.lua")),
     ("holder", include_str!("../../lua/lib/holder.lua")),
-    ("keep", include_str!("../../lua/lib/keep.lua")),
+    ("hear", include_str!("../../lua/lib/hear.lua")),
     ("lease", include_str!("../../lua/lib/lease.lua")),
     ("millis", include_str!("../../lua/lib/millis.lua")),
     ("purge", include_str!("../../lua/lib/purge.lua")),
     ("serve", include_str!("../../lua/lib/serve.lua")),
-    ("skip", include_str!("../../lua/lib/skip.lua")),
+    ("silence", include_str!("../../lua/lib/silence.lua")),
     ("sweep", include_str!("../../lua/lib/sweep.lua")),
 ];
 

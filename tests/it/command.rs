@@ -262,6 +262,14 @@ async fn a_lock_can_be_taken_away() {
         let outcome = &again.json("force-unlock")[0];
         assert!(outcome["was_held"] == false && outcome["holder"].is_null(), "{outcome}");
 
+        // D4: another one holds it by now.
+        let guard = client.lock(NAME).lock().await.unwrap();
+        let token = (guard.token() - 1).to_string();
+        let stale = Tool::new(&server.url(), &["force-unlock", "--yes", "--token", &token, NAME]).run().await;
+        assert!(stale.code == Some(0) && stale.out.contains("nothing was changed"), "{stale:?}");
+        assert!(guard.is_valid());
+        guard.unlock().await.unwrap();
+
         // On a terminal it asks.
         for (answer, is_taken) in [("n\n", false), ("\n", false), ("y\n", true)] {
             running = holding(&server.url(), &[NAME], "read line").await;

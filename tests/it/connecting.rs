@@ -178,7 +178,7 @@ pub const RIGHTS: [&str; 33] = [
     "+rpop",
     "+ltrim",
 ];
-pub const MORE_RIGHTS: [&str; 10] = [
+pub const MORE_RIGHTS: [&str; 13] = [
     "+lrem",
     "+zadd",
     "+zrem",
@@ -186,8 +186,11 @@ pub const MORE_RIGHTS: [&str; 10] = [
     "+zcount",
     "+zscore",
     "+zmscore",
-    "+zremrangebyscore",
+    "+zrangebyscore",
+    "+zrevrangebyscore",
+    "+unlink",
     "+publish",
+    "+pubsub|numsub",
     "+client|setname",
 ];
 
@@ -358,7 +361,7 @@ async fn options_that_do_not_fit_are_told_with_their_own_values() {
     let builder =
         LockClient::builder().waiter_ttl(Duration::from_millis(400)).poll_interval(Duration::from_millis(500));
     let error = builder.connect("redis://127.0.0.1/").await.unwrap_err().to_string();
-    assert!(error.contains("waiter_ttl (400ms) must be at least twice poll_interval (500ms)"), "{error}");
+    assert!(error.contains("waiter_ttl (400ms) must be at least three times poll_interval (500ms)"), "{error}");
 }
 
 #[tokio::test]

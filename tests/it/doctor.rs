@@ -93,7 +93,7 @@ async fn what_cannot_be_connected_to_is_told() {
         replica.replicate(&server).await;
         refused(&replica.url(), "connection", "replica").await;
         let proxy = Proxy::start(&server).await;
-        let version = server.version().await;
+        let version = server.redis_version().await;
         proxy.rewrite(&format!("redis_version:{version}"), &format!("redis_version:6{}", &version[1..]));
         refused(&proxy.url(), "connection", "upgrade it").await;
         let wrong = Tool::new("nonsense", &["doctor"]).run().await;

@@ -161,7 +161,7 @@ async fn a_server_that_is_too_old_is_refused_by_its_version() {
     on_a_server(async |server| {
         let proxy = Proxy::start(server).await;
         // The proxy changes the version that the server reports: an old server is not installed everywhere.
-        let version = server.version().await;
+        let version = server.redis_version().await;
         let old = format!("6.{}", &version[2..]);
         proxy.rewrite(&format!("redis_version:{version}"), &format!("redis_version:{old}"));
         let error = Timing::default().builder().connect(proxy.url()).await.expect_err("it is too old");

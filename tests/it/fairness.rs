@@ -61,13 +61,51 @@ impl Line {
         }
         drop(workers);
         client.close().await.unwrap();
-        server.assert_clean().await;
+        server.assert_clean_but_for_the_dead().await;
     }
 }
 
 #[tokio::test]
 async fn p3_sixty_four_waiters_over_four_processes_are_served_in_order() {
     limit(async { Line::of(64).await.serve(0..64).await }).await;
+}
+
+/// D2: for longer than all that wait live without being heard, and not so long that their clients give the connection up. The
+/// release of the holder is the first that the server hears.
+#[tokio::test]
+async fn p3_a_server_that_stood_still_keeps_the_order() {
+    on_a_server(async |server| {
+        let timing = Timing::relaxed();
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            clients.push(timing.connect(&server.url()).await);
+        }
+        let first = clients[0].lock(NAME);
+        let holder = first.lock().await.unwrap();
+        let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for waiter in 0..12 {
+            let (lock, served) = (clients[waiter % 4].lock(NAME), served.clone());
+            tokio::spawn(async move {
+                let guard = lock.lock().await.unwrap();
+                served.send(waiter).unwrap();
+                guard.unlock().await.unwrap();
+            });
+            eventually("it waits", async || first.status().await.unwrap().waiters == waiter as u64 + 1).await;
+        }
+        drop(served);
+        server.pause();
+        let unlocking = tokio::spawn(holder.unlock());
+        tokio::time::sleep(timing.waiter_ttl + Duration::from_millis(1500)).await;
+        server.resume();
+        unlocking.await.unwrap().unwrap();
+        for waiter in 0..12 {
+            assert_eq!(order.recv().await, Some(waiter));
+        }
+        for client in clients {
+            client.close().await.unwrap();
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

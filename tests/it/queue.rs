@@ -209,18 +209,16 @@ async fn a5_closed_connections_are_passed_over() {
     .await;
 }
 
-/// A5: a monitor hears every channel, so that each client seems to be reachable. Then all that are dead cost one
-/// waiter_ttl together.
+/// A5: a monitor hears every channel and is a subscriber of none, so it hides no client that is gone.
 #[tokio::test]
-async fn a5_under_a_monitor_closed_connections_cost_one_waiter_ttl() {
+async fn a5_under_a_monitor_closed_connections_are_passed_over() {
     limit(async {
         let server = Server::start().await;
-        let mut monitor = redis::Client::open(server.url()).unwrap().get_async_pubsub().await.unwrap();
+        let mut monitor = server.pubsub().await;
         monitor.psubscribe("*").await.unwrap();
         let took = behind_a_closed_connection(&server, 20).await;
-        // And a poll after the last of these grants has ended.
-        let allowed = Timing::relaxed().waiter_ttl + 2 * Timing::relaxed().poll_interval;
-        assert!(took < allowed, "{took:?}");
+        // Not even one of twenty grants.
+        assert!(took < Timing::relaxed().grant_ttl, "{took:?}");
     })
     .await;
 }
@@ -298,6 +296,9 @@ async fn a9_one_dead_waiter_does_not_fill_a_queue_of_one() {
         count(&client, 1).await;
         server.network.cut_off(dying.id());
         count(&client, 0).await;
+        // Nobody else waits, so it may have been the server that stood still: that is forgiven once.
+        assert!(matches!(client.lock(NAME).lock().await, Err(LockError::QueueFull { waiters: 1 })));
+        tokio::time::sleep(Timing::relaxed().waiter_ttl).await;
         let living = wait(&client.lock(NAME));
         count(&client, 1).await;
         assert!(matches!(client.lock(NAME).lock().await, Err(LockError::QueueFull { waiters: 1 })));

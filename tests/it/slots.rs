@@ -33,7 +33,7 @@ impl Node {
         let server = Server::node().await;
         let mut redis = server.connection().await;
         let id = redis::cmd("CLUSTER").arg("MYID").query_async(&mut redis).await.unwrap();
-        let mut subscribed = redis::Client::open(server.url()).unwrap().get_async_pubsub().await.unwrap();
+        let mut subscribed = server.pubsub().await;
         subscribed.subscribe(&["fairlock:wake:d", "fairlock:wake:e"]).await.unwrap();
         Self { server, redis, id, _subscribed: subscribed }
     }
@@ -427,7 +427,6 @@ struct Call {
 const FOUR: &[&str] = &["lock", "queue", "deadlines", "tokens"];
 const FIVE: &[&str] = &["lock", "queue", "deadlines", "tokens", TOMBSTONE];
 const SETTINGS: &str = "6000 5000 60000 fairlock:wake:";
-const CHANNEL: &str = "fairlock:wake:";
 
 /// All scripts, with arguments as src/store/verbs sends them.
 const CALLS: [Call; 19] = {
@@ -456,18 +455,18 @@ const CALLS: [Call; 19] = {
             &["+2000us", "c:1", "5", "1", "10000", "3000/L", "6000 100 60000 fairlock:wake:"],
         ),
         call("acquire", "late", FIVE, &["+-1us", "c:1", "5", "1", "10000", "3000/L", SETTINGS]),
-        call("poll", "waits", FOUR, &["c", "6000", "60000", CHANNEL, "c:1:5", "c:2:11"]),
-        call("poll", "passes on", FOUR, &["c", "0", "60000", CHANNEL]),
-        call("leave", "no copy", FIVE, &["0", "c:1", "5", "c:1:5/3000/L", "60000", CHANNEL]),
-        call("leave", "with a copy", FIVE, &["+2000", "c:1", "5", "c:1:5/3000/L", "60000", CHANNEL]),
+        call("poll", "waits", FOUR, &["c", "1", SETTINGS, "c:1:5", "c:2:11"]),
+        call("poll", "passes on", FOUR, &["c", "0", SETTINGS]),
+        call("leave", "no copy", FIVE, &["0", "c:1", "5", "c:1:5/3000/L", SETTINGS]),
+        call("leave", "with a copy", FIVE, &["+2000", "c:1", "5", "c:1:5/3000/L", SETTINGS]),
         call("renew", "one key", &["lock"], &["c:1", "TOKEN", "10000", "0"]),
         call("renew", "a shorter lease", &["lock"], &["c:1", "TOKEN", "3000", "4"]),
         call("renew", "with the token", &["lock", "tokens"], &["c:1", "TOKEN", "10000", "0", "60000"]),
         call("raise", "", &["lock", "tokens"], &["c:1", "TOKEN", "9999999999999999", "60000"]),
-        call("release", "to 0", FOUR, &["c:1", "5", "0", "60000", CHANNEL]),
-        call("release", "to 1", FOUR, &["c:1", "5", "1:TOKEN", "60000", CHANNEL]),
-        call("release", "with a copy", FIVE, &["c:1", "5", "0", "60000", CHANNEL, "+2000 c:1:5/3000/L"]),
-        call("force_unlock", "", FOUR, &["+2000us", "c", "60000", CHANNEL]),
+        call("release", "to 0", FOUR, &["c:1", "5", "0", SETTINGS]),
+        call("release", "to 1", FOUR, &["c:1", "5", "1:TOKEN", SETTINGS]),
+        call("release", "with a copy", FIVE, &["c:1", "5", "0", SETTINGS, "+2000 c:1:5/3000/L"]),
+        call("force_unlock", "", FOUR, &["+2000us", "c", "", SETTINGS]),
         call("inspect", "", &["lock", "queue", "deadlines"], &["10"]),
     ]
 };

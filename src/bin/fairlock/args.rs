@@ -186,6 +186,9 @@ pub struct Watch {
 pub struct ForceUnlock {
     /// The lock.
     pub name: String,
+    /// Ends only the hold under this token. By default that is the one which is shown.
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<u64>,
     /// Does not ask.
     #[arg(long, short)]
     pub yes: bool,

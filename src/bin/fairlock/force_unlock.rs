@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use fairlock::{Holder, RequestError};
+use fairlock::Holder;
 use serde::Serialize;
 
 use super::args::{Args, ForceUnlock};
@@ -14,7 +14,7 @@ use super::render;
 #[derive(Debug, Serialize)]
 struct Outcome<'a> {
     name: &'a str,
-    /// Whether there was a hold.
+    /// Whether the hold that was shown, or that has the given token, was ended.
     was_held: bool,
     /// Who held it a moment before.
     holder: Option<Holder>,
@@ -27,13 +27,12 @@ pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u
     if !force.yes && !is_confirmed(&force.name, holder.as_ref())? {
         return Err(Failure::new(exit::FOUND, "nothing was changed"));
     }
-    let was_held = lock.force_unlock().await.map_err(|error| match error {
-        RequestError::Unanswered(_) => {
-            let failure = Failure::from(error);
-            Failure { message: format!("{}; see `fairlock status` before you repeat it", failure.message), ..failure }
-        }
-        error => error.into(),
-    })?;
+    // Never that of somebody who came while a person decided.
+    let token = force.token.or(holder.as_ref().map(|holder| holder.token));
+    let was_held = match token {
+        Some(token) => lock.force_unlock_token(token).await?,
+        None => false,
+    };
     let outcome = Outcome { name: &force.name, was_held, holder };
     if force.json {
         out.json(&outcome)?;
@@ -46,9 +45,12 @@ pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u
 fn told(outcome: &Outcome<'_>) -> String {
     let name = render::text(outcome.name);
     match &outcome.holder {
-        _ if !outcome.was_held => format!("{name} was not held"),
-        Some(holder) => format!("{name} was taken away from {}, token {}", render::text(&holder.label), holder.token),
-        None => format!("{name} was taken away from a holder that came a moment ago"),
+        Some(holder) if outcome.was_held => {
+            format!("{name} was taken away from {}, token {}", render::text(&holder.label), holder.token)
+        }
+        Some(_) => format!("nothing was changed: {name} is not held under that token"),
+        None if outcome.was_held => format!("{name} was taken away"),
+        None => format!("{name} was not held"),
     }
 }
 

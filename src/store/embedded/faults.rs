@@ -134,6 +134,12 @@ pub trait Faults: Send + Sync + 'static {
         None
     }
 
+    /// The ids of clients that are connected to a server which has been demoted to a replica of this one. What is
+    /// published reaches them, and this server does not count them.
+    fn behind(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// How long a client that lost its connection takes to reconnect.
     fn reconnect(&self, client: &str) -> Duration {
         let _ = client;
@@ -187,6 +193,10 @@ impl<F: Faults> Faults for Arc<F> {
 
     fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {
         (**self).refuse_inside(client, script)
+    }
+
+    fn behind(&self) -> Vec<String> {
+        (**self).behind()
     }
 
     fn reconnect(&self, client: &str) -> Duration {

@@ -85,6 +85,9 @@ struct Zset {
     order: BTreeSet<(Score, Bytes)>,
 }
 
+/// The least and the greatest score, and whether each of them is left out.
+type ScoreBounds = ((f64, bool), (f64, bool));
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Score(f64);
 
@@ -135,10 +138,11 @@ impl Zset {
         self.order.remove(&(Score(score), member.clone()))
     }
 
-    fn within(&self, (min, max): (f64, f64)) -> impl Iterator<Item = &Bytes> {
+    fn within(&self, ((min, above), (max, below)): ScoreBounds) -> impl Iterator<Item = &Bytes> {
         // The empty member sorts before all others with the same score.
-        let from_min = self.order.range((Score(min), Bytes::new())..);
-        from_min.take_while(move |(score, _)| score.0 <= max).map(|(_, member)| member)
+        let from_min =
+            self.order.range((Score(min), Bytes::new())..).skip_while(move |(score, _)| above && score.0 == min);
+        from_min.take_while(move |(score, _)| score.0 < max || !below && score.0 == max).map(|(_, member)| member)
     }
 
     fn insert(&mut self, member: &Bytes, score: f64) {
@@ -188,6 +192,8 @@ pub struct Keyspace {
     now: i64,
     /// The channels that have a subscriber.
     pub channels: BTreeSet<Bytes>,
+    /// The ids of clients that do not count as subscribers, see `Faults::behind`.
+    pub behind: Vec<String>,
     /// What was published since it was last taken: channel, message, and whether the channel had a subscriber.
     pub published: Vec<(Bytes, Bytes, bool)>,
     /// Refuses the command after so many, once: an ACL rule that changes while a script runs.
@@ -233,19 +239,22 @@ const COMMANDS: &[Command] = &[
     ("PTTL", 2, Keyspace::pttl),
     ("PING", 1, Keyspace::ping),
     ("PUBLISH", 3, Keyspace::publish),
+    ("PUBSUB", -2, Keyspace::pubsub),
     ("RPOP", 2, Keyspace::rpop),
     ("RPUSH", -3, Keyspace::rpush),
     ("RPUSHX", -3, Keyspace::rpushx),
     ("SCAN", -2, Keyspace::scan),
     ("SET", -3, Keyspace::set),
     ("TIME", 1, Keyspace::time),
+    ("UNLINK", -2, Keyspace::del),
     ("ZADD", -4, Keyspace::zadd),
     ("ZCARD", 2, Keyspace::zcard),
     ("ZCOUNT", 4, Keyspace::zcount),
     ("ZMSCORE", -3, Keyspace::zmscore),
     ("ZRANGE", 4, Keyspace::zrange),
+    ("ZRANGEBYSCORE", -4, Keyspace::zrangebyscore),
     ("ZREM", -3, Keyspace::zrem),
-    ("ZREMRANGEBYSCORE", 4, Keyspace::zremrangebyscore),
+    ("ZREVRANGEBYSCORE", -4, Keyspace::zrevrangebyscore),
     ("ZSCORE", 3, Keyspace::zscore),
 ];
 
@@ -420,11 +429,25 @@ impl Keyspace {
     }
 
     fn publish(&mut self, words: Words<'_>) -> Outcome {
-        // PUBLISH returns the number of receivers. That is 0 or 1 here, as each client has a channel
-        // of its own. serve.lua takes 0 for an unreachable client.
-        let received = self.channels.contains(&words[0]);
+        // The number of receivers is 0 or 1 here, as each client has a channel of its own.
+        let received = self.has_subscriber(&words[0]);
         self.published.push((words[0].clone(), words[1].clone(), received));
         count(received.into())
+    }
+
+    fn has_subscriber(&self, channel: &Bytes) -> bool {
+        self.channels.contains(channel) && !self.behind.iter().any(|client| channel.ends_with(client.as_bytes()))
+    }
+
+    /// `PUBSUB NUMSUB channel …`
+    fn pubsub(&mut self, words: Words<'_>) -> Outcome {
+        if !words[0].eq_ignore_ascii_case(b"NUMSUB") {
+            return Err(error("ERR unknown subcommand of PUBSUB"));
+        }
+        let counted = words[1..].iter().map(|channel| (channel, i64::from(self.has_subscriber(channel))));
+        Ok(Reply::List(
+            counted.flat_map(|(channel, count)| [Reply::Bulk(channel.clone()), Reply::Int(count)]).collect(),
+        ))
     }
 
     fn flushall(&mut self, _: Words<'_>) -> Outcome {
@@ -644,13 +667,37 @@ impl Keyspace {
         count(self.read::<Zset>(&words[0])?.map_or(0, |zset| zset.within(bounds).count()))
     }
 
-    fn zremrangebyscore(&mut self, words: Words<'_>) -> Outcome {
-        let bounds = score_bounds(&words[1..])?;
-        let remove = |zset: &mut Zset| {
-            let members: Vec<_> = zset.within(bounds).cloned().collect();
-            members.iter().filter(|member| zset.remove(member)).count()
+    fn zrangebyscore(&mut self, words: Words<'_>) -> Outcome {
+        let bounds = score_bounds(&words[1..3])?;
+        self.range_by_score(words, bounds, false)
+    }
+
+    fn zrevrangebyscore(&mut self, words: Words<'_>) -> Outcome {
+        let bounds = score_bounds(&[words[2].clone(), words[1].clone()])?;
+        self.range_by_score(words, bounds, true)
+    }
+
+    /// `key min max [WITHSCORES] [LIMIT from most]`, as the scripts have it.
+    fn range_by_score(&self, words: Words<'_>, bounds: ScoreBounds, from_the_end: bool) -> Outcome {
+        let (mut with_scores, mut from, mut most) = (false, 0, usize::MAX);
+        match &words[3..] {
+            [] => {}
+            [rest @ .., limit, first, count] if limit.eq_ignore_ascii_case(b"LIMIT") => {
+                with_scores = rest.first().is_some_and(|word| word.eq_ignore_ascii_case(b"WITHSCORES"));
+                (from, most) = (integer(first)? as usize, usize::try_from(integer(count)?).unwrap_or(usize::MAX));
+            }
+            _ => return Err(syntax()),
+        }
+        let Some(zset) = self.read::<Zset>(&words[0])? else { return Ok(Reply::List(Vec::new())) };
+        let mut members: Vec<_> = zset.within(bounds).cloned().collect();
+        if from_the_end {
+            members.reverse();
+        }
+        let pair = |member: Bytes| {
+            let score = with_scores.then(|| score_of(zset, &member));
+            [Some(Reply::Bulk(member)), score].into_iter().flatten()
         };
-        count(self.change(&words[0], remove)?)
+        Ok(Reply::List(members.into_iter().skip(from).take(most).flat_map(pair).collect()))
     }
 
     /// No script uses it. Tests and people look at a queue with it.
@@ -678,15 +725,18 @@ fn hash(key: &Bytes) -> u64 {
 /// The keys among the words of a command.
 fn keys_of<'a>(name: &[u8], words: Words<'a>) -> Words<'a> {
     match name {
-        b"DEL" | b"EXISTS" => &words[1..],
-        b"FLUSHALL" | b"PING" | b"PUBLISH" | b"SCAN" | b"TIME" => &[],
+        b"DEL" | b"EXISTS" | b"UNLINK" => &words[1..],
+        b"FLUSHALL" | b"PING" | b"PUBLISH" | b"PUBSUB" | b"SCAN" | b"TIME" => &[],
         _ => &words[1..2],
     }
 }
 
-/// The bounds of ZCOUNT and ZREMRANGEBYSCORE; both are included.
-fn score_bounds(words: Words<'_>) -> Result<(f64, f64), Reply> {
-    let bound = |word| float(word).map_err(|_| error("ERR min or max is not a float"));
+/// The bounds of ZCOUNT and of ranges. `(` before a number: without it.
+fn score_bounds(words: Words<'_>) -> Result<ScoreBounds, Reply> {
+    let bound = |word: &Bytes| {
+        let (number, is_open) = word.strip_prefix(b"(").map_or((&word[..], false), |number| (number, true));
+        float(&number.to_vec()).map(|number| (number, is_open)).map_err(|_| error("ERR min or max is not a float"))
+    };
     Ok((bound(&words[0])?, bound(&words[1])?))
 }
 
@@ -769,7 +819,7 @@ mod tests {
     #[test]
     fn a_failed_change_makes_no_key() {
         let mut keyspace = Keyspace::default();
-        for command in ["HDEL k f", "ZREMRANGEBYSCORE k 0 1", "LTRIM k 0 -1", "LREM k 0 x", "RPOP k", "ZADD k x m"] {
+        for command in ["HDEL k f", "LTRIM k 0 -1", "LREM k 0 x", "RPOP k", "ZADD k x m"] {
             run(&mut keyspace, command);
             assert!(keyspace.entries.is_empty(), "{command}");
         }

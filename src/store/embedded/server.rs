@@ -462,8 +462,11 @@ impl EmbeddedServer {
         let args: Vec<_> = request.args.iter().map(String::as_bytes).collect();
         let script = request.script;
         let refuse_after = self.shared.faults.refuse_inside(&request.client, request.script.name);
+        let behind = self.shared.faults.behind();
         let ran = self.with_engine(|engine| {
-            engine.keyspace(|keyspace| (keyspace.refuse_after, keyspace.moves) = (refuse_after, moves));
+            engine.keyspace(|keyspace| {
+                (keyspace.refuse_after, keyspace.moves, keyspace.behind) = (refuse_after, moves, behind);
+            });
             let reply = engine.eval(script.name, script.text(), &keys, &args);
             // A script with fewer commands must not leave this to the next one.
             engine.keyspace(|keyspace| (keyspace.refuse_after, keyspace.moves) = (None, Moves::Rests));

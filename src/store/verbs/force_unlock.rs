@@ -13,6 +13,8 @@ pub static SCRIPT: Script = Script::new("force_unlock", include_str!("../../../l
 #[derive(Debug, Clone, Copy)]
 pub struct ForceUnlock<'a> {
     pub keys: &'a Keys,
+    /// Only a hold under this token is ended. `None`: any.
+    pub expected: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub enum ForceUnlocked {
     Free {
         more: bool,
     },
+    /// It is held under another token, and goes on.
+    Other,
     /// `not_after` has passed (R2).
     Late,
 }
@@ -34,7 +38,6 @@ impl ForceUnlock<'_> {
         // A single question passes a closed gate: a person asks it, and wants to see the refusal
         // (decision 40).
         let admitted = runner.admit(lock, Priority::Question).await?;
-        let options = &*runner.options;
         let keys = [
             key("lock", lock),
             key("queue", queue),
@@ -42,12 +45,13 @@ impl ForceUnlock<'_> {
             key("tokens", tokens),
             key("boot", &runner.boot_key),
         ];
+        let expected = self.expected.map(|token| token.to_string()).unwrap_or_default();
         let args = [
             // A copy that is served late would end the lock of the next holder (decision 6).
             arg("not_after", runner.not_after(lock).saturating_mul(1000)),
             arg("caller", &runner.client),
-            arg("token_ttl", options.token_ttl),
-            arg("channel", Arg::Channel(&runner.channel)),
+            arg("expected", &expected),
+            arg("settings", Arg::Channel(&runner.settings)),
         ];
         runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await
     }
@@ -61,6 +65,10 @@ impl Decode for ForceUnlocked {
                 Ok(Self::Freed { more: fields.flag()? })
             }
             "free" => Ok(Self::Free { more: fields.flag()? }),
+            "other" => {
+                let _token = fields.token()?;
+                Ok(Self::Other)
+            }
             "late" => Ok(Self::Late),
             _ => unknown_status(status),
         }

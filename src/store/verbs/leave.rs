@@ -36,7 +36,6 @@ impl Leave<'_> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
         // Early: what is left behind keeps others waiting (P5).
         let admitted = runner.admit(lock, Priority::Cleanup).await?;
-        let options = &*runner.options;
         let tombstone = self.keys.tombstone(self.owner);
         let keys = [
             key("lock", lock),
@@ -51,8 +50,7 @@ impl Leave<'_> {
             arg("owner", self.owner),
             arg("seq", self.seq),
             arg("place", self.place),
-            arg("token_ttl", options.token_ttl),
-            arg("channel", Arg::Channel(&runner.channel)),
+            arg("settings", Arg::Channel(&runner.settings)),
         ];
         runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await
     }

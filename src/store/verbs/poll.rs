@@ -56,7 +56,6 @@ impl Poll<'_> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
         // Urgent: a poll that waits behind new acquires could cost live waiters their place.
         let admitted = runner.admit(lock, Priority::Urgent).await?;
-        let options = &*runner.options;
         let keys = [
             key("lock", lock),
             key("queue", queue),
@@ -64,14 +63,13 @@ impl Poll<'_> {
             key("tokens", tokens),
             key("boot", &runner.boot_key),
         ];
-        let mut args = Vec::with_capacity(4 + self.tickets.len());
+        let mut args = Vec::with_capacity(3 + self.tickets.len());
         args.extend([
             // This client may be first in line. It reads the reply, so it counts as reachable even
             // while its subscription is down (decision 5).
             arg("caller", &runner.client),
-            arg("waiter_ttl", if self.waits { options.waiter_ttl } else { Duration::ZERO }),
-            arg("token_ttl", options.token_ttl),
-            arg("channel", Arg::Channel(&runner.channel)),
+            arg("waits", u64::from(self.waits)),
+            arg("settings", Arg::Channel(&runner.settings)),
         ]);
         for ticket in self.tickets {
             args.push(arg("tickets", ticket));

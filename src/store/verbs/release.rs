@@ -48,7 +48,6 @@ impl Release<'_> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
         // Urgent: a release that waits makes others wait for a lock that is not in use.
         let admitted = runner.admit(lock, Priority::Urgent).await?;
-        let options = &*runner.options;
         let some = (self.holds > 0).then(|| format!("{}:{}", self.holds, self.token));
         // The tombstone and the last argument are for the rare case only; keys are known by their order.
         let (mut tombstone, mut late) = (String::new(), String::new());
@@ -73,8 +72,7 @@ impl Release<'_> {
             arg("owner", self.owner),
             arg("seq", self.seq),
             arg("holds", some.as_deref().unwrap_or("0")),
-            arg("token_ttl", options.token_ttl),
-            arg("channel", Arg::Channel(&runner.channel)),
+            arg("settings", Arg::Channel(&runner.settings)),
             arg("late", &late),
         ];
         // Left out and not sent empty. An unlock pays for each key that it sends, and Redis checks the

@@ -225,8 +225,25 @@ impl Server {
     }
 
     pub async fn version(&self) -> String {
+        match self.info("valkey_version:").await {
+            Some(version) => version,
+            None => self.redis_version().await,
+        }
+    }
+
+    /// Which Redis it is like: Valkey says that too, for older clients.
+    pub async fn redis_version(&self) -> String {
+        self.info("redis_version:").await.unwrap()
+    }
+
+    async fn info(&self, name: &str) -> Option<String> {
         let info: String = redis::cmd("INFO").arg("server").query_async(&mut self.connection().await).await.unwrap();
-        info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap().trim().to_owned()
+        info.lines().find_map(|line| line.strip_prefix(name)).map(|version| version.trim().to_owned())
+    }
+
+    /// A connection that subscribes.
+    pub async fn pubsub(&self) -> redis::aio::PubSub {
+        redis::Client::open(self.url()).unwrap().get_async_pubsub().await.unwrap()
     }
 
     /// How often a command was run, by INFO commandstats.
@@ -266,6 +283,16 @@ impl Server {
             redis::cmd("KEYS").arg("*").query_async(&mut self.connection().await).await.unwrap();
         keys.sort();
         keys
+    }
+
+    /// The same, where processes were killed: the queue of those that were waiting ends by itself.
+    pub async fn assert_clean_but_for_the_dead(&self) {
+        for key in self.keys().await.iter().filter(|key| key.ends_with(":queue") || key.ends_with(":deadlines")) {
+            let ttl: i64 = redis::cmd("PTTL").arg(key).query_async(&mut self.connection().await).await.unwrap();
+            assert!((1..=90_000).contains(&ttl), "{key} with a TTL of {ttl} ms");
+            redis::cmd("DEL").arg(key).exec_async(&mut self.connection().await).await.unwrap();
+        }
+        self.assert_clean().await;
     }
 
     /// P10: without a holder and waiters a name has at most the key of its token, and that has a TTL. Tombstones

@@ -23,6 +23,8 @@ pub struct Bounds {
     /// Of the first client, and of the others.
     pub grant_ttl: [Time; 2],
     pub waiter_ttl: Time,
+    /// By how much the keys of the queue outlive all clients.
+    pub queue_outlives: Time,
     /// How long a caller waits; 0: for ever.
     pub patience: Time,
     pub operation_timeout: Time,
@@ -71,6 +73,8 @@ pub enum Fault {
     ClockStep,
     /// The server's clock is set back by one tick.
     ClockBack,
+    /// The server stands still for so many ticks: nothing arrives, and its keys of the queue do not expire.
+    Stall(Time),
 }
 
 impl Bounds {

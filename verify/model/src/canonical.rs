@@ -76,7 +76,8 @@ impl State {
         }
         // Ranks compare as the numbers did, so the messages stay sorted.
         network.iter_mut().for_each(|message| message.visit_numbers(visit));
-        let Ghost { highest, exempt_up_to, .. } = ghost;
+        let Ghost { highest, exempt_up_to, kept, .. } = ghost;
+        kept.iter_mut().for_each(|ticket| visit(Number::Seq(ticket.owner, &mut ticket.seq)));
         visit(Number::Token(highest));
         visit(Number::Token(exempt_up_to));
     }

@@ -4,10 +4,10 @@
 use std::fmt::{Display, Formatter, Result};
 
 use crate::client::Client;
-use crate::network::{Answer, FOREVER, Message, OwnerId, Poll, Push, Request};
+use crate::network::{Answer, FOREVER, Message, OwnerId, Poll, Push, Request, Ticket};
 use crate::owner::{Hold, Owner, Stage};
 use crate::protocol::{Action, State};
-use crate::server::{Server, Ticket, Tombstone};
+use crate::server::{Server, Tombstone};
 
 /// Of an owner, or of a client.
 pub fn name(id: OwnerId) -> char {

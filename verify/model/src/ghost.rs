@@ -2,7 +2,7 @@
 
 use crate::bounds::Fault;
 use crate::events;
-use crate::network::Token;
+use crate::network::{Ticket, Time, Token};
 
 /// Ghost variables: no client or script reads them, only the properties and the bounds of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -17,6 +17,10 @@ pub struct Ghost {
     pub reconnects: u8,
     pub clock_in_tokens: bool,
     pub violation: Option<Violation>,
+    /// How long the server stood still, until when its waiters keep their places for that, and who they are.
+    pub stall: Time,
+    pub kept_until: Time,
+    pub kept: Vec<Ticket>,
 }
 
 /// A forbidden step that the state after it does not show.
@@ -56,6 +60,7 @@ pub enum Event {
     Stopped,
     DeadCleared,
     LeftFromSkipped,
+    Forgiven,
     AskedAgainDead,
     ListGone,
     /// R14: the server began to grant nothing, and ended that.

@@ -69,7 +69,7 @@ impl Model for Protocol {
                 actions.push(action);
             }
         };
-        offer(*now < bounds.end, Action::Tick);
+        offer(*now < bounds.end + ghost.stall, Action::Tick);
         for (id, owner) in (0..).zip(owners) {
             let in_turn = bounds.may_be_first(id) || owners[usize::from(id) - 1].has_started();
             offer(owner.may_start() && in_turn, Action::Start(id));
@@ -107,17 +107,20 @@ impl Model for Protocol {
                 Fault::Flush => true,
                 Fault::Restart => *now < bounds.end,
                 Fault::ClockStep | Fault::ClockBack => true,
+                Fault::Stall(_) => !server.queue.is_empty(),
             };
             offer(ghost.fault.is_none() && has_use, Action::Fault(*fault));
         }
     }
 
     fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let had = &state.server.queue;
         let before: Vec<_> = state.server.waiting(state.now, &self.bounds).collect();
+        let had = had.clone();
         let mut state = state.clone();
         let mut events = EventSet::default();
         match action {
-            Action::Tick => Self::tick(&mut state, &mut events),
+            Action::Tick => self.tick(&mut state, &mut events),
             Action::Start(id) => self.act(&mut state, id, &mut events, Owner::start),
             Action::Retry(id) => self.act(&mut state, id, &mut events, Owner::retry),
             Action::RetryLeave(id) => self.act(&mut state, id, &mut events, Owner::retry_leave),
@@ -146,7 +149,7 @@ impl Model for Protocol {
             }
             Action::Fault(fault) => self.fault(&mut state, fault, &mut events),
         }
-        self.check_places(&before, action, &mut state);
+        self.check_places(&had, &before, action, &mut state);
         Pruning { rules: &self.rules, bounds: &self.bounds }.prune(&mut state, &mut events);
         self.forget_names(&mut state);
         if state.network.len() > self.bounds.in_flight {

@@ -11,6 +11,14 @@ pub type Token = u16;
 /// time is not modelled.
 pub type Time = u8;
 
+/// One attempt in the queue. In the list it is a place: the waiter's grant TTL, which stands beside it there, is
+/// `Bounds::grant_ttl` of its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket {
+    pub owner: OwnerId,
+    pub seq: Seq,
+}
+
 /// The hold that a nested acquire re-enters, and the count it expects there (R1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nested {

@@ -6,10 +6,9 @@ use stateright::Property;
 
 use crate::bounds::Fault;
 use crate::ghost::Violation;
-use crate::network::{OwnerId, Seq};
+use crate::network::{OwnerId, Seq, Ticket};
 use crate::owner::{Hold, Owner, Stage};
 use crate::protocol::{Protocol, State};
-use crate::server::Ticket;
 use crate::settle;
 
 pub fn all() -> Vec<Property<Protocol>> {

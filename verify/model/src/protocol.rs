@@ -5,11 +5,11 @@ use crate::client::{Client, Doubt};
 use crate::events::Reached;
 use crate::ghost::{Event, EventSet, Ghost, Violation};
 use crate::network::{
-    Answer, ClientId, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Polled, Push, Request, Time,
+    Answer, ClientId, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Polled, Push, Request, Ticket, Time,
 };
 use crate::owner::{Context, Owner};
 use crate::rules::Rules;
-use crate::server::{Script, Server, Ticket};
+use crate::server::{Script, Server};
 
 /// `Hash` is in canonical.rs: it ignores the absolute values of tokens and seqs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,9 +172,9 @@ impl Protocol {
         }
     }
 
-    pub fn tick(state: &mut State, events: &mut EventSet) {
+    pub fn tick(&self, state: &mut State, events: &mut EventSet) {
         state.now += 1;
-        state.server.expire(state.now, events);
+        state.server.expire(state.now, &self.bounds, events);
     }
 
     pub fn deliver(&self, state: &mut State, message: Message, events: &mut EventSet) {
@@ -282,7 +282,7 @@ impl Protocol {
         state.ghost.fault = Some(fault);
         // P1 does not cover holds that were ended so, and pushes about them. Only the queue's keys are not needed
         // for it.
-        if !matches!(fault, Fault::DeleteQueue | Fault::DeleteDeadlines) {
+        if !matches!(fault, Fault::DeleteQueue | Fault::DeleteDeadlines | Fault::Stall(_)) {
             state.ghost.exempt_up_to = state.ghost.highest;
         }
         let token = state.server.token;
@@ -296,7 +296,7 @@ impl Protocol {
             Fault::Restart => {
                 state.server = Server::restarted(&self.bounds);
                 state.network.clear();
-                Self::tick(state, events);
+                self.tick(state, events);
             }
             // The clock is past all tokens that were given out. The one kept here stands for it.
             Fault::Flush => state.server = Server { token, ..Server::restarted(&self.bounds) },
@@ -310,8 +310,9 @@ impl Protocol {
                     lock.expires = lock.expires.saturating_sub(by);
                 }
                 server.heard.iter_mut().for_each(|(_, heard)| heard.until = heard.until.saturating_sub(by));
-                server.expire(state.now, events);
+                server.expire(state.now, &self.bounds, events);
             }
+            Fault::Stall(length) => self.stall(state, length, events),
             Fault::ClockBack => {
                 let server = &mut state.server;
                 if let Some(lock) = &mut server.lock {
@@ -323,8 +324,23 @@ impl Protocol {
         }
     }
 
+    /// Nothing arrives for so long. Who was heard a moment before waits on when the server goes on.
+    fn stall(&self, state: &mut State, length: Time, events: &mut EventSet) {
+        let (bounds, began) = (&self.bounds, state.now);
+        let polls_in_time = |ticket: &Ticket| {
+            let heard = state.server.heard.get(&bounds.client_of(ticket.owner));
+            heard.is_some_and(|heard| heard.until + bounds.waiter_ttl / 2 > began + bounds.waiter_ttl)
+        };
+        let kept = state.server.waiting(began, bounds).filter(polls_in_time).collect();
+        state.now += length;
+        let is_noticed = length >= bounds.waiter_ttl / 2;
+        state.ghost.kept = if is_noticed { kept } else { Vec::new() };
+        (state.ghost.stall, state.ghost.kept_until) = (length, state.now + bounds.waiter_ttl);
+        state.server.expire(state.now, bounds, events);
+    }
+
     /// A living ticket loses its place by a grant or by a request of its owner, and in no other way.
-    pub fn check_places(&self, before: &[Ticket], action: Action, state: &mut State) {
+    pub fn check_places(&self, had: &[Ticket], before: &[Ticket], action: Action, state: &mut State) {
         if matches!(action, Action::Fault(_)) {
             return;
         }
@@ -340,7 +356,11 @@ impl Protocol {
                 && !of_its_owner(*ticket)
                 && state.server.alive_until_or_heard(*ticket, state.now, &self.bounds)
         };
-        if before.iter().any(is_lost) {
+        // A silence is forgiven.
+        let is_kept = |ticket: &Ticket| state.ghost.kept.contains(ticket) && state.now < state.ghost.kept_until;
+        let is_gone = |ticket: &Ticket| !state.server.queue.contains(ticket);
+        let mut kept = had.iter().filter(|ticket| is_kept(ticket));
+        if before.iter().any(is_lost) || kept.any(|it| is_gone(it) && granted != Some(*it) && !of_its_owner(*it)) {
             state.ghost.violation = Some(Violation::PlaceLost);
         }
     }

@@ -8,11 +8,11 @@
 use crate::bounds::Bounds;
 use crate::client::Client;
 use crate::ghost::{Event, EventSet};
-use crate::network::{Message, Nested, OwnerId, Request, Seq, Time, Token};
+use crate::network::{Message, Nested, OwnerId, Request, Seq, Ticket, Time, Token};
 use crate::owner::{Owner, Stage};
 use crate::protocol::State;
 use crate::rules::Rules;
-use crate::server::{Lock, Server, Ticket};
+use crate::server::{Lock, Server};
 
 pub struct Pruning<'a> {
     pub rules: &'a Rules,

@@ -90,6 +90,10 @@ pub struct Rules {
     pub acquire_hears_first: bool,
     /// An acquire that takes a free lock takes its own ticket out of the queue.
     pub direct_take_purges: bool,
+    /// A silence of all clients is forgiven once.
+    pub silence_is_forgiven: bool,
+    /// Who cannot be reached is told of nothing.
+    pub reached_before_told: bool,
     /// R9: an attempt that is given up leaves.
     pub r9_leave: bool,
     /// R9: a leave that finds its attempt granted frees the lock and passes it on.
@@ -158,6 +162,8 @@ impl Default for Rules {
             enqueue_clears_leftovers: true,
             acquire_hears_first: true,
             direct_take_purges: true,
+            silence_is_forgiven: true,
+            reached_before_told: true,
             r9_leave: true,
             r9_leave_passes_on: true,
             r10_clock_in_tokens: true,

@@ -6,7 +6,7 @@ use crate::ghost::{Event, EventSet, Ghost, Violation};
 use crate::map::Map;
 use crate::network::{
     Acquired, ClientId, Holder, Left, Message, Nested, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Polled, Push,
-    Released, Renewed, Seq, Time, Token,
+    Released, Renewed, Seq, Ticket, Time, Token,
 };
 use crate::rules::Rules;
 
@@ -19,14 +19,6 @@ pub struct Lock {
     pub attempt: Seq,
     pub token: Token,
     pub expires: Time,
-}
-
-/// One attempt in the queue. In the list it is a place: the waiter's grant TTL, which stands beside it there, is
-/// `Bounds::grant_ttl` of its client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket {
-    pub owner: OwnerId,
-    pub seq: Seq,
 }
 
 /// A client in the sorted set. The sign of its score is `unreachable`: PUBLISH reached nobody, and it was not
@@ -59,6 +51,8 @@ pub struct Server {
     pub skip: u8,
     /// When `skip` was counted. Kept only where the clock may go back.
     pub skip_at: Time,
+    /// `!forgiven`: until then nobody of this queue counts as dead.
+    pub forgiven: Time,
     /// The last token given out.
     pub token: Token,
     pub tombstones: Map<OwnerId, Tombstone>,
@@ -75,7 +69,7 @@ impl Server {
     }
 
     /// Expires keys. This does not pass on the lock: the next script that finds it free does.
-    pub fn expire(&mut self, now: Time, events: &mut EventSet) {
+    pub fn expire(&mut self, now: Time, bounds: &Bounds, events: &mut EventSet) {
         if self.lock.is_some_and(|lock| lock.expires <= now) {
             self.lock = None;
             events.add(Event::LeaseExpired);
@@ -86,17 +80,22 @@ impl Server {
             events.add(Event::Thawed);
         }
         // The keys of the queue outlive the last living client, and expire together.
-        if !self.heard.is_empty() && self.heard.iter().all(|(_, heard)| heard.until < now) {
+        if self.last_heard().is_some_and(|last| last.max(self.forgiven) + bounds.queue_outlives < now) {
             self.queue.clear();
             self.forget_queue();
         }
+    }
+
+    /// The furthest deadline of a client: who has it was heard last.
+    pub fn last_heard(&self) -> Option<Time> {
+        self.heard.iter().map(|(_, heard)| heard.until).max()
     }
 
     /// Deletes the sorted set.
     pub fn forget_queue(&mut self) {
         self.tickets.clear();
         self.heard.clear();
-        self.skip = 0;
+        (self.skip, self.forgiven) = (0, 0);
     }
 
     pub fn held_by(&self, owner: OwnerId) -> Option<Lock> {
@@ -106,7 +105,7 @@ impl Server {
     /// Until when a ticket lives, if it does: its client is heard, and its caller has not given up.
     pub fn alive_until(&self, ticket: Ticket, now: Time, bounds: &Bounds) -> Option<Time> {
         let heard = self.heard.get(&bounds.client_of(ticket.owner))?;
-        let until = heard.until.min(*self.tickets.get(&ticket)?);
+        let until = heard.until.max(self.forgiven).min(*self.tickets.get(&ticket)?);
         (until > now).then_some(until)
     }
 
@@ -114,7 +113,7 @@ impl Server {
     pub fn alive_until_or_heard(&self, ticket: Ticket, now: Time, bounds: &Bounds) -> bool {
         let heard = self.heard.get(&bounds.client_of(ticket.owner));
         let has_time = self.tickets.get(&ticket).is_none_or(|give_up| *give_up > now);
-        has_time && heard.is_none_or(|heard| heard.until > now)
+        has_time && heard.is_none_or(|heard| heard.until.max(self.forgiven) > now)
     }
 
     pub fn is_unreachable(&self, client: ClientId) -> bool {
@@ -252,6 +251,7 @@ impl Script<'_> {
 
     /// The client is alive, whatever it was before. Returns whether it was known.
     fn hear(&mut self, client: ClientId) -> bool {
+        self.forgive_a_silence();
         let before = self.server.heard.get(&client).copied();
         let is_alive = before.is_some_and(|heard| heard.until > self.now);
         if !is_alive || self.server.is_unreachable(client) {
@@ -265,6 +265,19 @@ impl Script<'_> {
         let until = self.now + self.bounds.waiter_ttl;
         self.server.heard.insert(client, Heard { until, unreachable: false });
         if self.rules.known_means_alive { is_alive } else { before.is_some() }
+    }
+
+    /// Where nobody was heard for half a `waiter_ttl`, it was the server or the network that stood still, and once nobody
+    /// counts as dead. No second time before somebody was heard after the first.
+    fn forgive_a_silence(&mut self) {
+        let Some(last) = self.server.last_heard() else { return };
+        let waiter_ttl = self.bounds.waiter_ttl;
+        let is_silent = last <= self.now + waiter_ttl - waiter_ttl / 2;
+        if self.rules.silence_is_forgiven && is_silent && last > self.server.forgiven {
+            self.server.forgiven = self.now + waiter_ttl;
+            self.server.skip = 0;
+            self.events.add(Event::Forgiven);
+        }
     }
 
     /// Does not shorten the lease: the holder may already rely on the longer one (P1).
@@ -462,6 +475,7 @@ impl Script<'_> {
     /// Those that are passed over keep their places. Requires a free lock. Returns whether it ended at its
     /// bound, and not at a winner or at the end of the queue.
     fn advance(&mut self, caller: Option<ClientId>) -> bool {
+        self.forgive_a_silence();
         // The clock went back: what was dead then may be alive now.
         if self.server.skip_at > self.now && self.rules.skip_has_time {
             self.server.skip = 0;
@@ -510,7 +524,12 @@ impl Script<'_> {
         if self.server.is_unreachable(client) {
             return false;
         }
+        // PUBSUB NUMSUB, before anything is written for it: a replica that was the primary until a moment ago repeats to its
+        // own subscribers what is published here, and counts for nobody.
         if self.is_deaf(ticket.owner) && caller != Some(client) {
+            if !self.rules.reached_before_told {
+                self.tell(ticket, alive_until - self.now, self.next_token());
+            }
             if let Some(heard) = self.server.heard.get(&client).copied() {
                 self.server.heard.insert(client, Heard { unreachable: true, ..heard });
                 self.events.add(Event::Unreachable);
@@ -560,10 +579,14 @@ impl Script<'_> {
         // The push names the duration, since the cap is not known to the waiter (R7).
         let lasts = if self.rules.r7_push_says_real_time { lease } else { grant_ttl };
         if !self.is_deaf(ticket.owner) {
-            let push = Push::Grant { seq: ticket.seq, token, lasts };
-            self.network.insert(Message::Pushed { to: ticket.owner, push });
+            self.tell(ticket, lasts, token);
         }
         self.events.add(Event::HandOver);
+    }
+
+    fn tell(&mut self, ticket: Ticket, lasts: Time, token: Token) {
+        let push = Push::Grant { seq: ticket.seq, token, lasts };
+        self.network.insert(Message::Pushed { to: ticket.owner, push });
     }
 
     /// The only transition from free to held.

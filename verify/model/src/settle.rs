@@ -94,7 +94,7 @@ impl Follow<'_> {
             self.let_go(id);
         }
         self.state.now += 1;
-        self.state.server.expire(self.state.now, &mut self.events);
+        self.state.server.expire(self.state.now, &self.protocol.bounds, &mut self.events);
         for id in self.owners() {
             for _ in 0..self.owner(id).leaving.len() {
                 self.step(Action::RetryLeave(id));

@@ -24,6 +24,7 @@ const SMALL: Bounds = Bounds {
     lease: 2,
     grant_ttl: [2, 2],
     waiter_ttl: 2,
+    queue_outlives: 0,
     patience: 0,
     operation_timeout: 1,
     looks: 8,
@@ -96,6 +97,18 @@ const CLOCK_BACK: Bounds = Bounds {
     end: 2,
     verifies_always: true,
     ..CROWD
+};
+
+/// The server stands still, for less and for more than a waiter lives. All others wait for the first client.
+const STALL: Bounds = Bounds {
+    clients: 3,
+    owners: 3,
+    begun: true,
+    faults: &[Fault::Stall(1), Fault::Stall(2), Fault::Stall(5)],
+    waiter_ttl: 4,
+    queue_outlives: 8,
+    end: 1,
+    ..QUEUE
 };
 
 /// `advance` looks at one place in a call.
@@ -203,7 +216,7 @@ fn base() -> Vec<Variant> {
             "deaf-bound",
             "the same, where advance looks at one place in a call",
             Bounds { looks: 1, gives_up: true, ..DEAF },
-            &[Unreachable, Skipped, Stopped, SkipReset, LeftFromSkipped, DeadCleared],
+            &[Unreachable, Skipped, Stopped, SkipReset, LeftFromSkipped],
         ),
         holds("shared", "2 clients, one of them with 2 owners", SHARED, &[TrustedByName, NoPlace, Settled]),
         holds(
@@ -250,6 +263,12 @@ fn base() -> Vec<Variant> {
         ),
         holds("clock-back", "3 clients, the server's clock goes back", CLOCK_BACK, &[Unreachable, Settled]),
         holds(
+            "stall",
+            "3 clients, the server stands still for less or for more than a waiter lives",
+            STALL,
+            &[Forgiven, HandOver, LeaseExpired, Settled],
+        ),
+        holds(
             "unequal",
             "2 clients with grant TTLs of 1 and 2",
             Bounds { grant_ttl: [1, 2], ..QUEUE },
@@ -291,6 +310,7 @@ fn base() -> Vec<Variant> {
     ]
 }
 
+/// Some do not forgive a silence either: else no client would count as dead in so few ticks.
 fn dropped() -> Vec<Variant> {
     let drop = Variant::drops;
     vec![
@@ -352,11 +372,15 @@ fn dropped() -> Vec<Variant> {
             },
         ),
         drop("trim-tickets", "dead places are taken out without their tickets", STOPS, |r| {
-            r.trim_takes_tickets = false;
+            (r.trim_takes_tickets, r.silence_is_forgiven) = (false, false);
         }),
         drop("purge-place", "a ticket is taken out without its place", Bounds { gives_up: true, ..QUEUE }, |r| {
             r.purge_takes_place = false;
         }),
+        drop("d1", "a message is published before it is known who can be reached", DEAF, |r| {
+            r.reached_before_told = false;
+        }),
+        drop("d2", "the places of the dead go after a silence of all", STALL, |r| r.silence_is_forgiven = false),
         drop("skip-heard", "a client that is heard again does not reset !skip", DEAF, |r| {
             r.skip_reset_when_heard = false;
         }),
@@ -369,9 +393,11 @@ fn dropped() -> Vec<Variant> {
             },
         ),
         drop("skip-trim", "dead places taken off the head do not lower !skip", STOPS, |r| {
-            r.trim_lowers_skip = false;
+            (r.trim_lowers_skip, r.silence_is_forgiven) = (false, false);
         }),
-        drop("skip-clock", "!skip is believed after the clock went back", CLOCK_BACK, |r| r.skip_has_time = false),
+        drop("skip-clock", "!skip is believed after the clock went back", CLOCK_BACK, |r| {
+            (r.skip_has_time, r.silence_is_forgiven) = (false, false);
+        }),
         drop(
             "list-gone",
             "an enqueue leaves tickets without a list alone",

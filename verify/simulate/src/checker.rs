@@ -66,6 +66,12 @@ struct Lock {
     /// By token: holds that a failover brought back, or that were given to tickets which it brought back; and until when
     /// their leases may end unused (server time, ms), since their clients have yet to hear of them.
     restored: BTreeMap<u64, i64>,
+    /// The furthest deadline of a client that the sorted set has, in ms, and until when a silence is forgiven.
+    last_heard: i64,
+    forgiven_until: i64,
+    /// When the present script runs (server time, microseconds), and until when it must take nobody for dead (ms).
+    at: i64,
+    pardoned_until: i64,
     /// The node of the cluster that serves it. 0 where there is one server.
     node: usize,
     /// Its slot moves, or did until a moment ago (common time, ms): calls wait.
@@ -230,9 +236,34 @@ fn number<T: std::str::FromStr + Default>(words: &[String], index: usize) -> T {
     words.get(index).and_then(|word| word.parse().ok()).unwrap_or_default()
 }
 
+/// Where they are in the settings that a client sends along.
+const WAITER_TTL: usize = 0;
+const MAX_WAITERS: usize = 1;
+
+fn setting(ran: &Ran<'_>, which: usize) -> Option<i64> {
+    let settings = match ran.script {
+        "acquire" => 7,
+        "poll" => 3,
+        "leave" => 5,
+        "release" | "force_unlock" => 4,
+        _ => return None,
+    };
+    ran.args.get(settings)?.split(' ').nth(which)?.parse().ok()
+}
+
 impl Lock {
+    /// As the present script must see it.
     fn client(&self, ticket: &str) -> Client {
-        self.clients.get(client_of(ticket)).copied().unwrap_or_default()
+        let mut client = self.clients.get(client_of(ticket)).copied().unwrap_or_default();
+        if client.until > 0 && !client.lives(self.at) {
+            client.until = client.until.max(self.pardoned_until);
+        }
+        client
+    }
+
+    /// Nobody was heard for half a `waiter_ttl`, for the first time since somebody was.
+    fn is_silent(&self, waiter_ttl: i64) -> bool {
+        self.last_heard > self.forgiven_until && 1000 * self.last_heard - self.at <= 500 * waiter_ttl
     }
 }
 
@@ -264,6 +295,19 @@ impl Checker {
         }
     }
 
+    /// The client is gone (server time, ms). What was granted to a place that a failover had brought back, a moment before,
+    /// nobody can give back: the message was on its way.
+    pub fn gone(&mut self, node: usize, client: &str, at: i64) {
+        for lock in self.locks.values_mut().filter(|lock| lock.node == node) {
+            let Some(holder) = lock.holder.as_ref().filter(|holder| client_of(&holder.owner) == client) else {
+                continue;
+            };
+            if let Some(until) = lock.restored.get_mut(&holder.token).filter(|until| at <= **until) {
+                *until = holder.until;
+            }
+        }
+    }
+
     fn is_connected(&self, node: usize, client: &str) -> bool {
         self.connected.contains(&(node, client.to_owned()))
     }
@@ -290,6 +334,7 @@ impl Checker {
             lock.known = 0;
             lock.inexact = false;
             lock.list_deleted = false;
+            (lock.last_heard, lock.forgiven_until) = (0, 0);
             lost.extend(lock.holder.take().map(|holder| (key.clone(), holder.token)));
         }
     }
@@ -311,6 +356,7 @@ impl Checker {
             // What has come to this node since is lost altogether.
             let then = then.locks.remove(key).filter(|then| then.node == node).unwrap_or_default();
             let Lock { known, holder, queue, clients, queue_until, inexact, list_deleted, .. } = then;
+            (lock.last_heard, lock.forgiven_until) = (then.last_heard, then.forgiven_until);
             lock.token_is_lost = true;
             lock.queue_is_rounded |= then.queue_is_rounded;
             lock.lease_is_rounded |= then.lease_is_rounded;
@@ -519,6 +565,9 @@ impl Checker {
             self.expire_queue(name, ran);
         }
         self.check_freeze(keys);
+        if has_queue {
+            self.check_silence(name, ran, keys);
+        }
         match &ran.reply {
             Err(refusal) if !refusal.contains("part of the request may have run") => return,
             Err(_) => self.refused(name, ran),
@@ -530,6 +579,22 @@ impl Checker {
             self.compare_queue(name, ran, keys, meddled || ran.reply.is_err());
         }
         self.check_passed_on(name, ran, keys);
+    }
+
+    /// P3, P6: a silence is forgiven, and nothing else is.
+    fn check_silence(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys) {
+        let waiter_ttl = setting(ran, WAITER_TTL);
+        let lock = self.lock(key);
+        lock.at = ran.at;
+        let is_silent = waiter_ttl.is_some_and(|waiter_ttl| lock.is_silent(waiter_ttl));
+        let is_new = keys.forgiven_until > lock.forgiven_until;
+        lock.pardoned_until =
+            if is_silent { ran.at / 1000 + waiter_ttl.unwrap_or_default() } else { lock.forgiven_until };
+        let heard = (lock.last_heard, lock.forgiven_until, lock.at / 1000, keys.forgiven_until);
+        (lock.last_heard, lock.forgiven_until) = (keys.last_heard, keys.forgiven_until);
+        if is_new && !is_silent && !lock.inexact {
+            self.violated("P6", format!("a silence on {key} was forgiven, and somebody had been heard: {heard:?}"));
+        }
     }
 
     /// P10: the keys of the queue outlive all that wait.
@@ -582,7 +647,7 @@ impl Checker {
             }
             "release" => {
                 // Only a release with `late` takes the ticket of a late copy out of the queue (R3).
-                let late = ran.args.get(6).and_then(|late| late.split_once(' '));
+                let late = ran.args.get(5).and_then(|late| late.split_once(' '));
                 let purged = late.map_or("", |(_, place)| ticket_of(place));
                 if ran.args[3] == "0" {
                     self.note_tombstone(key, ran);
@@ -609,7 +674,6 @@ impl Checker {
     /// A script that was refused half-way has done an unknown part of its work: it may have taken tickets out, or
     /// ended the hold of its owner. What follows is not held against it until the keys say more.
     fn refused(&mut self, key: &str, ran: &Ran<'_>) {
-        self.grants_published(key, ran);
         let owner = match ran.script {
             "acquire" | "leave" => ran.args.get(2),
             "release" => ran.args.get(1),
@@ -624,7 +688,12 @@ impl Checker {
                 // Ended, and its holder not told: P1 does not apply to it.
                 self.void.insert((key.to_owned(), token));
             }
+            // It was handed over before the refusal.
+            if ran.published.iter().any(|published| published.message.starts_with("grant ")) {
+                self.lock(key).holder = None;
+            }
         }
+        self.grants_published(key, ran);
     }
 
     /// The hash says the same as the replies.
@@ -689,8 +758,8 @@ impl Checker {
         let (now, ahead) = (self.now(ran), self.ahead);
         let agree = keys.agree(if self.lock(key).queue_is_rounded { ROUNDED } else { 0 });
         let asked = ran.script == "poll" || ran.reply.as_ref().is_ok_and(|reply| reply[0] == "queued");
-        let settled = self.settled;
-        let lock = self.lock(key);
+        let Self { locks, connected, node, settled, .. } = self;
+        let (settled, lock) = (*settled, locks.entry(key.to_owned()).or_default());
         // -1: none, because the command was refused that sets it.
         lock.queue_until = if keys.queue_lifetime < 0 { i64::MAX / 2 } else { now + keys.queue_lifetime };
         let excused = std::mem::take(&mut lock.excused);
@@ -729,15 +798,15 @@ impl Checker {
             wrong.push(format!("{places} places and {tickets} tickets of {key}; without a ticket: {without:?}"));
         }
         let mut places = keys.places.iter().map(|place| place.ticket.as_str()).peekable();
-        let clients = &lock.clients;
-        lock.queue.retain(|waiter| {
+        let mut queue = std::mem::take(&mut lock.queue);
+        queue.retain(|waiter| {
             let there = places.next_if_eq(&waiter.ticket.as_str()).is_some();
-            let client = clients.get(client_of(&waiter.ticket)).copied().unwrap_or_default();
-            if !there && client.lives(ran.at) && !excused.contains(&waiter.ticket) {
+            if !there && lock.client(&waiter.ticket).lives(ran.at) && !excused.contains(&waiter.ticket) {
                 wrong.push(format!("{} lost its place on {key}, and its client lives", waiter.ticket));
             }
             there
         });
+        lock.queue = queue;
         if let Some(place) = places.next() {
             wrong.push(format!("{place} has a place on {key} that it was not given"));
         }
@@ -748,11 +817,15 @@ impl Checker {
             let until = keys.clients.get(name).copied().unwrap_or_default();
             *client = Client { until: until.abs(), unreachable: until < 0 };
         }
-        for (name, client) in lock.clients.iter().filter(|(_, client)| client.lives(ran.at)) {
-            let told = if client.unreachable { -client.until } else { client.until };
-            if keys.clients.get(name) != Some(&told) {
-                wrong.push(format!("{name} lives on {key} until {told}, not {:?}", keys.clients.get(name)));
+        for (name, client) in lock.clients.iter_mut().filter(|(_, client)| client.lives(ran.at)) {
+            let until = keys.clients.get(name).copied().unwrap_or_default();
+            if until.abs() != client.until {
+                wrong.push(format!("{name} lives on {key} until {}, not {until}", client.until));
             }
+            if until < 0 && !client.unreachable && connected.contains(&(*node, name.clone())) {
+                wrong.push(format!("{name} was passed over on {key}, and is connected"));
+            }
+            client.unreachable = until < 0;
             if lock.queue_until + ahead < client.until && !lock.queue_is_rounded {
                 wrong.push(format!("the queue of {key} expires in {} ms, before {name}", keys.queue_lifetime));
             }
@@ -806,7 +879,7 @@ impl Checker {
         let (owner, seq) = if is_leave { (&ran.args[2], &ran.args[3]) } else { (&ran.args[1], &ran.args[2]) };
         let seq: u64 = seq.parse().unwrap_or_default();
         // Of a release it is the first of two words.
-        let copies_until = if is_leave { ran.args.get(1) } else { ran.args.get(6) };
+        let copies_until = if is_leave { ran.args.get(1) } else { ran.args.get(5) };
         let copies_until = copies_until.and_then(|until| until.split(' ').next()?.parse::<i64>().ok());
         if let Some(copies_until) = copies_until.filter(|until| *until > 0) {
             // One clock never goes back before it.
@@ -835,12 +908,10 @@ impl Checker {
             let words: Vec<&str> = published.message.split(' ').collect();
             if let ["grant", token, lasts, ticket, ..] = words[..] {
                 let client = client_of(ticket);
-                // The script passes over a client that did not receive the grant, except the caller itself.
-                if !published.received && client != ran.client {
-                    if let Some(client) = self.lock(key).clients.get_mut(client) {
-                        client.unreachable = true;
-                    }
-                    continue;
+                // A server that was the primary until a moment ago brings it to its own subscribers (D1).
+                // Without the right to ask who is one, all count as reachable.
+                if !published.received && client != ran.client && !self.lock(key).inexact {
+                    self.violated("P1", format!("{ticket} was told of a grant on {key}, and is not a subscriber"));
                 }
                 let (token, lasts): (u64, i64) = (token.parse().unwrap_or(0), lasts.parse().unwrap_or(0));
                 let lock = self.lock(key);
@@ -990,14 +1061,16 @@ impl Checker {
         let lock = self.lock(key);
         let (exact, placed) = (!lock.inexact, lock.queue.iter().any(|waiter| waiter.ticket == ticket));
         let known = lock.client(&ticket).lives(ran.at) && !lock.queue.is_empty();
-        let waiter_ttl: i64 = ran.args[7].split(' ').next().and_then(|ms| ms.parse().ok()).unwrap_or_default();
+        let waiter_ttl = setting(ran, WAITER_TTL).unwrap_or_default();
         let lives_until = ran.at / 1000 + waiter_ttl;
         // A hold that it has is told without a look at the queue. A script that was refused in the middle may have left
         // the place of that hold there.
         let holder = self.lock(key).holder.as_ref();
         let told_again = reply[0] == "held" && holder.is_some_and(|holder| holder.token == number(reply, 4));
         // A place that it has counts before the lock is passed on.
-        if placed && !told_again && is_first_held && matches!(reply[0].as_str(), "held" | "queued") {
+        let waits = matches!(reply[0].as_str(), "queued" | "full")
+            || placed && reply[0] == "held" && !told_again && is_first_held;
+        if waits {
             self.heard(key, ran.client, lives_until);
         }
         // An owner that asks for a first hold ends an earlier one of its own.
@@ -1022,8 +1095,11 @@ impl Checker {
                     }
                     self.extended(key, token, until);
                 } else {
-                    let all = self.lock(key).queue.len();
-                    self.check_no_overtaking(key, ran, all, owner);
+                    // Its own place may be the first one.
+                    let queue = &self.lock(key).queue;
+                    let ahead = queue.iter().position(|waiter| waiter.ticket == ticket).unwrap_or(queue.len());
+                    self.check_no_overtaking(key, ran, ahead, owner);
+                    self.lock(key).queue.retain(|waiter| waiter.ticket != ticket);
                     self.begins(key, ran, Holder { owner: owner.clone(), token, until, holds: 1 });
                 }
             }
@@ -1043,14 +1119,20 @@ impl Checker {
                     self.violated("R8", format!("{} is known on {key}, and was told that it is not", ran.client));
                 }
             }
-            "full" => self.check_full(key, ran, reply),
+            "full" => {
+                self.check_full(key, ran, reply);
+                // Who had been given up as dead is heard for this call only.
+                if !known {
+                    self.heard(key, ran.client, 0);
+                }
+            }
             _ => {}
         }
     }
 
     /// Nobody is refused while there is room, once the dead are out. Up to so many places are looked at in a call.
     fn check_full(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
-        let most: usize = ran.args[7].split(' ').nth(1).and_then(|most| most.parse().ok()).unwrap_or_default();
+        let most = setting(ran, MAX_WAITERS).unwrap_or_default() as usize;
         let lock = self.lock(key);
         let living = lock.queue.iter().filter(|waiter| lock.client(&waiter.ticket).lives(ran.at)).count();
         if !lock.inexact && lock.queue.len() <= 64 && living < most && number::<u64>(reply, 5) == 0 {
@@ -1067,16 +1149,16 @@ impl Checker {
     /// A poll first hears the caller and then passes the lock on (docs/design.md, decision 5).
     fn polled(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let now = self.now(ran);
-        let waiter_ttl: i64 = number(ran.args, 2);
+        let waiter_ttl = setting(ran, WAITER_TTL).unwrap_or_default();
         let lock = self.lock(key);
         let exact = !lock.inexact;
         let has_place = |ticket: &&String| lock.queue.iter().any(|waiter| waiter.ticket == **ticket);
-        let missing: Vec<_> = ran.args[5..].iter().filter(|ticket| !has_place(ticket)).cloned().collect();
+        let missing: Vec<_> = ran.args[4..].iter().filter(|ticket| !has_place(ticket)).cloned().collect();
         let told: Vec<_> =
-            reply[13..].iter().map(|index| ran.args[4 + index.parse::<usize>().unwrap_or(1)].clone()).collect();
+            reply[13..].iter().map(|index| ran.args[3 + index.parse::<usize>().unwrap_or(1)].clone()).collect();
         let known = lock.client(ran.client).lives(ran.at) && !lock.queue.is_empty();
         let first = lock.queue.first().is_some_and(|first| client_of(&first.ticket) == ran.client);
-        let waits = waiter_ttl > 0 && !lock.queue.is_empty();
+        let waits = ran.args[2] == "1" && !lock.queue.is_empty();
         let forgotten = if exact && waits && self.settled { self.not_asked_for(key, ran) } else { None };
         if let Some(ticket) = forgotten {
             self.violated("R8", format!("no poll asks for {ticket} on {key}"));
@@ -1127,7 +1209,7 @@ impl Checker {
             let polls = not_asked_for.entry(ticket).or_default();
             *polls += 1;
         }
-        not_asked_for.retain(|ticket, _| !is_stalled && !ran.args[5..].contains(ticket));
+        not_asked_for.retain(|ticket, _| !is_stalled && !ran.args[4..].contains(ticket));
         let theirs = |ticket: &str| client_of(ticket) == ran.client;
         let forgotten = not_asked_for.iter().find(|(ticket, polls)| theirs(ticket) && **polls > most);
         forgotten.map(|(ticket, _)| ticket.clone())

@@ -1,7 +1,7 @@
 //! The kinds of faults. A corpus in which one of them never happens proves too little.
 
 /// Those of one server, or of a cluster.
-pub const FAULTS: [&str; 39] = [
+pub const FAULTS: [&str; 41] = [
     "cancellations",
     "sets",
     "deaths",
@@ -10,6 +10,8 @@ pub const FAULTS: [&str; 39] = [
     "failovers",
     "keys_deleted",
     "silences",
+    "server_stalls",
+    "clients_behind",
     "forced_unlocks",
     "pauses",
     "pushes_delayed",

@@ -17,7 +17,7 @@ use crate::keys::{BOOT, frozen_until, key_of, name_of};
 use crate::outcome::Outcome;
 use crate::quorum;
 use crate::seed::Topology;
-use crate::world::{Around, LONGEST_LEASE, SETTLING, World};
+use crate::world::{Around, LONGEST_LEASE, QUEUES_LIVE, SETTLING, World};
 
 /// How long the phase with faults lasts; up to six times that if too little happened. A frozen server grants nothing for a
 /// while.
@@ -206,7 +206,7 @@ impl Run {
             .operation_timeout(timeout)
             .poll_interval(poll)
             .grant_ttl(grant)
-            .waiter_ttl(grant.max(2 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) })
+            .waiter_ttl(grant.max(3 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) })
             .lease(shortest_lease + ms(0, 3000));
         let is_strict = self.world.state().strict;
         // Not alike: the longest freeze counts.
@@ -224,7 +224,7 @@ impl Run {
                 _ => drop(tokio::spawn(cluster.move_a_slot())),
             }
         }
-        let fault = self.world.below(18);
+        let fault = self.world.below(20);
         if matches!(fault, 9..12 | 17) && self.is_frozen() && self.world.chance(0.8) {
             return;
         }
@@ -240,6 +240,8 @@ impl Run {
             14 => self.silence(victim),
             15..17 => self.delete_a_key(),
             17 => self.fail_over().await,
+            18 => self.stop_server(),
+            19 => self.leave_behind(victim),
             _ => self.flush(),
         }
         if self.processes.len() < 2 || self.world.chance(0.1) {
@@ -278,6 +280,26 @@ impl Run {
             world.pause(&id);
             sleep(Duration::from_millis(2000 + world.below(5000))).await;
             world.go_on(&id);
+        });
+    }
+
+    /// All that is sent to it arrives when it goes on.
+    fn stop_server(&self) {
+        // As often for less as for more than a waiter lives.
+        let most = if self.world.chance(0.5) { 1000 } else { 9000 };
+        self.world.stop_server(Duration::from_millis(self.world.below(most)));
+    }
+
+    /// After a failover it is still subscribed to the server before, which is a replica now and repeats what is published.
+    fn leave_behind(&self, victim: usize) {
+        let Some(victim) = self.processes.get(victim) else { return };
+        let (node, id) = (self.any(), victim.client.id().to_owned());
+        let length = Duration::from_millis(self.world.below(3000));
+        self.world.leave_behind(node, &id, length);
+        let server = self.nodes[node].clone();
+        tokio::spawn(async move {
+            sleep(length).await;
+            server.disconnect(&id);
         });
     }
 
@@ -482,7 +504,7 @@ impl Run {
                 self.violated("P10", format!("close of {}: {error}", client.id()));
             }
         }
-        sleep(SETTLING).await;
+        sleep(SETTLING + QUEUES_LIVE).await;
         self.nothing_is_left();
     }
 

@@ -46,6 +46,8 @@ const MOST_STEPS: u64 = 300_000;
 /// How long the calm phase takes until no message from before it is in flight: a request, its reply, and a
 /// lease.
 pub const SETTLING: Duration = Duration::from_secs(2 * LATEST.as_secs() + 5);
+/// The keys of a queue that nobody is heard of live for so long.
+pub const QUEUES_LIVE: Duration = Duration::from_secs(90);
 
 impl FaultRates {
     fn of(rng: &mut fastrand::Rng) -> Self {
@@ -150,6 +152,11 @@ pub struct State {
     names: BTreeMap<String, String>,
     /// A command of the script that runs may be refused.
     pub meddled: bool,
+    /// The server stands still until then, and its connections stay.
+    stopped_until: Duration,
+    /// By node and client: until then it is connected to a server that was demoted. What is published reaches it, and what it sends
+    /// reaches nobody.
+    behind: BTreeMap<(usize, String), Duration>,
     /// Since when each actor waits.
     pub waiting: BTreeMap<usize, Duration>,
 }
@@ -226,6 +233,8 @@ impl World {
                 origin: None,
                 names: BTreeMap::new(),
                 meddled: false,
+                stopped_until: Duration::ZERO,
+                behind: BTreeMap::new(),
                 waiting: BTreeMap::new(),
             }),
             nodes: Mutex::default(),
@@ -342,6 +351,8 @@ impl World {
         let now = self.elapsed();
         let mut state = self.state();
         (state.calm, state.calm_since) = (true, now);
+        state.stopped_until = Duration::ZERO;
+        state.behind.clear();
         state.note(now, "calm", 0, String::new);
     }
 
@@ -416,6 +427,20 @@ impl World {
             std::mem::take(&mut process.wakers)
         };
         wakers.into_values().for_each(Waker::wake);
+    }
+
+    pub fn stop_server(&self, length: Duration) {
+        self.fault("server_stalls");
+        let until = self.elapsed() + length;
+        self.state().stopped_until = until;
+    }
+
+    pub fn leave_behind(&self, node: usize, client: &str, length: Duration) {
+        self.fault_of("clients_behind", client);
+        let until = self.elapsed() + length;
+        let mut state = self.state();
+        state.behind.insert((node, client.to_owned()), until);
+        state.checker.connected(node, client, false);
     }
 
     pub fn is_overloaded(&self, client: &str) -> bool {
@@ -544,7 +569,12 @@ impl State {
 
 impl Faults for Around {
     fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
+        let now = self.elapsed();
         let mut state = self.state();
+        if state.behind.get(&(self.node, client.to_owned())).is_some_and(|until| now < *until) {
+            return Vec::new();
+        }
+        let stopped = state.stopped_until.saturating_sub(now);
         let fate = state.fate(client, script);
         if fate == Some(Fate::ReplyLost) {
             return vec![Delivery { request: Duration::from_millis(state.rates.calm_delay), reply: None }];
@@ -554,7 +584,15 @@ impl Faults for Around {
             return Vec::new();
         }
         let copies = 1 + usize::from(state.happens(duplicated, "requests_duplicated"));
-        (0..copies).map(|_| state.delivery()).collect()
+        let copies = (0..copies).map(|_| state.delivery());
+        copies.map(|copy| Delivery { request: copy.request.max(stopped), ..copy }).collect()
+    }
+
+    fn behind(&self) -> Vec<String> {
+        let now = self.elapsed();
+        let state = self.state();
+        let here = state.behind.iter().filter(|((node, _), until)| *node == self.node && now < **until);
+        here.map(|((_, client), _)| client.clone()).collect()
     }
 
     fn push(&self, client: &str) -> Vec<Duration> {
@@ -622,7 +660,14 @@ impl Faults for Around {
 
     fn connected(&self, client: &str, on: bool) {
         self.note(if on { "connected" } else { "disconnected" }, 0, || client.to_owned());
-        self.state().checker.connected(self.node, client, on);
+        let at = self.clock_of(self.node);
+        let mut state = self.state();
+        state.checker.connected(self.node, client, on);
+        if on {
+            state.behind.remove(&(self.node, client.to_owned()));
+        } else {
+            state.checker.gone(self.node, client, at);
+        }
     }
 
     fn ran(&self, ran: &Ran<'_>) {
@@ -677,9 +722,9 @@ fn code_of(error: &str) -> &str {
 pub fn describe(ran: &Ran<'_>) -> String {
     let request = match ran.script {
         "acquire" => ran.args[1..].to_vec(),
-        "poll" => [&ran.args[2..3], &ran.args[5..]].concat(),
+        "poll" => [&ran.args[2..3], &ran.args[4..]].concat(),
         "leave" => ran.args[1..5].to_vec(),
-        "release" => [&ran.args[1..4], &ran.args[6..]].concat(),
+        "release" => [&ran.args[1..4], &ran.args[5..]].concat(),
         "renew" | "raise" => ran.args[1..].to_vec(),
         _ => Vec::new(),
     };

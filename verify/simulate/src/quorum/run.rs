@@ -15,7 +15,7 @@ use super::trial::{AFTERMATH, Trial};
 use crate::checker::Failover;
 use crate::keys::BOOT;
 use crate::outcome::Outcome;
-use crate::world::{LONGEST_LEASE, SETTLING, World};
+use crate::world::{LONGEST_LEASE, QUEUES_LIVE, SETTLING, World};
 
 /// How long the phase with faults lasts; up to four times that if too little happened.
 const FAULTY: Duration = Duration::from_secs(60);
@@ -124,7 +124,7 @@ impl Run {
             .operation_timeout(operation_timeout)
             .poll_interval(poll)
             .grant_ttl(grant)
-            .waiter_ttl(grant.max(2 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) })
+            .waiter_ttl(grant.max(3 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) })
             .lease(shortest_lease + ms(0, 3000));
         // Longer than a round trip of the calm phase.
         let node_timeout = ms(40, operation_timeout.as_millis() as u64 / 2 + 1);
@@ -353,7 +353,7 @@ impl Run {
         }
         self.world.state().ending = true;
         self.end_all().await;
-        sleep(SETTLING).await;
+        sleep(SETTLING + QUEUES_LIVE).await;
     }
 
     async fn be_steady(&self) {

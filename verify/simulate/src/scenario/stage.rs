@@ -17,9 +17,9 @@ use crate::world::{Around, Fate, Mishap, World};
 pub const STEP: &str = "==";
 /// No step takes longer, in virtual time.
 const LONGEST_STEP: Duration = Duration::from_secs(60);
-/// Longer than anything that a client leaves behind may last: leases, places, copies of requests.
-const AFTERMATH: Duration = Duration::from_secs(30);
-const NAME: &str = "lock0";
+/// Longer than anything that a client leaves behind may last: leases, places, copies of requests, keys of a queue.
+const AFTERMATH: Duration = Duration::from_secs(120);
+pub const NAME: &str = "lock0";
 
 pub fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
