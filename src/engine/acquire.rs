@@ -146,7 +146,7 @@ async fn reenter(
         owner: &entry.owner_id,
         seq: context.next_seq(),
         mode: Mode::Nest(hold.token, holds),
-        lease: request.lease.max(hold.lease()),
+        lease: hold.lease,
         terms: &request.terms,
     };
     // Given up half-way, the server may count one hold too many. Dropping this corrects it (P4).
@@ -154,21 +154,24 @@ async fn reenter(
     // The local deadline ends this loop as well. With a silent server the caller must still hear of the
     // loss (P8).
     while hold.expire_if_due().is_none() {
-        // At each try: a server may be silent for longer than until `max_hold`.
-        let extends = !hold.has_reached_max_hold();
-        let acquire = if extends { acquire } else { Acquire { lease: lease_of_the_rest(&hold), ..acquire } };
+        // At each try: a server may be silent for longer than until `max_hold`. A lease that is not to be extended gets no
+        // more than what is left of it here, which is less than on the server (R5). Not less either: a key that has lost
+        // its time to live gets this one.
+        let question = hold.question();
+        let rest = || lease::lasting(hold.deadline().saturating_duration_since(now()));
+        let acquire = Acquire { lease: question.map_or_else(rest, |question| question.lease), ..acquire };
         // Before the await that may be the last one.
         hold.set_unsettled();
         match ask_once(&context.runner, entry, acquire, &mut 0).await {
             Ok(answer) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
-                    // Not after `max_hold`: an owner that keeps nesting would hold without an end.
-                    if extends {
-                        hold.extend(answer.sent, lease::deadline_told(answer.sent, lease_left, acquire.lease));
+                    if let Some(question) = question {
+                        let deadline = lease::deadline_told(answer.sent, lease_left, acquire.lease);
+                        hold.extend(question, answer.sent, deadline);
                     }
                     // The hold may have been lost while this answer was on its way. Then the leave sent
                     // by the loss has a later seq, and takes this level back as well (R11).
-                    if hold.expire_if_due().is_some() || !hold.enter(holds, request.lease, request.watched) {
+                    if hold.expire_if_due().is_some() || !hold.enter(holds) {
                         break;
                     }
                     drop(undo.cancel());
@@ -197,13 +200,6 @@ async fn reenter(
         backoff.pause().await;
     }
     Err(LockError::Lost)
-}
-
-/// What a nested lock asks for that must not extend the lease: no more than what is left of it here, which
-/// is less than on the server (R5). Not less either: a key that has lost its time to live gets this one.
-fn lease_of_the_rest(hold: &Hold) -> Duration {
-    // Zero would delete the key.
-    hold.deadline().saturating_duration_since(now()).max(Duration::from_millis(1))
 }
 
 /// The first hold: from nothing to owning the lock.
@@ -251,6 +247,8 @@ struct Attempt<'a> {
     /// When it first asked about a grant without an answer. That may have set the lease that it wants, which can be
     /// shorter than the grant.
     confirming: Option<Instant>,
+    /// [`Holds::doubts`](super::hold::Holds::doubts) before the last request was sent.
+    doubts: u64,
 }
 
 enum Asked {
@@ -266,7 +264,7 @@ impl<'a> Attempt<'a> {
         // Before anything is sent: the grant may come before the reply (R7).
         let AcquireRequest { lease, ref terms, scoped, began, .. } = request;
         let waiter = engine.poller.waiters.register(entry, seq, NewWaiter { lease, terms, scoped, began });
-        Self { engine, entry, request, seq, waiter, copies_until: 0, must_leave: false, confirming: None }
+        Self { engine, entry, request, seq, waiter, copies_until: 0, must_leave: false, confirming: None, doubts: 0 }
     }
 
     /// Asks until there is an answer. Each retry is the same request (R1).
@@ -287,6 +285,7 @@ impl<'a> Attempt<'a> {
             return Err(LockError::Closed);
         }
         loop {
+            self.doubts = self.engine.holds.doubts();
             match ask_once(&context.runner, self.entry, acquire, &mut self.copies_until).await {
                 Ok(answer) => {
                     match answer.body {
@@ -369,6 +368,7 @@ impl<'a> Attempt<'a> {
             remember: false,
         };
         self.confirming.get_or_insert_with(now);
+        self.doubts = self.engine.holds.doubts();
         match renew.run(&self.engine.context.runner).await {
             Ok(answer) => {
                 if let Renewed::Renewed { lease_left } = answer.body {
@@ -409,6 +409,7 @@ impl<'a> Attempt<'a> {
             renewed,
             lease: self.request.lease,
             watched: self.request.watched,
+            doubts: self.doubts,
             // From now on the hold's own end takes care of the late copies (R3).
             copies_until: std::mem::take(&mut self.copies_until),
             scoped: self.request.scoped,

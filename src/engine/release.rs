@@ -115,7 +115,7 @@ impl Release {
     }
 
     fn forgotten_at(&self) -> Instant {
-        self.hold.context().forgotten_at(self.hold.lease())
+        self.hold.context().forgotten_at(self.hold.lease)
     }
 
     async fn take_turn(&mut self) {
@@ -305,7 +305,7 @@ impl Drop for Release {
 /// lock freed by the other, which `set_taken_over` makes known.
 pub async fn take_over(hold: Arc<Hold>) {
     hold.set_taken_over();
-    let limit = hold.context().forgotten_at(hold.lease());
+    let limit = hold.context().forgotten_at(hold.lease);
     let mut release = InBackground(Release { hold, turn: None, sent: None, without_turn: true, finished: false });
     let _ = timeout_at(limit.into(), release.0.run_to_the_end()).await;
 }
