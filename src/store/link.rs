@@ -271,7 +271,9 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 fn usable<C: Connection>(state: &State<C>, priority: Priority) -> Option<&C> {
     match state {
         State::Ready(connection) => Some(connection),
-        State::Resuming(connection) if matches!(priority, Priority::Urgent | Priority::Cleanup) => Some(connection),
+        State::Resuming(connection) if matches!(priority, Priority::Urgent | Priority::Release | Priority::Cleanup) => {
+            Some(connection)
+        }
         _ => None,
     }
     // A connection may be dead before its supervisor has noticed and entered `Down`.

@@ -155,7 +155,10 @@ impl Node {
         let on_drop = OnDrop(move || told.link.gone());
         runtime.spawn(async move {
             let _on_drop = on_drop;
-            supervise(kept).await;
+            tokio::select! {
+                () = supervise(&kept) => {}
+                () = kept.admission.watch() => {}
+            }
         });
         Self { shared }
     }
@@ -775,7 +778,7 @@ struct Echo {
 }
 
 /// Owns the connection until the node is closed.
-async fn supervise(shared: Arc<Shared>) {
+async fn supervise(shared: &Arc<Shared>) {
     let stop = shared.link.stop.clone();
     stop.run_until_cancelled(async {
         // One backoff for all connections. With a new one each time, a server that accepts and closes
@@ -784,7 +787,7 @@ async fn supervise(shared: Arc<Shared>) {
         loop {
             shared.wanted.notified().await;
             let first = lock(&shared.first).take();
-            keep_connected(&shared, first, &mut backoff).await;
+            keep_connected(shared, first, &mut backoff).await;
             shared.link.rest();
         }
     })

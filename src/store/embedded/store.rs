@@ -448,6 +448,7 @@ async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
         biased;
         () = shared.link.stop.cancelled() => {}
         () = keep => {}
+        () = shared.admission.watch() => {}
     }
     // One that was made while `close` ran, on another thread. The server would keep the subscription for ever, and grant
     // the lock to a place of this client that a failover brings back.
