@@ -63,6 +63,7 @@ impl Engine {
         let holds = Holds::new(context.clone());
         let poller = Poller::new(holds.clone());
         watchdog::start(&holds);
+        poller.start();
         let engine = Arc::new(Self { context, holds, poller });
         let listener: Arc<dyn Listener> = engine.clone();
         // Weak: the engine owns the store, which must not keep it alive in turn.

@@ -3,16 +3,15 @@
 //! A renewal has three outcomes (R12): renewed, lost, and unknown, which is retried. Only "lost" or
 //! the local deadline ends a hold. A server that does not answer does not.
 
-use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::sync::Arc;
 
 use futures::FutureExt;
-use tokio::sync::Notify;
-use tokio::time::{sleep_until, timeout_at};
+use tokio::time::timeout_at;
 
 use super::error::Loss;
 use super::hold::{Hold, Holds, Question};
 use super::lease;
+use super::schedule::Schedule;
 use crate::store::verbs::renew::{Renew, Renewed};
 
 /// How a renewal ended.
@@ -26,36 +25,13 @@ pub enum Renewal {
 /// Starts the one task that serves all holds of a client. It ends with the client.
 pub fn start(holds: &Arc<Holds>) {
     let closing = holds.context.closing.clone();
-    let serve = serve(Arc::downgrade(holds), holds.schedule.sooner());
+    // Each in a task of its own. A renewal that hangs must not make the others late (P8).
+    let attend = |holds: &Arc<Holds>, hold| holds.context.spawn(attend(hold).map(drop));
+    let serve = Schedule::serve(Arc::downgrade(holds), |holds| &holds.schedule, attend);
     // `close` waits for all tasks and loses what is held, so this one must end before.
     holds.context.spawn(async move {
         let _ = closing.run_until_cancelled(serve).await;
     });
-}
-
-async fn serve(holds: Weak<Holds>, sooner: Arc<Notify>) {
-    while let Some(holds) = holds.upgrade() {
-        let (due, next) = holds.schedule.take_due();
-        for hold in due {
-            // Each in a task of its own. A renewal that hangs must not make the others late (P8).
-            holds.context.spawn(attend(hold).map(drop));
-        }
-        // Asleep, this task must not keep the client alive.
-        drop(holds);
-        tokio::select! {
-            // In this order, so that the simulator can repeat a run.
-            biased;
-            () = sooner.notified() => {}
-            () = sleep_until_any(next) => {}
-        }
-    }
-}
-
-async fn sleep_until_any(next: Option<Instant>) {
-    match next {
-        Some(next) => sleep_until(next.into()).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// One look at a hold: asks what there is to ask, and puts it back on the schedule. At its deadline it is lost.
