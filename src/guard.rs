@@ -330,6 +330,16 @@ impl LockGuard {
         self.held.hold.was_queued
     }
 
+    /// The call that wants this lock and others is polled.
+    pub(crate) fn keep(&self) {
+        self.held.hold.keep();
+    }
+
+    /// That call has all of them.
+    pub(crate) fn complete(&self) {
+        self.held.hold.complete();
+    }
+
     /// It is there, for those who look at spans.
     pub(crate) fn show(&self) {
         let hold = &self.held.hold;

@@ -51,6 +51,8 @@ pub struct FairLock {
     name: Arc<str>,
     keys: Result<Arc<Keys>, NameError>,
     fixed_lease: Option<Duration>,
+    /// One of those that a call takes together.
+    is_part: bool,
     /// Of its places in the queue, with the label.
     terms: Result<Arc<str>, OptionsError>,
     metrics: LockMetrics,
@@ -71,7 +73,7 @@ impl FairLock {
         };
         let terms = Ok(engine.context.runner.terms.clone());
         let metrics = engine.context.options().metrics.of_lock(name);
-        Self { engine, name: name.into(), keys, fixed_lease: None, terms, metrics }
+        Self { engine, name: name.into(), keys, fixed_lease: None, is_part: false, terms, metrics }
     }
 
     /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after that
@@ -452,6 +454,10 @@ impl FairLock {
         self.keys.as_ref().map_err(Clone::clone)
     }
 
+    pub(crate) fn as_part(&self) -> Self {
+        Self { is_part: true, ..self.clone() }
+    }
+
     fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest, LockError> {
         let options = self.engine.context.options();
         let lease = self.fixed_lease.unwrap_or(options.lease);
@@ -461,6 +467,7 @@ impl FairLock {
         Ok(AcquireRequest {
             lease,
             watched: self.fixed_lease.is_none(),
+            is_part: self.is_part,
             wait,
             proposed,
             scoped: caller.scoped,

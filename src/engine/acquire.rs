@@ -28,6 +28,8 @@ pub struct AcquireRequest {
     pub lease: Duration,
     /// Renewed by the watchdog.
     pub watched: bool,
+    /// Of a call that wants more than this one.
+    pub is_part: bool,
     /// Queue if the lock is not free.
     pub wait: bool,
     /// Of one that does not wait: the token that it would like, or 0 (Q3).
@@ -423,6 +425,7 @@ impl<'a> Attempt<'a> {
             lease: self.request.lease,
             watched: self.request.watched,
             doubts: self.doubts,
+            is_part: self.request.is_part,
             // From now on the hold's own end takes care of the late copies (R3).
             copies_until: std::mem::take(&mut self.copies_until),
             scoped: self.request.scoped,

@@ -94,6 +94,8 @@ pub struct NewHold {
     pub watched: bool,
     /// [`Holds::doubts`] before the request was sent that told of it.
     pub doubts: u64,
+    /// Of a call that wants more than this one: see [`Hold::keep`].
+    pub is_part: bool,
     /// Server time until which a copy of the acquire may still be under way; 0: none is.
     pub copies_until: i64,
     /// Outside of a scope it is never re-entered, so a wait for it in the same task is a mistake.
@@ -143,6 +145,10 @@ struct State {
     renewed: Option<Instant>,
     /// [`Holds::doubts`] before the last answered request was sent.
     doubts: u64,
+    /// Until when a part of an unfinished call is wanted.
+    wanted_until: Option<Instant>,
+    /// From when `max_hold` counts.
+    whole_since: Instant,
     /// When a renewal last kept the memory of the token.
     remembered: Instant,
     /// All guards were given back in time, and the server will not say what became of that.
@@ -201,6 +207,8 @@ impl Hold {
                 deadline: new.deadline,
                 renewed: new.renewed,
                 doubts: new.doubts,
+                wanted_until: new.is_part.then(|| now() + new.lease),
+                whole_since: now(),
                 remembered: now(),
                 forgotten: false,
                 taken_over: false,
@@ -306,7 +314,7 @@ impl Hold {
         let (doubts, state) = (self.holds.doubts(), self.state());
         let is_confirmed = state.renewed.is_some();
         // After `max_hold` nothing extends it.
-        let rest = self.renewed_until().filter(|_| self.watched).map(|last| last.saturating_duration_since(now()));
+        let rest = self.renewed_until(&state).map(|last| last.saturating_duration_since(now()));
         let lease = rest.map_or(self.lease, |rest| rest.min(self.lease));
         if (self.watched || !is_confirmed) && !lease.is_zero() {
             return Some(Question { lease, only: (!is_confirmed).then_some(self.attempt), doubts });
@@ -319,12 +327,36 @@ impl Hold {
 
     /// Whether nothing extends its lease any longer: no renewal and no nested lock.
     pub fn has_reached_max_hold(&self) -> bool {
-        self.watched && self.renewed_until().is_some_and(|last| last <= now() + self.lease / 3)
+        let state = self.state();
+        let is_capped = state.wanted_until.is_none();
+        is_capped && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
     }
 
-    /// When `max_hold` is reached, if there is one.
-    fn renewed_until(&self) -> Option<Instant> {
-        self.context().options().max_hold.map(|longest| self.began + longest)
+    /// Until when a lease that is renewed may be, if there is a bound.
+    fn renewed_until(&self, state: &State) -> Option<Instant> {
+        let max_hold = self.context().options().max_hold;
+        state.wanted_until.or(max_hold.map(|longest| state.whole_since + longest)).filter(|_| self.watched)
+    }
+
+    /// A part of an unfinished call is renewed only while that call is polled, which says so by this: one that rests costs
+    /// others a lease (P6).
+    pub fn keep(self: &Arc<Self>) {
+        // Not what an outer section holds, and the call has entered once more.
+        if self.state().wanted_until.as_mut().map(|until| *until = now() + self.lease).is_some() {
+            self.schedule(false);
+        }
+    }
+
+    /// The call has all parts.
+    pub fn complete(self: &Arc<Self>) {
+        {
+            let mut state = self.state();
+            if state.wanted_until.take().is_none() {
+                return;
+            }
+            state.whole_since = now();
+        }
+        self.schedule(false);
     }
 
     /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: the last question was.
@@ -353,7 +385,7 @@ impl Hold {
             Some(_) => state.deadline,
         };
         // At its deadline at the latest: it is reported as lost there (P8). That is also all that is left after `max_hold`.
-        let is_the_last = self.watched && self.renewed_until().is_some_and(|last| last <= due.max(now()));
+        let is_the_last = self.renewed_until(state).is_some_and(|last| last <= due.max(now()));
         if is_the_last { state.deadline } else { due.min(state.deadline) }
     }
 
