@@ -80,7 +80,8 @@ impl FairLock {
     /// time. For work of a known length, and for holders that may hang. No round trip.
     ///
     /// The lease must be at least the operation time-out; otherwise acquiring fails with
-    /// [`LockError::Lease`].
+    /// [`LockError::Lease`]. A nested call shares the lease of its hold: it neither extends a fixed one nor ends the renewal of
+    /// another.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -160,6 +161,10 @@ impl FairLock {
     /// # Cancel safety
     /// Dropping the future gives up the place in the queue; a later call begins at the end. If the
     /// server granted the lock meanwhile, the background passes it on.
+    ///
+    /// A future that is kept has to be polled. If it is not when its turn comes, it costs the others 250 ms, loses its place, and
+    /// queues again when it is polled. If it rests while its very first request is under way, and that gets a free lock, others wait
+    /// for a whole lease.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
         self.lock_as(Caller::current()).await
     }

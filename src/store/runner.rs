@@ -151,6 +151,10 @@ impl Runner {
             let is_same = std::ptr::eq(admission, self.store.admission(lock_key));
             if let Some(in_flight) = in_flight.filter(|_| is_same && self.store.is_ready(lock_key, priority)) {
                 let deadline = by.unwrap_or_else(|| self.limit());
+                // Its caller did not look for so long.
+                if deadline <= now() {
+                    return Err(RequestError::NotSent(Arc::new(NoTurn)));
+                }
                 return Ok(Admitted { in_flight, deadline, priority });
             }
         }
