@@ -582,11 +582,13 @@ impl Faults for Around {
         let fate = state.fate(client, script);
         if let Some(fate) = fate {
             let usual = Duration::from_millis(state.rates.calm_delay);
-            return vec![match fate {
-                Fate::RequestTakes(delay) => Delivery { request: delay, reply: Some(usual) },
-                Fate::ReplyTakes(delay) => Delivery { request: usual, reply: Some(delay) },
-                Fate::ReplyLost | Fate::PushTakes(_) => Delivery { request: usual, reply: None },
-            }];
+            let (request, reply) = match fate {
+                Fate::RequestTakes(delay) => (delay, Some(usual)),
+                Fate::ReplyTakes(delay) => (usual, Some(delay)),
+                // The second one is of no request.
+                Fate::ReplyLost | Fate::PushTakes(_) => (usual, None),
+            };
+            return vec![Delivery { request, reply }];
         }
         let FaultRates { lost_before, duplicated, .. } = state.rates;
         if state.happens(lost_before, "requests_lost") {

@@ -80,7 +80,8 @@ impl Trial {
 
     /// `ahead`: by how much the clock of each server is.
     pub fn scripted(world: &Arc<World>, ahead: &[Duration], strict: bool) -> Arc<Self> {
-        let clock = |ahead: &Duration| Clock { ahead: *ahead, swing: Duration::from_millis(1), begins_at: Duration::ZERO };
+        let clock =
+            |ahead: &Duration| Clock { ahead: *ahead, swing: Duration::from_millis(1), begins_at: Duration::ZERO };
         let most = ahead.iter().copied().max().unwrap_or_default();
         Self::with(world, ahead.iter().map(clock).collect(), most + Duration::from_millis(100), strict)
     }

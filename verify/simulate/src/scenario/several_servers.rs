@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::Scenario;
-use super::stage::{NAME, ms, step};
+use super::stage::{ANOTHER, NAME, ms, step};
 use crate::keys::key_of;
 use crate::quorum::master::Master;
 use crate::quorum::trial::Trial;
@@ -56,8 +56,9 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "servers-that-were-not-raised",
-        about: "The clock of one server is ahead, and so is its token. The others are to be raised to that, and do not answer. \
-                They must not count: the next one, who reaches these others only, would get a smaller token (Q3, P2).",
+        about: "The clock of one server is ahead by more than a lease, and so is its token. The others are to be raised to \
+                that, and do not answer. They must not count: the next one, who reaches these others only, would get a \
+                smaller token (Q3, P2).",
         play: |world| Box::pin(servers_that_were_not_raised(world)),
     },
 ];
@@ -107,6 +108,15 @@ impl Stage {
         client
     }
 
+    /// One that knows the clocks of the servers.
+    async fn client_with_clocks(&self, name: &str) -> QuorumClient {
+        let client = self.client(name);
+        if let Ok(guard) = client.lock(ANOTHER).lock().await {
+            let _ = guard.unlock().await;
+        }
+        client
+    }
+
     /// In a task of its own.
     fn asks(&self, client: &QuorumClient, owner: Owner) -> JoinHandle<Result<QuorumGuard, LockError>> {
         let lock = client.lock(NAME);
@@ -115,7 +125,11 @@ impl Stage {
     }
 
     /// It has the lock within 10 s.
-    async fn gets_the_lock(&self, asking: JoinHandle<Result<QuorumGuard, LockError>>, what: &str) -> Option<QuorumGuard> {
+    async fn gets_the_lock(
+        &self,
+        asking: JoinHandle<Result<QuorumGuard, LockError>>,
+        what: &str,
+    ) -> Option<QuorumGuard> {
         let guard = timeout(ms(10_000), asking).await.ok().and_then(Result::ok).and_then(Result::ok);
         self.expect(guard.is_some(), what);
         guard
@@ -267,7 +281,8 @@ async fn two_that_wait_for_each_other(world: Arc<World>) {
     let stage = Stage::with(world, &[Duration::ZERO; 5], false);
     step(&stage.world, "server 3 is down");
     stage.servers[3].shut_down();
-    let (a, b, d) = (stage.client("A"), stage.client("B"), stage.client("D"));
+    let a = stage.client_with_clocks("A").await;
+    let (b, d) = (stage.client_with_clocks("B").await, stage.client_with_clocks("D").await);
     stage.keeps_apart(&d, "D", 0, ms(100));
     stage.keeps_apart(&d, "D", 4, ms(100));
     let lock = d.lock(NAME);
@@ -292,8 +307,8 @@ async fn two_that_wait_for_each_other(world: Arc<World>) {
 }
 
 async fn servers_that_were_not_raised(world: Arc<World>) {
-    let stage = Stage::with(world, &[Duration::ZERO, ms(2000), Duration::ZERO], false);
-    let (a, b) = (stage.client("A"), stage.client("B"));
+    let stage = Stage::with(world, &[Duration::ZERO, ms(3000), Duration::ZERO], false);
+    let (a, b) = (stage.client_with_clocks("A").await, stage.client_with_clocks("B").await);
     step(&stage.world, "A asks for the lock, and all servers grant it");
     let asking = stage.asks(&a, Owner::new());
     sleep(ms(1)).await;

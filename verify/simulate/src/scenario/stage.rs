@@ -22,7 +22,7 @@ const LONGEST_STEP: Duration = Duration::from_secs(60);
 const AFTERMATH: Duration = Duration::from_secs(120);
 pub const NAME: &str = "lock0";
 /// Another lock. In a cluster it is at node 1, so that all clients are connected there.
-const ANOTHER: &str = "another";
+pub const ANOTHER: &str = "another";
 
 pub fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
