@@ -61,6 +61,12 @@ pub const ALL: &[Scenario] = &[
                 smaller token (Q3, P2).",
         play: |world| Box::pin(servers_that_were_not_raised(world)),
     },
+    Scenario {
+        name: "servers-that-have-forgotten-and-a-newcomer",
+        about: "All servers have lost their data, and a new client comes, which knows none of their clocks. It must not propose \
+                a token of its own clock: the servers have none to compare it with, and would give it (Q3, P2).",
+        play: |world| Box::pin(servers_that_have_forgotten_and_a_newcomer(world)),
+    },
 ];
 
 /// Three servers or five, and a quorum of them.
@@ -161,6 +167,12 @@ impl Stage {
         let key = key_of(NAME);
         let _ = simulation::command(&self.servers[node], &["DEL", &key]);
         self.trial.state().checker.node(node).deleted(&key);
+    }
+
+    fn loses_all_data(&self, node: usize) {
+        step(&self.world, format!("server {node} loses its data"));
+        self.servers[node].flush();
+        self.trial.state().checker.node(node).flushed(false, 0);
     }
 
     async fn ends(self, clients: impl IntoIterator<Item = QuorumClient>) {
@@ -318,6 +330,22 @@ async fn servers_that_were_not_raised(world: Arc<World>) {
     let token = first.as_ref().map_or(u64::MAX, QuorumGuard::token);
     drop(first);
     stage.keeps_apart(&b, "B", 1, ms(1000));
+    let next = stage.gets_the_lock(stage.asks(&b, Owner::new()), "B has the lock").await;
+    stage.expect(next.as_ref().is_some_and(|next| next.token() > token), "its token is greater than that of A");
+    drop(next);
+    stage.ends([a, b]).await;
+}
+
+async fn servers_that_have_forgotten_and_a_newcomer(world: Arc<World>) {
+    let stage = Stage::new(world, false);
+    let a = stage.client_with_clocks("A").await;
+    let first = stage.gets_the_lock(stage.asks(&a, Owner::new()), "A has the lock").await;
+    let token = first.as_ref().map_or(u64::MAX, QuorumGuard::token);
+    drop(first);
+    sleep(ms(10)).await;
+    (0..3).for_each(|node| stage.loses_all_data(node));
+    let b = stage.client("B");
+    sleep(ms(1)).await;
     let next = stage.gets_the_lock(stage.asks(&b, Owner::new()), "B has the lock").await;
     stage.expect(next.as_ref().is_some_and(|next| next.token() > token), "its token is greater than that of A");
     drop(next);
