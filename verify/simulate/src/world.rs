@@ -96,6 +96,8 @@ pub struct Script {
     pub mishaps: Vec<Mishap>,
     /// From now on it is judged as a run without faults.
     pub settled: bool,
+    /// The node that another one has replaced, and that does not know it. What it runs counts for nothing.
+    pub replaced: Option<usize>,
 }
 
 /// What happens to the next request of this kind from this client, or to the next message pushed to it.
@@ -108,6 +110,8 @@ pub struct Mishap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     ReplyLost,
+    RequestTakes(Duration),
+    ReplyTakes(Duration),
     PushTakes(Duration),
 }
 
@@ -202,11 +206,11 @@ impl World {
         Self::with(Setting { rng, rates, strict, ahead, is_cluster, script: None }, verbose)
     }
 
-    /// One server, or the servers of a quorum, and nothing goes wrong but what is written.
+    /// One server, the two nodes of a cluster, or the servers of a quorum, and nothing goes wrong but what is written.
     pub fn scripted() -> Arc<Self> {
         let rates = FaultRates { calm_delay: 1, clock_rate: 1.0, ..FaultRates::default() };
         let (rng, script) = (fastrand::Rng::with_seed(0), Some(Script::default()));
-        Self::with(Setting { rng, rates, strict: false, ahead: vec![0], is_cluster: false, script }, true)
+        Self::with(Setting { rng, rates, strict: false, ahead: vec![0; 2], is_cluster: false, script }, true)
     }
 
     fn with(setting: Setting, verbose: bool) -> Arc<Self> {
@@ -576,8 +580,15 @@ impl Faults for Around {
         }
         let stopped = state.stopped_until.saturating_sub(now);
         let fate = state.fate(client, script);
-        if fate == Some(Fate::ReplyLost) {
-            return vec![Delivery { request: Duration::from_millis(state.rates.calm_delay), reply: None }];
+        if let Some(fate) = fate {
+            let usual = Duration::from_millis(state.rates.calm_delay);
+            let (request, reply) = match fate {
+                Fate::RequestTakes(delay) => (delay, Some(usual)),
+                Fate::ReplyTakes(delay) => (usual, Some(delay)),
+                // The second one is of no request.
+                Fate::ReplyLost | Fate::PushTakes(_) => (usual, None),
+            };
+            return vec![Delivery { request, reply }];
         }
         let FaultRates { lost_before, duplicated, .. } = state.rates;
         if state.happens(lost_before, "requests_lost") {
@@ -684,7 +695,8 @@ impl Faults for Around {
             let what = if published.received { "  publishes" } else { "  in vain" };
             state.note(at, what, 0, || published.message.clone());
         }
-        if ran.script == "boot" {
+        let is_replaced = state.script.as_ref().is_some_and(|script| script.replaced == Some(self.node));
+        if ran.script == "boot" || is_replaced {
             return;
         }
         state.checker.settled = !state.is_settling(at);
