@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::faults::Delivery;
 use super::request::{Answer, Request};
-use super::server::{Connection, EmbeddedServer, Pushes};
+use super::server::{Connection, EmbeddedServer, Pushed, Pushes};
 use crate::store::admission::Admission;
 use crate::store::call::Call;
 use crate::store::changes::Changes;
@@ -346,6 +346,12 @@ impl Shared {
         }
     }
 
+    /// The message of a flush has arrived.
+    fn flushed(&self, connection: &Connection) {
+        let listener = self.link.listener().filter(|_| connection.hears_of_flush());
+        listener.into_iter().for_each(|listener| listener.flushed(self.keys.clone()));
+    }
+
     /// `None`: the server is shut down.
     fn serve(&self, server: &EmbeddedServer, request: &Request) -> Option<Answer> {
         let served = server.serve(request)?;
@@ -408,6 +414,8 @@ async fn deliver(shared: Arc<Shared>, sent: Sent, delivery: Delivery, answer: mp
     let served = shared.serve(&sent.server, &sent.request);
     if let (Some(served), Some(delay)) = (served, delivery.reply) {
         sleep(delay).await;
+        // In one read: before the caller looks at its answer, as in the driver of a real connection.
+        shared.flushed(&sent.connection);
         // Fails if the caller no longer waits, or if another copy was answered first.
         let _ = answer.try_send(served);
     }
@@ -456,9 +464,11 @@ async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
 /// Hands pushes to the listener until the connection is closed.
 async fn receive(shared: &Shared, connection: &Connection, mut pushes: Pushes) {
     let messages = async {
-        while let Some(message) = pushes.recv().await {
-            if let Some(listener) = shared.link.listener() {
-                listener.pushed(&shared.keys, &message);
+        while let Some(pushed) = pushes.recv().await {
+            match (pushed, shared.link.listener()) {
+                (Pushed::Message(message), Some(listener)) => listener.pushed(&shared.keys, &message),
+                (Pushed::Flushed, _) => shared.flushed(connection),
+                (_, None) => {}
             }
         }
     };
