@@ -213,7 +213,8 @@ impl EmbeddedServer {
     /// Keys were flushed, of these or of another database: Redis tells all connections, and not of which.
     pub(crate) fn tell_of_flush(&self) {
         let subscribers = lock(&self.shared.connections);
-        let subscribers = subscribers.values().map(|subscriber| (subscriber.connection.clone(), subscriber.pushes.clone()));
+        let subscribers =
+            subscribers.values().map(|subscriber| (subscriber.connection.clone(), subscriber.pushes.clone()));
         // Collected, so that the map is not locked while the faults decide about the messages.
         for (connection, pushes) in subscribers.collect::<Vec<_>>() {
             if !connection.flushed.swap(true, Ordering::Relaxed) {

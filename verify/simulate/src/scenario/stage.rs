@@ -182,7 +182,8 @@ impl Caller {
             Ok(Ok(Ok(guard))) => {
                 self.says("has the lock");
                 let (server_ms, lock) = (self.world.server_ms(), key_of(NAME));
-                let claim = Claim { lock, actor: 0, process: self.client.id().to_owned(), held: guard.held() };
+                let (process, held, began) = (self.client.id().to_owned(), guard.held(), self.world.elapsed());
+                let claim = Claim { lock, actor: 0, process, began, lease: held.valid_for(), held, is_renewed: true };
                 let checker = &mut self.world.state().checker;
                 checker.check_is_known(&claim);
                 checker.claim(claim, server_ms, 1.0);
