@@ -122,7 +122,7 @@ impl Actor {
             return None;
         }
         drop(state);
-        if self.world.later(50) > 0 {
+        if self.world.later(30) > 0 {
             return None;
         }
         self.world.fault("long_leases");
@@ -640,8 +640,9 @@ impl Section<'_> {
         if !self.actor.has_runtime() {
             return self.wait_for_the_deadline(guard).await;
         }
-        let is_patient = self.fixed.is_some_and(|fixed| fixed > LONGEST_LEASE);
-        if (world.below(20) > 0 || world.state().calm) && !is_patient {
+        let calm = world.state().calm;
+        let is_patient = !calm && self.fixed.is_some_and(|fixed| fixed > LONGEST_LEASE);
+        if (world.below(20) > 0 || calm) && !is_patient {
             return self.actor.work(self.lock, token).await;
         }
         let lost = timeout(Duration::from_secs(if is_patient { 9 } else { 5 }), guard.lost()).await;

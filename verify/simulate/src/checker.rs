@@ -34,7 +34,7 @@ const STALLED: i64 = 5000;
 const ANSWERED: Duration = Duration::from_millis(100);
 
 /// What is the server's is told to holders by then, once nothing hinders their requests any more (P8).
-const TOLD_WITHIN: Duration = Duration::from_secs(2);
+const TOLD_WITHIN: Duration = Duration::from_millis(300);
 /// How much earlier a hold may end than it should, and how often they are looked at.
 const EARLY: Duration = Duration::from_millis(100);
 /// What a future that is not polled costs those behind it, in ms: 250, a message to it, and one that gives the lock back.
@@ -494,7 +494,9 @@ impl Checker {
         }
         let longest = self.unclaimed.iter().find(|(hold, since)| at > self.must_be_gone(hold, **since));
         if let Some(((key, token), _)) = longest.filter(|_| self.settled) {
-            self.violated("P5", format!("{key} is blocked by a ghost: nobody has the hold under {token}"));
+            let rests = self.owners.get(&(key.clone(), *token)).is_some_and(|owner| self.resting.contains_key(owner));
+            let (promise, why) = if rests { ("P6", ": the future that waited is not polled") } else { ("P5", "") };
+            self.violated(promise, format!("{key} is blocked by a ghost: nobody has the hold under {token}{why}"));
         }
     }
 

@@ -55,8 +55,6 @@ pub fn run(seed: u64, verbose: bool) -> Outcome {
 async fn watch_queues(world: Arc<World>, nodes: Vec<EmbeddedServer>) {
     loop {
         sleep(Duration::from_millis(20)).await;
-        let now = world.elapsed();
-        world.state().checker.check_causes(now);
         let keys: Vec<_> = nodes.iter().flat_map(EmbeddedServer::keys).collect();
         for name in keys.iter().filter_map(|key| key.strip_suffix(":deadlines")) {
             let is_exact = world.state().checker.is_exact(name);
@@ -71,10 +69,17 @@ async fn watch_queues(world: Arc<World>, nodes: Vec<EmbeddedServer>) {
 pub async fn watch_holders(world: Arc<World>) {
     loop {
         sleep(Duration::from_millis(20)).await;
-        let (server_ms, now) = (world.server_ms(), world.elapsed());
-        let checker = &mut world.state().checker;
-        checker.check_unclaimed(server_ms);
-        checker.check_causes(now);
+        let server_ms = world.server_ms();
+        world.state().checker.check_unclaimed(server_ms);
+    }
+}
+
+/// P8: no hold is lost without a cause, and none that is lost is relied on.
+pub async fn watch_claims(world: Arc<World>) {
+    loop {
+        sleep(Duration::from_millis(20)).await;
+        let now = world.elapsed();
+        world.state().checker.check_causes(now);
     }
 }
 
@@ -145,12 +150,13 @@ impl Run {
         }
         let watching = tokio::spawn(watch_queues(self.world.clone(), self.nodes.clone()));
         let flushing = tokio::spawn(flush_elsewhere(self.world.clone(), self.nodes.clone()));
+        let watching_claims = tokio::spawn(watch_claims(self.world.clone()));
         while self.world.state().checker.violations.is_empty() && !self.has_seen_enough() {
             self.cause_fault().await;
         }
         watching.abort();
         if self.world.state().checker.violations.is_empty() {
-            self.come_to_rest(flushing).await;
+            self.come_to_rest([flushing, watching_claims]).await;
         }
     }
 
@@ -498,7 +504,7 @@ impl Run {
     }
 
     /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
-    async fn come_to_rest(&mut self, flushing: JoinHandle<()>) {
+    async fn come_to_rest(&mut self, others: [JoinHandle<()>; 2]) {
         self.world.be_calm();
         for process in &self.processes {
             self.world.go_on(process.client.id());
@@ -520,7 +526,7 @@ impl Run {
         self.world.state().ending = true;
         self.world.wakes.notify_waiters();
         watching.abort();
-        flushing.abort();
+        others.iter().for_each(JoinHandle::abort);
         self.end_those_without_runtime().await;
         let processes = std::mem::take(&mut self.processes);
         for Process { client, actors } in processes {

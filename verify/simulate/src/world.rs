@@ -646,10 +646,10 @@ impl State {
 
     /// Some of those that have connected are refused one kind of request, most often renewals. With copies: see `FaultRates`.
     fn refuses_a_verb(&mut self) -> Option<(&'static str, &'static str, Duration)> {
-        if self.calm || self.rates.duplicated > 0.0 || self.later.u64(..4) > 0 {
+        if self.calm || self.rates.duplicated > 0.0 || self.later.bool() {
             return None;
         }
-        let script = ["renew", "renew", "renew", "poll", "release", "leave", "acquire"][self.later.usize(..7)];
+        let script = ["renew", "renew", "renew", "renew", "poll", "release", "leave", "acquire"][self.later.usize(..8)];
         let why = REFUSALS[self.later.usize(..REFUSALS.len())];
         Some((script, why, Duration::from_millis(self.later.u64(1000..5000))))
     }

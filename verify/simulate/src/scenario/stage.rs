@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::checker::{Claim, Failover, Remembered};
 use crate::keys::key_of;
-use crate::run::watch_holders;
+use crate::run::{watch_claims, watch_holders};
 use crate::world::{Around, Fate, Mishap, World};
 
 /// How the lines of steps begin.
@@ -36,14 +36,14 @@ pub struct Stage {
     pub world: Arc<World>,
     pub server: EmbeddedServer,
     replica: Option<(Snapshot, Remembered)>,
-    watching: JoinHandle<()>,
+    watching: [JoinHandle<()>; 2],
 }
 
 impl Stage {
     pub fn new(world: Arc<World>) -> Self {
         let server = simulation::server(Around { world: world.clone(), node: 0 });
         world.serve(vec![server.clone()]);
-        let watching = tokio::spawn(watch_holders(world.clone()));
+        let watching = [tokio::spawn(watch_holders(world.clone())), tokio::spawn(watch_claims(world.clone()))];
         Self { world, server, replica: None, watching }
     }
 
@@ -118,9 +118,11 @@ impl Stage {
         sleep(AFTERMATH).await;
         let keys: Vec<_> = self.server.keys().into_iter().filter(|key| !key.ends_with("}:token")).collect();
         self.expect(keys.is_empty(), &format!("no keys are left, and not {keys:?}"));
-        self.watching.abort();
-        // An aborted task ends when it is polled.
-        let _ = self.watching.await;
+        for watching in self.watching {
+            watching.abort();
+            // An aborted task ends when it is polled.
+            let _ = watching.await;
+        }
     }
 }
 
