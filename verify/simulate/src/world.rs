@@ -120,6 +120,8 @@ struct Refusing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     ReplyLost,
+    /// Nothing goes wrong. A scenario waits until it is sent.
+    Sent,
     PushTakes(Duration),
 }
 
@@ -624,6 +626,11 @@ impl State {
 
     pub fn meets(&mut self, mishap: Mishap) {
         self.script.get_or_insert_default().mishaps.push(mishap);
+    }
+
+    /// Whether it has met all that was in store for it.
+    pub fn has_met_all(&self) -> bool {
+        self.script.as_ref().is_none_or(|script| script.mishaps.is_empty())
     }
 
     /// The client has a name in the timeline.

@@ -1,7 +1,9 @@
 //! Runs of which each step is written down, with exactly the faults that are named. What a seed has found becomes one of
 //! these, because a seed means another run as soon as code or faults have changed. Judged as the runs of seeds are.
 
+mod flushes;
 mod one_server;
+mod resting;
 mod several_servers;
 mod stage;
 
@@ -31,7 +33,7 @@ struct Played {
 }
 
 fn all() -> impl Iterator<Item = &'static Scenario> {
-    one_server::ALL.iter().chain(several_servers::ALL)
+    one_server::ALL.iter().chain(flushes::ALL).chain(resting::ALL).chain(several_servers::ALL)
 }
 
 pub fn exists(name: &str) -> bool {

@@ -21,7 +21,7 @@ const LONGEST_STEP: Duration = Duration::from_secs(60);
 const AFTERMATH: Duration = Duration::from_secs(120);
 pub const NAME: &str = "lock0";
 
-pub fn ms(ms: u64) -> Duration {
+pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
@@ -64,7 +64,7 @@ impl Stage {
             let _ = guard.unlock().await;
         }
         let (lock, owner) = (client.lock(NAME), Owner::new());
-        Caller { world: self.world.clone(), name, client, lock, owner, guard: None, waiting: None }
+        Caller { world: self.world.clone(), name, client, lock, fixed: None, owner, guard: None, waiting: None }
     }
 
     /// Nothing else happens for so long.
@@ -106,6 +106,31 @@ impl Stage {
         self.world.state().checker.flushed(false, 0);
     }
 
+    /// FLUSHALL is served right behind the next lock that is taken: before its caller has the answer.
+    pub fn is_flushed_behind_the_next_lock(&self) {
+        step(&self.world, "FLUSHALL comes right behind the next lock that is taken");
+        let (world, server) = (self.world.clone(), self.server.clone());
+        tokio::spawn(async move {
+            world.taken.notified().await;
+            server.flush();
+            world.state().checker.flushed(false, 0);
+        });
+    }
+
+    pub fn is_flushed_elsewhere(&self) {
+        step(&self.world, "FLUSHDB of another database");
+        simulation::flush_elsewhere(&self.server);
+    }
+
+    pub async fn restarts_without_data(&self) {
+        step(&self.world, "the server is started anew, without its data");
+        self.server.shut_down();
+        self.server.flush();
+        self.world.state().checker.flushed(false, 0);
+        self.server.start_up();
+        sleep(ms(1)).await;
+    }
+
     pub fn expect(&self, is_so: bool, what: &str) {
         expect(&self.world, is_so, what);
     }
@@ -137,8 +162,9 @@ fn expect(world: &World, is_so: bool, what: &str) {
 pub struct Caller {
     world: Arc<World>,
     name: &'static str,
-    client: LockClient,
+    pub client: LockClient,
     lock: FairLock,
+    fixed: Option<Duration>,
     owner: Owner,
     guard: Option<LockGuard>,
     waiting: Option<JoinHandle<Result<LockGuard, LockError>>>,
@@ -153,6 +179,24 @@ impl Caller {
     pub fn next(&self, script: &'static str, fate: Fate) {
         self.says(&format!("is unlucky: its next {script} is to meet {fate:?}"));
         self.world.state().meets(Mishap { client: self.client.id().to_owned(), script, fate });
+    }
+
+    /// From now on, and they are not renewed.
+    pub fn asks_for_leases_of(&mut self, lease: Duration) {
+        self.says(&format!("asks for leases of {lease:?}, which are not renewed"));
+        (self.lock, self.fixed) = (self.lock.with_lease(lease), Some(lease));
+    }
+
+    /// Its requests of this kind are refused for so long, and all others are served.
+    pub fn is_refused(&self, script: &'static str, time: Duration) {
+        self.says(&format!("is refused each {script} for {time:?}"));
+        self.world.refuses(self.client.id(), script, "NOREPLICAS too few replicas", time);
+    }
+
+    /// Its connection breaks, and it connects again.
+    pub fn loses_its_connection(&self, server: &EmbeddedServer) {
+        self.says("loses its connection");
+        server.disconnect(self.client.id());
     }
 
     fn asks(&mut self) {
@@ -185,7 +229,8 @@ impl Caller {
                 self.says("has the lock");
                 let (server_ms, lock) = (self.world.server_ms(), key_of(NAME));
                 let (process, held, began) = (self.client.id().to_owned(), guard.held(), self.world.elapsed());
-                let claim = Claim { lock, actor: 0, process, began, lease: held.valid_for(), held, is_renewed: true };
+                let (lease, is_renewed) = (self.fixed.unwrap_or(held.valid_for()), self.fixed.is_none());
+                let claim = Claim { lock, actor: 0, process, held, began, lease, is_renewed };
                 let checker = &mut self.world.state().checker;
                 checker.check_is_known(&claim);
                 checker.claim(claim, server_ms, 1.0);
@@ -198,6 +243,11 @@ impl Caller {
     pub fn still_has_the_lock(&self) {
         let is_valid = self.guard.as_ref().is_some_and(LockGuard::is_valid);
         expect(&self.world, is_valid, &format!("{} still has the lock", self.name));
+    }
+
+    pub fn has_heard_of_its_loss(&self) {
+        let is_valid = self.guard.as_ref().is_some_and(LockGuard::is_valid);
+        expect(&self.world, !is_valid, &format!("{} has heard that it lost the lock", self.name));
     }
 
     /// Or drops what it has lost.
