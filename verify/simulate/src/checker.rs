@@ -1326,11 +1326,14 @@ impl Checker {
     /// Each place is verified in rotation, a dozen in a poll.
     fn not_asked_for(&mut self, key: &str, ran: &Ran<'_>) -> Option<String> {
         let now = self.now(ran);
+        // Who has not looked at its answer yet does not know that it waits.
+        let resting: BTreeSet<_> = self.resting.keys().cloned().collect();
         let lock = self.lock(key);
         // Who leaves may have to wait.
         let is_stalled = now < lock.stalled_until;
         let waiting = lock.queue.iter().map(|waiter| waiter.ticket.clone());
-        let waiting = waiting.filter(|ticket| !lock.ghosts.contains(ticket));
+        let rests = |ticket: &str| ticket.rsplit_once(':').is_some_and(|(owner, _)| resting.contains(owner));
+        let waiting = waiting.filter(|ticket| !lock.ghosts.contains(ticket) && !rests(ticket));
         let waiting: Vec<_> = waiting.filter(|ticket| client_of(ticket) == ran.client).collect();
         let most = waiting.len().div_ceil(12) + 3;
         let not_asked_for = &mut lock.not_asked_for;

@@ -500,6 +500,7 @@ impl Run {
         self.nodes[node].flush();
         let mut state = self.world.state();
         let strict = state.strict;
+        state.flushes += 1;
         state.checker.flushed(strict, node);
     }
 

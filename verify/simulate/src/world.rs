@@ -150,6 +150,8 @@ pub struct State {
     /// How long others may have waited because of that, in the calm phase.
     pub rested: Duration,
     refusing: Vec<Refusing>,
+    /// The server's clock goes on at each of them, also if many things happen in one instant here: so its tokens differ.
+    pub flushes: u64,
     pub rates: FaultRates,
     /// All clients have `strict_restart`.
     pub strict: bool,
@@ -251,6 +253,7 @@ impl World {
                 may_rest,
                 rested: Duration::ZERO,
                 refusing: Vec::new(),
+                flushes: 0,
                 rates,
                 strict,
                 ahead,
@@ -352,7 +355,8 @@ impl World {
     }
 
     fn common_time(&self, elapsed: Duration) -> Duration {
-        elapsed.mul_f64(self.state().rates.clock_rate)
+        let state = self.state();
+        elapsed.mul_f64(state.rates.clock_rate) + Duration::from_micros(10 * state.flushes)
     }
 
     /// Records an event: a line of the output, and a part of the run's fingerprint.

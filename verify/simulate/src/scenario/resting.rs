@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fairlock::LockGuard;
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Scenario;
 use super::stage::{Caller, NAME, Stage, ms, step};
@@ -31,6 +31,12 @@ pub const ALL: &[Scenario] = &[
         about: "The server refuses for 45 ms. The request that is to find out when it is over is one at whose answer nobody looks. \
                 The locks of this client must be renewed all the same (P8, s9).",
         play: |world| Box::pin(a_probe_that_rests(world)),
+    },
+    Scenario {
+        name: "an-answer-that-is-looked-at-late",
+        about: "The server has given a lock away, and the caller has not looked at the answer when the server loses its data. The hold \
+                that begins then is none, and its holder must hear so at once (P8, s2).",
+        play: |world| Box::pin(an_answer_that_is_looked_at_late(world)),
     },
     Scenario {
         name: "waits-that-rest",
@@ -123,6 +129,26 @@ async fn a_probe_that_rests(world: Arc<World>) {
     all_are_valid(&stage, &kept);
     drop((lock, kept));
     stage.ends([a]).await;
+}
+
+async fn an_answer_that_is_looked_at_late(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    let lock = a.client.lock(NAME).with_lease(ms(600_000));
+    step(&stage.world, "A asks for the lock, and does not look at the answer");
+    let mut call = Box::pin(lock.lock());
+    begin(call.as_mut()).await;
+    stage.passes(ms(100)).await;
+    stage.loses_all_data();
+    stage.passes(ms(10)).await;
+    b.gets_the_lock().await;
+    // Or nothing, if the lock was given back for it.
+    let late = timeout(ms(100), call).await;
+    stage.passes(ms(100)).await;
+    let is_valid = matches!(&late, Ok(Ok(guard)) if guard.is_valid());
+    stage.expect(!is_valid, "A does not rely on what is gone");
+    drop(late);
+    stage.ends([a, b]).await;
 }
 
 /// With a moment for the messages.
