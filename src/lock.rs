@@ -500,7 +500,7 @@ impl FairLock {
         let prepared = self.prepare(caller, wait, proposed);
         let (entry, request) = prepared.inspect_err(|error| observe::refused_at_once(&self.metrics, error))?;
         let context = &self.engine.context;
-        let (watched, terms) = (request.watched, request.terms.clone());
+        let terms = request.terms.clone();
         // Before the work, and so dropped after it: what is given up was left first.
         let call = Call::begin(entry.who(&terms, context), &self.metrics);
         // Pinned here: passed on by value, it would be in this future twice.
@@ -517,7 +517,7 @@ impl FairLock {
                 Err(entry.why_unknown(&context.runner).map_or(LockError::Timeout, LockError::Unreachable))
             }),
         };
-        let outcome = match hold.map(|hold| hold.map(|hold| LockGuard::new(self.engine.clone(), hold, watched))) {
+        let outcome = match hold.map(|hold| hold.map(|hold| LockGuard::new(self.engine.clone(), hold))) {
             // Acquired while the client was being closed, or after those were counted whose deadlines a
             // thread watches. Dropping the guard gives it back.
             Ok(Some(_)) if context.closing.is_cancelled() => Err(LockError::Closed),

@@ -155,7 +155,10 @@ impl Node {
         let on_drop = OnDrop(move || told.link.gone());
         runtime.spawn(async move {
             let _on_drop = on_drop;
-            supervise(kept).await;
+            tokio::select! {
+                () = supervise(&kept) => {}
+                () = kept.admission.watch() => {}
+            }
         });
         Self { shared }
     }
@@ -434,7 +437,7 @@ impl Shared {
             }
             match (unasked, shared.link.listener()) {
                 (Unasked::Message(payload), Some(listener)) => listener.pushed(&shared.purpose.keys, payload),
-                (Unasked::Flushed, Some(listener)) => listener.flushed(shared.purpose.keys.clone()),
+                (Unasked::Flushed, Some(_)) => shared.link.flushed(),
                 (_, None) => {}
             }
         };
@@ -775,7 +778,7 @@ struct Echo {
 }
 
 /// Owns the connection until the node is closed.
-async fn supervise(shared: Arc<Shared>) {
+async fn supervise(shared: &Arc<Shared>) {
     let stop = shared.link.stop.clone();
     stop.run_until_cancelled(async {
         // One backoff for all connections. With a new one each time, a server that accepts and closes
@@ -784,7 +787,7 @@ async fn supervise(shared: Arc<Shared>) {
         loop {
             shared.wanted.notified().await;
             let first = lock(&shared.first).take();
-            keep_connected(&shared, first, &mut backoff).await;
+            keep_connected(shared, first, &mut backoff).await;
             shared.link.rest();
         }
     })
@@ -796,6 +799,7 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
     let mut was_connected = first.is_some();
     let mut known = first;
     while shared.is_wanted.load(Ordering::Relaxed) {
+        let is_new = known.is_none();
         let Established { connection, place } = match known.take() {
             Some(first) => first,
             None => {
@@ -803,24 +807,24 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
                 if was_connected {
                     tracing::info!(target: "fairlock::server", address = %next.place.address, "reconnected");
                 }
-                // Waits and holds first, then new acquires. If the connection dies meanwhile this ends at
-                // once, and `until_dead` sees it in the next lines.
-                let resume = shared.link.resume(&next.connection, &shared.purpose.keys, shared.operation_timeout);
-                tokio::select! {
-                    () = resume => {}
-                    // The lines below give it up.
-                    () = shared.purpose.location.left(&next.place) => {}
-                }
                 next
             }
         };
         was_connected = true;
         let up = now();
+        let serve = async {
+            if is_new {
+                shared.link.resume(&connection, &shared.purpose.keys, shared.operation_timeout).await;
+            }
+            shared.link.check_doubts(&shared.purpose.keys).await;
+        };
         let moved = tokio::select! {
+            // A check whose answer came just before the end of the connection counts.
+            biased;
+            () = serve => false,
             () = until_dead(shared, &connection) => false,
             // A demoted primary may still answer, and even grant.
             () = shared.purpose.location.left(&place) => true,
-            () = shared.link.check_gained(&shared.purpose.keys, shared.operation_timeout) => false,
         };
         // After a ping without an answer it is not cancelled yet. What is in flight must end now
         // as unanswered: waiting for its time-out would only delay the retry.
