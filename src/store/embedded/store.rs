@@ -349,8 +349,9 @@ impl Shared {
 
     /// The message of a flush has arrived.
     fn flushed(&self, connection: &Connection) {
-        let listener = self.link.listener().filter(|_| connection.hears_of_flush());
-        listener.into_iter().for_each(|listener| listener.flushed(self.keys.clone()));
+        if connection.hears_of_flush() {
+            self.link.flushed();
+        }
     }
 
     /// `None`: the server is shut down.
