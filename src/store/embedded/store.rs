@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::faults::Delivery;
 use super::request::{Answer, Request};
-use super::server::{Connection, EmbeddedServer, Pushes};
+use super::server::{Connection, EmbeddedServer, Pushed, Pushes};
 use crate::store::admission::Admission;
 use crate::store::call::Call;
 use crate::store::changes::Changes;
@@ -347,6 +347,13 @@ impl Shared {
         }
     }
 
+    /// The message of a flush has arrived.
+    fn flushed(&self, connection: &Connection) {
+        if connection.hears_of_flush() {
+            self.link.flushed();
+        }
+    }
+
     /// `None`: the server is shut down.
     fn serve(&self, server: &EmbeddedServer, request: &Request) -> Option<Answer> {
         let served = server.serve(request)?;
@@ -409,6 +416,8 @@ async fn deliver(shared: Arc<Shared>, sent: Sent, delivery: Delivery, answer: mp
     let served = shared.serve(&sent.server, &sent.request);
     if let (Some(served), Some(delay)) = (served, delivery.reply) {
         sleep(delay).await;
+        // In one read: before the caller looks at its answer, as in the driver of a real connection.
+        shared.flushed(&sent.connection);
         // Fails if the caller no longer waits, or if another copy was answered first.
         let _ = answer.try_send(served);
     }
@@ -459,9 +468,11 @@ async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
 /// polled for, pushed grants may arrive.
 async fn until_dead(shared: &Shared, connection: &Connection, mut pushes: Pushes, checks: impl Future<Output = ()>) {
     let messages = async {
-        while let Some(message) = pushes.recv().await {
-            if let Some(listener) = shared.link.listener() {
-                listener.pushed(&shared.keys, &message);
+        while let Some(pushed) = pushes.recv().await {
+            match (pushed, shared.link.listener()) {
+                (Pushed::Message(message), Some(listener)) => listener.pushed(&shared.keys, &message),
+                (Pushed::Flushed, _) => shared.flushed(connection),
+                (_, None) => {}
             }
         }
     };

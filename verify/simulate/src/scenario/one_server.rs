@@ -91,7 +91,7 @@ async fn a_fixed_lease_that_a_failover_shortens(world: Arc<World>) {
     let mut stage = Stage::new(world);
     let (mut a, mut w) = (stage.caller("A", |it| it).await, stage.caller("W", |it| it).await);
     let mut b = stage.caller("B", |it| it).await;
-    w.wants_a_fixed_lease(ms(4000));
+    w.asks_for_leases_of(ms(4000));
     a.gets_the_lock().await;
     w.begins_to_wait().await;
     a.gives_it_back().await;

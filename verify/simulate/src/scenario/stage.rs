@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use crate::checker::{Checker, Claim, Failover, Remembered};
 use crate::cluster::Cluster;
 use crate::keys::key_of;
-use crate::run::watch_holders;
+use crate::run::{watch_claims, watch_holders};
 use crate::world::{Around, Fate, Mishap, World};
 
 /// How the lines of steps begin.
@@ -24,7 +24,7 @@ pub const NAME: &str = "lock0";
 /// Another lock. In a cluster it is at node 1, so that all clients are connected there.
 pub const ANOTHER: &str = "another";
 
-pub fn ms(ms: u64) -> Duration {
+pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
@@ -37,11 +37,12 @@ pub fn step(world: &World, what: impl Into<String>) {
 /// One server or a cluster, and a lock.
 pub struct Stage {
     pub world: Arc<World>,
-    /// The lock is at the first one.
+    /// Where the lock is at first.
+    pub server: EmbeddedServer,
     nodes: Vec<EmbeddedServer>,
     cluster: Option<Arc<Cluster>>,
     replica: Option<(Snapshot, Remembered)>,
-    watching: JoinHandle<()>,
+    watching: [JoinHandle<()>; 2],
 }
 
 impl Stage {
@@ -60,8 +61,8 @@ impl Stage {
 
     fn with(world: Arc<World>, nodes: Vec<EmbeddedServer>, cluster: Option<Arc<Cluster>>) -> Self {
         world.serve(nodes.clone());
-        let watching = tokio::spawn(watch_holders(world.clone()));
-        Self { world, nodes, cluster, replica: None, watching }
+        let watching = [tokio::spawn(watch_holders(world.clone())), tokio::spawn(watch_claims(world.clone()))];
+        Self { world, server: nodes[0].clone(), nodes, cluster, replica: None, watching }
     }
 
     /// A caller with a client of its own: requests may take 500 ms, polls come every 500 ms, a grant lasts for 600 ms, a
@@ -85,7 +86,7 @@ impl Stage {
             let _ = guard.unlock().await;
         }
         let (lock, owner) = (client.lock(NAME), Owner::new());
-        Caller { world: self.world.clone(), name, client, looks, lock, owner, guard: None, waiting: None }
+        Caller { world: self.world.clone(), name, client, looks, lock, fixed: None, owner, guard: None, waiting: None }
     }
 
     /// Nothing else happens for so long.
@@ -161,6 +162,31 @@ impl Stage {
         self.world.state().checker.flushed(false, 0);
     }
 
+    /// FLUSHALL is served right behind the next lock that is taken: before its caller has the answer.
+    pub fn is_flushed_behind_the_next_lock(&self) {
+        step(&self.world, "FLUSHALL comes right behind the next lock that is taken");
+        let (world, server) = (self.world.clone(), self.server.clone());
+        tokio::spawn(async move {
+            world.taken.notified().await;
+            server.flush();
+            world.state().checker.flushed(false, 0);
+        });
+    }
+
+    pub fn is_flushed_elsewhere(&self) {
+        step(&self.world, "FLUSHDB of another database");
+        simulation::flush_elsewhere(&self.server);
+    }
+
+    pub async fn restarts_without_data(&self) {
+        step(&self.world, "the server is started anew, without its data");
+        self.server.shut_down();
+        self.server.flush();
+        self.world.state().checker.flushed(false, 0);
+        self.server.start_up();
+        sleep(ms(1)).await;
+    }
+
     pub fn expect(&self, is_so: bool, what: &str) {
         expect(&self.world, is_so, what);
     }
@@ -174,9 +200,11 @@ impl Stage {
         let keys = self.nodes.iter().flat_map(EmbeddedServer::keys);
         let keys: Vec<_> = keys.filter(|key| !key.ends_with("}:token")).collect();
         self.expect(keys.is_empty(), &format!("no keys are left, and not {keys:?}"));
-        self.watching.abort();
-        // An aborted task ends when it is polled.
-        let _ = self.watching.await;
+        for watching in self.watching {
+            watching.abort();
+            // An aborted task ends when it is polled.
+            let _ = watching.await;
+        }
     }
 }
 
@@ -191,10 +219,11 @@ fn expect(world: &World, is_so: bool, what: &str) {
 pub struct Caller {
     world: Arc<World>,
     name: &'static str,
-    client: LockClient,
+    pub client: LockClient,
     /// In a cluster: how it learns who serves which slot.
     looks: Option<Looks>,
     lock: FairLock,
+    fixed: Option<Duration>,
     owner: Owner,
     guard: Option<LockGuard>,
     waiting: Option<JoinHandle<Result<LockGuard, LockError>>>,
@@ -211,17 +240,29 @@ impl Caller {
         self.world.state().meets(Mishap { client: self.client.id().to_owned(), script, fate });
     }
 
-    /// From now on it asks for leases that are not renewed.
-    pub fn wants_a_fixed_lease(&mut self, lease: Duration) {
-        self.says(&format!("wants a lease of {lease:?}, which is not renewed"));
-        self.lock = self.lock.with_lease(lease);
-    }
-
     /// In a cluster.
     pub fn hears_that_node_1_took_over(&self, stage: &Stage) {
         self.says("hears that node 1 has the slot now");
         let is_there = self.looks.as_ref().is_some_and(|looks| looks.look(&stage.nodes[1]));
         expect(&self.world, is_there, "it looks who serves which slot");
+    }
+
+    /// From now on, and they are not renewed.
+    pub fn asks_for_leases_of(&mut self, lease: Duration) {
+        self.says(&format!("asks for leases of {lease:?}, which are not renewed"));
+        (self.lock, self.fixed) = (self.lock.with_lease(lease), Some(lease));
+    }
+
+    /// Its requests of this kind are refused for so long, and all others are served.
+    pub fn is_refused(&self, script: &'static str, time: Duration) {
+        self.says(&format!("is refused each {script} for {time:?}"));
+        self.world.refuses(self.client.id(), script, "NOREPLICAS too few replicas", time);
+    }
+
+    /// Its connection breaks, and it connects again.
+    pub fn loses_its_connection(&self, server: &EmbeddedServer) {
+        self.says("loses its connection");
+        server.disconnect(self.client.id());
     }
 
     fn asks(&mut self) {
@@ -253,7 +294,9 @@ impl Caller {
             Ok(Ok(Ok(guard))) => {
                 self.says("has the lock");
                 let (server_ms, lock) = (self.world.server_ms(), key_of(NAME));
-                let claim = Claim { lock, actor: 0, process: self.client.id().to_owned(), held: guard.held() };
+                let (process, held, began) = (self.client.id().to_owned(), guard.held(), self.world.elapsed());
+                let (lease, is_renewed) = (self.fixed.unwrap_or(held.valid_for()), self.fixed.is_none());
+                let claim = Claim { lock, actor: 0, process, held, began, lease, is_renewed };
                 let checker = &mut self.world.state().checker;
                 checker.check_is_known(&claim);
                 checker.claim(claim, server_ms, 1.0);
@@ -271,6 +314,11 @@ impl Caller {
     pub fn still_has_the_lock(&self) {
         let is_valid = self.guard.as_ref().is_some_and(LockGuard::is_valid);
         expect(&self.world, is_valid, &format!("{} still has the lock", self.name));
+    }
+
+    pub fn has_heard_of_its_loss(&self) {
+        let is_valid = self.guard.as_ref().is_some_and(LockGuard::is_valid);
+        expect(&self.world, !is_valid, &format!("{} has heard that it lost the lock", self.name));
     }
 
     /// Or drops what it has lost.
