@@ -122,13 +122,18 @@ async fn ask_once(
     acquire: Acquire<'_>,
     limit: Option<Instant>,
     copies_until: &mut i64,
-) -> Result<Answer<Acquired>, RequestError> {
+    has_left: impl Fn() -> bool,
+) -> Result<Option<Answer<Acquired>>, RequestError> {
     entry.last_error.request_waits();
     let admitted = acquire.admit(runner, limit).await?;
+    // After the wait: its future may have rested.
+    if has_left() {
+        return Ok(None);
+    }
     entry.last_error.request_sent();
     let answer = acquire.run(runner, admitted, copies_until).await?;
     entry.last_error.answered();
-    Ok(answer)
+    Ok(Some(answer))
 }
 
 /// One more hold on what the owner has. If that was lost meanwhile, it says so and does not begin a
@@ -163,8 +168,9 @@ async fn reenter(
         let acquire = Acquire { lease: question.map_or_else(rest, |question| question.lease), ..acquire };
         // Before the await that may be the last one.
         hold.set_unsettled();
-        match ask_once(&context.runner, entry, acquire, limit, &mut 0).await {
-            Ok(answer) => match answer.body {
+        match ask_once(&context.runner, entry, acquire, limit, &mut 0, || false).await {
+            Ok(None) => {}
+            Ok(Some(answer)) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
                     if let Some(question) = question {
                         let deadline = lease::deadline_told(answer.sent, lease_left, acquire.lease);
@@ -301,8 +307,11 @@ impl<'a> Attempt<'a> {
         }
         loop {
             self.doubts = self.engine.holds.doubts();
-            match ask_once(&context.runner, self.entry, acquire, self.limit, &mut self.copies_until).await {
-                Ok(answer) => {
+            let has_left = || self.waiter.is_passed_over();
+            let asking = ask_once(&context.runner, self.entry, acquire, self.limit, &mut self.copies_until, has_left);
+            match asking.await {
+                Ok(None) => return Ok(Asked::Over),
+                Ok(Some(answer)) => {
                     match answer.body {
                         Acquired::Held { token, lease_left, .. } => {
                             let hold = self.hold_told(token, answer.sent, lease_left);

@@ -75,6 +75,8 @@ pub struct WaiterState {
     has_hold: bool,
     /// When it is passed over, unless it takes the grant that it has: see [`PATIENCE`].
     offered: Option<Instant>,
+    /// It was passed over: the engine has left for it.
+    is_passed_over: bool,
     /// `close` has left for it, which covers all copies up to this server time.
     withdrawn: Option<i64>,
 }
@@ -248,7 +250,13 @@ impl Waiter {
         }
         state.pushed = None;
         state.outcome = Some(WaitOutcome::NoPlace);
+        state.is_passed_over = true;
         true
+    }
+
+    /// Its request must not be sent once more (R3).
+    pub fn is_passed_over(&self) -> bool {
+        self.state().is_passed_over
     }
 
     /// Neither a message nor an answer that it has not looked at yet.
@@ -487,12 +495,15 @@ impl Waiters {
 
     /// Wakes it for a grant. If its future is not polled then, it is passed over.
     pub fn offer(&self, waiter: &Arc<Waiter>, grant: impl FnOnce(&mut WaiterState)) {
-        let until = now() + PATIENCE;
         waiter.update(|state| {
             grant(state);
-            state.offered = Some(until);
+            // The first time counts: a poll may tell of the same grant again.
+            if state.offered.is_none() {
+                let until = now() + PATIENCE;
+                state.offered = Some(until);
+                self.offers.insert(until, waiter.seq, waiter);
+            }
         });
-        self.offers.insert(until, waiter.seq, waiter);
     }
 
     /// A new connection is up, perhaps to a server that does not know what the one before has granted (R15). An

@@ -396,6 +396,8 @@ impl Checker {
         let void = if strict { &mut self.lost_with_data } else { &mut self.void };
         self.perhaps_ended = then.perhaps_ended;
         self.failed_over = Some(at);
+        // Places that were left may be back, also of futures that have had their turn.
+        self.resting.values_mut().for_each(|rest| rest.turns = 0);
         let ghosts_live = if elsewhere { GHOSTS_LIVE + LOOKED_AFTER } else { GHOSTS_LIVE };
         for (key, lock) in self.locks.iter_mut().filter(|(_, lock)| lock.node == node) {
             // What has come to this node since is lost altogether.
