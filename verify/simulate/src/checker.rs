@@ -1132,7 +1132,10 @@ impl Checker {
         let before = lock.holder.take();
         let token = holder.token;
         self.owners.insert((key.to_owned(), token), holder.owner.clone());
-        self.has_its_turn(key, &holder.owner);
+        // Not if a failover has brought its place back.
+        if !self.lock(key).restored.contains_key(&token) {
+            self.has_its_turn(key, &holder.owner);
+        }
         let lock = self.lock(key);
         // An owner that asks for a first hold ends an earlier one of its own (docs/design.md, decision 3).
         let given_up = |before: &Holder| ran.script == "acquire" && ran.args[2] == before.owner;

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 /// How many of the last lines about the lock are shown. What the violation names is shown from the beginning on.
 const LAST: usize = 60;
 /// Events that everybody notices.
-const EVERYWHERE: [&str; 18] = [
+const EVERYWHERE: [&str; 19] = [
     "calm",
     "failovers",
     "failovers_unnoticed",
     "flushes",
+    "flushes_elsewhere",
     "goes down",
     "has moved",
     "is up",
@@ -97,8 +98,17 @@ impl<'a> Line<'a> {
     }
 
     fn is_of_a_client(&self) -> bool {
-        let its =
-            ["connected", "disconnected", "deaths", "disconnects", "goes on", "parts", "pauses", "runtimes_ended"];
+        let its = [
+            "connected",
+            "disconnected",
+            "deaths",
+            "disconnects",
+            "goes on",
+            "parts",
+            "pauses",
+            "runtimes_ended",
+            "verbs_refused",
+        ];
         its.contains(&self.what)
     }
 }
