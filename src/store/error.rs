@@ -447,6 +447,8 @@ pub struct Uncovered(pub u16);
 pub enum Obstacle {
     #[error("no answer within {0:?}")]
     NoCredentials(Duration),
+    #[error("it panicked")]
+    Panicked,
     #[error("the host name cannot be resolved: {0}")]
     Name(Arc<std::io::Error>),
     #[error("the connection was refused: no server listens there")]

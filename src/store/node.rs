@@ -36,6 +36,7 @@ use super::location::Location;
 use super::options::Options;
 use super::reply::{Fields, Malformed, ScriptReply};
 use super::rights;
+use super::runtime::{AFTER_PANIC, survive};
 use super::server::{Line, Told};
 use super::verbs::boot::{self, Boot};
 use super::verbs::{self, renew};
@@ -783,23 +784,30 @@ async fn supervise(shared: Arc<Shared>) {
         let mut backoff = Backoff::reconnect();
         loop {
             shared.wanted.notified().await;
-            let first = lock(&shared.first).take();
-            keep_connected(&shared, first, &mut backoff).await;
-            shared.link.rest();
+            let (mut first, mut has_panicked) = (lock(&shared.first).take(), false);
+            while survive(keep_connected(&shared, first.take(), has_panicked, &mut backoff)).await.is_none() {
+                // Nobody keeps the one that it had.
+                shared.link.connection(Priority::Urgent).inspect(|connection| connection.dead.cancel());
+                has_panicked = true;
+                sleep(AFTER_PANIC).await;
+            }
         }
     })
     .await;
 }
 
-/// Until no connection is wanted.
-async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backoff: &mut Backoff) {
-    let mut was_connected = first.is_some();
+/// Until no connection is wanted. `again`: after a panic, which gave up the one before.
+async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, again: bool, backoff: &mut Backoff) {
+    if again {
+        shared.link.enter(State::Down(Arc::new(Disconnected)));
+    }
+    let mut was_connected = again || first.is_some();
     let mut known = first;
     while shared.is_wanted.load(Ordering::Relaxed) {
         let Established { connection, place } = match known.take() {
             Some(first) => first,
             None => {
-                let Some(next) = reconnect(shared, backoff).await else { return };
+                let Some(next) = reconnect(shared, backoff).await else { break };
                 if was_connected {
                     tracing::info!(target: "fairlock::server", address = %next.place.address, "reconnected");
                 }
@@ -834,6 +842,7 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
         }
         backoff.connection_lived_for(now().saturating_duration_since(up));
     }
+    shared.link.rest();
 }
 
 /// The limit for a ping after a request that had no answer. With it a half-open connection is replaced

@@ -44,4 +44,5 @@ mod support;
 #[cfg(feature = "tls")]
 mod tls;
 mod tokens;
+mod user_code;
 mod wakeups;

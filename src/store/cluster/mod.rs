@@ -18,7 +18,7 @@ use std::sync::Arc;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::changes::Changes;
 use super::connect_options::{Address, list};
@@ -27,6 +27,7 @@ use super::error::ConnectError;
 use super::location::Location;
 use super::node::{Node, Purpose};
 use super::options::Options;
+use super::runtime::{AFTER_PANIC, survive};
 use router::Router;
 use table::Table;
 use watch::{PATIENCE, Watch};
@@ -53,7 +54,11 @@ pub async fn connect(
     watch.look_first().await?;
     connect_to_one(&table).await?;
     let router = Router::new(table, options.operation_timeout, changes);
-    router.accompany(watch.run());
+    router.accompany(async move {
+        while survive(watch.run()).await.is_none() {
+            sleep(AFTER_PANIC).await;
+        }
+    });
     Ok(router)
 }
 

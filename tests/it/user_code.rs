@@ -1,0 +1,155 @@
+//! Code of the user that the library calls: a panic in it ends nothing but the one call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use fairlock::{ConnectError, ConnectOptions, ConnectionState, Credentials, LockClient};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::support::cluster::Cluster;
+use crate::support::{Server, Timing, eventually, limit, on_a_server};
+
+/// Panics as often as it is told to, in the call or in its future.
+#[derive(Clone, Default)]
+struct Provider {
+    panics_in_call: Arc<AtomicBool>,
+    panics_in_future: Arc<AtomicBool>,
+    calls: Arc<AtomicU32>,
+}
+
+impl Provider {
+    fn of(&self, options: ConnectOptions) -> ConnectOptions {
+        let provider = self.clone();
+        options.credentials_provider(move || {
+            provider.calls.fetch_add(1, Ordering::SeqCst);
+            assert!(!provider.panics_in_call.swap(false, Ordering::SeqCst), "on purpose: in the call");
+            let panics = provider.panics_in_future.swap(false, Ordering::SeqCst);
+            async move {
+                assert!(!panics, "on purpose: in the future");
+                Ok::<_, std::io::Error>(Credentials::default())
+            }
+        })
+    }
+
+    fn ways(&self) -> [&AtomicBool; 2] {
+        [&self.panics_in_call, &self.panics_in_future]
+    }
+}
+
+async fn cut(server: &Server, kind: &str) {
+    redis::cmd("CLIENT").arg(&["KILL", "TYPE", kind]).exec_async(&mut server.connection().await).await.unwrap();
+}
+
+/// E2: it ended the task that keeps the connection, and the client said that its runtime had ended.
+#[tokio::test]
+async fn a_credentials_provider_that_panics_is_asked_again() {
+    on_a_server(async |server| {
+        let provider = Provider::default();
+        let connect = async || {
+            let options = provider.of(ConnectOptions::tcp("127.0.0.1", server.port()));
+            Timing::default().builder().connect_with(options).await
+        };
+        for way in provider.ways() {
+            way.store(true, Ordering::SeqCst);
+            let error = connect().await.expect_err("it has panicked");
+            assert!(matches!(error, ConnectError::CredentialsProvider(_)), "{error:?}");
+            assert!(error.to_string().contains("panicked"), "{error}");
+        }
+        let client = connect().await.unwrap();
+        let guard = client.lock("held").lock().await.unwrap();
+        for way in provider.ways() {
+            let calls = provider.calls.load(Ordering::SeqCst);
+            way.store(true, Ordering::SeqCst);
+            cut(server, "pubsub").await;
+            eventually("it is back", async || client.lock("other").try_lock().await.is_ok_and(|lock| lock.is_some()))
+                .await;
+            assert_eq!(provider.calls.load(Ordering::SeqCst), calls + 2, "it was asked again");
+        }
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// E2: the task that asks who serves which slot ended, and nothing said so.
+#[tokio::test]
+async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_provider_too() {
+    limit(async {
+        let cluster = Cluster::start(1).await;
+        let node = &cluster.masters[0];
+        let provider = Provider::default();
+        let options = provider.of(ConnectOptions::cluster([("127.0.0.1", node.port())]));
+        let client = Timing::default().builder().connect_with(options).await.unwrap();
+        let goes_on = async || {
+            let asked = node.calls("cluster|info").await;
+            eventually("it is asked", async || node.calls("cluster|info").await > asked + 1).await;
+        };
+        for way in provider.ways() {
+            goes_on().await;
+            let calls = provider.calls.load(Ordering::SeqCst);
+            way.store(true, Ordering::SeqCst);
+            // Those that do not subscribe: the one that asks.
+            cut(node, "normal").await;
+            eventually("the provider is asked", async || provider.calls.load(Ordering::SeqCst) > calls).await;
+            goes_on().await;
+        }
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// Panics at the first line of each of these texts.
+struct Panicking {
+    texts: [(&'static str, AtomicBool); 2],
+}
+
+impl Subscriber for Panicking {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("fairlock")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = crate::support::Text::default();
+        event.record(&mut line);
+        for (text, has_panicked) in &self.texts {
+            let panics = line.0.contains(text) && !has_panicked.swap(true, Ordering::SeqCst);
+            assert!(!panics, "on purpose: at {:?}", line.0);
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// The task that keeps the connection logs. What it had before a panic there is made anew.
+#[tokio::test]
+async fn a_log_subscriber_that_panics_does_not_end_the_client() {
+    on_a_server(async |server| {
+        let texts = ["lost the connection", "reconnected"].map(|text| (text, AtomicBool::new(false)));
+        let subscriber = Arc::new(Panicking { texts });
+        let client: LockClient = Timing::default().connect(&server.url()).await;
+        let _logging = crate::support::log_to(subscriber.clone());
+        let guard = client.lock("held").lock().await.unwrap();
+        cut(server, "pubsub").await;
+        eventually("it has panicked at both lines, and is back", async || {
+            let has_panicked = subscriber.texts.iter().all(|(_, has_panicked)| has_panicked.load(Ordering::SeqCst));
+            has_panicked && client.state().connection() == ConnectionState::Connected
+        })
+        .await;
+        assert!(guard.is_valid());
+        client.lock("other").try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
