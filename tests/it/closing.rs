@@ -222,6 +222,33 @@ async fn monitors_end_when_the_release_has_no_answer() {
     }
 }
 
+/// E5: a close that was given up half-way left the connection open, and whoever watched the state waited for ever.
+#[tokio::test(start_paused = true)]
+#[cfg(feature = "embedded")]
+async fn a_close_that_is_dropped_or_not_polled_again_closes_all_the_same() {
+    for is_dropped in [true, false] {
+        let (timing, server) = (Timing::default(), fairlock::EmbeddedServer::new());
+        let client = timing.builder().embedded(&server).unwrap();
+        let guard = client.lock("x").lock().await.unwrap();
+        let mut watch = client.watch_state();
+        // Nobody answers, so that it takes as long as it may.
+        server.shut_down();
+        let mut closing = Some(Box::pin(client.close()));
+        assert!(!poll_once(closing.as_mut().unwrap().as_mut()));
+        if is_dropped {
+            closing = None;
+        }
+        let over = async { while watch.changed().await.is_some() {} };
+        let longest = 3 * timing.operation_timeout + Duration::from_secs(1);
+        tokio::time::timeout(longest, over).await.expect("the watch ends");
+        assert_eq!(client.state().connection(), fairlock::ConnectionState::Closed);
+        assert_eq!(guard.lost().await, Loss::Closed);
+        if let Some(closing) = closing {
+            assert_eq!(closing.await.unwrap_err().unfinished, 1, "it says how it ended, when it is asked again");
+        }
+    }
+}
+
 /// D12: the end of its connection made the client connect once more, on its way out. To the server it was there for
 /// ever, and a place of it that a failover brought back was granted the lock, and waited for an answer.
 #[tokio::test(start_paused = true)]
