@@ -448,6 +448,16 @@ impl FairLock {
         self.keys().ok().and_then(|keys| self.engine.holds.owners.entry_of(&keys.lock, owner))
     }
 
+    /// Whether it can be had at all, by its name, lease and label.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        self.valid().inspect_err(|error| observe::refused_at_once(&self.metrics, error))
+    }
+
+    pub(crate) fn valid(&self) -> Result<(), LockError> {
+        self.request(Caller::current(), false, 0)?;
+        Ok(self.keys().map(drop)?)
+    }
+
     fn keys(&self) -> Result<&Arc<Keys>, NameError> {
         self.keys.as_ref().map_err(Clone::clone)
     }

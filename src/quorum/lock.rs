@@ -388,6 +388,13 @@ impl QuorumLock {
         QuorumStatus { nodes: join_all(asking).await }
     }
 
+    /// Whether it can be had at all, by its name, lease and label.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        let lease = self.lease.clone().map_err(LockError::Lease);
+        let checked = lease.and_then(|()| self.locks.iter().try_for_each(FairLock::valid));
+        checked.inspect_err(|error| observe::refused_at_once(&self.metrics, error))
+    }
+
     fn asking<'a>(&'a self, told: &'a Told) -> Acquire<'a> {
         let scope = owner::current();
         let turn = scope.map(|owner| self.quorum.owners.turn(&self.name, owner));
@@ -402,8 +409,7 @@ impl QuorumLock {
         &self,
         call: impl AsyncFnOnce(&Acquire<'_>) -> Result<Option<QuorumGuard>, LockError>,
     ) -> Result<Option<QuorumGuard>, LockError> {
-        let lease = self.lease.clone().map_err(LockError::Lease);
-        lease.inspect_err(|error| observe::refused_at_once(&self.metrics, error))?;
+        self.check()?;
         let told = Told::default();
         let asking = self.asking(&told);
         let owner_id = self.quorum.id_of(asking.owner);
