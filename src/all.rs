@@ -8,7 +8,7 @@ use futures::FutureExt;
 use futures::future::{join_all, select_all};
 
 use crate::client::LockClient;
-use crate::engine::last_error::NoAnswerYet;
+use crate::engine::last_error::is_only_late;
 use crate::error::{LockError, Loss, UnlockAllError};
 use crate::guard::LockGuard;
 use crate::lock::FairLock;

@@ -1,7 +1,7 @@
 //! A lock by its name.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use tokio::time::sleep_until;
 use crate::engine::Engine;
 use crate::engine::acquire::{AcquireRequest, acquire};
 use crate::engine::hold::Entry;
+use crate::engine::last_error::no_time;
 use crate::engine::observe::{self, Call};
 use crate::engine::requests;
 use crate::error::{LockError, NameError, RequestError, WithError};
@@ -181,7 +182,8 @@ impl FairLock {
     ///
     /// # Errors
     /// [`LockError::Timeout`] if others had the lock all the time, [`LockError::Unreachable`] if the
-    /// server did not answer in that time, and the others of [`LockError`].
+    /// server did not answer in that time, and the others of [`LockError`]. With [`Duration::ZERO`] nothing is
+    /// asked, and nothing is known: `Unreachable`. To ask once, use [`try_lock`](Self::try_lock).
     ///
     /// # Cancel safety
     /// As for `lock`.
@@ -521,6 +523,8 @@ impl FairLock {
             biased;
             () = context.closing.cancelled() => Err(LockError::Closed),
             () = context.gone.cancelled() => Err(LockError::RuntimeGone),
+            // Nothing was asked, so nothing is known of others.
+            () = ready(()), if limit.is_some_and(|limit| limit <= now()) => Err(LockError::Unreachable(no_time())),
             // Out of time. While the server is silent that does not mean that others hold the lock
             // (decision 42).
             outcome = within(limit, call.drive(acquiring)) => outcome.unwrap_or_else(|| {

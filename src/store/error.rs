@@ -405,7 +405,11 @@ fn beside_rights(missing: &[String]) -> &'static str {
 }
 
 fn why_not_sent(cause: &Cause) -> &'static str {
-    if cause.is::<NoTurn>() { "it waited for its turn" } else { "there is no connection to the server" }
+    match cause {
+        _ if cause.is::<NoTurn>() => "it waited for its turn",
+        _ if cause.is::<NoTime>() => "the call had no time",
+        _ => "there is no connection to the server",
+    }
 }
 
 impl ConnectError {
@@ -478,6 +482,11 @@ pub struct Disconnected;
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("too many other requests of this client were ahead, and had no answers yet")]
 pub struct NoTurn;
+
+/// A call had no time left when it began.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the time of the call was over before anything was asked")]
+pub struct NoTime;
 
 /// A request had no answer within its time.
 #[derive(Debug, Clone, thiserror::Error)]

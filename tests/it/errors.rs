@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use fairlock::{ConnectError, LockClient, LockError, NameError, OptionsError, RequestError};
+use fairlock::{ConnectError, LockClient, LockError, NameError, OptionsError, RequestError, owner};
 
 use crate::support::{Proxy, Server, Timing, limit, on_a_server, on_each_store};
 
@@ -188,6 +188,31 @@ async fn a_replica_is_refused_and_a_demoted_primary_is_unreachable() {
         assert!(matches!(error, LockError::Unreachable(_)), "{error}");
         redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut redis).await.unwrap();
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// E4: it said that others hold it. Nothing was asked, so nothing is known.
+#[tokio::test]
+async fn a_call_without_any_time_does_not_say_that_others_hold_the_lock() {
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
+        let lock = client.lock("free");
+        let told = |outcome: Option<LockError>| match outcome {
+            Some(LockError::Unreachable(cause)) => {
+                assert!(matches!(cause.downcast_ref(), Some(RequestError::NotSent(_))), "{cause:?}");
+            }
+            other => panic!("{other:?}"),
+        };
+        told(lock.lock_timeout(Duration::ZERO).await.err());
+        told(client.lock_all(["free", "also"]).lock_timeout(Duration::ZERO).await.err());
+        owner::scope(async {
+            let guard = lock.lock().await.unwrap();
+            told(lock.lock_timeout(Duration::ZERO).await.err());
+            guard.unlock().await.unwrap();
+        })
+        .await;
+        client.close().await.unwrap();
     })
     .await;
 }
