@@ -8,6 +8,8 @@ mod closing;
 mod cluster;
 #[cfg(feature = "cli")]
 mod command;
+#[cfg(feature = "cli")]
+mod command_edges;
 mod connecting;
 mod dead_waiters;
 #[cfg(feature = "embedded")]
