@@ -447,6 +447,10 @@ impl ConnectOptions {
                     return Err(OptionsError::Address("there is no host"));
                 }
                 servers.iter().try_for_each(Address::check)?;
+                let is_again = |(index, server)| servers.iter().take(index).any(|before| before == server);
+                if matches!(self.topology, Topology::Sentinel { .. }) && servers.iter().enumerate().any(is_again) {
+                    return Err(OptionsError::Address("a Sentinel is named twice, and each one has one vote"));
+                }
             }
         }
         match &self.topology {
@@ -517,6 +521,9 @@ mod tests {
         let in_cluster = ConnectOptions::cluster([("h", 1)]).database(1);
         assert_eq!(in_cluster.check(), Err(OptionsError::DatabaseOnCluster(1)));
         assert_eq!(ConnectOptions::sentinel("", [("h", 1)]).check(), Err(OptionsError::NoService));
+        let twice = ConnectOptions::sentinel("s", [("h", 1), ("i", 1), ("h", 1)]);
+        assert!(matches!(twice.check(), Err(OptionsError::Address(_))));
+        assert_eq!(ConnectOptions::sentinel("s", [("h", 1), ("h", 2)]).check(), Ok(()));
         assert_eq!(ConnectOptions::tcp("h", 1).sentinel_password("x").check(), Err(OptionsError::NoSentinels));
     }
 

@@ -108,13 +108,8 @@ impl Sentinels {
         location: Arc<Location>,
         options: &Options,
     ) -> Self {
-        let mut targets: Vec<Target> = Vec::new();
-        for address in sentinels {
-            // Each one has one vote, however often it is listed.
-            if targets.iter().all(|target| target.address != address) {
-                targets.push(Target::new(address, access.clone(), None));
-            }
-        }
+        let new_target = |address| Target::new(address, access.clone(), None);
+        let targets: Vec<Target> = sentinels.into_iter().map(new_target).collect();
         let votes = Mutex::new(vec![Vote::NotAsked; targets.len()]);
         let lacks_majority = AtomicBool::new(false);
         let (operation_timeout, strict) = (options.operation_timeout, options.strict_restart.is_some());
