@@ -171,17 +171,17 @@ pub enum RequestError {
     /// No lock can have this name. Nothing was sent.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// Nothing was sent: there was no connection. As the source of a
+    /// Nothing was sent: there was no connection. As the cause of a
     /// [`LockError::Unreachable`](crate::LockError::Unreachable) it may also be that too many other
-    /// requests of this client were ahead. The source says which.
-    #[error("not sent: {}", why_not_sent(.0))]
-    NotSent(#[source] Cause),
+    /// requests of this client were ahead, or that the call had no time. The text says which.
+    #[error("not sent: {0}")]
+    NotSent(Cause),
     /// The request was sent, but no answer came in time. It may have run, or may run later.
     ///
     /// `force_unlock` is never repeated by itself, since a second run could end the next holder's
     /// lock: look at [`status`](crate::FairLock::status) before you repeat it.
-    #[error("sent, but no answer came in time: it may have run, or may run later")]
-    Unanswered(#[source] Cause),
+    #[error("sent, but without an answer: {0}; it may have run, or may run later")]
+    Unanswered(Cause),
     /// The server refused the request. Where that was [inside a script](Refusal::in_script) a
     /// `force_unlock` may have run in part: look at [`status`](crate::FairLock::status) before you repeat
     /// it.
@@ -402,14 +402,6 @@ fn beside_rights(missing: &[String]) -> &'static str {
     // The server says the same about a command that it does not have.
     let is_of_a_command = missing.iter().any(|right| right.starts_with('+'));
     if is_of_a_command { " (or the command was renamed or disabled on the server)" } else { "" }
-}
-
-fn why_not_sent(cause: &Cause) -> &'static str {
-    match cause {
-        _ if cause.is::<NoTurn>() => "it waited for its turn",
-        _ if cause.is::<NoTime>() => "the call had no time",
-        _ => "there is no connection to the server",
-    }
 }
 
 impl ConnectError {

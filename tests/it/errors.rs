@@ -216,3 +216,51 @@ async fn a_call_without_any_time_does_not_say_that_others_hold_the_lock() {
     })
     .await;
 }
+
+/// H3: it said neither that the connection was refused nor that the server is silent.
+#[tokio::test]
+async fn an_unreachable_server_is_told_with_its_cause_in_one_text() {
+    limit(async {
+        let server = Server::start().await;
+        let timing = Timing { lease: Duration::from_secs(60), ..Timing::default() };
+        let client = timing.connect(&server.url()).await;
+        let guard = client.lock("held").lock().await.unwrap();
+        let lock = client.lock("x");
+        server.pause();
+        let silent = lock.lock_timeout(Duration::from_secs(4)).await.unwrap_err();
+        assert!(!silent.is_busy() && silent.to_string().contains("did not answer within 1s"), "{silent}");
+        server.kill().await;
+        let refused = |text: String| text.contains("the connection was refused: no server listens there");
+        crate::support::eventually("it is known", async || {
+            client.state().servers[0].fault.as_ref().is_some_and(|fault| refused(fault.to_string()))
+        })
+        .await;
+        let told = lock.lock_timeout(Duration::from_millis(50)).await.unwrap_err();
+        assert!(refused(told.to_string()), "{told}");
+        let told = lock.try_lock().await.unwrap_err();
+        assert!(refused(told.to_string()), "{told}");
+        let told = lock.status().await.unwrap_err();
+        assert!(matches!(told, RequestError::NotSent(_)) && refused(told.to_string()), "{told}");
+        let told = guard.unlock().await.unwrap_err();
+        assert!(refused(told.to_string()), "{told}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_others_keep_from_a_caller_is_busy() {
+    on_each_store(async |store| {
+        let client = store.open(Timing::default().builder().max_waiters(1)).await;
+        let lock = client.lock("x");
+        let _holder = lock.lock().await.unwrap();
+        let busy = lock.lock_timeout(Duration::from_millis(20)).await.unwrap_err();
+        assert!(matches!(busy, LockError::Timeout) && busy.is_busy());
+        let waiting = lock.clone();
+        let _waiting = tokio::spawn(async move { waiting.lock().await.map(drop) });
+        crate::support::eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
+        let busy = lock.lock().await.unwrap_err();
+        assert!(matches!(busy, LockError::QueueFull { .. }) && busy.is_busy());
+        assert!(!client.lock("").lock().await.unwrap_err().is_busy());
+    })
+    .await;
+}
