@@ -166,6 +166,12 @@ impl Node {
         tokio::spawn(self.shared.link.stop.clone().run_until_cancelled_owned(task));
     }
 
+    /// Connects by itself, after the first attempt has failed.
+    pub fn go_on(&self, error: &ConnectError) {
+        self.shared.link.enter(State::Down(Arc::new(error.clone())));
+        self.shared.want();
+    }
+
     /// Makes the first connection, in bounded time, so that a wrong URL or password is reported at once. From
     /// then on a task keeps the connection.
     pub async fn connect(&self) -> Result<(), ConnectError> {

@@ -82,6 +82,16 @@ fn a_client_whose_runtime_is_gone_says_so_at_once() {
     }
 }
 
+/// A cluster of which no node was found yet has no connection that could tell.
+#[test]
+fn a_client_without_any_node_hears_of_the_end_of_its_runtime() {
+    let (first, here) = (runtime(), runtime());
+    let connecting = Timing::default().builder().retry_on_initial_connect().connect("redis+cluster://127.0.0.1:1");
+    let client = first.block_on(connecting).unwrap();
+    drop(first);
+    here.block_on(limit(each_call_says_that_the_runtime_is_gone(&client.lock("x"))));
+}
+
 async fn guard_of_a_lost_unlock(client: &LockClient) -> fairlock::LockGuard {
     client.lock("unlocked later").lock().await.unwrap()
 }

@@ -113,6 +113,13 @@ impl<N: Seat> Table<N> {
         self.seated().closed = true;
     }
 
+    /// The task that keeps the table has ended. There may be no node to tell of the end of the runtime.
+    pub fn gone(&self) {
+        let is_closed = self.seated().closed;
+        let listener = self.listener.get().and_then(Weak::upgrade).filter(|_| !is_closed);
+        listener.into_iter().for_each(|listener| listener.gone());
+    }
+
     pub fn listen(&self, listener: Weak<dyn Listener>) {
         // Under this lock, so that a seat that is made meanwhile is in one of the two groups.
         let _seated = self.seated();

@@ -220,3 +220,24 @@ async fn a_close_that_is_given_up_closes_all_the_same() {
     })
     .await;
 }
+
+/// H4.
+#[tokio::test]
+async fn a_client_can_begin_before_its_servers() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        for server in &masters.0 {
+            server.kill().await;
+        }
+        let each = Timing::default().builder().retry_on_initial_connect();
+        let client = QuorumClient::builder().nodes(each).strict_restart(false).connect(masters.urls()).await.unwrap();
+        let lock = client.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        for server in &masters.0 {
+            server.restart().await;
+        }
+        waiting.await.unwrap().unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
