@@ -197,8 +197,8 @@ impl LockClient {
     /// client that are not polled meanwhile do not stall it.
     ///
     /// # At the end of the process
-    /// Without `close`, the connection is closed when the last clone and the last guard are dropped, or
-    /// when the runtime ends. Releases that are under way at that moment may not arrive: those locks end
+    /// Without `close`, the connection is closed when the last thing that was made of the client is dropped
+    /// (clones, locks, guards, [`Held`](crate::Held)s, lists, a [`StateWatch`]), or when the runtime ends. Releases that are under way at that moment may not arrive: those locks end
     /// with their leases. So it is at the end of `main`, also at a `?` and a panic in it; against these,
     /// let [`run`](Self::run) close the client. `std::process::exit`, an abort and a kill run no code of
     /// ours: what is held then ends with its lease.

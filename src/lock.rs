@@ -78,7 +78,10 @@ impl FairLock {
     /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after that
     /// time. For work of a known length, and for holders that may hang. No round trip.
     ///
-    /// The lease must be at least the operation time-out; otherwise acquiring fails with
+    /// The lease must be at least [`operation_timeout`](crate::LockClientBuilder::operation_timeout) and
+    /// [`poll_interval`](crate::LockClientBuilder::poll_interval), and at most
+    /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days and the longest lease of
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart); otherwise acquiring fails with
     /// [`LockError::Lease`].
     ///
     /// ```

@@ -71,8 +71,8 @@ impl QuorumLock {
     /// The same lock with a lease of its own that is *not* renewed, as
     /// [`FairLock::with_lease`](crate::FairLock::with_lease). No round trip.
     ///
-    /// It may not be longer than [`longest_lease`](crate::QuorumClientBuilder::longest_lease); otherwise acquiring
-    /// fails with [`LockError::Lease`].
+    /// It has the same limits, and may not be longer than [`longest_lease`](crate::QuorumClientBuilder::longest_lease);
+    /// otherwise acquiring fails with [`LockError::Lease`].
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -264,7 +264,7 @@ impl Store for Node {
 
 impl Server for Node {
     fn address(&self) -> String {
-        self.shared.address()
+        self.shared.purpose.location.current().map_or_else(|| "unknown".into(), |target| target.address.to_string())
     }
 
     fn line(&self) -> Line {

@@ -50,6 +50,19 @@ async fn leases_that_are_out_of_range_are_refused() {
         assert!(short.to_string().contains("operation_timeout"), "{short}");
         let long = lease(Duration::from_secs(25 * 3600)).try_lock().await.unwrap_err();
         assert!(long.to_string().contains("token_ttl"), "{long}");
+        // All that the documentation of with_lease names.
+        let slow = Timing { operation_timeout: Duration::from_millis(300), ..timing };
+        let slow = slow.builder().strict_restart(timing.lease).connect(server.url()).await.unwrap();
+        for (lease, limit) in [
+            (timing.poll_interval - Duration::from_millis(1), "poll_interval"),
+            (timing.lease + Duration::from_millis(1), "strict_restart"),
+            (Duration::from_secs(366 * 24 * 3600), "365 days"),
+        ] {
+            let error = slow.lock("x").with_lease(lease).try_lock().await.unwrap_err();
+            assert!(error.to_string().contains(limit), "{error}");
+        }
+        slow.close().await.unwrap();
+        redis::cmd("DEL").arg(crate::support::BOOT).exec_async(&mut server.connection().await).await.unwrap();
         assert_eq!(server.keys().await, Vec::<String>::new());
         let builder = LockClient::builder().lease(Duration::from_secs(1));
         assert!(matches!(builder.connect(server.url()).await, Err(ConnectError::Options(_))));
