@@ -1,14 +1,14 @@
 //! Code of the user that the library calls: a panic in it ends nothing but the one call.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use fairlock::{ConnectError, ConnectOptions, ConnectionState, Credentials, LockClient};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use crate::support::cluster::Cluster;
-use crate::support::{Server, Timing, eventually, limit, on_a_server};
+use crate::support::{LONGEST_WAIT, Server, Timing, eventually, limit, on_a_server};
 
 /// Panics as often as it is told to, in the call or in its future.
 #[derive(Clone, Default)]
@@ -152,4 +152,152 @@ async fn a_log_subscriber_that_panics_does_not_end_the_client() {
         client.close().await.unwrap();
     })
     .await;
+}
+
+/// What looks at the client while the client calls it.
+#[derive(Default)]
+struct Asking {
+    client: OnceLock<LockClient>,
+    asked: AtomicU32,
+}
+
+impl Asking {
+    fn ask(&self) {
+        let Some(client) = self.client.get() else { return };
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let _ = (client.state(), client.lock("x").hold_count());
+    }
+}
+
+/// All that the client tells: of connections, waits, holds, losses and the end. In a thread, since it may wait for itself.
+fn each_kind_of_news(asking: &Arc<Asking>, here: impl Fn(&Arc<Asking>) -> Box<dyn std::any::Any> + Send + 'static) {
+    let (asking, (end, ended)) = (asking.clone(), std::sync::mpsc::channel());
+    std::thread::spawn(move || {
+        let _here = here(&asking);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(on_a_server(async |server| {
+            let client = Timing::default().connect(&server.url()).await;
+            let _ = asking.client.set(client.clone());
+            let lock = client.lock("x");
+            let guard = lock.lock().await.unwrap();
+            assert!(lock.try_lock().await.unwrap().is_none());
+            assert!(lock.lock_timeout(std::time::Duration::from_millis(20)).await.is_err());
+            let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
+            let lock = client.lock("x");
+            eventually("it waits", async || lock.status().await.unwrap().waiters == 1).await;
+            cut(server, "pubsub").await;
+            eventually("it is cut off", async || client.state().connection() != ConnectionState::Connected).await;
+            eventually("it is back", async || client.state().connection() == ConnectionState::Connected).await;
+            guard.unlock().await.unwrap();
+            let guard = waiting.await.unwrap();
+            assert!(lock.force_unlock().await.unwrap());
+            guard.lost().await;
+            drop(guard);
+            let _lost = lock.lock().await.unwrap();
+            client.close().await.unwrap();
+        }));
+        end.send(()).unwrap();
+    });
+    ended.recv_timeout(2 * LONGEST_WAIT).expect("nothing waits for itself");
+}
+
+impl Subscriber for Asking {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("fairlock")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        self.ask();
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.ask();
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_log_subscriber_may_look_at_the_client() {
+    let asking = Arc::new(Asking::default());
+    each_kind_of_news(&asking, |asking| Box::new(crate::support::log_to(asking.clone())));
+    assert!(asking.asked.load(Ordering::SeqCst) > 10);
+}
+
+#[cfg(feature = "metrics")]
+mod recorder {
+    use metrics::{
+        Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString,
+        Unit,
+    };
+
+    use super::*;
+
+    impl CounterFn for Asking {
+        fn increment(&self, _: u64) {
+            self.ask();
+        }
+
+        fn absolute(&self, _: u64) {
+            self.ask();
+        }
+    }
+
+    impl GaugeFn for Asking {
+        fn increment(&self, _: f64) {
+            self.ask();
+        }
+
+        fn decrement(&self, _: f64) {
+            self.ask();
+        }
+
+        fn set(&self, _: f64) {
+            self.ask();
+        }
+    }
+
+    impl HistogramFn for Asking {
+        fn record(&self, _: f64) {
+            self.ask();
+        }
+    }
+
+    struct All(Arc<Asking>);
+
+    impl Recorder for All {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(self.0.clone())
+        }
+
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::from_arc(self.0.clone())
+        }
+
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(self.0.clone())
+        }
+    }
+
+    /// It was called with the state of the connection locked.
+    #[test]
+    fn a_recorder_may_look_at_the_client() {
+        let asking = Arc::new(Asking::default());
+        // It outlives its guard, which lives as long as the thread.
+        each_kind_of_news(&asking, |asking| {
+            Box::new(metrics::set_default_local_recorder(Box::leak(Box::new(All(asking.clone())))))
+        });
+        assert!(asking.asked.load(Ordering::SeqCst) > 10);
+    }
 }
