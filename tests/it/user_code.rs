@@ -1,13 +1,13 @@
 //! Code of the user that the library calls: a panic in it ends nothing but the one call.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use fairlock::{ConnectError, ConnectOptions, ConnectionState, Credentials, LockClient};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::support::cluster::Cluster;
+use crate::support::cluster::{Cluster, command};
 use crate::support::{LONGEST_WAIT, Server, Timing, eventually, limit, on_a_server};
 
 /// Panics as often as it is told to, in the call or in its future.
@@ -159,6 +159,7 @@ async fn a_log_subscriber_that_panics_does_not_end_the_client() {
 struct Asking {
     client: OnceLock<LockClient>,
     asked: AtomicU32,
+    lines: Mutex<Vec<String>>,
 }
 
 impl Asking {
@@ -169,13 +170,23 @@ impl Asking {
     }
 }
 
-/// All that the client tells: of connections, waits, holds, losses and the end. In a thread, since it may wait for itself.
-fn each_kind_of_news(asking: &Arc<Asking>, here: impl Fn(&Arc<Asking>) -> Box<dyn std::any::Any> + Send + 'static) {
-    let (asking, (end, ended)) = (asking.clone(), std::sync::mpsc::channel());
+/// In a thread, since it may wait for itself.
+fn apart(work: impl AsyncFnOnce() + Send + 'static) {
+    let (end, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let _here = here(&asking);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(on_a_server(async |server| {
+        runtime.block_on(work());
+        end.send(()).unwrap();
+    });
+    ended.recv_timeout(2 * LONGEST_WAIT).expect("nothing waits for itself");
+}
+
+/// All that the client tells: of connections, waits, holds, losses and the end.
+fn each_kind_of_news(asking: &Arc<Asking>, here: impl Fn(&Arc<Asking>) -> Box<dyn std::any::Any> + Send + 'static) {
+    let asking = asking.clone();
+    apart(async move || {
+        let _here = here(&asking);
+        on_a_server(async |server| {
             let client = Timing::default().connect(&server.url()).await;
             let _ = asking.client.set(client.clone());
             let lock = client.lock("x");
@@ -195,10 +206,9 @@ fn each_kind_of_news(asking: &Arc<Asking>, here: impl Fn(&Arc<Asking>) -> Box<dy
             drop(guard);
             let _lost = lock.lock().await.unwrap();
             client.close().await.unwrap();
-        }));
-        end.send(()).unwrap();
+        })
+        .await;
     });
-    ended.recv_timeout(2 * LONGEST_WAIT).expect("nothing waits for itself");
 }
 
 impl Subscriber for Asking {
@@ -215,7 +225,10 @@ impl Subscriber for Asking {
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
-    fn event(&self, _: &Event<'_>) {
+    fn event(&self, event: &Event<'_>) {
+        let mut line = crate::support::Text::default();
+        event.record(&mut line);
+        self.lines.lock().unwrap().push(line.0);
         self.ask();
     }
 
@@ -229,6 +242,30 @@ fn a_log_subscriber_may_look_at_the_client() {
     let asking = Arc::new(Asking::default());
     each_kind_of_news(&asking, |asking| Box::new(crate::support::log_to(asking.clone())));
     assert!(asking.asked.load(Ordering::SeqCst) > 10);
+}
+
+/// The table of a cluster was locked while it told of a node.
+#[test]
+fn a_log_subscriber_may_look_at_the_client_of_a_cluster() {
+    apart(async || {
+        let asking = Arc::new(Asking::default());
+        let _here = crate::support::log_to(asking.clone());
+        let cluster = Cluster::start(2).await;
+        let client = Timing::default().connect(&cluster.url()).await;
+        let _ = asking.client.set(client.clone());
+        // Some of them are at each node.
+        for number in 0..16 {
+            client.lock(format!("name {number}")).lock().await.unwrap().unlock().await.unwrap();
+        }
+        command(&cluster.masters[1], &["FLUSHALL"]).await;
+        for master in &cluster.masters {
+            command(master, &["CLUSTER", "DELSLOTSRANGE", "8192", "16383"]).await;
+        }
+        command(&cluster.masters[0], &["CLUSTER", "ADDSLOTSRANGE", "8192", "16383"]).await;
+        let is_told = async || asking.lines.lock().unwrap().iter().any(|line| line.contains("serves no slots now"));
+        eventually("it is told", is_told).await;
+        client.close().await.unwrap();
+    });
 }
 
 #[cfg(feature = "metrics")]
