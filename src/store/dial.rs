@@ -46,7 +46,10 @@ impl Access {
 /// What names have led to. Where the blocking pool of the runtime is full, or the name server is away, a name cannot be
 /// looked up, and a client that has lost its connection would lose its locks too.
 #[derive(Clone, Default)]
-struct Names(Arc<Mutex<HashMap<(String, u16), Vec<SocketAddr>>>>);
+struct Names(Arc<Mutex<Addresses>>);
+
+/// By host and port.
+type Addresses = HashMap<(String, u16), Vec<SocketAddr>>;
 
 /// So long a look-up has before the addresses of before are used.
 const HEAD_START: Duration = Duration::from_millis(250);
@@ -72,7 +75,7 @@ impl Names {
         }
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<(String, u16), Vec<SocketAddr>>> {
+    fn all(&self) -> MutexGuard<'_, Addresses> {
         // No code panics while it holds this; if it did, the data would still be whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
