@@ -7,7 +7,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use super::render::text;
+use super::output::text;
 
 /// Names of keys and what servers say may be in it.
 pub fn say(message: &str) {
