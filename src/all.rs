@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::{join_all, select_all};
+use tokio::time::sleep;
 
 use crate::client::LockClient;
 use crate::engine::last_error::is_only_late;
@@ -114,7 +115,7 @@ impl QuorumClient {
 impl<L: Lock> LockAll<L> {
     /// Locks of one client: the order of their names is the same for all who use them.
     fn new(locks: impl Iterator<Item = L>) -> Self {
-        let mut locks: Vec<L> = locks.collect();
+        let mut locks: Vec<L> = locks.map(|lock| lock.as_part()).collect();
         locks.sort_by(|one, other| one.name().cmp(other.name()));
         locks.dedup_by(|one, other| one.name() == other.name());
         Self { locks }
@@ -260,6 +261,7 @@ impl<L: Lock> LockAll<L> {
                 return Ok(None);
             }
         }
+        taken.guards.iter().for_each(Guard::complete);
         Ok(Some(taken))
     }
 
@@ -280,6 +282,7 @@ impl<L: Lock> LockAll<L> {
             }
             let ahead = self.locks.get(taken.guards.len()..).unwrap_or_default();
             if ahead.is_empty() {
+                taken.guards.iter().for_each(Guard::complete);
                 return Ok(taken);
             }
             let tried = join_all(ahead.iter().take(at_once).map(|lock| lock.try_lock_for(left(limit)))).await;
@@ -306,6 +309,7 @@ impl<L: Lock> LockAll<L> {
             // First: what is lost has to be waited for before this one.
             biased;
             _ = taken.lost() => {}
+            () = taken.keep() => {}
             guard = wait(next, limit) => taken.guards.push(guard?),
         }
         Ok(())
@@ -496,6 +500,14 @@ impl<G: Guard> AllGuard<G> {
             }
         }
         refused
+    }
+
+    /// Makes sure that what is held meanwhile is renewed, as long as this is polled. Never ends.
+    async fn keep(&self) {
+        loop {
+            self.guards.iter().for_each(Guard::keep);
+            sleep((self.valid_for() / 4).clamp(Duration::from_millis(20), Duration::from_secs(60))).await;
+        }
     }
 
     /// If one is lost, gives that one back and those after it: it has to be waited for before them.

@@ -190,9 +190,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// Stops renewing a hold after this long, so a forgotten guard cannot keep the lock forever. From then
-    /// on nested locks do not extend its lease either: they share what is left of it. Defaults to no
-    /// limit.
+    /// Ends a hold that is renewed after this long, or after its first lease if that is longer, so a forgotten guard cannot keep
+    /// the lock forever. Nested locks do not extend it either. For a set of locks it counts from when all are held. Defaults
+    /// to no limit.
     ///
     /// ```
     /// # use std::time::Duration;

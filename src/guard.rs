@@ -59,8 +59,6 @@ pub struct LockGuard {
     /// Keeps the client working while there is a guard: it hears revocations and resumes after
     /// reconnects.
     _engine: Arc<Engine>,
-    /// It asked for renewal: its lease is not a fixed one.
-    watched: bool,
     /// Unlocked: dropping it does nothing.
     ended: bool,
 }
@@ -83,8 +81,8 @@ pub struct Held {
 }
 
 impl LockGuard {
-    pub(crate) fn new(engine: Arc<Engine>, hold: Arc<Hold>, watched: bool) -> Self {
-        Self { held: Held { hold }, _engine: engine, watched, ended: false }
+    pub(crate) fn new(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
+        Self { held: Held { hold }, _engine: engine, ended: false }
     }
 
     /// Gives this hold back and waits for the server's answer. One round trip.
@@ -332,6 +330,16 @@ impl LockGuard {
         self.held.hold.was_queued
     }
 
+    /// The call that wants this lock and others is polled.
+    pub(crate) fn keep(&self) {
+        self.held.hold.keep();
+    }
+
+    /// That call has all of them.
+    pub(crate) fn complete(&self) {
+        self.held.hold.complete();
+    }
+
     /// It is there, for those who look at spans.
     pub(crate) fn show(&self) {
         let hold = &self.held.hold;
@@ -348,7 +356,7 @@ impl LockGuard {
         // Before the count. The guard itself is still dropped after this, and must not count twice
         // (P4).
         self.ended = true;
-        self.held.hold.drop_guard(self.watched);
+        self.held.hold.drop_guard();
         Release::new(self.held.hold.clone())
     }
 }
@@ -467,8 +475,6 @@ impl Held {
     /// # Cancel safety
     /// Safe to drop and call again.
     pub async fn ended(&self) -> Ended {
-        // A fixed lease has no watchdog that would end this wait at the deadline (P8).
-        self.hold.watch_deadline();
         loop {
             if let Some(ended) = self.hold.ended() {
                 return ended;
@@ -507,7 +513,6 @@ impl Held {
     /// ```
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
-        self.hold.watch_deadline();
         // A child: a caller that cancels it must not tell all others of an end.
         self.hold.over.child_token()
     }

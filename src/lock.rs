@@ -52,6 +52,8 @@ pub struct FairLock {
     name: Arc<str>,
     keys: Result<Arc<Keys>, NameError>,
     fixed_lease: Option<Duration>,
+    /// One of those that a call takes together.
+    is_part: bool,
     /// Of its places in the queue, with the label.
     terms: Result<Arc<str>, OptionsError>,
     metrics: LockMetrics,
@@ -72,7 +74,7 @@ impl FairLock {
         };
         let terms = Ok(engine.context.runner.terms.clone());
         let metrics = engine.context.options().metrics.of_lock(name);
-        Self { engine, name: name.into(), keys, fixed_lease: None, terms, metrics }
+        Self { engine, name: name.into(), keys, fixed_lease: None, is_part: false, terms, metrics }
     }
 
     /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after that
@@ -82,7 +84,8 @@ impl FairLock {
     /// [`poll_interval`](crate::LockClientBuilder::poll_interval), and at most
     /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days and the longest lease of
     /// [`strict_restart`](crate::LockClientBuilder::strict_restart); otherwise acquiring fails with
-    /// [`LockError::Lease`].
+    /// [`LockError::Lease`]. A nested call shares the lease of its hold: it neither extends a fixed one nor ends the renewal of
+    /// another.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -162,6 +165,10 @@ impl FairLock {
     /// # Cancel safety
     /// Dropping the future gives up the place in the queue; a later call begins at the end. If the
     /// server granted the lock meanwhile, the background passes it on.
+    ///
+    /// A future that is kept has to be polled. If it is not when its turn comes, it costs the others 250 ms, loses its place, and
+    /// queues again when it is polled. If it rests while its very first request is under way, and that gets a free lock, others wait
+    /// for a whole lease.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
         self.lock_as(Caller::current()).await
     }
@@ -467,6 +474,10 @@ impl FairLock {
         self.keys.as_ref().map_err(Clone::clone)
     }
 
+    pub(crate) fn as_part(&self) -> Self {
+        Self { is_part: true, ..self.clone() }
+    }
+
     fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest, LockError> {
         let options = self.engine.context.options();
         let lease = self.fixed_lease.unwrap_or(options.lease);
@@ -476,6 +487,7 @@ impl FairLock {
         Ok(AcquireRequest {
             lease,
             watched: self.fixed_lease.is_none(),
+            is_part: self.is_part,
             wait,
             proposed,
             scoped: caller.scoped,
@@ -515,7 +527,7 @@ impl FairLock {
         let prepared = self.prepare(caller, wait, proposed);
         let (entry, request) = prepared.inspect_err(|error| observe::refused_at_once(&self.metrics, error))?;
         let context = &self.engine.context;
-        let (watched, terms) = (request.watched, request.terms.clone());
+        let terms = request.terms.clone();
         // Before the work, and so dropped after it: what is given up was left first.
         let call = Call::begin(entry.who(&terms, context), &self.metrics);
         // Pinned here: passed on by value, it would be in this future twice.
@@ -534,7 +546,7 @@ impl FairLock {
                 Err(entry.why_unknown(&context.runner).map_or(LockError::Timeout, LockError::Unreachable))
             }),
         };
-        let outcome = match hold.map(|hold| hold.map(|hold| LockGuard::new(self.engine.clone(), hold, watched))) {
+        let outcome = match hold.map(|hold| hold.map(|hold| LockGuard::new(self.engine.clone(), hold))) {
             // Acquired while the client was being closed, or after those were counted whose deadlines a
             // thread watches. Dropping the guard gives it back.
             Ok(Some(_)) if context.closing.is_cancelled() => Err(LockError::Closed),

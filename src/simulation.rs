@@ -9,7 +9,7 @@ pub use crate::store::embedded::member::Slot;
 
 use crate::store::cluster::table::Table;
 use crate::store::embedded::EmbeddedStore;
-use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, QuorumClient};
+use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, Owner, QuorumClient};
 
 /// An embedded server around which things go wrong.
 #[must_use]
@@ -34,6 +34,17 @@ pub fn id_of(client: &QuorumClient) -> String {
 #[must_use]
 pub fn command(server: &EmbeddedServer, words: &[&str]) -> Vec<String> {
     server.command(words)
+}
+
+/// FLUSHDB of another database: connections are told as of any flush, and no key of a lock is gone.
+pub fn flush_elsewhere(server: &EmbeddedServer) {
+    server.tell_of_flush();
+}
+
+/// How the server calls this owner at this client.
+#[must_use]
+pub fn owner_id(client: &LockClient, owner: Owner) -> String {
+    format!("{}:{}", client.id(), owner.number())
 }
 
 /// All keys of the server as they are now, with the times at which they expire. `None`: its engine did not start.

@@ -80,6 +80,11 @@ pub trait Lock: sealed::Sealed + Clone + Send + Sync + 'static {
         &self,
         longest: Option<Duration>,
     ) -> impl Future<Output = Result<Option<Self::Guard>, LockError>> + Send;
+
+    /// The lock as one of several that a call takes together: what it has of them is to be kept while it is polled.
+    #[doc(hidden)]
+    #[must_use]
+    fn as_part(&self) -> Self;
 }
 
 /// The guard of a [`Lock`]: [`LockGuard`] or [`QuorumGuard`]. Dropping it gives it back in the background.
@@ -125,6 +130,14 @@ pub trait Guard: sealed::Sealed + Send + Sync + 'static {
     /// # Errors
     /// See [`UnlockError`].
     fn unlock(self) -> impl Future<Output = Result<Unlocked, UnlockError>> + Send;
+
+    /// The call that it is a part of is polled.
+    #[doc(hidden)]
+    fn keep(&self);
+
+    /// That call has all parts.
+    #[doc(hidden)]
+    fn complete(&self);
 }
 
 mod sealed {
@@ -172,6 +185,10 @@ macro_rules! lock {
             async fn try_lock_for(&self, longest: Option<Duration>) -> Result<Option<$guard>, LockError> {
                 self.try_lock_for(longest).await
             }
+
+            fn as_part(&self) -> Self {
+                self.as_part()
+            }
         }
 
         impl Guard for $guard {
@@ -197,6 +214,14 @@ macro_rules! lock {
 
             async fn unlock(self) -> Result<Unlocked, UnlockError> {
                 self.unlock().await
+            }
+
+            fn keep(&self) {
+                self.keep();
+            }
+
+            fn complete(&self) {
+                self.complete();
             }
         }
     };

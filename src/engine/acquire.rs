@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::timeout_at;
 
 use super::Engine;
 use super::cleanup::{self, LeaveRequest};
@@ -28,6 +28,8 @@ pub struct AcquireRequest {
     pub lease: Duration,
     /// Renewed by the watchdog.
     pub watched: bool,
+    /// Of a call that wants more than this one.
+    pub is_part: bool,
     /// Queue if the lock is not free.
     pub wait: bool,
     /// Of one that does not wait: the token that it would like, or 0 (Q3).
@@ -48,6 +50,8 @@ pub async fn acquire(
     entry: &Arc<Entry>,
     request: AcquireRequest,
 ) -> Result<Option<Arc<Hold>>, LockError> {
+    // A call that does not wait for the lock waits for the server as long as one operation may take.
+    let limit = (!request.wait).then(|| engine.context.runner.limit());
     loop {
         // We need to look at this _before_ we ask for the turn, which that call keeps for as long as it
         // waits. Otherwise `try_lock` would first wait for a whole operation time-out.
@@ -55,11 +59,11 @@ pub async fn acquire(
             // Another branch of this owner waits in the queue, so the lock is not free.
             return Ok(None);
         }
-        let Some(turn) = take_turn(engine, entry, request.wait).await? else { return Ok(None) };
+        let Some(turn) = take_turn(engine, entry, limit).await? else { return Ok(None) };
         // A lost hold with guards counts too. Otherwise a nested call would begin a new hold, and the
         // outer section would not know that it has lost its own.
         let Some(hold) = entry.hold().filter(|hold| hold.live() > 0 || hold.end().is_none()) else {
-            return first_hold(engine, entry, request, turn).await;
+            return first_hold(engine, entry, request, limit, turn).await;
         };
         // Read once. Another thread may drop the last guard between two looks, and a request for "one
         // more than 0 holds" would end the hold on the server and begin another one (B1).
@@ -67,7 +71,7 @@ pub async fn acquire(
         if holds > 0 {
             // Boxed, like everything here that is rare or short: waiters are many, and keep the size
             // of this future for as long as they wait.
-            return Box::pin(reenter(hold, holds, request, turn)).await.map(Some);
+            return Box::pin(reenter(hold, holds, request, limit, turn)).await.map(Some);
         }
         // The last guard is gone, but its release was not sent yet. Re-entering now would keep the
         // lock from those who wait, so the release goes first (P3).
@@ -82,16 +86,13 @@ pub async fn acquire(
 async fn take_turn(
     engine: &Arc<Engine>,
     entry: &Arc<Entry>,
-    wait: bool,
+    limit: Option<Instant>,
 ) -> Result<Option<OwnedSemaphorePermit>, LockError> {
     // An error would mean that the semaphore is closed, which it never is.
     let turn = entry.turn.clone().acquire_owned();
-    if wait {
-        return turn.await.map(Some).map_err(|_| LockError::Closed);
-    }
-    // The turn may belong to a release, after which the lock is free. So `try_lock` waits for it too,
-    // as long as one request may take.
-    match Box::pin(timeout(engine.context.operation_timeout(), turn)).await {
+    let Some(limit) = limit else { return turn.await.map(Some).map_err(|_| LockError::Closed) };
+    // The turn may belong to a release, after which the lock is free. So `try_lock` waits for it too.
+    match Box::pin(timeout_at(limit.into(), turn)).await {
         Ok(turn) => turn.map(Some).map_err(|_| LockError::Closed),
         Err(_) => {
             entry.why_no_answer(&engine.context.runner).map_or(Ok(None), |cause| Err(LockError::Unreachable(cause)))
@@ -107,12 +108,10 @@ impl AcquireRequest {
             (false, proposed) => Mode::Propose(proposed),
         }
     }
+}
 
-    /// Whether a call that does not wait for the lock has waited for the server as long as one
-    /// operation may take.
-    fn gives_up(&self, since: Instant, operation_timeout: Duration) -> bool {
-        !self.wait && now() >= since + operation_timeout
-    }
+fn is_over(limit: Option<Instant>) -> bool {
+    limit.is_some_and(|limit| limit <= now())
 }
 
 /// One request, as far as it comes. Its caller's limit may end the wait in each of its awaits, and must then
@@ -121,10 +120,11 @@ async fn ask_once(
     runner: &Runner,
     entry: &Entry,
     acquire: Acquire<'_>,
+    limit: Option<Instant>,
     copies_until: &mut i64,
 ) -> Result<Answer<Acquired>, RequestError> {
     entry.last_error.request_waits();
-    let admitted = acquire.admit(runner).await?;
+    let admitted = acquire.admit(runner, limit).await?;
     entry.last_error.request_sent();
     let answer = acquire.run(runner, admitted, copies_until).await?;
     entry.last_error.answered();
@@ -137,16 +137,17 @@ async fn reenter(
     hold: Arc<Hold>,
     holds: u32,
     request: AcquireRequest,
+    limit: Option<Instant>,
     turn: OwnedSemaphorePermit,
 ) -> Result<Arc<Hold>, LockError> {
     let (entry, context) = (&hold.entry, hold.context());
-    let (mut backoff, since) = (context.backoff(), now());
+    let mut backoff = context.backoff();
     let acquire = Acquire {
         keys: &entry.keys,
         owner: &entry.owner_id,
         seq: context.next_seq(),
         mode: Mode::Nest(hold.token, holds),
-        lease: request.lease.max(hold.lease()),
+        lease: hold.lease,
         terms: &request.terms,
     };
     // Given up half-way, the server may count one hold too many. Dropping this corrects it (P4).
@@ -154,21 +155,24 @@ async fn reenter(
     // The local deadline ends this loop as well. With a silent server the caller must still hear of the
     // loss (P8).
     while hold.expire_if_due().is_none() {
-        // At each try: a server may be silent for longer than until `max_hold`.
-        let extends = !hold.has_reached_max_hold();
-        let acquire = if extends { acquire } else { Acquire { lease: lease_of_the_rest(&hold), ..acquire } };
+        // At each try: a server may be silent for longer than until `max_hold`. A lease that is not to be extended gets no
+        // more than what is left of it here, which is less than on the server (R5). Not less either: a key that has lost
+        // its time to live gets this one.
+        let question = hold.question();
+        let rest = || lease::lasting(hold.deadline().saturating_duration_since(now()));
+        let acquire = Acquire { lease: question.map_or_else(rest, |question| question.lease), ..acquire };
         // Before the await that may be the last one.
         hold.set_unsettled();
-        match ask_once(&context.runner, entry, acquire, &mut 0).await {
+        match ask_once(&context.runner, entry, acquire, limit, &mut 0).await {
             Ok(answer) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
-                    // Not after `max_hold`: an owner that keeps nesting would hold without an end.
-                    if extends {
-                        hold.extend(answer.sent, lease::deadline_told(answer.sent, lease_left, acquire.lease));
+                    if let Some(question) = question {
+                        let deadline = lease::deadline_told(answer.sent, lease_left, acquire.lease);
+                        hold.extend(question, answer.sent, deadline);
                     }
                     // The hold may have been lost while this answer was on its way. Then the leave sent
                     // by the loss has a later seq, and takes this level back as well (R11).
-                    if hold.expire_if_due().is_some() || !hold.enter(holds, request.lease, request.watched) {
+                    if hold.expire_if_due().is_some() || !hold.enter(holds) {
                         break;
                     }
                     drop(undo.cancel());
@@ -184,7 +188,7 @@ async fn reenter(
                 }
             },
             Err(error) => {
-                let gives_up = request.gives_up(since, context.operation_timeout());
+                let gives_up = is_over(limit);
                 let pause = backoff.pause_after(&error);
                 entry.last_error.note(error)?;
                 if gives_up {
@@ -199,25 +203,19 @@ async fn reenter(
     Err(LockError::Lost)
 }
 
-/// What a nested lock asks for that must not extend the lease: no more than what is left of it here, which
-/// is less than on the server (R5). Not less either: a key that has lost its time to live gets this one.
-fn lease_of_the_rest(hold: &Hold) -> Duration {
-    // Zero would delete the key.
-    hold.deadline().saturating_duration_since(now()).max(Duration::from_millis(1))
-}
-
 /// The first hold: from nothing to owning the lock.
 async fn first_hold(
     engine: &Arc<Engine>,
     entry: &Arc<Entry>,
     request: AcquireRequest,
+    limit: Option<Instant>,
     _turn: OwnedSemaphorePermit,
 ) -> Result<Option<Arc<Hold>>, LockError> {
     // We must keep the turn until this returns. Otherwise two branches of one owner could both ask for
     // a first hold, and the second one would end the hold of the first (decision 3).
     let mut backoff = engine.context.backoff();
     loop {
-        let mut attempt = Attempt::new(engine, entry, request.clone());
+        let mut attempt = Attempt::new(engine, entry, request.clone(), limit);
         let asked = Box::pin(attempt.ask()).await?;
         match asked {
             Asked::Held(hold) => return Ok(Some(hold)),
@@ -242,6 +240,8 @@ struct Attempt<'a> {
     engine: &'a Arc<Engine>,
     entry: &'a Arc<Entry>,
     request: AcquireRequest,
+    /// Of the whole call, for one that does not wait for the lock.
+    limit: Option<Instant>,
     seq: u64,
     waiter: Arc<Waiter>,
     /// Server time until which a copy without an answer may still be served; 0: none is under way.
@@ -251,6 +251,8 @@ struct Attempt<'a> {
     /// When it first asked about a grant without an answer. That may have set the lease that it wants, which can be
     /// shorter than the grant.
     confirming: Option<Instant>,
+    /// [`Holds::doubts`](super::hold::Holds::doubts) before the last request was sent.
+    doubts: u64,
 }
 
 enum Asked {
@@ -261,19 +263,30 @@ enum Asked {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(engine: &'a Arc<Engine>, entry: &'a Arc<Entry>, request: AcquireRequest) -> Self {
+    fn new(engine: &'a Arc<Engine>, entry: &'a Arc<Entry>, request: AcquireRequest, limit: Option<Instant>) -> Self {
         let seq = engine.context.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
         let AcquireRequest { lease, ref terms, scoped, began, .. } = request;
         let waiter = engine.poller.waiters.register(entry, seq, NewWaiter { lease, terms, scoped, began });
-        Self { engine, entry, request, seq, waiter, copies_until: 0, must_leave: false, confirming: None }
+        Self {
+            engine,
+            entry,
+            request,
+            limit,
+            seq,
+            waiter,
+            copies_until: 0,
+            must_leave: false,
+            confirming: None,
+            doubts: 0,
+        }
     }
 
     /// Asks until there is an answer. Each retry is the same request (R1).
     async fn ask(&mut self) -> Result<Asked, LockError> {
         let last_error = &self.entry.last_error;
         let context = &self.engine.context;
-        let (mut backoff, since) = (context.backoff(), now());
+        let mut backoff = context.backoff();
         let acquire = Acquire {
             keys: &self.entry.keys,
             owner: &self.entry.owner_id,
@@ -287,7 +300,8 @@ impl<'a> Attempt<'a> {
             return Err(LockError::Closed);
         }
         loop {
-            match ask_once(&context.runner, self.entry, acquire, &mut self.copies_until).await {
+            self.doubts = self.engine.holds.doubts();
+            match ask_once(&context.runner, self.entry, acquire, self.limit, &mut self.copies_until).await {
                 Ok(answer) => {
                     match answer.body {
                         Acquired::Held { token, lease_left, .. } => {
@@ -316,7 +330,7 @@ impl<'a> Attempt<'a> {
                 Err(error) => {
                     // A script that failed half-way may have left anything behind.
                     self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);
-                    let gives_up = self.request.gives_up(since, context.operation_timeout());
+                    let gives_up = is_over(self.limit);
                     let pause = backoff.pause_after(&error);
                     last_error.note(error)?;
                     if gives_up {
@@ -369,6 +383,7 @@ impl<'a> Attempt<'a> {
             remember: false,
         };
         self.confirming.get_or_insert_with(now);
+        self.doubts = self.engine.holds.doubts();
         match renew.run(&self.engine.context.runner).await {
             Ok(answer) => {
                 if let Renewed::Renewed { lease_left } = answer.body {
@@ -409,6 +424,8 @@ impl<'a> Attempt<'a> {
             renewed,
             lease: self.request.lease,
             watched: self.request.watched,
+            doubts: self.doubts,
+            is_part: self.request.is_part,
             // From now on the hold's own end takes care of the late copies (R3).
             copies_until: std::mem::take(&mut self.copies_until),
             scoped: self.request.scoped,

@@ -4,11 +4,10 @@
 //! the server, never added to or subtracted from, so a retry does no harm (P4).
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use super::cleanup::{self, LeaveRequest};
@@ -35,7 +34,9 @@ pub struct Holds {
     /// When the watchdog renews which hold.
     pub schedule: Schedule<Hold>,
     /// What the log says of losses.
-    pub losses: Losses,
+    pub losses: Arc<Losses>,
+    /// Grows when the server may have forgotten holds: a flush, a new connection, gained slots.
+    doubts: AtomicU64,
 }
 
 impl fmt::Debug for Holds {
@@ -50,8 +51,19 @@ impl Holds {
             context,
             owners: Arc::new(OwnerTable::new()),
             schedule: Schedule::new(),
-            losses: Losses::default(),
+            losses: Arc::default(),
+            doubts: AtomicU64::new(0),
         })
+    }
+
+    /// All holds are doubted until the server has answered a request about them that is sent after this.
+    pub fn doubt(&self) {
+        self.doubts.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// To be read before a request is sent.
+    pub fn doubts(&self) -> u64 {
+        self.doubts.load(Ordering::SeqCst)
     }
 
     /// The server says that this hold was ended by force.
@@ -78,8 +90,12 @@ pub struct NewHold {
     /// renewed soon.
     pub renewed: Option<Instant>,
     pub lease: Duration,
-    /// Renewed by the watchdog until the last guard is gone.
+    /// Renewed by the watchdog until the last guard is gone; otherwise the lease is fixed.
     pub watched: bool,
+    /// [`Holds::doubts`] before the request was sent that told of it.
+    pub doubts: u64,
+    /// Of a call that wants more than this one: see [`Hold::keep`].
+    pub is_part: bool,
     /// Server time until which a copy of the acquire may still be under way; 0: none is.
     pub copies_until: i64,
     /// Outside of a scope it is never re-entered, so a wait for it in the same task is a mistake.
@@ -100,6 +116,10 @@ pub struct Hold {
     pub began: Instant,
     /// Waits with a smaller seq began before it.
     pub began_seq: u64,
+    /// What its first guard asked for. Nested guards share it.
+    pub lease: Duration,
+    /// The lease is renewed, not fixed.
+    pub watched: bool,
     pub holder: TaskOrThread,
     pub scoped: bool,
     /// The warning about a task that waits for itself was given.
@@ -123,12 +143,12 @@ struct State {
     deadline: Instant,
     // `None` until the server has set the lease that we want: see `NewHold`.
     renewed: Option<Instant>,
-    // The longest that a guard has asked for. It does not get shorter when that guard ends.
-    lease: Duration,
-    /// Guards among the living that asked for renewal.
-    watched: u32,
-    /// A task of its own waits for the deadline.
-    timed: bool,
+    /// [`Holds::doubts`] before the last answered request was sent.
+    doubts: u64,
+    /// Until when a part of an unfinished call is wanted.
+    wanted_until: Option<Instant>,
+    /// From when `max_hold` counts.
+    whole_since: Instant,
     /// When a renewal last kept the memory of the token.
     remembered: Instant,
     /// All guards were given back in time, and the server will not say what became of that.
@@ -141,6 +161,17 @@ struct State {
     copies_until: i64,
     // Set once. The holder may have acted on it, so a later reason does not replace it.
     end: Option<End>,
+}
+
+/// What the watchdog asks of the server.
+#[derive(Debug, Clone, Copy)]
+pub struct Question {
+    /// To be set, if less is left.
+    pub lease: Duration,
+    /// Of the first question after a trusted push, which sets the wanted lease even if it is shorter; see renew.lua.
+    pub only: Option<u64>,
+    /// [`Holds::doubts`] before it was sent.
+    pub doubts: u64,
 }
 
 /// How a hold ended.
@@ -162,6 +193,8 @@ impl Hold {
             was_queued: new.was_queued,
             began: now(),
             began_seq: holds.context.seq_bound(),
+            lease: new.lease,
+            watched: new.watched,
             holder: TaskOrThread::current(),
             scoped: new.scoped,
             warned: AtomicBool::new(false),
@@ -173,9 +206,9 @@ impl Hold {
                 on_server: Some(1),
                 deadline: new.deadline,
                 renewed: new.renewed,
-                lease: new.lease,
-                watched: new.watched.into(),
-                timed: false,
+                doubts: new.doubts,
+                wanted_until: new.is_part.then(|| now() + new.lease),
+                whole_since: now(),
                 remembered: now(),
                 forgotten: false,
                 taken_over: false,
@@ -185,13 +218,10 @@ impl Hold {
             }),
         });
         // Before `begin` returns: revocations and `close` look in the table, and the caller then asks
-        // its waiter what came earlier.
+        // its waiter what came earlier. And before the look at the doubts: a check either finds it in the table, or its
+        // doubt is seen here.
         entry.set_hold(&hold);
-        // A fixed lease that began by a trusted push has only the grant's time so far. It is renewed
-        // once, to get the lease that was asked for.
-        if new.watched || new.renewed.is_none() {
-            hold.schedule_renewal();
-        }
+        hold.schedule(false);
         hold
     }
 
@@ -252,80 +282,93 @@ impl Hold {
         self.state().deadline
     }
 
-    pub fn lease(&self) -> Duration {
-        self.state().lease
-    }
-
-    /// When the last good renewal was sent.
-    pub fn renewed(&self) -> Option<Instant> {
-        self.state().renewed
-    }
-
-    /// The server has given its lease to a request sent at `sent`, which is good until `deadline`.
-    pub fn extend(&self, sent: Instant, deadline: Instant) {
+    /// The server has answered what was asked, when the request was sent at `sent`: the lease is good until `deadline`.
+    pub fn extend(&self, question: Question, sent: Instant, deadline: Instant) {
         let mut state = self.state();
         // Answers may overtake each other: an older one must not take back what a newer one gave.
         state.deadline = state.deadline.max(deadline);
         state.renewed = state.renewed.max(Some(sent));
+        state.doubts = state.doubts.max(question.doubts);
     }
 
-    /// Counts one more guard, on a lease that is at least what it asked for. False when the hold was
-    /// lost while the answer was on its way.
+    /// Counts one more guard. False when the hold was lost while the answer was on its way.
     #[must_use]
-    pub fn enter(self: &Arc<Self>, on_server: u32, lease: Duration, watched: bool) -> bool {
-        let begin_watching = {
-            let mut state = self.state();
-            // Under the same lock as the count. A loss after this finds the new guard and tells it.
-            if state.end.is_some() || state.forgotten {
-                return false;
-            }
-            state.live += 1;
-            state.on_server = Some(on_server);
-            state.lease = state.lease.max(lease);
-            // Until now the lease was fixed, and nothing may be on the schedule for it.
-            let begin_watching = watched && state.watched == 0;
-            state.watched += u32::from(watched);
-            begin_watching
-        };
-        if begin_watching {
-            self.schedule_renewal();
+    pub fn enter(&self, on_server: u32) -> bool {
+        let mut state = self.state();
+        // Under the same lock as the count. A loss after this finds the new guard and tells it.
+        if state.end.is_some() || state.forgotten {
+            return false;
         }
+        state.live += 1;
+        state.on_server = Some(on_server);
         true
     }
 
-    /// Whether the watchdog renews it: its lease is not fixed, it is not over, and `max_hold` is not
-    /// reached.
-    pub fn is_renewed(&self) -> bool {
-        let may_go_on = !self.has_reached_max_hold();
-        let state = self.state();
-        state.watched > 0 && state.end.is_none() && may_go_on && !self.done.is_cancelled()
+    /// Whether the server may have forgotten it, as far as this client knows.
+    pub fn is_doubted(&self) -> bool {
+        self.state().doubts < self.holds.doubts()
     }
 
-    /// Whether its lease is renewed rather than fixed: a guard that asked for renewal is alive.
-    pub fn is_watched(&self) -> bool {
-        self.state().watched > 0
+    /// What to ask the server now. `None`: nothing, until there is a doubt or the deadline has come.
+    pub fn question(&self) -> Option<Question> {
+        let (doubts, state) = (self.holds.doubts(), self.state());
+        let is_confirmed = state.renewed.is_some();
+        // After `max_hold` nothing extends it.
+        let rest = self.renewed_until(&state).map(|last| last.saturating_duration_since(now()));
+        let lease = rest.map_or(self.lease, |rest| rest.min(self.lease));
+        if (self.watched || !is_confirmed) && !lease.is_zero() {
+            return Some(Question { lease, only: (!is_confirmed).then_some(self.attempt), doubts });
+        }
+        // A fixed lease is not extended. A server that took over may have forgotten the request that set it, and gets back
+        // what is left; where nothing was forgotten it has at least that (R5), and renew.lua never shortens a lease.
+        let left = state.deadline.saturating_duration_since(now());
+        (state.doubts < doubts).then(|| Question { lease: lease::lasting(left), only: None, doubts })
     }
 
     /// Whether nothing extends its lease any longer: no renewal and no nested lock.
     pub fn has_reached_max_hold(&self) -> bool {
-        self.renewed_until().is_some_and(|last| last <= now())
+        let state = self.state();
+        let is_capped = state.wanted_until.is_none();
+        is_capped && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
     }
 
-    /// When `max_hold` is reached, if there is one.
-    fn renewed_until(&self) -> Option<Instant> {
-        self.context().options().max_hold.map(|longest| self.began + longest)
+    /// Until when a lease that is renewed may be, if there is a bound.
+    fn renewed_until(&self, state: &State) -> Option<Instant> {
+        let max_hold = self.context().options().max_hold;
+        state.wanted_until.or(max_hold.map(|longest| state.whole_since + longest)).filter(|_| self.watched)
     }
 
-    /// Puts the next renewal on the watchdog's schedule, in place of an earlier entry.
-    pub fn schedule_renewal(self: &Arc<Self>) {
-        let due = self.next_renewal();
-        let before = {
+    /// A part of an unfinished call is renewed only while that call is polled, which says so by this: one that rests costs
+    /// others a lease (P6).
+    pub fn keep(self: &Arc<Self>) {
+        // Not what an outer section holds, and the call has entered once more.
+        if self.state().wanted_until.as_mut().map(|until| *until = now() + self.lease).is_some() {
+            self.schedule(false);
+        }
+    }
+
+    /// The call has all parts.
+    pub fn complete(self: &Arc<Self>) {
+        {
+            let mut state = self.state();
+            if state.wanted_until.take().is_none() {
+                return;
+            }
+            state.whole_since = now();
+        }
+        self.schedule(false);
+    }
+
+    /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: the last question was.
+    pub fn schedule(self: &Arc<Self>, unanswered: bool) {
+        let (due, before) = {
             let mut state = self.state();
             // The final unlock may have overtaken the renewal that leads here.
             if state.end.is_some() || self.done.is_cancelled() {
                 return;
             }
-            state.due.replace(due)
+            let due = self.next_due(&state, unanswered);
+            (due, state.due.replace(due))
         };
         if let Some(before) = before {
             self.holds.schedule.remove(before, self.attempt);
@@ -333,14 +376,17 @@ impl Hold {
         self.holds.schedule.insert(due, self.attempt, self);
     }
 
-    fn next_renewal(&self) -> Instant {
-        let due = self.renewed().map_or_else(
-            || lease::first_renewal(self.began, self.deadline()),
-            |renewed| lease::next_renewal(renewed, self.lease()),
-        );
-        // At `max_hold` the watchdog has to come once more. It renews nothing then, but it reports the
-        // loss at the deadline (W1).
-        due.min(self.renewed_until().unwrap_or(due))
+    fn next_due(&self, state: &State, unanswered: bool) -> Instant {
+        let due = match state.renewed {
+            _ if unanswered => now() + lease::retry_pause(self.lease),
+            _ if state.doubts < self.holds.doubts() => now(),
+            None => lease::first_renewal(self.began, state.deadline),
+            Some(renewed) if self.watched => lease::next_renewal(renewed, self.lease),
+            Some(_) => state.deadline,
+        };
+        // At its deadline at the latest: it is reported as lost there (P8). That is also all that is left after `max_hold`.
+        let is_the_last = self.renewed_until(state).is_some_and(|last| last <= due.max(now()));
+        if is_the_last { state.deadline } else { due.min(state.deadline) }
     }
 
     /// The final unlock is under way, or the hold is over: no more renewals.
@@ -352,20 +398,9 @@ impl Hold {
         }
     }
 
-    /// Counts one guard less, which had asked for renewal or not. The server is told by a release.
-    pub fn drop_guard(self: &Arc<Self>, watched: bool) {
-        let is_fixed_now = {
-            let mut state = self.state();
-            // Both counts under one lock. Otherwise a hold could look watched without a guard that
-            // asked for it.
-            state.live -= 1;
-            state.watched -= u32::from(watched);
-            watched && state.watched == 0 && state.live > 0
-        };
-        if is_fixed_now {
-            // Until now the watchdog would have told of the deadline.
-            self.watch_deadline();
-        }
+    /// Counts one guard less. The server is told by a release.
+    pub fn drop_guard(&self) {
+        self.state().live -= 1;
     }
 
     /// The number of holds to tell the server, or `None` if it knows.
@@ -441,7 +476,7 @@ impl Hold {
                 seq,
                 place: place(&self.entry.owner_id, self.attempt, &self.terms),
                 copies_until: state.copies_until.max(context.runner.not_after(&self.entry.keys.lock)),
-                lease: state.lease,
+                lease: self.lease,
             }
         };
         // Not inside the block above, since this takes the lock on the state again. The holder is told
@@ -459,7 +494,11 @@ impl Hold {
         self.holding.lost(|| self.held_for(), loss, was_relied_on);
         let lost = Lost::new(&who, self.token, self.held_for(), loss);
         // `close` says once how many there were. What had no guard left is lost to no one, and a quorum may go on.
-        if loss == Loss::Closed || !is_relied_on || who.is_node { lost.debug() } else { self.holds.losses.note(lost) }
+        if loss == Loss::Closed || !is_relied_on || who.is_node {
+            lost.debug();
+        } else {
+            self.holds.losses.note(self.context(), lost);
+        }
     }
 
     /// Whose it is, for what is told of it.
@@ -481,36 +520,6 @@ impl Hold {
             state.remembered = now();
         }
         due
-    }
-
-    /// Makes sure that `over` is cancelled at the deadline. A fixed lease has no watchdog that does it.
-    pub fn watch_deadline(self: &Arc<Self>) {
-        let is_timed = {
-            let mut state = self.state();
-            // One task is enough for all views that wait. If the watched guards end before the others,
-            // `drop_guard` comes here again.
-            state.watched > 0 || std::mem::replace(&mut state.timed, true)
-        };
-        if !is_timed {
-            self.context().spawn(self.clone().expire_at_deadline());
-        }
-    }
-
-    /// Waits for the deadline and ends the hold there. Renews nothing.
-    pub async fn expire_at_deadline(self: Arc<Self>) {
-        let expire = async {
-            // The deadline moves when a nested hold asks for a longer lease.
-            while self.ended().is_none() {
-                // With a guard alive `ended` loses it, also if the deadline passes between these two lines.
-                if self.live() == 0 && self.deadline() <= now() {
-                    return self.forget();
-                }
-                sleep_until(self.deadline().into()).await;
-            }
-        };
-        // `close` loses it now, or sees its release to the end, and must not wait for the deadline.
-        let closing = &self.context().closing;
-        closing.run_until_cancelled(self.over.run_until_cancelled(expire)).await;
     }
 
     /// Whether nobody was warned yet that work may be waiting for this hold of its own.

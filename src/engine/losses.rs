@@ -1,23 +1,27 @@
-//! What the log says of losses: a line for each, but one line for all that a check of all holds finds. After
-//! a flush or a restart without data they have one cause, and may be thousands.
+//! What the log says of lost holds: a line for each, unless many come together. After a flush or a restart without data they
+//! have one cause, and may be thousands.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::time::sleep;
+
+use super::context::Context;
 use super::error::Loss;
 use super::observe::{Who, millis};
 
+/// Losses in so short a time are told of by one line.
+const TOGETHER: Duration = Duration::from_millis(100);
+
 #[derive(Debug, Default)]
 pub struct Losses {
-    state: Mutex<State>,
+    untold: Mutex<Untold>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Checks of all holds that are under way.
-    checks: u32,
-    /// Lost since the first of them began.
-    lost: Vec<Lost>,
+struct Untold {
+    first: Option<Lost>,
+    others: usize,
 }
 
 /// A hold that was lost.
@@ -31,28 +35,54 @@ pub struct Lost {
 }
 
 impl Losses {
-    /// All holds are checked until the returned value is dropped.
-    pub fn check(&self) -> Check<'_> {
-        self.state().checks += 1;
-        Check(self)
-    }
-
     /// A hold was lost while it had a guard.
-    pub fn note(&self, lost: Lost) {
-        {
-            let mut state = self.state();
-            // Also one that the watchdog finds meanwhile: it has the same cause.
-            if state.checks > 0 {
-                return state.lost.push(lost);
-            }
+    pub fn note(self: &Arc<Self>, context: &Context, lost: Lost) {
+        if context.gone.is_cancelled() {
+            // No task is left that could tell it later.
+            return lost.warn();
         }
-        // After the lock is free: a subscriber may take its time.
-        lost.warn();
+        if let Some(lost) = self.keep_the_first(lost) {
+            return lost.debug();
+        }
+        let (losses, closing) = (self.clone(), context.closing.clone());
+        context.spawn(async move {
+            let _ = closing.run_until_cancelled(sleep(TOGETHER)).await;
+            losses.tell();
+        });
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    /// Returns one that is not the first.
+    fn keep_the_first(&self, lost: Lost) -> Option<Lost> {
+        let mut untold = self.untold();
+        if untold.first.is_some() {
+            untold.others += 1;
+            return Some(lost);
+        }
+        untold.first = Some(lost);
+        None
+    }
+
+    fn tell(&self) {
+        // The lock is free again before the log is written: a subscriber may take its time.
+        let Untold { first, others } = std::mem::take(&mut *self.untold());
+        match first {
+            Some(lost) if others == 0 => lost.warn(),
+            Some(lost) => {
+                tracing::warn!(
+                    target: "fairlock::lock",
+                    holds = others + 1,
+                    loss = %lost.loss,
+                    "lost locks, many at a time: as after a flush, a restart or a long silence"
+                );
+                lost.debug();
+            }
+            None => {}
+        }
+    }
+
+    fn untold(&self) -> MutexGuard<'_, Untold> {
         // No code panics while it holds this; if it did, the data would still be whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -70,32 +100,5 @@ impl Lost {
     pub fn debug(&self) {
         let Self { name, owner, token, held_ms, loss } = self;
         tracing::debug!(target: "fairlock::lock", %name, %owner, token, held_ms, %loss, "lost a lock");
-    }
-}
-
-/// By a drop, so that what was found is also said when the check is cut off.
-#[derive(Debug)]
-pub struct Check<'a>(&'a Losses);
-
-impl Drop for Check<'_> {
-    fn drop(&mut self) {
-        let lost = {
-            let mut state = self.0.state();
-            state.checks -= 1;
-            // The last one says it for all.
-            if state.checks > 0 { Vec::new() } else { std::mem::take(&mut state.lost) }
-        };
-        match lost.as_slice() {
-            [] => {}
-            [one] => one.warn(),
-            all => {
-                tracing::warn!(
-                    target: "fairlock::lock",
-                    holds = all.len(),
-                    "lost locks: the server does not know them, as after a flush or a restart"
-                );
-                all.iter().for_each(Lost::debug);
-            }
-        }
     }
 }

@@ -29,15 +29,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::future::BoxFuture;
+use futures::future::join;
 use futures::{FutureExt, StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
 use crate::store::push::Push;
 use crate::store::{Listener, ServedKeys};
 use context::Context;
-use hold::Holds;
+use hold::{Hold, Holds};
 use lease::Grant;
 use poller::Poller;
+use watchdog::Renewal;
 
 /// How many names and holds are checked at once after a reconnect.
 const CHECKED_TOGETHER: usize = 64;
@@ -61,6 +63,7 @@ impl Engine {
         let holds = Holds::new(context.clone());
         let poller = Poller::new(holds.clone());
         watchdog::start(&holds);
+        poller.start();
         let engine = Arc::new(Self { context, holds, poller });
         let listener: Arc<dyn Listener> = engine.clone();
         // Weak: the engine owns the store, which must not keep it alive in turn.
@@ -68,24 +71,23 @@ impl Engine {
         engine
     }
 
-    /// Asks the server about each hold. A hold may have been ended while its connection was cut: by
-    /// force, or with the server's data. Fixed leases are checked as well, but not extended.
-    fn hold_checks(&self, keys: &ServedKeys) -> impl Iterator<Item = BoxFuture<'static, ()>> + Send + use<> {
-        let keys = keys.clone();
-        let holds = self.holds.owners.holds().into_iter();
-        let served = holds.filter(move |hold| hold.end().is_none() && keys.contains(&hold.entry.keys.lock));
-        served.map(|hold| {
-            async move {
-                let check = async {
-                    if hold.is_renewed() { watchdog::renew(&hold, None).await } else { watchdog::check(&hold).await }
-                };
-                // It may have to wait until it can be sent. A final unlock that goes first ends it: what
-                // is given back must not be renewed (P10).
-                let _ = hold.done.run_until_cancelled(check).await;
-            }
-            .boxed()
-        })
+    fn doubted(&self, keys: &ServedKeys) -> Vec<Arc<Hold>> {
+        let is_concerned =
+            |hold: &Hold| hold.end().is_none() && keys.contains(&hold.entry.keys.lock) && hold.is_doubted();
+        self.holds.owners.holds().into_iter().filter(|hold| is_concerned(hold)).collect()
     }
+}
+
+/// Asks the server about holds that it may have forgotten. What has no answer is asked again by the watchdog.
+async fn check(doubted: Vec<Arc<Hold>>) {
+    stream::iter(doubted)
+        .for_each_concurrent(CHECKED_TOGETHER, |hold| async move {
+            // The watchdog may have come first.
+            if hold.is_doubted() {
+                watchdog::attend(hold).await;
+            }
+        })
+        .await;
 }
 
 impl Listener for Engine {
@@ -105,35 +107,44 @@ impl Listener for Engine {
         }
     }
 
-    /// Every wait asks and every hold is checked before any new acquire uses the connection.
     fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()> {
         async move {
-            let _check = self.holds.losses.check();
             self.poller.waiters.forget_grants(&keys);
-            // After the checks, which are dropped if they take too long.
+            // After the checks, which end with the connection.
             let checked = CancellationToken::new();
             let _checked = checked.clone().drop_guard();
             self.poller.say_farewells(&keys, broke, checked);
             let names = self.poller.waiters.names().into_iter().filter(|name| keys.contains(&name.lock));
-            let polls = names.map(|name| {
+            let polls = stream::iter(names).for_each_concurrent(CHECKED_TOGETHER, |name| {
                 let poller = self.poller.clone();
-                async move { poller.resume(&name).await }.boxed()
+                async move { poller.resume(&name).await }
             });
-            let all: Vec<_> = polls.chain(self.hold_checks(&keys)).collect();
-            stream::iter(all).for_each_concurrent(CHECKED_TOGETHER, |check| check).await;
+            self.holds.doubt();
+            join(polls, check(self.doubted(&keys))).await;
         }
         .boxed()
     }
 
-    fn flushed(self: Arc<Self>, keys: ServedKeys) {
-        let engine = self.clone();
-        self.context.spawn(async move {
-            let _check = engine.holds.losses.check();
+    fn doubt(&self) {
+        self.holds.doubt();
+    }
+
+    fn flushed(self: Arc<Self>, keys: ServedKeys, since: Instant) -> BoxFuture<'static, ()> {
+        async move {
             // Only holds: a holder would rely on what is gone until its next renewal (P8). A waiter
             // finds out by its next poll, and asks anew (P9).
-            let all: Vec<_> = engine.hold_checks(&keys).collect();
-            stream::iter(all).for_each_concurrent(CHECKED_TOGETHER, |check| check).await;
-        });
+            let doubted = self.doubted(&keys);
+            // A flush takes all keys of a database at once. So one hold that began before, and is still there, shows that it
+            // was another database. (A cluster has one only.)
+            let earlier = doubted.iter().find(|hold| matches!(keys, ServedKeys::All) && hold.began < since);
+            if let Some(earlier) = earlier
+                && watchdog::attend(earlier.clone()).await == Renewal::Renewed
+            {
+                return;
+            }
+            check(doubted).await;
+        }
+        .boxed()
     }
 
     fn gone(&self) {

@@ -17,6 +17,7 @@ use super::hold::Holds;
 use super::lease::{self, Grant, Queued};
 use super::observe::millis;
 use super::owner::Owner;
+use super::schedule::Schedule;
 use super::self_wait;
 use super::waiters::{Round, WaitOutcome, Waiter, Waiters};
 use crate::store::ServedKeys;
@@ -48,6 +49,39 @@ pub struct Poller {
 impl Poller {
     pub fn new(holds: Arc<Holds>) -> Arc<Self> {
         Arc::new(Self { holds, waiters: Waiters::default() })
+    }
+
+    /// Starts the one task that looks after grants which nobody takes. It ends with the client.
+    pub fn start(self: &Arc<Self>) {
+        let closing = self.context().closing.clone();
+        let serve = Schedule::serve(
+            Arc::downgrade(self),
+            |poller| &poller.waiters.offers,
+            |poller, waiter| poller.pass_over(&waiter),
+        );
+        self.context().spawn(async move {
+            let _ = closing.run_until_cancelled(serve).await;
+        });
+    }
+
+    /// Its future was woken for a grant and was not polled since: the lock goes on to the next one (P6). If the future goes
+    /// on, it queues again.
+    fn pass_over(&self, waiter: &Waiter) {
+        if !waiter.take_back() {
+            return;
+        }
+        let lock_key = &waiter.keys.lock;
+        tracing::debug!(target: "fairlock::lock", name = %waiter.keys.name, owner = %waiter.owner_id(), "a future that waits was not polled when its turn came");
+        let request = LeaveRequest {
+            keys: waiter.keys.clone(),
+            owner_id: waiter.owner_id().clone(),
+            seq: waiter.seq,
+            place: waiter.place(),
+            // Each copy of its request that may be under way.
+            copies_until: self.context().runner.not_after(lock_key),
+            lease: waiter.lease,
+        };
+        cleanup::leave(self.context(), request);
     }
 
     fn context(&self) -> &Arc<Context> {
@@ -168,7 +202,7 @@ impl Poller {
         let lease_left = lease_left.unwrap_or_default();
         if let Some(waiter) = self.waiters.find(owner, *attempt) {
             let until = lease::reliable_until(sent, lease_left, now());
-            waiter.set_outcome(WaitOutcome::of_grant(*token, until));
+            self.waiters.offer(&waiter, |state| state.outcome = Some(WaitOutcome::of_grant(*token, until)));
             return Some(waiter);
         }
         self.leave_if_unknown(keys, owner, *attempt, lease_left);

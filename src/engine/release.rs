@@ -95,8 +95,7 @@ impl Release {
     }
 
     async fn run_in_time(&mut self) -> Result<Unlocked, UnlockError> {
-        // This bounds the wait for the turn and the retries. A request on its way is not cut off by it,
-        // since it has a time-out of its own.
+        // For all that this call waits for: what is left then is done in the background.
         let limit = now() + self.hold.context().operation_timeout();
         // The deadline is not looked at here. After the last guard only the server knows whether the
         // lock was freed in time (decision 11).
@@ -115,7 +114,7 @@ impl Release {
     }
 
     fn forgotten_at(&self) -> Instant {
-        self.hold.context().forgotten_at(self.hold.lease())
+        self.hold.context().forgotten_at(self.hold.lease)
     }
 
     async fn take_turn(&mut self) {
@@ -135,7 +134,7 @@ impl Release {
             if let Some(outcome) = self.known() {
                 return outcome;
             }
-            if let Err(error) = self.send().await {
+            if let Err(error) = self.send(limit).await {
                 let pause = backoff.pause_after(&error);
                 if matches!(error, RequestError::Closed | RequestError::RuntimeGone) {
                     return Err(self.give_up(error));
@@ -192,7 +191,7 @@ impl Release {
     }
 
     /// Sends one request and applies its answer to the hold.
-    async fn send(&mut self) -> Result<(), RequestError> {
+    async fn send(&mut self, limit: Option<Instant>) -> Result<(), RequestError> {
         let hold = self.hold.clone();
         // Read once. A guard may be dropped meanwhile, and what is sent must be what is noted.
         let sent = self.next(hold.live());
@@ -216,7 +215,8 @@ impl Release {
             terms: &hold.terms,
         };
         entry.last_error.request_sent();
-        match release.run(&hold.context().runner).await {
+        let runner = &hold.context().runner;
+        match release.run(runner, limit.unwrap_or_else(|| runner.limit())).await {
             Ok(answer) => {
                 entry.last_error.answered();
                 if sent.holds == 0 {
@@ -305,7 +305,7 @@ impl Drop for Release {
 /// lock freed by the other, which `set_taken_over` makes known.
 pub async fn take_over(hold: Arc<Hold>) {
     hold.set_taken_over();
-    let limit = hold.context().forgotten_at(hold.lease());
+    let limit = hold.context().forgotten_at(hold.lease);
     let mut release = InBackground(Release { hold, turn: None, sent: None, without_turn: true, finished: false });
     let _ = timeout_at(limit.into(), release.0.run_to_the_end()).await;
 }

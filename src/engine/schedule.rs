@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
+use tokio::task::yield_now;
+use tokio::time::sleep_until;
 
 use crate::store::clock::now;
 
@@ -24,6 +26,12 @@ struct State<T> {
     /// When the task comes by itself. The item it comes for may have been removed since: leaving the
     /// plan as it is means that short holds do not wake the task each time.
     planned: Option<Instant>,
+}
+
+impl<T> Default for Schedule<T> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl<T> Schedule<T> {
@@ -46,7 +54,7 @@ impl<T> Schedule<T> {
     }
 
     /// Removes and returns what is due, and says when the next item is.
-    pub fn take_due(&self) -> (Vec<Arc<T>>, Option<Instant>) {
+    fn take_due(&self) -> (Vec<Arc<T>>, Option<Instant>) {
         let mut state = self.state();
         // Up to this instant, with any id. The key is the first one after it.
         let later = state.due.split_off(&(now() + Duration::from_nanos(1), 0));
@@ -57,9 +65,22 @@ impl<T> Schedule<T> {
         (due.into_values().filter_map(|item| item.upgrade()).collect(), planned)
     }
 
-    /// For the task that serves this schedule, which must not keep it alive.
-    pub fn sooner(&self) -> Arc<Notify> {
-        self.sooner.clone()
+    /// Hands over what is due, until the schedule is gone with its owner. Asleep, it does not keep that alive.
+    pub async fn serve<O>(owner: Weak<O>, schedule: impl Fn(&O) -> &Self, attend: impl Fn(&Arc<O>, Arc<T>)) {
+        while let Some(alive) = owner.upgrade() {
+            // Where the whole runtime stood still, what was woken before goes first: it may end what is due.
+            yield_now().await;
+            let (due, next) = schedule(&alive).take_due();
+            due.into_iter().for_each(|item| attend(&alive, item));
+            let sooner = schedule(&alive).sooner.clone();
+            drop(alive);
+            tokio::select! {
+                // In this order, so that the simulator can repeat a run.
+                biased;
+                () = sooner.notified() => {}
+                () = sleep_until_any(next) => {}
+            }
+        }
     }
 
     #[cfg(all(test, feature = "embedded"))]
@@ -70,6 +91,13 @@ impl<T> Schedule<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
         // No code panics while it holds this; if it did, the data would still be whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn sleep_until_any(next: Option<Instant>) {
+    match next {
+        Some(next) => sleep_until(next.into()).await,
+        None => std::future::pending().await,
     }
 }
 

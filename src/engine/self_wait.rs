@@ -54,5 +54,5 @@ pub fn warn(holds: &Holds, keys: &Keys, waiters: &[Arc<Waiter>]) {
 fn has_waited_long(waiter: &Waiter, hold: &Hold) -> bool {
     // A call of a quorum may come to this server later than it began.
     let is_later = waiter.seq >= hold.began_seq && waiter.waits_since() > hold.began;
-    is_later && waiter.waits_since() + hold.lease() <= now()
+    is_later && waiter.waits_since() + hold.lease <= now()
 }

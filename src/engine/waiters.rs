@@ -16,8 +16,10 @@ use super::error::LockError;
 use super::last_error::LastError;
 use super::lease::{Grant, Queued};
 use super::owners::OwnerEntry;
+use super::schedule::Schedule;
 use super::task_or_thread::TaskOrThread;
 use crate::store::ServedKeys;
+use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::keys::{Keys, place, ticket};
@@ -61,16 +63,18 @@ pub struct Waiter {
 }
 
 #[derive(Debug, Default)]
-struct WaiterState {
+pub struct WaiterState {
     /// The last pushed grant.
     pushed: Option<Grant>,
     /// What is known of the name, once the server has answered "queued".
     trust: Option<Arc<Trust>>,
-    outcome: Option<WaitOutcome>,
+    pub outcome: Option<WaitOutcome>,
     /// The greatest token of this owner that was ended by force; 0: none.
     revoked: u64,
     /// Its hold has begun, which from then on stands for it.
     has_hold: bool,
+    /// When it is passed over, unless it takes the grant that it has: see [`PATIENCE`].
+    offered: Option<Instant>,
     /// `close` has left for it, which covers all copies up to this server time.
     withdrawn: Option<i64>,
 }
@@ -201,6 +205,7 @@ impl Waiter {
 
     fn take_outcome(&self) -> Option<WaitOutcome> {
         let mut state = self.state();
+        state.offered = None;
         // What the server has answered goes before a push, which is only a hint (P9).
         if let Some(outcome) = state.outcome.take() {
             return Some(outcome);
@@ -235,10 +240,21 @@ impl Waiter {
         split.is_some_and(|(owner, seq)| *owner == *self.owner_id && seq.parse() == Ok(self.seq))
     }
 
+    /// It has not looked for a grant in time, and loses its place. False if it did.
+    pub fn take_back(&self) -> bool {
+        let mut state = self.state();
+        if state.has_hold || state.offered.take_if(|until| *until <= now()).is_none() {
+            return false;
+        }
+        state.pushed = None;
+        state.outcome = Some(WaitOutcome::NoPlace);
+        true
+    }
+
     /// Neither a message nor an answer that it has not looked at yet.
     fn forget_grant(&self) {
         let mut state = self.state();
-        state.pushed = None;
+        (state.pushed, state.offered) = (None, None);
         state.outcome.take_if(|outcome| matches!(outcome, WaitOutcome::Granted { .. } | WaitOutcome::Confirm { .. }));
     }
 
@@ -274,6 +290,8 @@ pub struct Waiters {
     // A map of its own. A push must find an attempt that has no place yet, and a poll asks only for
     // those that have one. The two locks are never held together.
     queues: Mutex<BTreeMap<Arc<str>, Queue>>,
+    /// Those who were woken for a grant.
+    pub offers: Schedule<Waiter>,
 }
 
 /// The waiters of one name that the server has queued.
@@ -458,13 +476,23 @@ impl Waiters {
         let seq = ticket.rsplit(':').next().and_then(|seq| seq.parse().ok());
         let waiter = seq.and_then(|seq: u64| lock(&self.waiters).get(&seq).cloned());
         let Some(waiter) = waiter.filter(|waiter| waiter.has_ticket(ticket)) else { return false };
-        waiter.update(|state| {
+        self.offer(&waiter, |state| {
             // Messages may come late. The one with the smaller token is about a grant that is over.
             if state.pushed.is_none_or(|known| known.token < grant.token) {
                 state.pushed = Some(grant);
             }
         });
         true
+    }
+
+    /// Wakes it for a grant. If its future is not polled then, it is passed over.
+    pub fn offer(&self, waiter: &Arc<Waiter>, grant: impl FnOnce(&mut WaiterState)) {
+        let until = now() + PATIENCE;
+        waiter.update(|state| {
+            grant(state);
+            state.offered = Some(until);
+        });
+        self.offers.insert(until, waiter.seq, waiter);
     }
 
     /// A new connection is up, perhaps to a server that does not know what the one before has granted (R15). An

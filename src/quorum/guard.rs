@@ -54,6 +54,13 @@ impl fmt::Debug for QuorumGuard {
 }
 
 impl QuorumGuard {
+    /// What it holds at its servers is renewed in any case.
+    #[allow(clippy::unused_self)]
+    pub(crate) fn keep(&self) {}
+
+    #[allow(clippy::unused_self)]
+    pub(crate) fn complete(&self) {}
+
     pub(super) fn new(quorum: Arc<Quorum>, in_use: InUse, (share, guards): Taken) -> Self {
         Self { quorum, hold: share.hold().clone(), share: Some(share), guards, in_use: Some(in_use) }
     }

@@ -58,6 +58,10 @@ impl fmt::Debug for QuorumLock {
 }
 
 impl QuorumLock {
+    pub(crate) fn as_part(&self) -> Self {
+        self.clone()
+    }
+
     pub(super) fn new(quorum: Arc<Quorum>, name: &str) -> Self {
         let locks = quorum.nodes.all.iter().map(|node| node.client.lock(name)).collect();
         let metrics = quorum.metrics.of_lock(name);

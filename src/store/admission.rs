@@ -1,13 +1,21 @@
 //! When a request may be sent to a server: limits for how many are in flight, and a gate that closes
 //! while the server refuses.
+//!
+//! Callers may let their futures rest. So what others need is not kept in them: a slot or a probe ends when the
+//! answer arrives or its time is over, and a turn that is not taken goes to the next one.
 
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
-use tokio::time::{sleep_until, timeout_at};
+use futures::task::AtomicWaker;
+use tokio::sync::Notify;
+use tokio::task::{unconstrained, yield_now};
+use tokio::time::{sleep, timeout_at};
 
 use super::backoff::Backoff;
 use super::clock::now;
@@ -16,9 +24,11 @@ use super::error::{Refusal, RefusalKind};
 /// When a request may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    /// Renewals, releases and polls: also while a new connection is being resumed.
+    /// Renewals and polls: also while a new connection is being resumed.
     Urgent,
-    /// Leaves: as early, but apart. There may be one for each of a hundred thousand waits that were given up together,
+    /// Releases: as early, but apart, since callers send them.
+    Release,
+    /// Leaves: the same. There may be one for each of a hundred thousand waits that were given up together,
     /// and a renewal or a poll behind all of them would come too late (P8).
     Cleanup,
     /// New acquires: after that.
@@ -27,20 +37,25 @@ pub enum Priority {
     Question,
 }
 
-/// Requests in flight of each priority. Enough to keep a server busy, and few enough that a renewal
+/// Requests in flight of each kind. Enough to keep a server busy, and few enough that a renewal
 /// never waits behind more than a few milliseconds of work (P8).
 pub const IN_FLIGHT: usize = 256;
 
-/// After that long the next request probes although the last probe is not over.
-const LONGEST_PROBE: Duration = Duration::from_secs(5);
+/// So long a future that was woken may rest before its turn, or its probe, goes to another one.
+pub const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The limits and the gate of one server.
 #[derive(Debug)]
 pub struct Admission {
-    /// Each priority has its own limit, so that any number of new acquires leaves room for renewals.
-    urgent: Slots,
-    cleanup: Slots,
-    normal: Slots,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Each has a limit of its own, so that any number of new acquires leaves room for renewals.
+    lines: [Line; 4],
+    /// Notified when a turn was given to one in line.
+    given: Notify,
     /// Whether `gate` is closed, for the usual case without the mutex.
     refusing: AtomicBool,
     gate: Mutex<Option<Refusing>>,
@@ -57,170 +72,163 @@ struct Refusing {
     since: Instant,
     backoff: Backoff,
     next_probe: Instant,
-    /// When the probe under way counts as given up: its future may never be polled again.
+    /// Until when the probe under way keeps others from probing.
     probing_until: Option<Instant>,
 }
 
-/// A request may be sent. Held until its reply is there.
+/// A limit, and who waits for it: first come, first served.
 #[derive(Debug)]
-pub struct Permit<'a> {
-    admission: &'a Admission,
-    /// This request is the probe.
-    probes: bool,
-    _slot: Slot<'a>,
+struct Line(Mutex<Places>);
+
+#[derive(Debug)]
+struct Places {
+    /// None while others wait.
+    free: usize,
+    next_number: u64,
+    waiting: BTreeMap<u64, Waker>,
+    /// Whose turn has come, and since when. They were woken.
+    given: BTreeMap<u64, Instant>,
 }
 
-/// The limit of one priority.
-#[derive(Debug)]
-struct Slots {
-    free: Semaphore,
-    since: Instant,
-    /// When a slot was last taken or given back, in milliseconds after `since`.
-    moved: AtomicU64,
+/// Waits for a slot.
+struct Turn<'a> {
+    admission: &'a Admission,
+    priority: Priority,
+    number: Option<u64>,
 }
 
 /// A place among the requests in flight.
 #[derive(Debug)]
-pub struct Slot<'a> {
-    slots: &'a Slots,
-    /// `None` for a request that goes beyond the limit.
-    _permit: Option<SemaphorePermit<'a>>,
+struct Slot {
+    shared: Arc<Shared>,
+    priority: Priority,
 }
 
-impl Slots {
+/// A request that may be sent. As the waker of its future it hears when the answer has arrived.
+#[derive(Debug)]
+pub struct InFlight {
+    shared: Arc<Shared>,
+    /// This request is the probe.
+    probes: bool,
+    slot: Mutex<Option<Slot>>,
+    caller: AtomicWaker,
+}
+
+impl Line {
     fn new(limit: usize) -> Self {
-        Self { free: Semaphore::new(limit), since: now(), moved: AtomicU64::new(0) }
+        Self(Mutex::new(Places { free: limit, next_number: 0, waiting: BTreeMap::new(), given: BTreeMap::new() }))
     }
 
-    /// First come, first served. A request whose future is not polled keeps its slot although its reply
-    /// is there, and a task may hold many such futures while it waits for this one. So when no slot was
-    /// given back for `stuck_after`, one request at a time goes beyond the limit.
-    async fn take(&self, stuck_after: Duration) -> Slot<'_> {
-        // The semaphore hands what is given back to those in line first. So this finds a slot only
-        // when no one waits, and overtakes no one.
-        if let Ok(permit) = self.free.try_acquire() {
-            return self.taken(Some(permit));
-        }
-        // Pinned, so that the place in line is kept from one look to the next.
-        let mut permit = pin!(self.free.acquire());
-        loop {
-            // Looked up anew in each round: every slot that was given back since then moves it on.
-            let stuck_at = self.since + Duration::from_millis(self.moved.load(Ordering::Relaxed)) + stuck_after;
-            tokio::select! {
-                // In a fixed order, so that a simulated run can be repeated. A slot comes first: the
-                // limit is passed only when there is none.
-                biased;
-                // An error would mean that the semaphore is closed, which it never is.
-                permit = &mut permit => return self.taken(permit.ok()),
-                () = sleep_until(stuck_at.into()) => {
-                    if self.moved_before(stuck_after) {
-                        return self.taken(None);
-                    }
-                }
-            }
-        }
+    fn places(&self) -> MutexGuard<'_, Places> {
+        lock(&self.0)
     }
 
-    fn taken<'a>(&'a self, permit: Option<SemaphorePermit<'a>>) -> Slot<'a> {
-        Slot { slots: self, _permit: permit }
-    }
-
-    /// Whether no slot moved for that long. If so, it counts as a move: others wait again.
-    fn moved_before(&self, stuck_after: Duration) -> bool {
-        let (moved, now) = (self.moved.load(Ordering::Relaxed), self.elapsed_ms());
-        let is_stuck = u128::from(now.saturating_sub(moved)) >= stuck_after.as_millis();
-        // Many wait, and look at the same moment. The exchange succeeds for one of them only.
-        is_stuck && self.moved.compare_exchange(moved, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-
-    fn elapsed_ms(&self) -> u64 {
-        u64::try_from(now().saturating_duration_since(self.since).as_millis()).unwrap_or(u64::MAX)
+    /// Passes over those whose turn came before `since`. Returns whether there are later ones.
+    fn pass_over(&self, since: Instant) -> (usize, bool) {
+        let mut places = self.places();
+        let all = places.given.len();
+        places.given.retain(|_, given| *given > since);
+        (all - places.given.len(), !places.given.is_empty())
     }
 }
 
-impl Drop for Slot<'_> {
+impl Places {
+    /// Takes a slot, or the place in line that is `number` from then on.
+    fn take(&mut self, number: &mut Option<u64>, waker: &Waker) -> bool {
+        if let Some(mine) = *number {
+            if self.given.remove(&mine).is_some() {
+                *number = None;
+                return true;
+            }
+            if let Some(known) = self.waiting.get_mut(&mine) {
+                known.clone_from(waker);
+                return false;
+            }
+            // It was passed over, and goes to the end of the line.
+        }
+        if self.free > 0 {
+            self.free -= 1;
+            *number = None;
+            return true;
+        }
+        self.waiting.insert(self.next_number, waker.clone());
+        *number = Some(self.next_number);
+        self.next_number += 1;
+        false
+    }
+}
+
+impl Future for Turn<'_> {
+    type Output = Slot;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Slot> {
+        let Self { admission, priority, number } = &mut *self;
+        let shared = &admission.shared;
+        if !shared.line(*priority).places().take(number, context.waker()) {
+            return Poll::Pending;
+        }
+        Poll::Ready(Slot { shared: shared.clone(), priority: *priority })
+    }
+}
+
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // Also for a request beyond the limit: its end shows that requests do end, so the others can
-        // wait for a slot again.
-        self.slots.moved.store(self.slots.elapsed_ms(), Ordering::Relaxed);
+        let Some(number) = self.number else { return };
+        let shared = &self.admission.shared;
+        let was_given = {
+            let mut places = shared.line(self.priority).places();
+            places.waiting.remove(&number);
+            places.given.remove(&number).is_some()
+        };
+        if was_given {
+            shared.give_back(self.priority);
+        }
     }
 }
 
-impl Admission {
-    /// `limit`: of each priority. Clients with different seeds do not probe in step.
-    pub fn new(limit: usize, seed: u64) -> Self {
-        Self {
-            urgent: Slots::new(limit),
-            cleanup: Slots::new(limit),
-            normal: Slots::new(limit),
-            refusing: AtomicBool::new(false),
-            gate: Mutex::new(None),
-            changed: Notify::new(),
-            seed,
-        }
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.shared.give_back(self.priority);
     }
+}
 
-    /// Waits, first come, first served, until fewer requests are in flight.
-    pub async fn slot(&self, priority: Priority, operation_timeout: Duration) -> Slot<'_> {
-        // Longer than any request whose future is polled keeps its slot.
-        let stuck_after = 2 * operation_timeout + Duration::from_secs(1);
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code panics while it holds one of these; if it did, the data would still be whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn line(&self, priority: Priority) -> &Line {
+        let [urgent, release, cleanup, normal] = &self.lines;
         match priority {
-            Priority::Urgent => self.urgent.take(stuck_after).await,
-            Priority::Cleanup => self.cleanup.take(stuck_after).await,
+            Priority::Urgent => urgent,
+            Priority::Release => release,
+            Priority::Cleanup => cleanup,
             // Questions share with acquires. Neither may use the room of renewals (decision 39).
-            Priority::Normal | Priority::Question => self.normal.take(stuck_after).await,
+            Priority::Normal | Priority::Question => normal,
         }
     }
 
-    /// Waits until the gate is open, or this request may probe. At the deadline it fails with what the
-    /// server said last, and nothing was sent.
-    pub async fn pass<'a>(&'a self, slot: Slot<'a>, deadline: Instant) -> Result<Permit<'a>, Refusal> {
-        let mut probes = false;
-        while self.refusing.load(Ordering::Acquire) {
-            // Register before looking: a change between the look and the await is not missed.
-            let changed = self.changed.notified();
-            match self.try_pass() {
-                Pass::Open => break,
-                Pass::Probe => {
-                    probes = true;
-                    break;
-                }
-                Pass::Wait { until, refusal } => {
-                    // Wake at `until` too, and not only when notified. The future of the probe may
-                    // never be polled again, and then it never says that it is over.
-                    let woken = timeout_at(until.min(deadline).into(), changed).await.is_ok();
-                    // One that was woken looks again even at its deadline: the gate may just have
-                    // opened.
-                    if !woken && now() >= deadline {
-                        return Err(refusal);
-                    }
-                }
+    /// A slot goes to the next one in line.
+    fn give_back(&self, priority: Priority) {
+        let next = {
+            let mut places = self.line(priority).places();
+            let next = places.waiting.pop_first();
+            match &next {
+                Some((number, _)) => drop(places.given.insert(*number, now())),
+                None => places.free += 1,
             }
+            next
+        };
+        // Woken after the lock is free: it looks at once.
+        if let Some((_, waker)) = next {
+            self.given.notify_one();
+            waker.wake();
         }
-        Ok(Permit { admission: self, probes, _slot: slot })
     }
 
-    /// Passes also while the gate is closed.
-    pub fn pass_unchecked<'a>(&'a self, slot: Slot<'a>) -> Permit<'a> {
-        Permit { admission: self, probes: false, _slot: slot }
-    }
-
-    /// What the server said last, while the gate is closed.
-    pub fn refusal(&self) -> Option<Refusal> {
-        self.gate().as_ref().map(|refusing| refusing.refusal.clone())
-    }
-
-    fn try_pass(&self) -> Pass {
-        let mut gate = self.gate();
-        let Some(refusing) = gate.as_mut() else { return Pass::Open };
-        // A probe that is under way notifies when it is over.
-        let until = refusing.probing_until.unwrap_or(refusing.next_probe).max(refusing.next_probe);
-        if now() >= until {
-            // Set while the mutex is held, so that one request alone becomes the probe (decision 40).
-            refusing.probing_until = Some(now() + LONGEST_PROBE);
-            return Pass::Probe;
-        }
-        Pass::Wait { until, refusal: refusing.refusal.clone() }
+    fn gate(&self) -> MutexGuard<'_, Option<Refusing>> {
+        lock(&self.gate)
     }
 
     /// The server refuses for a reason that may pass: from now on only probes are sent.
@@ -262,21 +270,132 @@ impl Admission {
         self.changed.notify_waiters();
     }
 
-    fn gate(&self) -> MutexGuard<'_, Option<Refusing>> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A probe keeps others from probing until then at the latest.
+    fn end_probe(&self, until: Option<Instant>) {
+        if let Some(refusing) = self.gate().as_mut() {
+            refusing.probing_until = until;
+        }
+        self.changed.notify_waiters();
     }
 }
 
-enum Pass {
-    Open,
-    Probe,
-    Wait { until: Instant, refusal: Refusal },
+impl Admission {
+    /// `limit`: of each line. Clients with different seeds do not probe in step.
+    pub fn new(limit: usize, seed: u64) -> Self {
+        let shared = Shared {
+            lines: std::array::from_fn(|_| Line::new(limit)),
+            given: Notify::new(),
+            refusing: AtomicBool::new(false),
+            gate: Mutex::new(None),
+            changed: Notify::new(),
+            seed,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Passes over those who do not take their turn. Never ends.
+    pub async fn watch(&self) {
+        let shared = &self.shared;
+        loop {
+            shared.given.notified().await;
+            let mut goes_on = true;
+            while goes_on {
+                sleep(PATIENCE).await;
+                // Where the whole runtime stood still, those who were woken look first.
+                yield_now().await;
+                goes_on = false;
+                for priority in [Priority::Urgent, Priority::Release, Priority::Cleanup, Priority::Normal] {
+                    let (passed_over, are_more) = shared.line(priority).pass_over(now() - PATIENCE);
+                    goes_on |= are_more;
+                    (0..passed_over).for_each(|_| shared.give_back(priority));
+                }
+            }
+        }
+    }
+
+    /// Waits until the gate is open, or somebody has to probe. At the deadline it fails with what the
+    /// server said last.
+    pub async fn open(&self, deadline: Instant) -> Result<(), Refusal> {
+        let shared = &self.shared;
+        while self.is_closed() {
+            // Register before looking: a change between the look and the await is not missed.
+            let changed = shared.changed.notified();
+            let Some((until, refusal)) = self.closed_until() else { break };
+            let woken = timeout_at(until.min(deadline).into(), changed).await.is_ok();
+            // One that was woken looks again even at its deadline: the gate may just have
+            // opened.
+            if !woken && now() >= deadline {
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    fn closed_until(&self) -> Option<(Instant, Refusal)> {
+        let gate = self.shared.gate();
+        gate.as_ref()
+            .filter(|refusing| now() < refusing.until())
+            .map(|refusing| (refusing.until(), refusing.refusal.clone()))
+    }
+
+    /// A place among the requests in flight, for one that is sent at once; to be dropped if that is not possible any more.
+    /// `None`: the gate was closed meanwhile.
+    pub async fn enter(&self, priority: Priority, timeout: Duration) -> Option<Arc<InFlight>> {
+        let slot = Turn { admission: self, priority, number: None }.await;
+        // A single question is not repeated by itself, so that it may be asked at any time.
+        let probes = if priority == Priority::Question { false } else { self.try_pass(timeout)? };
+        let (shared, slot) = (self.shared.clone(), Mutex::new(Some(slot)));
+        Some(Arc::new(InFlight { shared, probes, slot, caller: AtomicWaker::new() }))
+    }
+
+    /// Whether nobody passes but probes.
+    pub fn is_closed(&self) -> bool {
+        self.shared.refusing.load(Ordering::Acquire)
+    }
+
+    /// What the server said last, while the gate is closed.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.shared.gate().as_ref().map(|refusing| refusing.refusal.clone())
+    }
+
+    /// Whether the request that passes is the probe. `None`: none may pass.
+    fn try_pass(&self, timeout: Duration) -> Option<bool> {
+        if !self.is_closed() {
+            return Some(false);
+        }
+        let mut gate = self.shared.gate();
+        let Some(refusing) = gate.as_mut() else { return Some(false) };
+        if now() < refusing.until() {
+            return None;
+        }
+        // Set while the mutex is held, so that one request alone becomes the probe (decision 40).
+        refusing.probing_until = Some(now() + timeout);
+        Some(true)
+    }
 }
 
-impl Permit<'_> {
+impl Refusing {
+    /// Nobody may probe before.
+    fn until(&self) -> Instant {
+        self.probing_until.map_or(self.next_probe, |until| until.max(self.next_probe))
+    }
+}
+
+impl InFlight {
     pub fn is_of(&self, admission: &Admission) -> bool {
-        std::ptr::eq(self.admission, admission)
+        Arc::ptr_eq(&self.shared, &admission.shared)
+    }
+
+    /// Drives the request to its end. Its slot is given back when it is woken: its answer is there, or its time is over.
+    pub async fn run<F: Future>(self: &Arc<Self>, request: F) -> F::Output {
+        // Otherwise it could also be woken because its task has done much already, before it was sent.
+        let mut request = pin!(unconstrained(request));
+        let waker = Waker::from(self.clone());
+        poll_fn(|context| {
+            self.caller.register(context.waker());
+            request.as_mut().poll(&mut Context::from_waker(&waker))
+        })
+        .await
     }
 
     /// What the server said: opens or closes the gate.
@@ -284,24 +403,41 @@ impl Permit<'_> {
         match refusal {
             // TRYAGAIN is about the keys of one lock: it must not hold up requests for the others.
             Some(refusal) if refusal.kind() == RefusalKind::Passing && refusal.is_of_the_whole_server() => {
-                self.admission.refused(refusal);
+                self.shared.refused(refusal);
             }
             // A final refusal such as WRONGTYPE is about this request. It shows that the server
             // serves.
-            _ => self.admission.served(),
+            _ => self.shared.served(),
         }
+    }
+
+    /// The first time only.
+    fn give_back(&self) -> bool {
+        let slot = lock(&self.slot).take();
+        slot.is_some()
     }
 }
 
-impl Drop for Permit<'_> {
+impl Wake for InFlight {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.give_back() && self.probes {
+            // Its caller has the answer, and is to say what it was.
+            self.shared.end_probe(Some(now() + PATIENCE));
+        }
+        self.caller.wake();
+    }
+}
+
+impl Drop for InFlight {
     fn drop(&mut self) {
-        if !self.probes {
-            return;
+        self.give_back();
+        if self.probes {
+            // Also when the probe had no answer or its caller gave up: the next request probes.
+            self.shared.end_probe(None);
         }
-        // Also when the probe had no answer or its caller gave up: the next request probes.
-        if let Some(refusing) = self.admission.gate().as_mut() {
-            refusing.probing_until = None;
-        }
-        self.admission.changed.notify_waiters();
     }
 }

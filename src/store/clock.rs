@@ -42,8 +42,13 @@ impl ServerClock {
         self.micros_at(instant) / 1000
     }
 
+    /// 0: nothing was learnt yet.
     pub fn micros_at(&self, instant: Instant) -> i64 {
-        self.local(instant) + self.offset.load(Ordering::Relaxed)
+        match self.offset.load(Ordering::Relaxed) {
+            // Not the local time: a quorum would propose it as a token, and servers without a token would give it (P2).
+            0 => 0,
+            offset => self.local(instant) + offset,
+        }
     }
 
     fn local(&self, instant: Instant) -> i64 {

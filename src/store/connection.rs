@@ -10,6 +10,7 @@ use redis::{
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::admission::IN_FLIGHT;
 use super::call::{Arg, Call};
 use super::connect_options::Credentials;
 use super::dial::Stream;
@@ -66,8 +67,12 @@ impl Connection {
         let dead = CancellationToken::new();
         // No time-out of the crate's own, which is 500 ms by default. The runner has one, and tells
         // the supervisor when it passes (decision 44).
-        let config =
-            AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(on_push(dead.clone(), handle));
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            // A request is in the driver's hands when its future was polled once. Those that rest would keep the few places
+            // that its channel has by default.
+            .set_pipeline_buffer_size(4 * IN_FLIGHT)
+            .set_push_sender(on_push(dead.clone(), handle));
         let (io, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
         let driver = Arc::new(Driver(tokio::spawn(driver).abort_handle()));
         Ok(Self { io, dead, channel_tag: "".into(), _driver: driver })

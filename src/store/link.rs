@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::changes::Changes;
@@ -45,8 +45,9 @@ pub struct Link<C> {
     listener: OnceLock<Weak<dyn Listener>>,
     /// When the end of the last connection was noticed.
     broke: Mutex<Option<Instant>>,
-    /// Notified when a node of a cluster has got slots from another one.
-    gained: Notify,
+    doubt: Mutex<Doubt>,
+    /// Notified when a doubt arose.
+    doubted: Notify,
     metrics: Metrics,
     /// Among the servers that are connected, or among those that are not.
     counted: Mutex<Option<Counted>>,
@@ -54,12 +55,21 @@ pub struct Link<C> {
     pub stop: CancellationToken,
 }
 
+/// Why what is held and waited for has to be checked.
+#[derive(Debug, Default)]
+struct Doubt {
+    /// A node of a cluster has got slots from another one.
+    has_gained: bool,
+    /// When the first flush was heard of that was not checked yet.
+    flushed: Option<Instant>,
+}
+
 impl<C: Connection> Link<C> {
     pub fn new(changes: Arc<Changes>, metrics: Metrics) -> Self {
         let state = Mutex::new(State::Down(Arc::new(Disconnected)));
-        let (changed, broke, gained) = (Notify::new(), Mutex::new(None), Notify::new());
+        let (changed, broke, doubt, doubted) = (Notify::new(), Mutex::new(None), Mutex::default(), Notify::new());
         let (listener, counted, stop) = (OnceLock::new(), Mutex::default(), CancellationToken::new());
-        Self { state, changed, changes, listener, broke, gained, metrics, counted, stop }
+        Self { state, changed, changes, listener, broke, doubt, doubted, metrics, counted, stop }
     }
 
     pub fn connection(&self, priority: Priority) -> Option<C> {
@@ -69,6 +79,10 @@ impl<C: Connection> Link<C> {
     fn state(&self) -> MutexGuard<'_, State<C>> {
         // No code panics while it holds this; if it did, the data would still be whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doubt(&self) -> MutexGuard<'_, Doubt> {
+        self.doubt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn broke(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -173,8 +187,8 @@ impl<C: Connection> Link<C> {
         self.listener.get().and_then(Weak::upgrade)
     }
 
-    /// Takes a new connection into use: the listener checks its waits and holds first, for a bounded
-    /// time, then everybody may use it.
+    /// Takes a new connection into use: the listener checks its waits and holds first, for a bounded time, then everybody may
+    /// use it. Ends when all were checked.
     pub async fn resume(&self, connection: &C, keys: &ServedKeys, limit: Duration) {
         // Urgent requests first: the polls and renewals of the check need this connection.
         self.enter(State::Resuming(connection.clone()));
@@ -182,36 +196,50 @@ impl<C: Connection> Link<C> {
         if broke.is_some() {
             self.metrics.reconnected();
         }
-        if let Some(listener) = self.listener() {
-            tokio::select! {
-                // In this order: a check whose answer came just before the end of the connection counts.
-                biased;
-                // With a limit. Otherwise one check that hangs would keep all new acquires out.
-                _ = timeout_at((now() + limit).into(), listener.resumed(keys.clone(), broke)) => {}
-                () = connection.dead().cancelled() => {}
-            }
-        }
-        // Also when the check did not end in time: the next polls and renewals find what it has missed
-        // (P9).
+        let Some(listener) = self.listener() else { return self.enter(State::Ready(connection.clone())) };
+        let mut checks = listener.resumed(keys.clone(), broke);
+        // With a limit. Otherwise one check that hangs would keep all new acquires out.
+        let is_checked = timeout(limit, &mut checks).await.is_ok();
         self.enter(State::Ready(connection.clone()));
+        if !is_checked {
+            checks.await;
+        }
     }
 
     pub fn gained_slots(&self) {
-        self.gained.notify_one();
+        self.doubt().has_gained = true;
+        self.doubted.notify_one();
     }
 
-    /// Checks waits and holds again when slots have come here from another node: messages of that one may have
-    /// been missed, and its state may be newer than what came along. Never ends.
-    pub async fn check_gained(&self, keys: &ServedKeys, limit: Duration) {
+    /// The server has lost all keys of a database, perhaps not of ours.
+    pub fn flushed(&self) {
+        let Some(listener) = self.listener() else { return };
+        self.doubt().flushed.get_or_insert_with(now);
+        listener.doubt();
+        self.doubted.notify_one();
+    }
+
+    /// Checks waits and holds again when slots have come here from another node, whose messages may have been missed and
+    /// whose state may be newer than what came along, and holds after a flush. One check at a time: what arises meanwhile is
+    /// one more. Never ends.
+    pub async fn check_doubts(&self, keys: &ServedKeys) {
         loop {
-            self.gained.notified().await;
-            // Slots often come one by one, and one check is enough for many of them.
-            sleep(GAINED_TOGETHER).await;
-            if let Some(listener) = self.listener() {
-                // With a limit, as after a reconnect: the next polls and renewals find the rest (P9).
-                let _ = timeout(limit, listener.resumed(keys.clone(), None)).await;
+            self.doubted.notified().await;
+            let Some(listener) = self.listener() else { continue };
+            if let Some(since) = self.take_flush() {
+                listener.clone().flushed(keys.clone(), since).await;
+            }
+            if self.doubt().has_gained {
+                // Slots often come one by one, and one check is enough for many of them.
+                sleep(GAINED_TOGETHER).await;
+                self.doubt().has_gained = false;
+                listener.resumed(keys.clone(), None).await;
             }
         }
+    }
+
+    fn take_flush(&self) -> Option<Instant> {
+        self.doubt().flushed.take()
     }
 
     pub fn close(&self) {
@@ -245,7 +273,9 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 fn usable<C: Connection>(state: &State<C>, priority: Priority) -> Option<&C> {
     match state {
         State::Ready(connection) => Some(connection),
-        State::Resuming(connection) if matches!(priority, Priority::Urgent | Priority::Cleanup) => Some(connection),
+        State::Resuming(connection) if matches!(priority, Priority::Urgent | Priority::Release | Priority::Cleanup) => {
+            Some(connection)
+        }
         _ => None,
     }
     // A connection may be dead before its supervisor has noticed and entered `Down`.

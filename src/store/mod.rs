@@ -111,12 +111,14 @@ pub type SpawnHook = Arc<dyn Fn(BoxFuture<'static, ()>) -> BoxFuture<'static, ()
 pub trait Listener: Send + Sync + 'static {
     /// A message to this client's channel, from the server of these keys. It runs inside the connection's driver, so it must not block.
     fn pushed(&self, from: &ServedKeys, payload: &[u8]);
-    /// A new connection is up. Messages for these keys may have been missed, so their waits and
-    /// holds are checked before any new acquire is sent. `broke`: when the end of the connection before
-    /// was noticed; `None`: there was none.
+    /// A new connection is up, or slots have come here. Messages for these keys may have been missed, so their waits and
+    /// holds are checked. `broke`: when the end of the connection before was noticed; `None`: there was none.
     fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()>;
-    /// The server has lost these keys, all at once: FLUSHALL or FLUSHDB.
-    fn flushed(self: Arc<Self>, keys: ServedKeys);
+    /// The server has lost all keys of a database at once, by FLUSHALL or FLUSHDB: from now on holds are doubted. Like
+    /// `pushed` it runs inside the driver, before any answer that comes later.
+    fn doubt(&self);
+    /// Checks the holds of these keys after `doubt`, which was called at `since` first.
+    fn flushed(self: Arc<Self>, keys: ServedKeys, since: Instant) -> BoxFuture<'static, ()>;
     /// The runtime that kept the connection has ended. It runs while that runtime is torn down, so it
     /// must not block.
     fn gone(&self);

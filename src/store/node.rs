@@ -156,7 +156,10 @@ impl Node {
         let on_drop = OnDrop(move || told.link.gone());
         runtime.spawn(async move {
             let _on_drop = on_drop;
-            supervise(kept).await;
+            tokio::select! {
+                () = supervise(&kept) => {}
+                () = kept.admission.watch() => {}
+            }
         });
         Self { shared }
     }
@@ -441,7 +444,7 @@ impl Shared {
             }
             match (unasked, shared.link.listener()) {
                 (Unasked::Message(payload), Some(listener)) => listener.pushed(&shared.purpose.keys, payload),
-                (Unasked::Flushed, Some(listener)) => listener.flushed(shared.purpose.keys.clone()),
+                (Unasked::Flushed, Some(_)) => shared.link.flushed(),
                 (_, None) => {}
             }
         };
@@ -782,7 +785,7 @@ struct Echo {
 }
 
 /// Owns the connection until the node is closed.
-async fn supervise(shared: Arc<Shared>) {
+async fn supervise(shared: &Arc<Shared>) {
     let stop = shared.link.stop.clone();
     stop.run_until_cancelled(async {
         // One backoff for all connections. With a new one each time, a server that accepts and closes
@@ -791,7 +794,7 @@ async fn supervise(shared: Arc<Shared>) {
         loop {
             shared.wanted.notified().await;
             let (mut first, mut has_panicked) = (lock(&shared.first).take(), false);
-            while survive(keep_connected(&shared, first.take(), has_panicked, &mut backoff)).await.is_none() {
+            while survive(keep_connected(shared, first.take(), has_panicked, &mut backoff)).await.is_none() {
                 // Nobody keeps the one that it had.
                 shared.link.connection(Priority::Urgent).inspect(|connection| connection.dead.cancel());
                 has_panicked = true;
@@ -810,6 +813,7 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, again:
     let mut was_connected = again || first.is_some();
     let mut known = first;
     while shared.is_wanted.load(Ordering::Relaxed) {
+        let is_new = known.is_none();
         let Established { connection, place } = match known.take() {
             Some(first) => first,
             None => {
@@ -817,24 +821,24 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, again:
                 if was_connected {
                     tracing::info!(target: "fairlock::server", address = %next.place.address, "reconnected");
                 }
-                // Waits and holds first, then new acquires. If the connection dies meanwhile this ends at
-                // once, and `until_dead` sees it in the next lines.
-                let resume = shared.link.resume(&next.connection, &shared.purpose.keys, shared.operation_timeout);
-                tokio::select! {
-                    () = resume => {}
-                    // The lines below give it up.
-                    () = shared.purpose.location.left(&next.place) => {}
-                }
                 next
             }
         };
         was_connected = true;
         let up = now();
+        let serve = async {
+            if is_new {
+                shared.link.resume(&connection, &shared.purpose.keys, shared.operation_timeout).await;
+            }
+            shared.link.check_doubts(&shared.purpose.keys).await;
+        };
         let moved = tokio::select! {
+            // A check whose answer came just before the end of the connection counts.
+            biased;
+            () = serve => false,
             () = until_dead(shared, &connection) => false,
             // A demoted primary may still answer, and even grant.
             () = shared.purpose.location.left(&place) => true,
-            () = shared.link.check_gained(&shared.purpose.keys, shared.operation_timeout) => false,
         };
         // After a ping without an answer it is not cancelled yet. What is in flight must end now
         // as unanswered: waiting for its time-out would only delay the retry.

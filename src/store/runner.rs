@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout_at;
 
-use super::admission::Permit;
+use super::admission::{Admission, InFlight};
 use super::call::Call;
 use super::changes::Changes;
 use super::clock::{ServerClock, millis, now};
@@ -28,10 +28,10 @@ pub struct Answer<T> {
     pub server_ms: i64,
 }
 
-/// A request that may be sent now, and the end of its operation time-out.
+/// A request that may be sent now, and when its time is over.
 #[derive(Debug)]
-pub struct Admitted<'a> {
-    permit: Permit<'a>,
+pub struct Admitted {
+    in_flight: Arc<InFlight>,
     deadline: Instant,
     priority: Priority,
 }
@@ -112,40 +112,72 @@ impl Runner {
         self.store.clock(lock_key).micros_at(now())
     }
 
+    /// When a call that begins now, and waits for nothing but its answer, is out of time.
+    pub fn limit(&self) -> Instant {
+        now() + self.options.operation_timeout
+    }
+
     /// Server time up to which a request that is sent now may be served (R2).
     pub fn not_after(&self, lock_key: &str) -> i64 {
         self.store.clock(lock_key).at(now()) + millis(self.options.operation_timeout)
     }
 
-    /// Waits until a request for this lock may be sent. The wait for others that were here before has
-    /// no limit; the operation time-out starts when this request's turn has come. So overload costs
+    /// Waits until a request for this lock may be sent. Without a limit (`by`) the wait for others that were here before has
+    /// none, and the operation time-out starts when this request's turn has come. So overload costs
     /// waiting, and no request that a caller has given up is ever sent.
-    pub async fn admit(&self, lock_key: &str, priority: Priority) -> Result<Admitted<'_>, RequestError> {
-        let (admission, slot, deadline) = loop {
+    pub async fn admit(
+        &self,
+        lock_key: &str,
+        priority: Priority,
+        by: Option<Instant>,
+    ) -> Result<Admitted, RequestError> {
+        loop {
             let admission = self.store.admission(lock_key);
-            let slot = admission.slot(priority, self.options.operation_timeout).await;
-            let deadline = now() + self.options.operation_timeout;
             // A look comes first, so that the usual case needs no timer.
-            if self.store.is_ready(lock_key, priority) {
-                break (admission, slot, deadline);
+            if !self.store.is_ready(lock_key, priority) || priority != Priority::Question && admission.is_closed() {
+                let by = by.unwrap_or_else(|| self.limit());
+                self.usable(lock_key, admission, priority, by).await?;
             }
-            match timeout_at(deadline.into(), self.store.ready(lock_key, priority)).await {
-                Ok(outcome) => outcome?,
-                Err(_) => return Err(RequestError::NotSent(self.store.fault(lock_key))),
+            let in_flight = match by {
+                None => admission.enter(priority, self.options.operation_timeout).await,
+                Some(by) => {
+                    match timeout_at(by.into(), admission.enter(priority, self.options.operation_timeout)).await {
+                        Ok(in_flight) => in_flight,
+                        Err(_) => return Err(RequestError::NotSent(Arc::new(NoTurn))),
+                    }
+                }
+            };
+            // The lock may have gone to another node of a cluster meanwhile, which has limits of its own.
+            let is_same = std::ptr::eq(admission, self.store.admission(lock_key));
+            if let Some(in_flight) = in_flight.filter(|_| is_same && self.store.is_ready(lock_key, priority)) {
+                let deadline = by.unwrap_or_else(|| self.limit());
+                // Its caller did not look for so long.
+                if deadline <= now() {
+                    return Err(RequestError::NotSent(Arc::new(NoTurn)));
+                }
+                return Ok(Admitted { in_flight, deadline, priority });
             }
-            // Otherwise the lock has gone to another node of a cluster meanwhile, which has limits of its own.
-            if std::ptr::eq(admission, self.store.admission(lock_key)) {
-                break (admission, slot, deadline);
-            }
-        };
+        }
+    }
+
+    /// Waits for a connection, and until the server does not refuse everything.
+    async fn usable(
+        &self,
+        lock_key: &str,
+        admission: &Admission,
+        priority: Priority,
+        by: Instant,
+    ) -> Result<(), RequestError> {
+        match timeout_at(by.into(), self.store.ready(lock_key, priority)).await {
+            Ok(outcome) => outcome?,
+            Err(_) => return Err(RequestError::NotSent(self.store.fault(lock_key))),
+        }
+        if priority == Priority::Question {
+            return Ok(());
+        }
         // After the wait for a connection. A probe that still has to wait for one would keep others
         // from probing.
-        let permit = match priority {
-            // A single question is not repeated by itself, so that it may be asked at any time.
-            Priority::Question => admission.pass_unchecked(slot),
-            _ => admission.pass(slot, deadline).await.map_err(RequestError::Refused)?,
-        };
-        Ok(Admitted { permit, deadline, priority })
+        admission.open(by).await.map_err(RequestError::Refused)
     }
 
     /// What the server of this lock refuses everything with, at the moment.
@@ -166,7 +198,7 @@ impl Runner {
     }
 
     /// Sends the request, waits for its reply, and learns the server's time from it.
-    pub async fn run<T: Decode>(&self, admitted: Admitted<'_>, call: Call<'_>) -> Result<Answer<T>, RequestError> {
+    pub async fn run<T: Decode>(&self, admitted: Admitted, call: Call<'_>) -> Result<Answer<T>, RequestError> {
         // Relaxed: the number only has to differ from those of other requests.
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         // Before the request is on its way: the server's lease begins later, never earlier (R5).
@@ -174,23 +206,24 @@ impl Runner {
         let metrics = &self.options.metrics;
         let _in_flight = metrics.in_flight();
         let call = Call { priority: admitted.priority, ..call };
-        let Ran { reply, by } = match timeout_at(admitted.deadline.into(), self.store.run(call, request)).await {
-            Ok(Ok(ran)) => ran,
-            Ok(Err(error)) => {
-                // A request without an answer says nothing about the gate. If it was the probe, its
-                // permit lets the next one probe when it is dropped.
-                if let RequestError::Refused(refusal) = &error {
-                    metrics.refused(&refusal.code);
-                    self.answered(&admitted, &call, Some(refusal));
+        let Ran { reply, by } =
+            match admitted.in_flight.run(timeout_at(admitted.deadline.into(), self.store.run(call, request))).await {
+                Ok(Ok(ran)) => ran,
+                Ok(Err(error)) => {
+                    // A request without an answer says nothing about the gate. If it was the probe, its
+                    // permit lets the next one probe when it is dropped.
+                    if let RequestError::Refused(refusal) = &error {
+                        metrics.refused(&refusal.code);
+                        self.answered(&admitted, &call, Some(refusal));
+                    }
+                    return Err(error);
                 }
-                return Err(error);
-            }
-            Err(_) => {
-                // A half-open connection causes no error by itself (decision 44).
-                self.store.suspect(call.lock_key());
-                return Err(RequestError::Unanswered(Arc::new(NoAnswer(self.options.operation_timeout))));
-            }
-        };
+                Err(_) => {
+                    // A half-open connection causes no error by itself (decision 44).
+                    self.store.suspect(call.lock_key());
+                    return Err(RequestError::Unanswered(Arc::new(NoAnswer(self.options.operation_timeout))));
+                }
+            };
         metrics.round_trip(|| now().saturating_duration_since(sent));
         // Before the reply is read: a server that runs scripts does not refuse, even if this reply
         // turns out to be wrong.
@@ -204,16 +237,17 @@ impl Runner {
     /// Sends one command that changes nothing to one of the servers. Returns how long its answer took, too.
     pub async fn ask(&self, server: &dyn Server, words: &[&str]) -> Result<(Told, Duration), RequestError> {
         let timeout = self.options.operation_timeout;
-        let slot = server.admission("").slot(Priority::Question, timeout).await;
         let deadline = now() + timeout;
         match timeout_at(deadline.into(), server.ready("", Priority::Question)).await {
             Ok(outcome) => outcome?,
             Err(_) => return Err(RequestError::NotSent(server.fault(""))),
         }
-        // Held until the answer is there.
-        let _permit = server.admission("").pass_unchecked(slot);
+        let entering = server.admission("").enter(Priority::Question, timeout);
+        let Ok(Some(in_flight)) = timeout_at(deadline.into(), entering).await else {
+            return Err(RequestError::NotSent(Arc::new(NoTurn)));
+        };
         let sent = now();
-        match timeout_at(deadline.into(), server.ask(words)).await {
+        match in_flight.run(timeout_at(deadline.into(), server.ask(words))).await {
             Ok(outcome) => outcome.map(|told| (told, now().saturating_duration_since(sent))),
             Err(_) => {
                 server.suspect("");
@@ -235,9 +269,9 @@ impl Runner {
     }
 
     /// Opens or closes the gate. Not that of the node from which the lock has gone meanwhile: another one answered.
-    fn answered(&self, admitted: &Admitted<'_>, call: &Call<'_>, refusal: Option<&Refusal>) {
-        if admitted.permit.is_of(self.store.admission(call.lock_key())) {
-            admitted.permit.answered(refusal);
+    fn answered(&self, admitted: &Admitted, call: &Call<'_>, refusal: Option<&Refusal>) {
+        if admitted.in_flight.is_of(self.store.admission(call.lock_key())) {
+            admitted.in_flight.answered(refusal);
         }
     }
 

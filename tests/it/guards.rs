@@ -14,39 +14,29 @@ fn client(timing: Timing) -> LockClient {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_lease_is_renewed_only_while_a_guard_that_asked_for_it_lives() {
-    let timing = Timing::default();
-    let client = client(timing);
-    let plain = client.lock("nested");
-    let fixed = plain.with_lease(timing.lease);
-    owner::scope(async {
-        let outer = fixed.lock().await.unwrap();
-        let inner = plain.lock().await.unwrap();
-        sleep(3 * timing.lease).await;
-        assert!(outer.is_valid(), "renewed for the inner guard");
-        let another = plain.lock().await.unwrap();
-        inner.unlock().await.unwrap();
-        sleep(3 * timing.lease).await;
-        assert!(outer.is_valid(), "renewed for the other inner guard");
-        another.unlock().await.unwrap();
-        let lost = timeout(2 * timing.lease, outer.lost()).await;
-        assert_eq!(lost, Ok(Loss::Expired), "the outer guard asked for no renewal");
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_wait_for_the_loss_that_began_under_renewal_hears_of_it_without() {
+async fn a_fixed_lease_is_not_renewed_for_a_nested_guard() {
     let timing = Timing::default();
     let client = client(timing);
     let plain = client.lock("nested");
     owner::scope(async {
         let outer = plain.with_lease(timing.lease).lock().await.unwrap();
         let inner = plain.lock().await.unwrap();
+        let lost = timeout(timing.lease, outer.lost()).await;
+        assert_eq!(lost, Ok(Loss::Expired), "the first guard asked for no renewal");
+        assert!(!inner.is_valid());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_the_loss_hears_of_the_end_of_a_fixed_lease() {
+    let timing = Timing::default();
+    let client = client(timing);
+    let plain = client.lock("nested");
+    owner::scope(async {
+        let outer = plain.with_lease(timing.lease).lock().await.unwrap();
         let view = outer.held();
         let monitor = tokio::spawn(async move { view.lost().await });
-        sleep(timing.lease).await;
-        drop(inner);
         let lost = timeout(2 * timing.lease, monitor).await.expect("at the deadline").unwrap();
         assert_eq!(lost, Some(Loss::Expired));
         drop(outer);

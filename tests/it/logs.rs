@@ -132,7 +132,7 @@ async fn a_loss_is_a_warning_and_the_rest_is_silence() {
         let guard = lock.lock().await.unwrap();
         lock.force_unlock().await.unwrap();
         guard.lost().await;
-        assert!(said.saw("WARN", "lost a lock"));
+        eventually("it is told", async || said.saw("WARN", "lost a lock")).await;
         let lines = said.lines();
         assert_eq!(lines.len(), 1, "{lines:?}");
         for field in

@@ -37,6 +37,8 @@ mod reentrance;
 mod reentry;
 mod refusals;
 mod restarts;
+#[cfg(feature = "embedded")]
+mod resting;
 mod runtimes;
 mod scripts;
 mod sentinel;

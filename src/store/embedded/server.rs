@@ -74,6 +74,15 @@ pub struct Connection {
     shutdowns: u64,
     channel: String,
     pub dead: CancellationToken,
+    /// Keys were flushed, and the message of it is on its way.
+    flushed: Arc<AtomicBool>,
+}
+
+impl Connection {
+    /// The message of a flush is here. `false`: an answer has brought it along before, or the connection is over.
+    pub fn hears_of_flush(&self) -> bool {
+        self.flushed.swap(false, Ordering::Relaxed) && !self.dead.is_cancelled()
+    }
 }
 
 impl link::Connection for Connection {
@@ -82,12 +91,19 @@ impl link::Connection for Connection {
     }
 }
 
-/// Unbounded: a connection gets one message for each of its own tickets, and max_waiters bounds those.
-pub type Pushes = mpsc::UnboundedReceiver<Vec<u8>>;
+pub enum Pushed {
+    Message(Vec<u8>),
+    /// As CLIENT TRACKING tells it.
+    Flushed,
+}
+
+/// Unbounded: a connection gets one message for each of its own tickets, and max_waiters bounds those. Of flushes one at a time
+/// is on its way.
+pub type Pushes = mpsc::UnboundedReceiver<Pushed>;
 
 struct Subscriber {
     connection: Connection,
-    pushes: mpsc::UnboundedSender<Vec<u8>>,
+    pushes: mpsc::UnboundedSender<Pushed>,
 }
 
 impl fmt::Debug for EmbeddedServer {
@@ -176,7 +192,7 @@ impl EmbeddedServer {
         keys.unwrap_or_default().iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
-    /// Deletes all keys, as FLUSHALL does. Holders find out with their next renewal.
+    /// Deletes all keys, as FLUSHALL does. Holders hear of it at once.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -191,6 +207,20 @@ impl EmbeddedServer {
     /// ```
     pub fn flush(&self) {
         let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&[b"FLUSHALL".to_vec()])));
+        self.tell_of_flush();
+    }
+
+    /// Keys were flushed, of these or of another database: Redis tells all connections, and not of which.
+    pub(crate) fn tell_of_flush(&self) {
+        let subscribers = lock(&self.shared.connections);
+        let subscribers =
+            subscribers.values().map(|subscriber| (subscriber.connection.clone(), subscriber.pushes.clone()));
+        // Collected, so that the map is not locked while the faults decide about the messages.
+        for (connection, pushes) in subscribers.collect::<Vec<_>>() {
+            if !connection.flushed.swap(true, Ordering::Relaxed) {
+                arrive(pushes, Pushed::Flushed, self.shared.faults.flushed(client_of(&connection.channel)));
+            }
+        }
     }
 
     /// One command of an administrator, or a look of a simulator. The words of the reply; nil is an empty one.
@@ -338,6 +368,7 @@ impl EmbeddedServer {
             shutdowns: self.shutdowns(),
             channel: channel.to_owned(),
             dead: CancellationToken::new(),
+            flushed: Arc::default(),
         };
         let subscriber = Subscriber { connection: connection.clone(), pushes };
         lock(&self.shared.connections).insert(channel.to_owned(), subscriber);
@@ -523,17 +554,20 @@ impl EmbeddedServer {
         let subscriber = lock(&self.shared.connections).get(channel).map(|subscriber| subscriber.pushes.clone());
         let Some(pushes) = subscriber else { return };
         for delay in self.shared.faults.push(client_of(channel)) {
-            let (pushes, message) = (pushes.clone(), message.clone().into_bytes());
-            // An error means that the connection is closed. The message is lost with it.
-            if delay.is_zero() {
-                let _ = pushes.send(message);
-            } else {
-                tokio::spawn(async move {
-                    sleep(delay).await;
-                    let _ = pushes.send(message);
-                });
-            }
+            arrive(pushes.clone(), Pushed::Message(message.clone().into_bytes()), delay);
         }
+    }
+}
+
+fn arrive(pushes: mpsc::UnboundedSender<Pushed>, pushed: Pushed, delay: Duration) {
+    // An error means that the connection is closed. The message is lost with it.
+    if delay.is_zero() {
+        let _ = pushes.send(pushed);
+    } else {
+        tokio::spawn(async move {
+            sleep(delay).await;
+            let _ = pushes.send(pushed);
+        });
     }
 }
 

@@ -2,18 +2,19 @@
 //!
 //! By default a request takes no time and nothing is lost. `Faults` can change that.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, join3};
+use futures::future::BoxFuture;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep;
 
 use super::faults::Delivery;
 use super::request::{Answer, Request};
-use super::server::{Connection, EmbeddedServer, Pushes};
+use super::server::{Connection, EmbeddedServer, Pushed, Pushes};
 use crate::store::admission::Admission;
 use crate::store::call::Call;
 use crate::store::changes::Changes;
@@ -346,6 +347,13 @@ impl Shared {
         }
     }
 
+    /// The message of a flush has arrived.
+    fn flushed(&self, connection: &Connection) {
+        if connection.hears_of_flush() {
+            self.link.flushed();
+        }
+    }
+
     /// `None`: the server is shut down.
     fn serve(&self, server: &EmbeddedServer, request: &Request) -> Option<Answer> {
         let served = server.serve(request)?;
@@ -408,6 +416,8 @@ async fn deliver(shared: Arc<Shared>, sent: Sent, delivery: Delivery, answer: mp
     let served = shared.serve(&sent.server, &sent.request);
     if let (Some(served), Some(delay)) = (served, delivery.reply) {
         sleep(delay).await;
+        // In one read: before the caller looks at its answer, as in the driver of a real connection.
+        shared.flushed(&sent.connection);
         // Fails if the caller no longer waits, or if another copy was answered first.
         let _ = answer.try_send(served);
     }
@@ -418,7 +428,7 @@ async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
     let keep = async {
         // Without `resume`: a new client has no waits and no holds to check.
         if let Some((first, pushes)) = first {
-            receive(&shared, &first, pushes).await;
+            until_dead(&shared, &first, pushes, shared.link.check_doubts(&shared.keys)).await;
         }
         loop {
             shared.link.enter(State::Down(Arc::new(Disconnected)));
@@ -435,11 +445,11 @@ async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
                 shared.clock.learn(now(), 0, server.micros());
             }
             shared.boot(&server);
-            let resume = shared.link.resume(&connection, &shared.keys, shared.operation_timeout);
-            // All at once: while `resume` polls for the waiters, pushed grants may arrive.
-            let gained = shared.link.check_gained(&shared.keys, shared.operation_timeout);
-            let gained = connection.dead.run_until_cancelled(gained);
-            join3(resume, receive(&shared, &connection, pushes), gained).await;
+            let checks = async {
+                shared.link.resume(&connection, &shared.keys, shared.operation_timeout).await;
+                shared.link.check_doubts(&shared.keys).await;
+            };
+            until_dead(&shared, &connection, pushes, checks).await;
         }
     };
     tokio::select! {
@@ -447,20 +457,29 @@ async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
         biased;
         () = shared.link.stop.cancelled() => {}
         () = keep => {}
+        () = shared.admission.watch() => {}
     }
     // One that was made while `close` ran, on another thread. The server would keep the subscription for ever, and grant
     // the lock to a place of this client that a failover brings back.
     shared.server().iter().for_each(|server| server.disconnect(&shared.client));
 }
 
-/// Hands pushes to the listener until the connection is closed.
-async fn receive(shared: &Shared, connection: &Connection, mut pushes: Pushes) {
+/// Hands pushes to the listener until the connection is closed. At the same time as it is checked: while the waiters are
+/// polled for, pushed grants may arrive.
+async fn until_dead(shared: &Shared, connection: &Connection, mut pushes: Pushes, checks: impl Future<Output = ()>) {
     let messages = async {
-        while let Some(message) = pushes.recv().await {
-            if let Some(listener) = shared.link.listener() {
-                listener.pushed(&shared.keys, &message);
+        while let Some(pushed) = pushes.recv().await {
+            match (pushed, shared.link.listener()) {
+                (Pushed::Message(message), Some(listener)) => listener.pushed(&shared.keys, &message),
+                (Pushed::Flushed, _) => shared.flushed(connection),
+                (_, None) => {}
             }
         }
     };
-    connection.dead.run_until_cancelled(messages).await;
+    // In this order: a check whose answer came just before the end of the connection counts.
+    tokio::select! {
+        biased;
+        () = checks => {}
+        _ = connection.dead.run_until_cancelled(messages) => {}
+    }
 }

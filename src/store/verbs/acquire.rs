@@ -1,7 +1,7 @@
 //! acquire.lua: asks for the lock, or for one more hold on it.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::store::Priority;
 use crate::store::call::{Arg, Call, arg, key};
@@ -85,8 +85,8 @@ pub enum Acquired {
 
 impl Acquire<'_> {
     /// Waits until it may be sent.
-    pub async fn admit<'r>(&self, runner: &'r Runner) -> Result<Admitted<'r>, RequestError> {
-        runner.admit(&self.keys.lock, Priority::Normal).await
+    pub async fn admit(&self, runner: &Runner, by: Option<Instant>) -> Result<Admitted, RequestError> {
+        runner.admit(&self.keys.lock, Priority::Normal, by).await
     }
 
     /// `copies_until` is set to the server time until which a copy of this request may be served,
@@ -94,7 +94,7 @@ impl Acquire<'_> {
     pub async fn run(
         &self,
         runner: &Runner,
-        admitted: Admitted<'_>,
+        admitted: Admitted,
         copies_until: &mut i64,
     ) -> Result<Answer<Acquired>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;

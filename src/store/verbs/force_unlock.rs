@@ -37,7 +37,7 @@ impl ForceUnlock<'_> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
         // A single question passes a closed gate: a person asks it, and wants to see the refusal
         // (decision 40).
-        let admitted = runner.admit(lock, Priority::Question).await?;
+        let admitted = runner.admit(lock, Priority::Question, Some(runner.limit())).await?;
         let keys = [
             key("lock", lock),
             key("queue", queue),

@@ -47,7 +47,7 @@ pub struct QueueEntry {
 impl Inspect<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Inspected>, RequestError> {
         let Keys { lock, queue, deadlines, .. } = self.keys;
-        let admitted = runner.admit(lock, Priority::Question).await?;
+        let admitted = runner.admit(lock, Priority::Question, Some(runner.limit())).await?;
         let keys = [key("lock", lock), key("queue", queue), key("deadlines", deadlines), key("boot", &runner.boot_key)];
         // With a bound: Redis serves no one else while it runs a script.
         let args = [arg("most", self.most)];

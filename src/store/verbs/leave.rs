@@ -35,7 +35,7 @@ impl Leave<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Left>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
         // Early: what is left behind keeps others waiting (P5).
-        let admitted = runner.admit(lock, Priority::Cleanup).await?;
+        let admitted = runner.admit(lock, Priority::Cleanup, None).await?;
         let tombstone = self.keys.tombstone(self.owner);
         let keys = [
             key("lock", lock),

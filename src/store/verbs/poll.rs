@@ -55,7 +55,7 @@ impl Poll<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Polled>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
         // Urgent: a poll that waits behind new acquires could cost live waiters their place.
-        let admitted = runner.admit(lock, Priority::Urgent).await?;
+        let admitted = runner.admit(lock, Priority::Urgent, None).await?;
         let keys = [
             key("lock", lock),
             key("queue", queue),

@@ -29,7 +29,7 @@ impl Raise<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Raised>, RequestError> {
         let Keys { lock, tokens, .. } = self.keys;
         // Urgent: the lock is held meanwhile, and others wait for it.
-        let admitted = runner.admit(lock, Priority::Urgent).await?;
+        let admitted = runner.admit(lock, Priority::Urgent, None).await?;
         // As texts, because raise.lua compares them so. Lua would round numbers on their way to text.
         let (token, floor) = (self.token.to_string(), self.floor.to_string());
         let keys = [key("lock", lock), key("tokens", tokens)];

@@ -1,5 +1,7 @@
 //! release.lua: sets the holds of an owner to a smaller number; 0 frees the lock and passes it on.
 
+use std::time::Instant;
+
 use crate::store::Priority;
 use crate::store::call::{Arg, Call, arg, key};
 use crate::store::error::RequestError;
@@ -44,10 +46,10 @@ pub enum Released {
 }
 
 impl Release<'_> {
-    pub async fn run(&self, runner: &Runner) -> Result<Answer<Released>, RequestError> {
+    pub async fn run(&self, runner: &Runner, by: Instant) -> Result<Answer<Released>, RequestError> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
-        // Urgent: a release that waits makes others wait for a lock that is not in use.
-        let admitted = runner.admit(lock, Priority::Urgent).await?;
+        // As early as a renewal: a release that waits makes others wait for a lock that is not in use.
+        let admitted = runner.admit(lock, Priority::Release, Some(by)).await?;
         let some = (self.holds > 0).then(|| format!("{}:{}", self.holds, self.token));
         // The tombstone and the last argument are for the rare case only; keys are known by their order.
         let (mut tombstone, mut late) = (String::new(), String::new());

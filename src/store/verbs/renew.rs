@@ -34,7 +34,7 @@ impl Renew<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Renewed>, RequestError> {
         let Keys { lock, tokens, .. } = self.keys;
         // Urgent: new acquires must never make a holder lose its lock (P8).
-        let admitted = runner.admit(lock, Priority::Urgent).await?;
+        let admitted = runner.admit(lock, Priority::Urgent, None).await?;
         // As text, because renew.lua compares it with the text in the hash. Lua would round a number
         // on its way to text.
         let token = self.token.to_string();

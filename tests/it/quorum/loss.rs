@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fairlock::{LockError, Loss, Owner, UnlockError};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::{Masters, builder, embedded, quick, strict};
 use crate::support::{Embedded, Server, eventually, limit, on_several_in_virtual_time};
@@ -114,6 +114,22 @@ async fn q8_a_master_that_has_forgotten_a_hold_does_not_count() {
         let next = other.lock("x").lock().await.unwrap();
         assert!(Instant::now() >= deadline && !guard.is_valid(), "two hold it");
         assert!(next.token() > guard.token());
+    })
+    .await;
+}
+
+/// P2: a client that comes when the servers have forgotten all tokens knows their clocks, and proposes no token from before.
+#[tokio::test]
+async fn p2_tokens_grow_for_a_new_client_of_servers_that_have_forgotten_them() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let guard = embedded(quick(), servers).lock("x").lock().await.unwrap();
+        let token = guard.token();
+        guard.unlock().await.unwrap();
+        servers.iter().for_each(|server| server.server.flush());
+        let newcomer = embedded(quick(), servers);
+        sleep(Duration::from_millis(1)).await;
+        let next = newcomer.lock("x").lock().await.unwrap();
+        assert!(next.token() > token, "{} after {token}", next.token());
     })
     .await;
 }

@@ -5,8 +5,6 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mutant {
     pub name: String,
-    /// No run of the corpus is known that finds it.
-    pub is_unmet: bool,
     /// The rule that it drops.
     pub sentence: String,
     pub edits: Vec<Edit>,
@@ -42,9 +40,7 @@ impl Mutant {
                 continue;
             }
             if !line.starts_with(' ') {
-                let (name, is_unmet) =
-                    line.trim().strip_suffix(" unmet").map_or((line.trim(), false), |name| (name, true));
-                mutants.push(Self { name: name.into(), is_unmet, sentence: String::new(), edits: Vec::new() });
+                mutants.push(Self { name: line.trim().into(), sentence: String::new(), edits: Vec::new() });
                 sign = ' ';
                 continue;
             }
@@ -89,13 +85,12 @@ mod tests {
 
     #[test]
     fn a_mutant_has_a_name_a_sentence_and_edits() {
-        let text =
-            "# Of a comment\n\nR0-none unmet\n  Nothing is\n  checked.\n  - if a\n  - then b\n  + b\n  - c\n  +\n";
+        let text = "# Of a comment\n\nR0-none\n  Nothing is\n  checked.\n  - if a\n  - then b\n  + b\n  - c\n  +\n";
         let edits = vec![
             Edit { find: "if a\nthen b".into(), replace: "b".into() },
             Edit { find: "c".into(), replace: String::new() },
         ];
-        let mutant = Mutant { name: "R0-none".into(), is_unmet: true, sentence: "Nothing is\nchecked.".into(), edits };
+        let mutant = Mutant { name: "R0-none".into(), sentence: "Nothing is\nchecked.".into(), edits };
         assert_eq!(Mutant::all(text), Ok(vec![mutant]));
     }
 

@@ -8,6 +8,7 @@ use std::{fs, io};
 use crate::Outcome;
 use crate::corpus::Run;
 use crate::schemata::ACTIVE;
+use crate::seed::Topology;
 use crate::sources::{Changed, files};
 
 /// A search for a seed that finds a mutant ends after this time.
@@ -101,9 +102,8 @@ fn may_find(seed: u64, mutant: &str) -> bool {
     is_a_quorum(seed) == is_of_the_quorum(mutant) || is_a_quorum(seed) && seed < QUORUMS_FOR_ALL
 }
 
-/// Which seeds are runs of a quorum: as the simulator has it.
 fn is_a_quorum(seed: u64) -> bool {
-    seed % 7 == 2
+    Topology::of(seed) == Topology::Quorum
 }
 
 /// The keys of `"faults":{…}` in the last line.

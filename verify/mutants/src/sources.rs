@@ -159,7 +159,7 @@ mod tests {
 
     fn mutant(edits: &[(&str, &str)]) -> Mutant {
         let edits = edits.iter().map(|(find, replace)| Edit { find: (*find).into(), replace: (*replace).into() });
-        Mutant { name: "R0".into(), is_unmet: false, sentence: "Nothing.".into(), edits: edits.collect() }
+        Mutant { name: "R0".into(), sentence: "Nothing.".into(), edits: edits.collect() }
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! Actors: callers that lock, nest, cancel, time out, drop and unlock at random.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use fairlock::simulation::{Task, owner_id};
 use fairlock::{FairLock, LockClient, LockError, LockGuard, Loss, UnlockError, Unlocked, owner};
 use tokio::time::{sleep, timeout};
 
-use crate::checker::Claim;
+use crate::checker::{Claim, Cost};
 use crate::keys::key_of;
 use crate::world::{LONGEST_LEASE, World};
 
@@ -18,9 +21,13 @@ pub struct Actor {
     pub names: usize,
     /// The shortest lease that this client may ask for.
     pub shortest_lease: Duration,
+    /// Of what is renewed.
+    pub lease: Duration,
 }
 
 const DEEPEST: usize = 4;
+/// Without faults the request for a lease was sent less than this before its answer.
+const SENT: Duration = Duration::from_millis(100);
 /// How often an actor goes on when the runtime of its client has ended.
 const ROUNDS_WITHOUT_RUNTIME: u32 = 5;
 
@@ -76,29 +83,58 @@ impl Actor {
         // In the calm phase longer than any section, since nothing renews it.
         let least = if calm { LONGEST_LEASE } else { self.shortest_lease + Duration::from_secs(1) };
         let fixed = least - Duration::from_millis(self.world.below(if calm { 500 } else { 1000 }));
-        let lock = if kind < 16 { lock.with_lease(fixed) } else { lock.clone() };
+        let fixed = self.long_lease().or((kind < 16).then_some(fixed));
+        let lock = fixed.map_or_else(|| lock.clone(), |fixed| lock.with_lease(fixed));
         self.note("wants", || lock.name().to_owned());
         let begun = self.world.elapsed();
         let waiting = Waiting::begin(self);
-        let outcome = match kind % 5 {
-            // Cancelled by its caller.
-            0 => timeout(limit, lock.lock()).await.unwrap_or_else(|_| {
-                self.world.fault("cancellations");
-                Err(LockError::Timeout)
-            }),
-            1 => lock.lock_timeout(limit).await,
-            2 => lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)),
-            _ => lock.lock().await,
+        let asking = async {
+            match kind % 5 {
+                // Cancelled by its caller.
+                0 => timeout(limit, lock.lock()).await.unwrap_or_else(|_| {
+                    self.world.fault("cancellations");
+                    Err(LockError::Timeout)
+                }),
+                1 => lock.lock_timeout(limit).await,
+                2 => lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)),
+                _ => lock.lock().await,
+            }
         };
+        let (outcome, rested) = self.rests(Cost::Moment, asking).await;
         drop(waiting);
         match outcome {
             Ok(guard) => {
-                // A hold that is renewed, without faults: only its guards may end it.
-                let safe = kind >= 16 && !self.world.is_settling();
-                Section { actor: self, lock: &lock, guards: vec![guard], dropped: false, safe }.run().await;
+                // Without faults only its guards may end it, or its lease if it is fixed.
+                let least = fixed.map_or(Duration::MAX, |fixed| fixed.mul_f64(0.98).saturating_sub(SENT));
+                let safe = (!self.world.is_settling()).then(|| self.world.elapsed().saturating_add(least));
+                Section { actor: self, lock: &lock, guards: vec![guard], dropped: false, safe, fixed }.run().await;
             }
+            // Its time was over when it was polled again.
+            Err(LockError::Unreachable(_)) if rested => {}
             Err(error) => self.check_error(&error, begun),
         }
+    }
+
+    /// Rarely: longer than any other, and no process asks for it where a freeze must outlast all leases.
+    fn long_lease(&self) -> Option<Duration> {
+        let state = self.world.state();
+        if state.calm || state.strict {
+            return None;
+        }
+        drop(state);
+        if self.world.later(30) > 0 {
+            return None;
+        }
+        self.world.fault("long_leases");
+        Some(Duration::from_millis(8000 + self.world.later(4000)))
+    }
+
+    /// Runs a call, as a future that may not be polled for a while at any of its awaits. Says whether that was so.
+    async fn rests<T>(&self, cost: Cost, call: impl Future<Output = T>) -> (T, bool) {
+        let owner = owner::current().map(|owner| owner_id(&self.client, owner)).unwrap_or_default();
+        let call = Box::pin(call);
+        Resting { actor: self, owner, cost, call, was_polled: false, rest: None, has_rested: false, waited: false }
+            .await
     }
 
     /// Of a call that began then.
@@ -128,7 +164,7 @@ impl Actor {
         let guard = timeout(Duration::from_secs(5), lock.lock()).await;
         let Ok(Ok(guard)) = guard else { return happens.await };
         let token = guard.token();
-        self.begin(lock, guard.held());
+        self.begin(lock, guard.held(), None);
         happens.await;
         if !guard.is_valid() {
             self.world.state().checker.report("P4", format!("{token} was lost while it was kept"));
@@ -147,8 +183,8 @@ impl Actor {
         let again = lock.clone();
         let section = |held: fairlock::Held| async move {
             let token = held.token();
-            self.begin(lock, held);
-            if let Ok(guard) = again.lock().await {
+            self.begin(lock, held, None);
+            if let (Ok(guard), _) = self.rests(Cost::All, again.lock()).await {
                 self.work(lock, token).await;
                 let _ = guard.unlock().await;
             }
@@ -172,15 +208,20 @@ impl Actor {
         let kind = self.world.below(5);
         let outcome = {
             let _waiting = (Waiting::begin(self), Gathering::begin(self));
-            match kind {
-                0 => timeout(limit, all.lock()).await.unwrap_or(Err(LockError::Timeout)),
-                1 => all.lock_timeout(limit).await,
-                2 => all.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)),
-                _ => all.lock().await,
-            }
+            let asking = async {
+                match kind {
+                    0 => timeout(limit, all.lock()).await.unwrap_or(Err(LockError::Timeout)),
+                    1 => all.lock_timeout(limit).await,
+                    2 => all.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)),
+                    _ => all.lock().await,
+                }
+            };
+            self.rests(Cost::Lease, asking).await
         };
+        let (outcome, rested) = outcome;
         let guard = match outcome {
             Ok(guard) => guard,
+            Err(LockError::Unreachable(_)) if rested => return,
             Err(error) => return self.check_error(&error, begun),
         };
         // A try does not look again at what it got first.
@@ -191,7 +232,7 @@ impl Actor {
         let held: Vec<_> = held.collect();
         for (lock, held) in &held {
             // Some were got a while ago, and a failover may have lost them since.
-            self.add(self.claim(lock, held.clone()));
+            self.add(self.claim(lock, held.clone(), None));
         }
         for (lock, held) in &held {
             self.work(lock, held.token()).await;
@@ -203,17 +244,18 @@ impl Actor {
             return drop(guard);
         }
         // What was lost is named. Whether a loss was allowed is checked where a single lock is unlocked.
-        let _ = guard.unlock().await;
+        let _ = self.rests(Cost::Lease, guard.unlock()).await;
     }
 
-    fn begin(&self, lock: &FairLock, held: fairlock::Held) {
-        let claim = self.claim(lock, held);
+    fn begin(&self, lock: &FairLock, held: fairlock::Held, fixed: Option<Duration>) {
+        let claim = self.claim(lock, held, fixed);
         self.world.state().checker.check_is_known(&claim);
         self.add(claim);
     }
 
-    fn claim(&self, lock: &FairLock, held: fairlock::Held) -> Claim {
-        Claim { lock: key(lock), actor: self.number, process: self.client.id().to_owned(), held }
+    fn claim(&self, lock: &FairLock, held: fairlock::Held, fixed: Option<Duration>) -> Claim {
+        let (process, began, lease) = (self.client.id().to_owned(), self.world.elapsed(), fixed.unwrap_or(self.lease));
+        Claim { lock: key(lock), actor: self.number, process, held, began, lease, is_renewed: fixed.is_none() }
     }
 
     fn add(&self, claim: Claim) {
@@ -254,6 +296,68 @@ impl Actor {
             _ => 6000,
         };
         self.world.sleep_up_to(Duration::from_millis(most)).await;
+    }
+}
+
+/// A call whose future is polled, and at times not for a while: what wakes it is ignored until then.
+struct Resting<'a, F> {
+    actor: &'a Actor,
+    owner: String,
+    cost: Cost,
+    call: Pin<Box<F>>,
+    was_polled: bool,
+    rest: Option<Task>,
+    has_rested: bool,
+    /// It was waiting for a lock.
+    waited: bool,
+}
+
+impl<F> Resting<'_, F> {
+    /// A caller that holds the lock may rest for as long as others work with it, in the calm phase.
+    fn begin(&mut self, length: Duration) {
+        let (world, cost) = (self.actor.world.clone(), self.cost);
+        let calm = world.state().calm;
+        let length =
+            if !calm { length } else { length.min(Duration::from_secs(if cost == Cost::All { 1 } else { 8 })) };
+        self.actor.note("rests", || format!("for {length:?}"));
+        let server_ms = world.server_ms();
+        let mut state = world.state();
+        state.checker.rests_on(&self.owner, cost, server_ms);
+        state.rested += if cost == Cost::Moment { length.min(Duration::from_millis(250)) } else { length };
+        // It does not wait meanwhile.
+        let waited = state.waiting.remove(&self.actor.number).is_some();
+        drop(state);
+        (self.has_rested, self.waited) = (true, waited);
+        self.rest = Some(Box::pin(async move { drop(timeout(length, world.wakes.notified()).await) }));
+    }
+}
+
+impl<F: Future> Future for Resting<'_, F> {
+    type Output = (F::Output, bool);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let is_next = std::mem::replace(&mut self.was_polled, true) && self.rest.is_none();
+        if let Some(length) = is_next.then(|| self.actor.world.rests_for()).flatten() {
+            self.begin(length);
+        }
+        if let Some(rest) = &mut self.rest {
+            ready!(rest.as_mut().poll(context));
+            self.rest = None;
+            self.actor.note("goes on", String::new);
+            let (now, waits) =
+                (self.actor.world.elapsed(), std::mem::take(&mut self.waited).then_some(self.actor.number));
+            let mut state = self.actor.world.state();
+            state.checker.has_rested(&self.owner);
+            state.waiting.extend(waits.map(|number| (number, now)));
+        }
+        let outcome = ready!(self.call.as_mut().poll(context));
+        Poll::Ready((outcome, self.has_rested))
+    }
+}
+
+impl<F> Drop for Resting<'_, F> {
+    fn drop(&mut self) {
+        self.actor.world.state().checker.has_rested(&self.owner);
     }
 }
 
@@ -303,14 +407,16 @@ struct Section<'a> {
     /// The count on the server may differ for a moment: a guard was dropped, or a nested lock had no answer. The
     /// background sets it right later.
     dropped: bool,
-    /// The hold is renewed and there are no faults, so it must not be lost.
-    safe: bool,
+    /// There are no faults, so it must not be lost before that.
+    safe: Option<Duration>,
+    /// Its lease, if that is not renewed.
+    fixed: Option<Duration>,
 }
 
 impl Section<'_> {
     async fn run(mut self) {
         let (actor, mut token) = (self.actor, self.guards[0].token());
-        actor.begin(self.lock, self.guards[0].held());
+        actor.begin(self.lock, self.guards[0].held(), self.fixed);
         let steps = actor.world.below(4);
         for _ in 0..steps {
             if self.guards.is_empty() {
@@ -337,7 +443,7 @@ impl Section<'_> {
         }
         let limit = Duration::from_millis(self.actor.world.below(1500));
         let begun = self.actor.world.elapsed();
-        match timeout(limit, self.lock.lock()).await {
+        match self.actor.rests(Cost::All, timeout(limit, self.lock.lock())).await.0 {
             Ok(Ok(guard)) => self.nested(guard),
             // Without an answer, or dropped in flight: the background takes the request back.
             Ok(Err(error)) => {
@@ -364,7 +470,8 @@ impl Section<'_> {
             return;
         }
         let both = async { tokio::join!(biased; self.lock.lock(), self.lock.try_lock()) };
-        let Ok((one, other)) = timeout(Duration::from_millis(1500), both).await else {
+        let both = timeout(Duration::from_millis(1500), both);
+        let (Ok((one, other)), _) = self.actor.rests(Cost::All, both).await else {
             self.dropped = true;
             return;
         };
@@ -425,7 +532,7 @@ impl Section<'_> {
             self.actor.world.state().checker.report("P2", what);
         }
         // It may have got the lock a while ago.
-        self.actor.add(self.actor.claim(self.lock, guard.held()));
+        self.actor.add(self.actor.claim(self.lock, guard.held(), self.fixed));
         self.guards.push(guard);
         token
     }
@@ -446,11 +553,11 @@ impl Section<'_> {
             return drop(guard);
         }
         let (begun, was_valid) = (self.actor.world.elapsed(), guard.is_valid());
-        let outcome = guard.unlock().await;
+        let (outcome, rested) = self.actor.rests(Cost::Lease, guard.unlock()).await;
         let answer = outcome.as_ref().map_or_else(ToString::to_string, |unlocked| format!("{unlocked:?}"));
         self.actor.note("unlocks", || format!("{token}, {} left: {answer}", self.guards.len()));
         // While a slot moves a release has to wait, perhaps for longer than what is left of its lease.
-        let has_waited = was_valid && self.actor.world.was_down_since(begun);
+        let has_waited = rested || was_valid && self.actor.world.was_down_since(begun);
         self.check_unlock(token, &outcome, has_waited);
     }
 
@@ -460,7 +567,7 @@ impl Section<'_> {
         let checker = &world.state().checker;
         let excused =
             checker.may_be_lost(&key(self.lock), token) || checker.is_stalled(self.actor.client.id(), server_ms);
-        self.safe && !excused
+        self.safe.is_some_and(|until| world.elapsed() < until) && !excused
     }
 
     fn check_unlock(&mut self, token: u64, outcome: &Result<Unlocked, UnlockError>, has_waited: bool) {
@@ -533,10 +640,12 @@ impl Section<'_> {
         if !self.actor.has_runtime() {
             return self.wait_for_the_deadline(guard).await;
         }
-        if world.below(20) > 0 || world.state().calm {
+        let calm = world.state().calm;
+        let is_patient = !calm && self.fixed.is_some_and(|fixed| fixed > LONGEST_LEASE);
+        if (world.below(20) > 0 || calm) && !is_patient {
             return self.actor.work(self.lock, token).await;
         }
-        let lost = timeout(Duration::from_secs(5), guard.lost()).await;
+        let lost = timeout(Duration::from_secs(if is_patient { 9 } else { 5 }), guard.lost()).await;
         if let Ok(loss) = lost {
             self.actor.note("hears", || format!("of the loss of {token}: {loss}"));
             if guard.is_valid() {

@@ -33,6 +33,15 @@ const STALLED: i64 = 5000;
 /// Without faults a request is answered by then.
 const ANSWERED: Duration = Duration::from_millis(100);
 
+/// What is the server's is told to holders by then, once nothing hinders their requests any more (P8).
+const TOLD_WITHIN: Duration = Duration::from_millis(300);
+/// How much earlier a hold may end than it should, and how often they are looked at.
+const EARLY: Duration = Duration::from_millis(100);
+/// What a future that is not polled costs those behind it, in ms: 250, a message to it, and one that gives the lock back.
+const MOMENT: i64 = 250 + 100;
+/// Where it may cost a lease.
+const LEASE: i64 = 4000 + 500;
+
 /// The state of one lock on the server, derived from its replies.
 #[derive(Clone, Default)]
 struct Lock {
@@ -141,6 +150,29 @@ pub struct Claim {
     pub actor: usize,
     pub process: String,
     pub held: Held,
+    pub began: Duration,
+    pub lease: Duration,
+    /// It is renewed, or ends after its lease.
+    pub is_renewed: bool,
+}
+
+/// What a future that is not polled may cost those behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cost {
+    /// It waits for the lock: a moment, once.
+    Moment,
+    /// It has a part of what it wants, or is about to give it back.
+    Lease,
+    /// It holds the lock.
+    All,
+}
+
+struct Resting {
+    cost: Cost,
+    /// Common time, ms.
+    since: i64,
+    /// How often it was its turn.
+    turns: u32,
 }
 
 /// Common time is that of a server without a clock of its own: see `World::server_ms`.
@@ -153,6 +185,16 @@ pub struct Checker {
     void: BTreeSet<Hold>,
     /// Holds that could not be renewed in time, because the server was away.
     cut_short: BTreeSet<Hold>,
+    /// Of the lost ones: since when the server does not know them, or a shorter lease. Not those whose holders cannot hear of it.
+    ended_at: BTreeMap<Hold, Duration>,
+    /// Until when something hinders the requests of a client, renewals above all.
+    pub hindered: BTreeMap<String, Duration>,
+    /// Claims that have been found lost.
+    judged: BTreeSet<Hold>,
+    /// By owner: futures that are not polled.
+    resting: BTreeMap<String, Resting>,
+    /// As of the last look.
+    pub now: Duration,
     /// Of the lost ones: those that a failover has lost: the server does not know them any more.
     forgotten: BTreeSet<Hold>,
     /// Of the lost ones: those that the server has again, with a shorter lease than it had. They count from their next renewal.
@@ -323,6 +365,7 @@ impl Checker {
 
     /// The server lost all its data.
     pub fn flushed(&mut self, strict: bool, node: usize) {
+        let now = self.now;
         let lost = if strict { &mut self.lost_with_data } else { &mut self.void };
         self.frozen_until = 0;
         for (key, lock) in self.locks.iter_mut().filter(|(_, lock)| lock.node == node) {
@@ -335,7 +378,9 @@ impl Checker {
             lock.inexact = false;
             lock.list_deleted = false;
             (lock.last_heard, lock.forgiven_until) = (0, 0);
-            lost.extend(lock.holder.take().map(|holder| (key.clone(), holder.token)));
+            let hold = lock.holder.take().map(|holder| (key.clone(), holder.token));
+            self.ended_at.extend(hold.clone().map(|hold| (hold, now)));
+            lost.extend(hold);
         }
     }
 
@@ -372,6 +417,7 @@ impl Checker {
             let kept = lost.as_ref().filter(|lost| is_same(lost));
             if let Some(lost) = lost.as_ref().filter(|lost| !is_same(lost)) {
                 void.insert((key.clone(), lost.token));
+                self.ended_at.insert((key.clone(), lost.token), self.now);
                 // Where another node took over it may be told of it a moment before it hears of that.
                 if !elsewhere {
                     self.forgotten.insert((key.clone(), lost.token));
@@ -383,6 +429,7 @@ impl Checker {
             // One that was void may count again, and its lease is not that of then.
             if kept.is_some_and(|kept| kept.until > holder.until) || void.contains(&hold) {
                 void.insert(hold.clone());
+                self.ended_at.insert(hold.clone(), self.now);
                 self.shortened.insert(hold.clone());
             }
             if kept.is_some_and(|kept| kept.holds != holder.holds) {
@@ -432,7 +479,8 @@ impl Checker {
         let open = holders.filter(|(_, holder)| {
             let client = client_of(&holder.owner);
             let gathers = self.gathering.iter().any(|(process, _)| process == client);
-            holder.until > at && !self.is_stalled(client, at) && !gathers
+            let is_excused = gathers && !self.resting.contains_key(&holder.owner);
+            holder.until > at && !self.is_stalled(client, at) && !is_excused
         });
         let open = open.filter(|(key, holder)| {
             let lock = &self.locks[*key];
@@ -444,9 +492,83 @@ impl Checker {
         for hold in all.difference(&claimed) {
             self.unclaimed.entry(hold.clone()).or_insert(at);
         }
-        let longest = self.unclaimed.iter().find(|(_, since)| at - **since > self.ghosts_live);
+        let longest = self.unclaimed.iter().find(|(hold, since)| at > self.must_be_gone(hold, **since));
         if let Some(((key, token), _)) = longest.filter(|_| self.settled) {
-            self.violated("P5", format!("{key} is blocked by a ghost: nobody has the hold under {token}"));
+            let rests = self.owners.get(&(key.clone(), *token)).is_some_and(|owner| self.resting.contains_key(owner));
+            let (promise, why) = if rests { ("P6", ": the future that waited is not polled") } else { ("P5", "") };
+            self.violated(promise, format!("{key} is blocked by a ghost: nobody has the hold under {token}{why}"));
+        }
+    }
+
+    /// Of a hold that nobody has since then.
+    fn must_be_gone(&self, hold: &Hold, since: i64) -> i64 {
+        let is_restored = self.locks.get(&hold.0).is_some_and(|lock| lock.restored.contains_key(&hold.1));
+        match self.owners.get(hold).and_then(|owner| self.resting.get(owner)) {
+            Some(rest) if rest.cost == Cost::Moment && !is_restored => since.max(rest.since) + MOMENT,
+            Some(rest) if rest.cost != Cost::Moment => since.max(rest.since) + LEASE,
+            _ => since + self.ghosts_live,
+        }
+    }
+
+    /// A future of this owner is not polled for a while.
+    pub fn rests_on(&mut self, owner: &str, cost: Cost, since: i64) {
+        self.resting.insert(owner.to_owned(), Resting { cost, since, turns: 0 });
+    }
+
+    pub fn has_rested(&mut self, owner: &str) {
+        self.resting.remove(owner);
+    }
+
+    /// It is the turn of an owner. A future that is not polled costs a moment once.
+    fn has_its_turn(&mut self, key: &str, owner: &str) {
+        let Some(rest) = self.resting.get_mut(owner).filter(|rest| rest.cost == Cost::Moment) else { return };
+        rest.turns += 1;
+        if rest.turns > 1 && self.settled {
+            self.violated("P6", format!("{owner} is not polled, and was granted {key} once more"));
+        }
+    }
+
+    /// Something hinders the requests of this client until then.
+    pub fn hinder(&mut self, client: &str, until: Duration) {
+        let hindered = self.hindered.entry(client.to_owned()).or_default();
+        *hindered = until.max(*hindered);
+    }
+
+    /// P8: a guard ends early only for a cause, and soon where there is one. Called again and again. In a cluster slots move, and
+    /// in a scenario each step says what must be.
+    pub fn check_causes(&mut self, now: Duration) {
+        self.now = now;
+        let mut wrong = Vec::new();
+        for claim in self.claims.iter().filter(|_| !self.moves) {
+            let (hold, last) = (claim.hold(), self.hindered.get(&claim.process).copied().unwrap_or_default());
+            if !self.is_connected(0, &claim.process) || self.judged.contains(&hold) {
+                continue;
+            }
+            let (actor, token, held_for) = (claim.actor, hold.1, now - claim.began);
+            if claim.held.is_valid() {
+                let is_held =
+                    self.locks.get(&hold.0).and_then(|lock| lock.holder.as_ref()).is_some_and(|it| it.token == token);
+                let since =
+                    self.ended_at.get(&hold).filter(|_| !is_held).map(|since| last.max(*since).max(claim.began));
+                if since.is_some_and(|since| now > since.saturating_add(TOLD_WITHIN)) {
+                    wrong.push(format!(
+                        "actor {actor} still relies on {token}, which the server has lost: {:?}",
+                        self.ended_at[&hold]
+                    ));
+                    self.judged.insert(hold);
+                }
+                continue;
+            }
+            self.judged.insert(hold.clone());
+            let is_over = !claim.is_renewed && held_for + EARLY + claim.lease / 50 > claim.lease;
+            let window = if claim.is_renewed { now.saturating_sub(claim.lease) } else { claim.began };
+            let has_cause = is_over || self.perhaps_ended.contains(&hold) || self.may_be_lost(&hold.0, token);
+            if !has_cause && last.saturating_add(EARLY) < window {
+                wrong.push(format!("actor {actor} lost {token} on {} after {held_for:?} without a cause", hold.0));
+            }
+        }
+        for what in wrong {
+            self.violated("P8", what);
         }
     }
 
@@ -660,7 +782,13 @@ impl Checker {
             }
             "force_unlock" => {
                 if status == "freed" {
-                    self.void.insert((key.to_owned(), number(reply, 4)));
+                    let hold = (key.to_owned(), number(reply, 4));
+                    // Who is connected hears of it by a message, which may be lost.
+                    let owner = self.owners.get(&hold).map_or("", |owner| client_of(owner));
+                    if !self.is_connected(self.node, owner) {
+                        self.ended_at.insert(hold.clone(), self.now);
+                    }
+                    self.void.insert(hold);
                     self.ended(key, "", true);
                 }
                 self.grants_published(key, ran);
@@ -1002,6 +1130,7 @@ impl Checker {
         let before = lock.holder.take();
         let token = holder.token;
         self.owners.insert((key.to_owned(), token), holder.owner.clone());
+        self.has_its_turn(key, &holder.owner);
         let lock = self.lock(key);
         // An owner that asks for a first hold ends an earlier one of its own (docs/design.md, decision 3).
         let given_up = |before: &Holder| ran.script == "acquire" && ran.args[2] == before.owner;
@@ -1024,7 +1153,8 @@ impl Checker {
             // Not if a failover had left so little of its lease.
             let in_time = self.lock(key).restored.get(&before.token).is_none_or(|until| before.until > *until);
             let is_stalled = self.is_stalled(client_of(&before.owner), now);
-            if expired && in_time && !is_stalled && !was_stalled && self.settled {
+            let rests = self.resting.get(&before.owner).is_some_and(|rest| rest.cost != Cost::Moment);
+            if expired && in_time && !is_stalled && !was_stalled && !rests && self.settled {
                 // Without faults all holds are released: no process dies, and no actor works longer than a fixed lease.
                 self.violated("P5", format!("a hold of {} on {key} was left to expire", before.owner));
             }
@@ -1196,11 +1326,14 @@ impl Checker {
     /// Each place is verified in rotation, a dozen in a poll.
     fn not_asked_for(&mut self, key: &str, ran: &Ran<'_>) -> Option<String> {
         let now = self.now(ran);
+        // Who has not looked at its answer yet does not know that it waits.
+        let resting: BTreeSet<_> = self.resting.keys().cloned().collect();
         let lock = self.lock(key);
         // Who leaves may have to wait.
         let is_stalled = now < lock.stalled_until;
         let waiting = lock.queue.iter().map(|waiter| waiter.ticket.clone());
-        let waiting = waiting.filter(|ticket| !lock.ghosts.contains(ticket));
+        let rests = |ticket: &str| ticket.rsplit_once(':').is_some_and(|(owner, _)| resting.contains(owner));
+        let waiting = waiting.filter(|ticket| !lock.ghosts.contains(ticket) && !rests(ticket));
         let waiting: Vec<_> = waiting.filter(|ticket| client_of(ticket) == ran.client).collect();
         let most = waiting.len().div_ceil(12) + 3;
         let not_asked_for = &mut lock.not_asked_for;
@@ -1221,6 +1354,7 @@ impl Checker {
             let hold = (key.to_owned(), token);
             if self.shortened.remove(&hold) {
                 self.void.remove(&hold);
+                self.ended_at.remove(&hold);
                 self.lost_with_data.remove(&hold);
             }
             let now = self.now(ran);

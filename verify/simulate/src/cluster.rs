@@ -43,11 +43,20 @@ struct Place {
 
 impl Cluster {
     pub fn new(world: &Arc<World>, nodes: &[EmbeddedServer], names: usize) -> Arc<Self> {
+        // One more than the actors use: what a failover brings back there, no waiter finds.
+        let locks = (0..=names).map(|name| key_of(&format!("lock{name}")));
+        Self::with(world, nodes, locks.map(|lock| (lock, world.below(nodes.len() as u64) as usize)))
+    }
+
+    /// Each lock is at this node.
+    pub fn with(
+        world: &Arc<World>,
+        nodes: &[EmbeddedServer],
+        locks: impl IntoIterator<Item = (String, usize)>,
+    ) -> Arc<Self> {
         let (world, nodes) = (world.clone(), nodes.to_vec());
         let cluster = Arc::new(Self { world, nodes, places: Mutex::default() });
-        // One more than the actors use: what a failover brings back there, no waiter finds.
-        for name in 0..=names {
-            let (lock, node) = (key_of(&format!("lock{name}")), cluster.any());
+        for (lock, node) in locks {
             (0..cluster.nodes.len()).for_each(|knows| cluster.knows(knows, &lock, cluster.owned_by(node)));
             cluster.world.state().checker.has_moved(&lock, node);
             cluster.places().insert(lock, Place { node, moves: false });
@@ -73,11 +82,11 @@ impl Cluster {
         (node + 1 + self.world.below(self.nodes.len() as u64 - 1) as usize) % self.nodes.len()
     }
 
-    fn owned_by(&self, node: usize) -> Slot {
+    pub fn owned_by(&self, node: usize) -> Slot {
         Slot { owner: address(&self.nodes[node]), ..Slot::default() }
     }
 
-    fn knows(&self, node: usize, lock: &str, slot: Slot) {
+    pub fn knows(&self, node: usize, lock: &str, slot: Slot) {
         set_slot(&self.nodes[node], lock, slot);
     }
 
@@ -204,7 +213,7 @@ impl Cluster {
     }
 
     /// All slots of a node go to another one at once, with the state that this one has now.
-    fn all_go(&self, from: usize, to: usize) {
+    pub fn all_go(&self, from: usize, to: usize) {
         let here: Vec<_> =
             self.places().iter().filter(|(_, place)| place.node == from).map(|(lock, _)| lock.clone()).collect();
         let now = self.world.server_ms();

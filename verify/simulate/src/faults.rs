@@ -1,7 +1,7 @@
 //! The kinds of faults. A corpus in which one of them never happens proves too little.
 
 /// Those of one server, or of a cluster.
-pub const FAULTS: [&str; 41] = [
+pub const FAULTS: [&str; 45] = [
     "cancellations",
     "sets",
     "deaths",
@@ -28,6 +28,10 @@ pub const FAULTS: [&str; 41] = [
     "server_restarts",
     "server_restarts_without_data",
     "flushes",
+    "flushes_elsewhere",
+    "verbs_refused",
+    "callers_rest",
+    "long_leases",
     "strict_restarts",
     "failovers_unnoticed",
     "forgotten_holds",

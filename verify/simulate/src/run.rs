@@ -74,6 +74,36 @@ pub async fn watch_holders(world: Arc<World>) {
     }
 }
 
+/// P8: no hold is lost without a cause, and none that is lost is relied on.
+pub async fn watch_claims(world: Arc<World>) {
+    loop {
+        sleep(Duration::from_millis(20)).await;
+        let now = world.elapsed();
+        world.state().checker.check_causes(now);
+    }
+}
+
+/// Flushes of other databases. They are told as those of ours are, and change nothing: in the calm phase too.
+async fn flush_elsewhere(world: Arc<World>, nodes: Vec<EmbeddedServer>) {
+    loop {
+        sleep(Duration::from_millis(world.later(4000))).await;
+        hand_in_hand(&world).await;
+        let node = world.later(nodes.len() as u64) as usize;
+        world.fault("flushes_elsewhere");
+        simulation::flush_elsewhere(&nodes[node]);
+    }
+}
+
+/// In half of the cases until somebody gets a lock, whose answer or message is on its way then, and in some of these until it
+/// is about to be renewed first.
+async fn hand_in_hand(world: &World) {
+    if world.later(2) == 0 {
+        let _ = timeout(Duration::from_millis(300), world.taken.notified()).await;
+        let most = [0, 60][world.later(2) as usize];
+        sleep(Duration::from_millis(world.later(1 + most))).await;
+    }
+}
+
 /// A process: a client and its actors.
 struct Process {
     client: LockClient,
@@ -119,12 +149,14 @@ impl Run {
             self.start_process();
         }
         let watching = tokio::spawn(watch_queues(self.world.clone(), self.nodes.clone()));
+        let flushing = tokio::spawn(flush_elsewhere(self.world.clone(), self.nodes.clone()));
+        let watching_claims = tokio::spawn(watch_claims(self.world.clone()));
         while self.world.state().checker.violations.is_empty() && !self.has_seen_enough() {
             self.cause_fault().await;
         }
         watching.abort();
         if self.world.state().checker.violations.is_empty() {
-            self.come_to_rest().await;
+            self.come_to_rest([flushing, watching_claims]).await;
         }
     }
 
@@ -146,7 +178,7 @@ impl Run {
     }
 
     fn start_process(&mut self) {
-        let (builder, shortest_lease) = self.settings();
+        let (builder, shortest_lease, lease) = self.settings();
         // The server is down: another process may start later.
         let Some(client) = self.connect(builder) else { return };
         let mut actors = 1 + self.world.below(4) as usize;
@@ -164,6 +196,7 @@ impl Run {
                 number: self.actors,
                 names: self.names,
                 shortest_lease,
+                lease,
             };
             handles.push(tokio::spawn(self.world.in_process(client.id(), Box::pin(actor.live()))));
         }
@@ -188,7 +221,7 @@ impl Run {
     }
 
     /// Random ones, so that clients with different settings use the same lock.
-    fn settings(&self) -> (LockClientBuilder, Duration) {
+    fn settings(&self) -> (LockClientBuilder, Duration, Duration) {
         let ms = |from: u64, to: u64| Duration::from_millis(from + self.world.below(to - from));
         let (timeout, poll) = (ms(200, 1000), ms(200, 700));
         let shortest_lease = timeout.max(poll);
@@ -206,12 +239,13 @@ impl Run {
             .operation_timeout(timeout)
             .poll_interval(poll)
             .grant_ttl(grant)
-            .waiter_ttl(grant.max(3 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) })
-            .lease(shortest_lease + ms(0, 3000));
+            .waiter_ttl(grant.max(3 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) });
+        let lease = shortest_lease + ms(0, 3000);
+        let builder = builder.lease(lease);
         let is_strict = self.world.state().strict;
         // Not alike: the longest freeze counts.
         let builder = if is_strict { builder.strict_restart(LONGEST_LEASE + ms(0, 2000)) } else { builder };
-        (builder, shortest_lease)
+        (builder, shortest_lease, lease)
     }
 
     /// Waits a little, then causes one fault.
@@ -242,7 +276,7 @@ impl Run {
             17 => self.fail_over().await,
             18 => self.stop_server(),
             19 => self.leave_behind(victim),
-            _ => self.flush(),
+            _ => self.flush().await,
         }
         if self.processes.len() < 2 || self.world.chance(0.1) {
             self.world.fault("restarts");
@@ -442,8 +476,9 @@ impl Run {
         self.nodes[node].start_up();
     }
 
-    fn flush(&self) {
+    async fn flush(&self) {
         let node = self.any();
+        hand_in_hand(&self.world).await;
         if !self.may_forget(node, node) {
             return;
         }
@@ -465,11 +500,12 @@ impl Run {
         self.nodes[node].flush();
         let mut state = self.world.state();
         let strict = state.strict;
+        state.flushes += 1;
         state.checker.flushed(strict, node);
     }
 
     /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
-    async fn come_to_rest(&mut self) {
+    async fn come_to_rest(&mut self, others: [JoinHandle<()>; 2]) {
         self.world.be_calm();
         for process in &self.processes {
             self.world.go_on(process.client.id());
@@ -489,7 +525,9 @@ impl Run {
         sleep(CALM).await;
         self.nobody_waits_long();
         self.world.state().ending = true;
+        self.world.wakes.notify_waiters();
         watching.abort();
+        others.iter().for_each(JoinHandle::abort);
         self.end_those_without_runtime().await;
         let processes = std::mem::take(&mut self.processes);
         for Process { client, actors } in processes {
@@ -516,7 +554,8 @@ impl Run {
 
     fn keeper(&self) -> Option<Actor> {
         let (world, client) = (self.world.clone(), self.processes.first()?.client.clone());
-        Some(Actor { world, client, number: 0, names: self.names, shortest_lease: Duration::ZERO })
+        let (shortest_lease, lease) = (Duration::ZERO, LONGEST_LEASE);
+        Some(Actor { world, client, number: 0, names: self.names, shortest_lease, lease })
     }
 
     /// A hold comes back, where nobody waits who could find it.
@@ -541,7 +580,8 @@ impl Run {
 
     /// P9: who lost its place finds out, and the queue moves.
     fn nobody_waits_long(&self) {
-        let latest = self.world.elapsed().saturating_sub(LONGEST_CALM_WAIT);
+        let rested = self.world.state().rested;
+        let latest = self.world.elapsed().saturating_sub(LONGEST_CALM_WAIT + rested);
         let waiting = self.world.state().waiting.clone();
         if let Some((actor, since)) = waiting.into_iter().find(|(_, since)| *since < latest) {
             self.violated("P9", format!("actor {actor} waits since {since:?}, and there are no faults"));

@@ -33,6 +33,11 @@ pub fn is_strict(seed: u64) -> bool {
     seed % 4 == 3 && Topology::of(seed) == Topology::OneServer
 }
 
+/// Futures of callers may rest, in two runs of three. Not yet those of a quorum.
+pub fn may_rest(seed: u64) -> bool {
+    matches!(seed % 3, 1 | 2) && Topology::of(seed) != Topology::Quorum
+}
+
 /// Random, and small enough to be read.
 pub fn random() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);

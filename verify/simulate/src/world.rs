@@ -46,6 +46,10 @@ const MOST_STEPS: u64 = 300_000;
 /// How long the calm phase takes until no message from before it is in flight: a request, its reply, and a
 /// lease.
 pub const SETTLING: Duration = Duration::from_secs(2 * LATEST.as_secs() + 5);
+/// A request without an answer is tried again by then, also through a gate that a refusal has closed.
+const TRIED_AGAIN: Duration = Duration::from_millis(2200);
+/// A message that takes longer may hinder the next one.
+const SLOW: Duration = Duration::from_millis(100);
 /// The keys of a queue that nobody is heard of live for so long.
 pub const QUEUES_LIVE: Duration = Duration::from_secs(90);
 
@@ -96,6 +100,8 @@ pub struct Script {
     pub mishaps: Vec<Mishap>,
     /// From now on it is judged as a run without faults.
     pub settled: bool,
+    /// The node that another one has replaced, and that does not know it. What it runs counts for nothing.
+    pub replaced: Option<usize>,
 }
 
 /// What happens to the next request of this kind from this client, or to the next message pushed to it.
@@ -105,17 +111,33 @@ pub struct Mishap {
     pub fate: Fate,
 }
 
+/// This client's requests of this kind are refused until then, and the others are served.
+struct Refusing {
+    client: String,
+    script: &'static str,
+    why: &'static str,
+    until: Duration,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     ReplyLost,
+    RequestTakes(Duration),
+    ReplyTakes(Duration),
+    /// Nothing goes wrong. A scenario waits until it is sent.
+    Sent,
     PushTakes(Duration),
 }
 
 /// The fate of pushed messages is asked for by this name.
 pub const PUSH: &str = "push";
 
+const REFUSALS: [&str; 4] =
+    ["NOREPLICAS too few replicas", "LOADING loading the data", "MISCONF cannot persist", "OOM no memory"];
+
 struct Setting {
     rng: fastrand::Rng,
+    may_rest: bool,
     rates: FaultRates,
     strict: bool,
     ahead: Vec<u64>,
@@ -125,6 +147,15 @@ struct Setting {
 
 pub struct State {
     pub rng: fastrand::Rng,
+    /// Of the faults that came later: so the others are drawn as they were before.
+    pub later: fastrand::Rng,
+    /// Futures of callers may rest.
+    may_rest: bool,
+    /// How long others may have waited because of that, in the calm phase.
+    pub rested: Duration,
+    refusing: Vec<Refusing>,
+    /// The server's clock goes on at each of them, also if many things happen in one instant here: so its tokens differ.
+    pub flushes: u64,
     pub rates: FaultRates,
     /// All clients have `strict_restart`.
     pub strict: bool,
@@ -169,6 +200,10 @@ pub struct World {
     began: Instant,
     /// Notified when a renewal is sent on by ASK.
     pub sent_on: Notify,
+    /// Notified when somebody gets a lock, before anybody knows.
+    pub taken: Notify,
+    /// Notified when those who rest are to go on.
+    pub wakes: Notify,
 }
 
 /// The world around one node.
@@ -199,22 +234,31 @@ impl World {
             ahead = (0..2 + rng.usize(..2)).map(|_| rng.u64(..=most)).collect();
         }
         let strict = seed::is_strict(seed);
-        Self::with(Setting { rng, rates, strict, ahead, is_cluster, script: None }, verbose)
+        let may_rest = seed::may_rest(seed);
+        Self::with(Setting { rng, may_rest, rates, strict, ahead, is_cluster, script: None }, verbose)
     }
 
-    /// One server, or the servers of a quorum, and nothing goes wrong but what is written.
+    /// One server, the two nodes of a cluster, or the servers of a quorum, and nothing goes wrong but what is written.
     pub fn scripted() -> Arc<Self> {
         let rates = FaultRates { calm_delay: 1, clock_rate: 1.0, ..FaultRates::default() };
         let (rng, script) = (fastrand::Rng::with_seed(0), Some(Script::default()));
-        Self::with(Setting { rng, rates, strict: false, ahead: vec![0], is_cluster: false, script }, true)
+        let ahead = vec![0; 2];
+        let setting = Setting { rng, may_rest: false, rates, strict: false, ahead, is_cluster: false, script };
+        Self::with(setting, true)
     }
 
     fn with(setting: Setting, verbose: bool) -> Arc<Self> {
-        let Setting { rng, rates, strict, ahead, is_cluster, script } = setting;
+        let Setting { rng, may_rest, rates, strict, ahead, is_cluster, script } = setting;
+        let later = fastrand::Rng::with_seed(rng.get_seed() ^ 0x5eed);
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             state: Mutex::new(State {
                 rng,
+                later,
+                may_rest,
+                rested: Duration::ZERO,
+                refusing: Vec::new(),
+                flushes: 0,
                 rates,
                 strict,
                 ahead,
@@ -240,6 +284,8 @@ impl World {
             nodes: Mutex::default(),
             began: Instant::now(),
             sent_on: Notify::new(),
+            taken: Notify::new(),
+            wakes: Notify::new(),
         })
     }
 
@@ -280,6 +326,22 @@ impl World {
         self.state().rng.f64() < probability
     }
 
+    /// As `below`, for the faults that came later.
+    pub fn later(&self, bound: u64) -> u64 {
+        self.state().later.u64(..bound)
+    }
+
+    /// How long a future of a caller rests that begins to do so now; mostly it does not.
+    pub fn rests_for(&self) -> Option<Duration> {
+        let mut state = self.state();
+        if !state.may_rest || state.ending || state.later.u64(..100) > 0 {
+            return None;
+        }
+        state.count("callers_rest");
+        let most = if state.later.bool() { 600 } else { 60_000 };
+        Some(Duration::from_millis(state.later.u64(..most)))
+    }
+
     pub async fn sleep_up_to(&self, most: Duration) {
         let micros = self.below(1 + most.as_micros() as u64);
         tokio::time::sleep(Duration::from_micros(micros)).await;
@@ -298,7 +360,8 @@ impl World {
     }
 
     fn common_time(&self, elapsed: Duration) -> Duration {
-        elapsed.mul_f64(self.state().rates.clock_rate)
+        let state = self.state();
+        elapsed.mul_f64(state.rates.clock_rate) + Duration::from_micros(10 * state.flushes)
     }
 
     /// Records an event: a line of the output, and a part of the run's fingerprint.
@@ -353,6 +416,10 @@ impl World {
         (state.calm, state.calm_since) = (true, now);
         state.stopped_until = Duration::ZERO;
         state.behind.clear();
+        state.refusing.clear();
+        drop(state);
+        self.wakes.notify_waiters();
+        let mut state = self.state();
         state.note(now, "calm", 0, String::new);
     }
 
@@ -401,11 +468,16 @@ impl World {
     pub fn pause(&self, process: &str) {
         self.fault_of("pauses", process);
         self.set_life(process, Life::Paused);
+        self.hindered(process, Duration::MAX);
     }
 
     pub fn go_on(&self, process: &str) {
         self.note("goes on", 0, || process.to_owned());
         self.set_life(process, Life::Runs);
+        let until = self.elapsed() + SLOW;
+        if self.has_runtime(process) {
+            self.state().checker.hindered.insert(process.to_owned(), until);
+        }
     }
 
     pub fn kill(&self, process: &str) {
@@ -420,6 +492,7 @@ impl World {
     /// The runtime that the client was made in ends; its callers are in another one.
     pub fn end_runtime(&self, process: &str) {
         self.fault_of("runtimes_ended", process);
+        self.hindered(process, Duration::MAX);
         let wakers = {
             let mut state = self.state();
             let process = state.process(process);
@@ -441,6 +514,17 @@ impl World {
         let mut state = self.state();
         state.behind.insert((node, client.to_owned()), until);
         state.checker.connected(node, client, false);
+    }
+
+    /// Its renewals may not be answered until then.
+    fn hindered(&self, client: &str, until: Duration) {
+        self.state().checker.hinder(client, until);
+    }
+
+    pub fn refuses(&self, client: &str, script: &'static str, why: &'static str, length: Duration) {
+        self.fault_of("verbs_refused", client);
+        let until = self.elapsed() + length;
+        self.state().refusing.push(Refusing { client: client.to_owned(), script, why, until });
     }
 
     pub fn is_overloaded(&self, client: &str) -> bool {
@@ -553,9 +637,37 @@ impl State {
         self.script.get_or_insert_default().mishaps.push(mishap);
     }
 
+    /// Whether it has met all that was in store for it.
+    pub fn has_met_all(&self) -> bool {
+        self.script.as_ref().is_none_or(|script| script.mishaps.is_empty())
+    }
+
     /// The client has a name in the timeline.
     pub fn call(&mut self, client: &str, name: &str) {
         self.names.insert(client.to_owned(), name.to_owned());
+    }
+
+    /// Of a request that is lost, or takes long.
+    fn hinders(&mut self, client: &str, script: &str, now: Duration, copies: &[Delivery]) {
+        // With few requests in flight each one may keep a renewal waiting.
+        if script != "renew" && !self.checker.overloaded.contains(client) {
+            return;
+        }
+        let took = |copy: &Delivery| copy.reply.map(|reply| reply + copy.request);
+        match copies.iter().filter_map(took).min() {
+            Some(took) if took < SLOW => {}
+            took => self.checker.hinder(client, now + took.unwrap_or(TRIED_AGAIN).min(TRIED_AGAIN)),
+        }
+    }
+
+    /// Some of those that have connected are refused one kind of request, most often renewals. With copies: see `FaultRates`.
+    fn refuses_a_verb(&mut self) -> Option<(&'static str, &'static str, Duration)> {
+        if self.calm || self.rates.duplicated > 0.0 || self.later.bool() {
+            return None;
+        }
+        let script = ["renew", "renew", "renew", "renew", "poll", "release", "leave", "acquire"][self.later.usize(..8)];
+        let why = REFUSALS[self.later.usize(..REFUSALS.len())];
+        Some((script, why, Duration::from_millis(self.later.u64(1000..5000))))
     }
 
     fn delivery(&mut self) -> Delivery {
@@ -567,17 +679,23 @@ impl State {
     }
 }
 
-impl Faults for Around {
-    fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
-        let now = self.elapsed();
+impl Around {
+    fn copies(&self, client: &str, script: &str, now: Duration) -> Vec<Delivery> {
         let mut state = self.state();
         if state.behind.get(&(self.node, client.to_owned())).is_some_and(|until| now < *until) {
             return Vec::new();
         }
         let stopped = state.stopped_until.saturating_sub(now);
         let fate = state.fate(client, script);
-        if fate == Some(Fate::ReplyLost) {
-            return vec![Delivery { request: Duration::from_millis(state.rates.calm_delay), reply: None }];
+        if let Some(fate) = fate.filter(|fate| *fate != Fate::Sent) {
+            let usual = Duration::from_millis(state.rates.calm_delay);
+            let (request, reply) = match fate {
+                Fate::RequestTakes(delay) => (delay, Some(usual)),
+                Fate::ReplyTakes(delay) => (usual, Some(delay)),
+                // The second one is of no request.
+                Fate::ReplyLost | Fate::PushTakes(_) | Fate::Sent => (usual, None),
+            };
+            return vec![Delivery { request, reply }];
         }
         let FaultRates { lost_before, duplicated, .. } = state.rates;
         if state.happens(lost_before, "requests_lost") {
@@ -587,12 +705,30 @@ impl Faults for Around {
         let copies = (0..copies).map(|_| state.delivery());
         copies.map(|copy| Delivery { request: copy.request.max(stopped), ..copy }).collect()
     }
+}
+
+impl Faults for Around {
+    fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
+        let now = self.elapsed();
+        let copies = self.copies(client, script, now);
+        self.state().hinders(client, script, now, &copies);
+        copies
+    }
 
     fn behind(&self) -> Vec<String> {
         let now = self.elapsed();
         let state = self.state();
         let here = state.behind.iter().filter(|((node, _), until)| *node == self.node && now < **until);
         here.map(|((_, client), _)| client.clone()).collect()
+    }
+
+    fn flushed(&self, client: &str) -> Duration {
+        let mut state = self.state();
+        let most = if state.calm { state.rates.calm_delay } else { [3, 3, 300][state.later.usize(..3)] };
+        let delay = Duration::from_millis(state.later.u64(..=most));
+        let told = self.elapsed() + delay;
+        state.checker.hinder(client, told);
+        delay
     }
 
     fn push(&self, client: &str) -> Vec<Duration> {
@@ -608,20 +744,25 @@ impl Faults for Around {
         (0..copies).map(|_| state.delay(push_late, push_late / 2.0, "pushes_delayed")).collect()
     }
 
-    fn refuse(&self, _client: &str, script: &str) -> Option<&'static str> {
+    fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
         // The server in the process has no message for it that could be lost.
         if script == "boot" {
             return None;
         }
+        let now = self.elapsed();
         let mut state = self.state();
+        let is_of = |it: &&Refusing| it.client == client && it.script == script && now < it.until;
+        if let Some(why) = state.refusing.iter().find(is_of).map(|it| it.why) {
+            state.checker.hinder(client, now + TRIED_AGAIN);
+            return Some(why);
+        }
         let refused = state.rates.refused;
         if !state.happens(refused, "requests_refused") {
             return None;
         }
-        let all =
-            ["NOREPLICAS too few replicas", "LOADING loading the data", "MISCONF cannot persist", "OOM no memory"];
-        let which = state.rng.usize(..all.len());
-        Some(all[which])
+        state.checker.hinder(client, now + TRIED_AGAIN);
+        let which = state.rng.usize(..REFUSALS.len());
+        Some(REFUSALS[which])
     }
 
     fn in_flight(&self, client: &str) -> usize {
@@ -633,14 +774,18 @@ impl Faults for Around {
         1 + state.rng.usize(..3)
     }
 
-    fn refuse_inside(&self, _client: &str, script: &str) -> Option<u32> {
+    fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {
         if script == "boot" {
             return None;
         }
+        let now = self.elapsed();
         let mut state = self.state();
         let refused = state.rates.refused / 3.0;
         let happens = state.happens(refused, "refused_inside_scripts");
         state.meddled = happens;
+        if happens {
+            state.checker.hinder(client, now + TRIED_AGAIN);
+        }
         happens.then(|| state.rng.u32(..12))
     }
 
@@ -660,11 +805,17 @@ impl Faults for Around {
 
     fn connected(&self, client: &str, on: bool) {
         self.note(if on { "connected" } else { "disconnected" }, 0, || client.to_owned());
-        let at = self.clock_of(self.node);
+        let (at, now) = (self.clock_of(self.node), self.elapsed());
         let mut state = self.state();
+        state.checker.hinder(client, now + SLOW);
         state.checker.connected(self.node, client, on);
         if on {
             state.behind.remove(&(self.node, client.to_owned()));
+            let refuses = state.refuses_a_verb();
+            drop(state);
+            if let Some((script, why, length)) = refuses {
+                self.refuses(client, script, why, length);
+            }
         } else {
             state.checker.gone(self.node, client, at);
         }
@@ -679,12 +830,18 @@ impl Faults for Around {
         let mut state = self.state();
         state.origin.get_or_insert(origin);
         let status = ran.reply.as_ref().map_or(0, |reply| reply[0].len() + reply.len());
+        state.checker.now = at;
+        let is_taken = ran.script == "acquire" && ran.reply.as_ref().is_ok_and(|reply| reply[0] == "held");
+        if is_taken || ran.published.iter().any(|published| published.message.starts_with("grant ")) {
+            self.taken.notify_waiters();
+        }
         state.note(at, ran.script, status, || describe(ran));
         for published in ran.published {
             let what = if published.received { "  publishes" } else { "  in vain" };
             state.note(at, what, 0, || published.message.clone());
         }
-        if ran.script == "boot" {
+        let is_replaced = state.script.as_ref().is_some_and(|script| script.replaced == Some(self.node));
+        if ran.script == "boot" || is_replaced {
             return;
         }
         state.checker.settled = !state.is_settling(at);

@@ -78,10 +78,12 @@ impl Trial {
         Self::with(world, clocks, clock_difference, world.chance(0.85))
     }
 
-    /// Three servers whose clocks agree.
-    pub fn scripted(world: &Arc<World>, strict: bool) -> Arc<Self> {
-        let clock = |_| Clock { ahead: Duration::ZERO, swing: Duration::from_millis(1), begins_at: Duration::ZERO };
-        Self::with(world, (0..3).map(clock).collect(), Duration::from_millis(100), strict)
+    /// `ahead`: by how much the clock of each server is.
+    pub fn scripted(world: &Arc<World>, ahead: &[Duration], strict: bool) -> Arc<Self> {
+        let clock =
+            |ahead: &Duration| Clock { ahead: *ahead, swing: Duration::from_millis(1), begins_at: Duration::ZERO };
+        let most = ahead.iter().copied().max().unwrap_or_default();
+        Self::with(world, ahead.iter().map(clock).collect(), most + Duration::from_millis(100), strict)
     }
 
     fn with(world: &Arc<World>, clocks: Vec<Clock>, clock_difference: Duration, strict: bool) -> Arc<Self> {

@@ -1,7 +1,10 @@
 //! Runs of which each step is written down, with exactly the faults that are named. What a seed has found becomes one of
 //! these, because a seed means another run as soon as code or faults have changed. Judged as the runs of seeds are.
 
+mod cluster;
+mod flushes;
 mod one_server;
+mod resting;
 mod several_servers;
 mod stage;
 
@@ -31,7 +34,8 @@ struct Played {
 }
 
 fn all() -> impl Iterator<Item = &'static Scenario> {
-    one_server::ALL.iter().chain(several_servers::ALL)
+    let with_one_server = one_server::ALL.iter().chain(flushes::ALL).chain(resting::ALL);
+    with_one_server.chain(cluster::ALL).chain(several_servers::ALL)
 }
 
 pub fn exists(name: &str) -> bool {

@@ -26,6 +26,13 @@ pub const ALL: &[Scenario] = &[
                 must not be trusted on that answer (R15, R7).",
         play: |world| Box::pin(a_grant_of_the_server_before(world)),
     },
+    Scenario {
+        name: "a-fixed-lease-that-a-failover-shortens",
+        about: "A waiter with a fixed lease is granted the lock, and its first request sets that lease. A server takes over \
+                that knows of the grant only, which is shorter. Nobody renews a fixed lease, so its holder must get it back \
+                when it connects, or the next one has the lock while it is relied on (R15, P1).",
+        play: |world| Box::pin(a_fixed_lease_that_a_failover_shortens(world)),
+    },
 ];
 
 async fn a_place_that_comes_back_to_a_closed_client(world: Arc<World>) {
@@ -78,4 +85,26 @@ async fn a_grant_of_the_server_before(world: Arc<World>) {
     w.gets_the_lock().await;
     w.still_has_the_lock();
     stage.ends([w]).await;
+}
+
+async fn a_fixed_lease_that_a_failover_shortens(world: Arc<World>) {
+    let mut stage = Stage::new(world);
+    let (mut a, mut w) = (stage.caller("A", |it| it).await, stage.caller("W", |it| it).await);
+    let mut b = stage.caller("B", |it| it).await;
+    w.asks_for_leases_of(ms(4000));
+    a.gets_the_lock().await;
+    w.begins_to_wait().await;
+    a.gives_it_back().await;
+    w.gets_the_lock().await;
+    stage.replica_stays_behind();
+    // The first renewal, which sets the lease.
+    stage.passes(ms(100)).await;
+    stage.fails_over().await;
+    b.begins_to_wait().await;
+    // A grant lasts for 600 ms.
+    stage.passes(ms(2000)).await;
+    w.still_has_the_lock();
+    w.gives_it_back().await;
+    b.gets_the_lock().await;
+    stage.ends([a, w, b]).await;
 }

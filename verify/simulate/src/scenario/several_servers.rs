@@ -1,18 +1,19 @@
-//! Scenarios with three servers that know nothing of each other.
+//! Scenarios with several servers that know nothing of each other.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock::simulation::{self, id_of};
-use fairlock::{EmbeddedServer, LockClient, Owner, QuorumClient};
+use fairlock::{EmbeddedServer, LockClient, LockError, Owner, QuorumClient, QuorumGuard};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::Scenario;
-use super::stage::{NAME, ms, step};
+use super::stage::{ANOTHER, NAME, ms, step};
 use crate::keys::key_of;
 use crate::quorum::master::Master;
 use crate::quorum::trial::Trial;
-use crate::world::{LONGEST_LEASE, World};
+use crate::world::{Fate, LONGEST_LEASE, Mishap, World};
 
 pub const ALL: &[Scenario] = &[
     Scenario {
@@ -39,9 +40,36 @@ pub const ALL: &[Scenario] = &[
                 answer. When another one is lost only one is left: the nested guard must hear of it at once (Q10, P8).",
         play: |world| Box::pin(a_server_given_back_is_none_of_the_majority(world)),
     },
+    Scenario {
+        name: "a-nested-call-while-all-is-given-back",
+        about: "A nested call of an owner waits for its turn, while the last guard of that owner is given back, and others get \
+                the lock. The call must go to the gate. It must not queue at each server of the hold that is over, where it \
+                would be served past those at the gate (Q1).",
+        play: |world| Box::pin(a_nested_call_while_all_is_given_back(world)),
+    },
+    Scenario {
+        name: "two-that-wait-for-each-other",
+        about: "One has the gate and the last server, and waits for one between them. Another one, which cannot reach the gate, \
+                has all others and wants the last server. The first one must have given it back before it waited, or they \
+                wait for each other without an end (Q2).",
+        play: |world| Box::pin(two_that_wait_for_each_other(world)),
+    },
+    Scenario {
+        name: "servers-that-were-not-raised",
+        about: "The clock of one server is ahead by more than a lease, and so is its token. The others are to be raised to \
+                that, and do not answer. They must not count: the next one, who reaches these others only, would get a \
+                smaller token (Q3, P2).",
+        play: |world| Box::pin(servers_that_were_not_raised(world)),
+    },
+    Scenario {
+        name: "servers-that-have-forgotten-and-a-newcomer",
+        about: "All servers have lost their data, and a new client comes, which knows none of their clocks. It must not propose \
+                a token of its own clock: the servers have none to compare it with, and would give it (Q3, P2).",
+        play: |world| Box::pin(servers_that_have_forgotten_and_a_newcomer(world)),
+    },
 ];
 
-/// Three servers, and a quorum of them.
+/// Three servers or five, and a quorum of them.
 struct Stage {
     world: Arc<World>,
     trial: Arc<Trial>,
@@ -49,8 +77,14 @@ struct Stage {
 }
 
 impl Stage {
+    /// Three servers whose clocks agree.
     fn new(world: Arc<World>, strict: bool) -> Self {
-        let trial = Trial::scripted(&world, strict);
+        Self::with(world, &[Duration::ZERO; 3], strict)
+    }
+
+    /// `ahead`: by how much the clock of each server is.
+    fn with(world: Arc<World>, ahead: &[Duration], strict: bool) -> Self {
+        let trial = Trial::scripted(&world, ahead, strict);
         let servers = simulation::servers((0..trial.nodes()).map(|node| Master::new(&trial, node)));
         trial.serve(servers.clone());
         Self { world, trial, servers }
@@ -80,6 +114,33 @@ impl Stage {
         client
     }
 
+    /// One that knows the clocks of the servers.
+    async fn client_with_clocks(&self, name: &str) -> QuorumClient {
+        let client = self.client(name);
+        if let Ok(guard) = client.lock(ANOTHER).lock().await {
+            let _ = guard.unlock().await;
+        }
+        client
+    }
+
+    /// In a task of its own.
+    fn asks(&self, client: &QuorumClient, owner: Owner) -> JoinHandle<Result<QuorumGuard, LockError>> {
+        let lock = client.lock(NAME);
+        let asking = owner.scope(async move { lock.lock().await });
+        tokio::spawn(asking)
+    }
+
+    /// It has the lock within 10 s.
+    async fn gets_the_lock(
+        &self,
+        asking: JoinHandle<Result<QuorumGuard, LockError>>,
+        what: &str,
+    ) -> Option<QuorumGuard> {
+        let guard = timeout(ms(10_000), asking).await.ok().and_then(Result::ok).and_then(Result::ok);
+        self.expect(guard.is_some(), what);
+        guard
+    }
+
     fn expect(&self, is_so: bool, what: &str) {
         step(&self.world, what);
         if !is_so {
@@ -93,12 +154,25 @@ impl Stage {
         self.trial.keep_apart(node, &id_of(client), time);
     }
 
+    /// In the middle of a call. Its requests arrive, and nothing else is heard of it.
+    fn dies(&self, client: &QuorumClient, name: &str) {
+        step(&self.world, format!("{name} dies"));
+        self.world.kill(&id_of(client));
+        self.servers.iter().for_each(|server| server.disconnect(&id_of(client)));
+    }
+
     /// Its hold is deleted there by hand.
     fn loses_the_lock(&self, node: usize) {
         step(&self.world, format!("server {node} loses the lock"));
         let key = key_of(NAME);
         let _ = simulation::command(&self.servers[node], &["DEL", &key]);
         self.trial.state().checker.node(node).deleted(&key);
+    }
+
+    fn loses_all_data(&self, node: usize) {
+        step(&self.world, format!("server {node} loses its data"));
+        self.servers[node].flush();
+        self.trial.state().checker.node(node).flushed(false, 0);
     }
 
     async fn ends(self, clients: impl IntoIterator<Item = QuorumClient>) {
@@ -183,4 +257,97 @@ async fn a_server_lost_while_another_is_silent(world: Arc<World>) {
     stage.expect(nested.is_ok_and(|nested| nested.nodes() == [0, 2]), "its nested guard has the other two servers");
     drop(outer);
     stage.ends([a]).await;
+}
+
+async fn a_nested_call_while_all_is_given_back(world: Arc<World>) {
+    let stage = Stage::new(world, false);
+    let (a, b) = (stage.client("A"), stage.client("B"));
+    let (lock, owner) = (a.lock(NAME), Owner::new());
+    let outer = owner.scope(lock.lock()).await;
+    let inner = owner.scope(lock.lock()).await;
+    step(&stage.world, "A has the lock twice, and B waits at the gate; from here on all servers serve all");
+    let other = stage.asks(&b, Owner::new());
+    sleep(ms(200)).await;
+    stage.trial.set_steady(true);
+    step(&stage.world, "A gives its nested guard back, and nests again before that is answered");
+    drop(inner);
+    sleep(ms(1)).await;
+    let nesting = stage.asks(&a, owner);
+    tokio::task::yield_now().await;
+    step(&stage.world, "meanwhile it gives its outer guard back, and is told so 20 ms later");
+    for _ in 0..3 {
+        let fate = Fate::ReplyTakes(ms(20));
+        stage.world.state().meets(Mishap { client: id_of(&a), script: "release", fate });
+    }
+    drop(outer);
+    let held = stage.gets_the_lock(other, "B has the lock").await;
+    sleep(ms(50)).await;
+    drop(held);
+    let held = stage.gets_the_lock(nesting, "A has it after B").await;
+    stage.trial.set_steady(false);
+    drop(held);
+    stage.ends([a, b]).await;
+}
+
+async fn two_that_wait_for_each_other(world: Arc<World>) {
+    let stage = Stage::with(world, &[Duration::ZERO; 5], false);
+    step(&stage.world, "server 3 is down");
+    stage.servers[3].shut_down();
+    let a = stage.client_with_clocks("A").await;
+    let (b, d) = (stage.client_with_clocks("B").await, stage.client_with_clocks("D").await);
+    stage.keeps_apart(&d, "D", 0, ms(100));
+    stage.keeps_apart(&d, "D", 4, ms(100));
+    let lock = d.lock(NAME);
+    let asking = stage.world.in_process(&id_of(&d), Box::pin(async move { drop(lock.lock().await) }));
+    let asking = tokio::spawn(asking);
+    sleep(ms(1)).await;
+    step(&stage.world, "D asks for the lock, and servers 1 and 2 keep it for it until its lease ends");
+    stage.dies(&d, "D");
+    let _ = asking.await;
+    drop(d);
+    stage.keeps_apart(&b, "B", 0, ms(20_000));
+    step(&stage.world, "B waits at server 1");
+    let other = stage.asks(&b, Owner::new());
+    sleep(ms(500)).await;
+    step(&stage.world, "A has the gate, and waits at server 1 behind B");
+    let one = stage.asks(&a, Owner::new());
+    let held = stage.gets_the_lock(other, "B has the lock when the lease of D is over").await;
+    drop(held);
+    let held = stage.gets_the_lock(one, "A has it after B").await;
+    drop(held);
+    stage.ends([a, b]).await;
+}
+
+async fn servers_that_were_not_raised(world: Arc<World>) {
+    let stage = Stage::with(world, &[Duration::ZERO, ms(3000), Duration::ZERO], false);
+    let (a, b) = (stage.client_with_clocks("A").await, stage.client_with_clocks("B").await);
+    step(&stage.world, "A asks for the lock, and all servers grant it");
+    let asking = stage.asks(&a, Owner::new());
+    sleep(ms(1)).await;
+    stage.keeps_apart(&a, "A", 0, ms(100));
+    stage.keeps_apart(&a, "A", 2, ms(100));
+    let first = stage.gets_the_lock(asking, "A has the lock").await;
+    let token = first.as_ref().map_or(u64::MAX, QuorumGuard::token);
+    drop(first);
+    stage.keeps_apart(&b, "B", 1, ms(1000));
+    let next = stage.gets_the_lock(stage.asks(&b, Owner::new()), "B has the lock").await;
+    stage.expect(next.as_ref().is_some_and(|next| next.token() > token), "its token is greater than that of A");
+    drop(next);
+    stage.ends([a, b]).await;
+}
+
+async fn servers_that_have_forgotten_and_a_newcomer(world: Arc<World>) {
+    let stage = Stage::new(world, false);
+    let a = stage.client_with_clocks("A").await;
+    let first = stage.gets_the_lock(stage.asks(&a, Owner::new()), "A has the lock").await;
+    let token = first.as_ref().map_or(u64::MAX, QuorumGuard::token);
+    drop(first);
+    sleep(ms(10)).await;
+    (0..3).for_each(|node| stage.loses_all_data(node));
+    let b = stage.client("B");
+    sleep(ms(1)).await;
+    let next = stage.gets_the_lock(stage.asks(&b, Owner::new()), "B has the lock").await;
+    stage.expect(next.as_ref().is_some_and(|next| next.token() > token), "its token is greater than that of A");
+    drop(next);
+    stage.ends([a, b]).await;
 }

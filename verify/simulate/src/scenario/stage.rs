@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::simulation::{self, Snapshot};
+use fairlock::simulation::{self, Looks, Slot, Snapshot, address};
 use fairlock::{EmbeddedServer, FairLock, LockClient, LockClientBuilder, LockError, LockGuard, Owner};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::checker::{Claim, Failover, Remembered};
+use crate::checker::{Checker, Claim, Failover, Remembered};
+use crate::cluster::Cluster;
 use crate::keys::key_of;
-use crate::run::watch_holders;
+use crate::run::{watch_claims, watch_holders};
 use crate::world::{Around, Fate, Mishap, World};
 
 /// How the lines of steps begin.
@@ -20,8 +21,10 @@ const LONGEST_STEP: Duration = Duration::from_secs(60);
 /// Longer than anything that a client leaves behind may last: leases, places, copies of requests, keys of a queue.
 const AFTERMATH: Duration = Duration::from_secs(120);
 pub const NAME: &str = "lock0";
+/// Another lock. In a cluster it is at node 1, so that all clients are connected there.
+pub const ANOTHER: &str = "another";
 
-pub fn ms(ms: u64) -> Duration {
+pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
@@ -31,20 +34,35 @@ pub fn step(world: &World, what: impl Into<String>) {
     world.note(STEP, 0, || what);
 }
 
-/// One server, and a lock on it.
+/// One server or a cluster, and a lock.
 pub struct Stage {
     pub world: Arc<World>,
+    /// Where the lock is at first.
     pub server: EmbeddedServer,
+    nodes: Vec<EmbeddedServer>,
+    cluster: Option<Arc<Cluster>>,
     replica: Option<(Snapshot, Remembered)>,
-    watching: JoinHandle<()>,
+    watching: [JoinHandle<()>; 2],
 }
 
 impl Stage {
     pub fn new(world: Arc<World>) -> Self {
         let server = simulation::server(Around { world: world.clone(), node: 0 });
-        world.serve(vec![server.clone()]);
-        let watching = tokio::spawn(watch_holders(world.clone()));
-        Self { world, server, replica: None, watching }
+        Self::with(world, vec![server], None)
+    }
+
+    /// Of two nodes. The lock is at node 0.
+    pub fn cluster(world: Arc<World>) -> Self {
+        world.state().checker = Checker::new(true);
+        let nodes = simulation::cluster((0..2).map(|node| Around { world: world.clone(), node }));
+        let cluster = Cluster::with(&world, &nodes, [(key_of(NAME), 0), (key_of(ANOTHER), 1)]);
+        Self::with(world, nodes, Some(cluster))
+    }
+
+    fn with(world: Arc<World>, nodes: Vec<EmbeddedServer>, cluster: Option<Arc<Cluster>>) -> Self {
+        world.serve(nodes.clone());
+        let watching = [tokio::spawn(watch_holders(world.clone())), tokio::spawn(watch_claims(world.clone()))];
+        Self { world, server: nodes[0].clone(), nodes, cluster, replica: None, watching }
     }
 
     /// A caller with a client of its own: requests may take 500 ms, polls come every 500 ms, a grant lasts for 600 ms, a
@@ -57,14 +75,18 @@ impl Stage {
             .grant_ttl(ms(600))
             .waiter_ttl(ms(2000))
             .lease(ms(2000));
-        let client = with(usual).embedded(&self.server).expect("the server is up");
+        let connected = match &self.nodes[..] {
+            [server] => with(usual).embedded(server).map(|client| (client, None)),
+            nodes => simulation::connect(with(usual), nodes, &nodes[0]).map(|(client, looks)| (client, Some(looks))),
+        };
+        let (client, looks) = connected.expect("the server is up");
         self.world.state().call(client.id(), name);
         // So that it knows the clock of the server.
-        if let Ok(Some(guard)) = client.lock("another").try_lock().await {
+        if let Ok(Some(guard)) = client.lock(ANOTHER).try_lock().await {
             let _ = guard.unlock().await;
         }
         let (lock, owner) = (client.lock(NAME), Owner::new());
-        Caller { world: self.world.clone(), name, client, lock, owner, guard: None, waiting: None }
+        Caller { world: self.world.clone(), name, client, looks, lock, fixed: None, owner, guard: None, waiting: None }
     }
 
     /// Nothing else happens for so long.
@@ -82,28 +104,87 @@ impl Stage {
     pub fn replica_stays_behind(&mut self) {
         step(&self.world, "the replica hears of nothing that follows");
         let remembered = self.world.state().checker.remember();
-        self.replica = simulation::snapshot(&self.server).map(|snapshot| (snapshot, remembered));
+        self.replica = simulation::snapshot(&self.nodes[0]).map(|snapshot| (snapshot, remembered));
     }
 
-    /// The replica takes over.
+    /// The replica takes over. In a cluster that is node 1, which has slots of its own already.
     pub async fn fails_over(&mut self) {
         let (snapshot, then) = self.replica.take().expect("there is a replica");
         step(&self.world, "the server dies, and the replica takes over");
-        self.server.shut_down();
+        let server = &self.nodes[0];
+        server.shut_down();
         // By its clock the replica gives greater tokens than the other one has given.
         sleep(ms(5)).await;
-        simulation::restore(&self.server, snapshot);
-        let at = self.world.server_ms();
-        self.world.state().checker.failed_over(Failover { then, at, strict: false, node: 0, elsewhere: false });
-        self.server.start_up();
+        simulation::restore(server, snapshot);
+        let (at, elsewhere) = (self.world.server_ms(), self.cluster.is_some());
+        self.world.state().checker.failed_over(Failover { then, at, strict: false, node: 0, elsewhere });
+        match &self.cluster {
+            Some(cluster) => cluster.all_go(0, 1),
+            None => server.start_up(),
+        }
         // Clients connect again, and ask what has become of what they had.
         sleep(ms(1)).await;
     }
 
+    fn the_cluster(&self) -> &Cluster {
+        self.cluster.as_ref().expect("it is a cluster")
+    }
+
+    /// Node 1 takes over with all that node 0 has. That one does nothing meanwhile, and when it goes on it does not know.
+    pub fn is_replaced_while_it_stands_still(&self) {
+        step(&self.world, "node 0 stands still, and node 1 takes over from it");
+        let before = simulation::snapshot(&self.nodes[0]).expect("its engine runs");
+        self.the_cluster().all_go(0, 1);
+        simulation::restore(&self.nodes[0], before);
+        self.the_cluster().knows(0, &key_of(NAME), self.the_cluster().owned_by(0));
+        self.world.serve(vec![self.nodes[1].clone()]);
+        self.world.state().script.iter_mut().for_each(|script| script.replaced = Some(0));
+    }
+
+    /// No key has gone yet.
+    pub fn begins_to_move_the_slot(&self) {
+        step(&self.world, "an operator begins to move the slot of the lock from node 0 to node 1");
+        let (cluster, lock) = (self.the_cluster(), key_of(NAME));
+        let [from, to] = [0, 1].map(|node| Some(address(&self.nodes[node])));
+        self.world.state().checker.begins_to_move(&lock);
+        cluster.knows(1, &lock, Slot { importing: from, ..cluster.owned_by(0) });
+        cluster.knows(0, &lock, Slot { migrating: to, ..cluster.owned_by(0) });
+    }
+
+    pub fn has_moved_the_slot(&self) {
+        step(&self.world, "all keys go to node 1, and both nodes know");
+        self.the_cluster().all_go(0, 1);
+    }
+
     pub fn loses_all_data(&self) {
         step(&self.world, "FLUSHALL: the server has no data any more, and its connections stay");
+        self.nodes[0].flush();
+        self.world.state().checker.flushed(false, 0);
+    }
+
+    /// FLUSHALL is served right behind the next lock that is taken: before its caller has the answer.
+    pub fn is_flushed_behind_the_next_lock(&self) {
+        step(&self.world, "FLUSHALL comes right behind the next lock that is taken");
+        let (world, server) = (self.world.clone(), self.server.clone());
+        tokio::spawn(async move {
+            world.taken.notified().await;
+            server.flush();
+            world.state().checker.flushed(false, 0);
+        });
+    }
+
+    pub fn is_flushed_elsewhere(&self) {
+        step(&self.world, "FLUSHDB of another database");
+        simulation::flush_elsewhere(&self.server);
+    }
+
+    pub async fn restarts_without_data(&self) {
+        step(&self.world, "the server is started anew, without its data");
+        self.server.shut_down();
         self.server.flush();
         self.world.state().checker.flushed(false, 0);
+        self.server.start_up();
+        sleep(ms(1)).await;
     }
 
     pub fn expect(&self, is_so: bool, what: &str) {
@@ -116,11 +197,14 @@ impl Stage {
             caller.ends().await;
         }
         sleep(AFTERMATH).await;
-        let keys: Vec<_> = self.server.keys().into_iter().filter(|key| !key.ends_with("}:token")).collect();
+        let keys = self.nodes.iter().flat_map(EmbeddedServer::keys);
+        let keys: Vec<_> = keys.filter(|key| !key.ends_with("}:token")).collect();
         self.expect(keys.is_empty(), &format!("no keys are left, and not {keys:?}"));
-        self.watching.abort();
-        // An aborted task ends when it is polled.
-        let _ = self.watching.await;
+        for watching in self.watching {
+            watching.abort();
+            // An aborted task ends when it is polled.
+            let _ = watching.await;
+        }
     }
 }
 
@@ -135,8 +219,11 @@ fn expect(world: &World, is_so: bool, what: &str) {
 pub struct Caller {
     world: Arc<World>,
     name: &'static str,
-    client: LockClient,
+    pub client: LockClient,
+    /// In a cluster: how it learns who serves which slot.
+    looks: Option<Looks>,
     lock: FairLock,
+    fixed: Option<Duration>,
     owner: Owner,
     guard: Option<LockGuard>,
     waiting: Option<JoinHandle<Result<LockGuard, LockError>>>,
@@ -151,6 +238,31 @@ impl Caller {
     pub fn next(&self, script: &'static str, fate: Fate) {
         self.says(&format!("is unlucky: its next {script} is to meet {fate:?}"));
         self.world.state().meets(Mishap { client: self.client.id().to_owned(), script, fate });
+    }
+
+    /// In a cluster.
+    pub fn hears_that_node_1_took_over(&self, stage: &Stage) {
+        self.says("hears that node 1 has the slot now");
+        let is_there = self.looks.as_ref().is_some_and(|looks| looks.look(&stage.nodes[1]));
+        expect(&self.world, is_there, "it looks who serves which slot");
+    }
+
+    /// From now on, and they are not renewed.
+    pub fn asks_for_leases_of(&mut self, lease: Duration) {
+        self.says(&format!("asks for leases of {lease:?}, which are not renewed"));
+        (self.lock, self.fixed) = (self.lock.with_lease(lease), Some(lease));
+    }
+
+    /// Its requests of this kind are refused for so long, and all others are served.
+    pub fn is_refused(&self, script: &'static str, time: Duration) {
+        self.says(&format!("is refused each {script} for {time:?}"));
+        self.world.refuses(self.client.id(), script, "NOREPLICAS too few replicas", time);
+    }
+
+    /// Its connection breaks, and it connects again.
+    pub fn loses_its_connection(&self, server: &EmbeddedServer) {
+        self.says("loses its connection");
+        server.disconnect(self.client.id());
     }
 
     fn asks(&mut self) {
@@ -182,7 +294,9 @@ impl Caller {
             Ok(Ok(Ok(guard))) => {
                 self.says("has the lock");
                 let (server_ms, lock) = (self.world.server_ms(), key_of(NAME));
-                let claim = Claim { lock, actor: 0, process: self.client.id().to_owned(), held: guard.held() };
+                let (process, held, began) = (self.client.id().to_owned(), guard.held(), self.world.elapsed());
+                let (lease, is_renewed) = (self.fixed.unwrap_or(held.valid_for()), self.fixed.is_none());
+                let claim = Claim { lock, actor: 0, process, held, began, lease, is_renewed };
                 let checker = &mut self.world.state().checker;
                 checker.check_is_known(&claim);
                 checker.claim(claim, server_ms, 1.0);
@@ -192,9 +306,19 @@ impl Caller {
         }
     }
 
+    pub fn still_waits(&self) {
+        let waits = self.waiting.as_ref().is_some_and(|waiting| !waiting.is_finished());
+        expect(&self.world, waits, &format!("{} still waits", self.name));
+    }
+
     pub fn still_has_the_lock(&self) {
         let is_valid = self.guard.as_ref().is_some_and(LockGuard::is_valid);
         expect(&self.world, is_valid, &format!("{} still has the lock", self.name));
+    }
+
+    pub fn has_heard_of_its_loss(&self) {
+        let is_valid = self.guard.as_ref().is_some_and(LockGuard::is_valid);
+        expect(&self.world, !is_valid, &format!("{} has heard that it lost the lock", self.name));
     }
 
     /// Or drops what it has lost.

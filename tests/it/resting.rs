@@ -1,0 +1,292 @@
+//! Futures that a caller does not poll, and checks that have no answer: nothing that others need may be lost with them. Each was
+//! broken once: the names in brackets are those of the findings.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use fairlock::{FairLock, LockClient, LockGuard, Loss, Owner, UnlockError};
+use futures::FutureExt;
+use futures::future::join_all;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{Embedded, Timing, in_virtual_time};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MILLI: Duration = Duration::from_millis(1);
+
+async fn client(embedded: &Embedded) -> LockClient {
+    embedded.open(LockClient::builder()).await
+}
+
+/// Polls each once, and not again. So many at a time that tokio's budget for one task is enough.
+async fn rest<F: Future>(futures: Vec<F>) -> Vec<Pin<Box<F>>> {
+    let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    for future in &mut futures {
+        assert!(future.now_or_never().is_none(), "its request is on its way");
+        tokio::task::yield_now().await;
+    }
+    futures
+}
+
+async fn lock_many(client: &LockClient, prefix: &str, count: usize) -> Vec<LockGuard> {
+    let locks: Vec<_> = (0..count).map(|number| client.lock(format!("{prefix}{number}"))).collect();
+    join_all(locks.iter().map(FairLock::lock)).await.into_iter().map(Result::unwrap).collect()
+}
+
+async fn unlock_all(guards: Vec<LockGuard>) {
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn unlocks_that_rest_cost_no_other_hold() {
+    // P-B s4: they kept the places of renewals.
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let client = client(embedded).await;
+        let (given_back, kept) = (lock_many(&client, "n", 300).await, lock_many(&client, "k", 50).await);
+        let resting = rest(given_back.into_iter().map(LockGuard::unlock).collect()).await;
+        sleep(60 * SECOND).await;
+        assert!(kept.iter().all(LockGuard::is_valid), "they are renewed");
+        for unlock in resting {
+            // Those that were still in line are out of time; the background gives them back.
+            let _ = unlock.await;
+        }
+        unlock_all(kept).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tries_that_rest_keep_no_place_from_others() {
+    // P-B s44: free names took 10 to 25 s.
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let client = client(embedded).await;
+        let locks: Vec<_> = (0..256).map(|number| client.lock(format!("n{number}"))).collect();
+        let resting = rest(locks.iter().map(FairLock::try_lock).collect()).await;
+        let began = Instant::now();
+        client.lock("free").lock().await.unwrap().unlock().await.unwrap();
+        assert!(began.elapsed() < SECOND / 4, "{:?}", began.elapsed());
+        drop(resting);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_turn_in_line_that_is_not_taken_goes_on() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(SECOND / 10);
+        let client = client(embedded).await;
+        // The first 256 are under way; those behind them are in line, and rest there.
+        let locks: Vec<_> = (0..1024).map(|number| client.lock(format!("n{number}"))).collect();
+        let resting = rest(locks.iter().map(FairLock::try_lock).collect()).await;
+        let began = Instant::now();
+        client.lock("free").lock().await.unwrap().unlock().await.unwrap();
+        // Three times 256 of them are passed over, each time together.
+        assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
+        drop(resting);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_probe_that_rests_keeps_the_gate_closed_for_a_moment_only() {
+    // P-B s9: all others waited 5 s, and lost leases of 3 s.
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let client = embedded.open(Timing::default().builder()).await;
+        let kept = lock_many(&client, "k", 20).await;
+        let lock = client.lock("free");
+        let mut locking = Box::pin(lock.lock());
+        embedded.network.refuse(Some("BUSY Redis is busy running a script."));
+        let refused = embedded.network.refused();
+        // It is refused once, and is the probe then.
+        while embedded.network.refused() < refused + 2 {
+            assert!((&mut locking).now_or_never().is_none());
+            sleep(MILLI).await;
+        }
+        embedded.network.refuse(None);
+        sleep(10 * SECOND).await;
+        assert!(kept.iter().all(LockGuard::is_valid));
+        drop(locking);
+        unlock_all(kept).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn waits_that_rest_cost_others_a_quarter_of_a_second_each() {
+    // E3: each cost a whole grant, 3 s.
+    in_virtual_time(async |embedded| {
+        let (client, other) = (client(embedded).await, client(embedded).await);
+        let held = other.lock("x").lock().await.unwrap();
+        let lock = client.lock("x");
+        let mut resting = rest((0..20).map(|_| lock.lock()).collect()).await;
+        let began = Instant::now();
+        let next = other.lock("x");
+        let (_, guard) = tokio::join!(held.unlock(), next.lock());
+        assert!(began.elapsed() < 20 * SECOND / 4 + SECOND, "{:?}", began.elapsed());
+        guard.unwrap().unlock().await.unwrap();
+        // One that goes on queues again.
+        let late = timeout(SECOND, resting.pop().unwrap()).await.expect("the lock is free or goes on").unwrap();
+        late.unlock().await.unwrap();
+        drop(resting);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_set_whose_call_rests_keeps_its_parts_for_a_lease() {
+    // P-B s42: they were renewed for ever.
+    in_virtual_time(async |embedded| {
+        let (client, other) = (client(embedded).await, client(embedded).await);
+        let held = other.lock("b").lock().await.unwrap();
+        let set = client.lock_all(["a", "b"]);
+        let mut waiting = Box::pin(set.lock());
+        // While it is polled it keeps what it has.
+        assert!(timeout(120 * SECOND, &mut waiting).await.is_err());
+        assert!(other.lock("a").try_lock().await.unwrap().is_none(), "a part of an unfinished set");
+        let part = timeout(61 * SECOND, other.lock("a").lock()).await.expect("after a lease").unwrap();
+        part.unlock().await.unwrap();
+        held.unlock().await.unwrap();
+        // It begins anew where it lost something.
+        waiting.await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn max_hold_of_a_set_counts_from_when_it_is_whole() {
+    // P-C s5: a set that waits for longer than max_hold never came about.
+    in_virtual_time(async |embedded| {
+        let client = embedded.open(LockClient::builder().max_hold(60 * SECOND)).await;
+        let other = embedded.open(LockClient::builder()).await;
+        let held = other.lock("b").lock().await.unwrap();
+        let set = client.lock_all(["a", "b"]);
+        let (guard, ()) = tokio::join!(set.lock(), async {
+            sleep(300 * SECOND).await;
+            held.unlock().await.unwrap();
+        });
+        let guard = guard.unwrap();
+        sleep(50 * SECOND).await;
+        assert!(guard.is_valid());
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_renewal_goes_beyond_max_hold() {
+    // P-C s11: one that was due before it and retried after it set a whole lease.
+    in_virtual_time(async |embedded| {
+        let client = embedded.open(LockClient::builder().max_hold(60 * SECOND)).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        let began = Instant::now();
+        sleep(48 * SECOND).await;
+        embedded.network.refuse(Some("BUSY Redis is busy running a script."));
+        sleep(20 * SECOND).await;
+        embedded.network.refuse(None);
+        guard.lost().await;
+        assert!(began.elapsed() <= 70 * SECOND, "{:?}", began.elapsed());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_nested_lock_shares_the_lease_of_its_hold() {
+    // P-C s43: the lease of a nested lock stayed with the hold for ever.
+    in_virtual_time(async |embedded| {
+        let client = client(embedded).await;
+        let owner = Owner::new();
+        let outer = owner.scope(client.lock("x").lock()).await.unwrap();
+        let inner = owner.scope(client.lock("x").with_lease(3600 * SECOND).lock()).await.unwrap();
+        assert!(inner.valid_for() <= 30 * SECOND, "{:?}", inner.valid_for());
+        inner.unlock().await.unwrap();
+        sleep(7200 * SECOND).await;
+        assert!(outer.is_valid() && outer.valid_for() <= 30 * SECOND);
+        outer.unlock().await.unwrap();
+        // A fixed lease is not extended by what is nested in it.
+        let outer = owner.scope(client.lock("x").with_lease(20 * SECOND).lock()).await.unwrap();
+        sleep(10 * SECOND).await;
+        let inner = owner.scope(client.lock("x").lock()).await.unwrap();
+        assert!(inner.valid_for() <= 10 * SECOND, "{:?}", inner.valid_for());
+        inner.unlock().await.unwrap();
+        outer.unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_check_without_an_answer_is_repeated_until_there_is_one() {
+    // P-A s3: it was made once, and a fixed lease looked valid for its whole time.
+    in_virtual_time(async |embedded| {
+        let (client, other) = (client(embedded).await, client(embedded).await);
+        let guard = client.lock("x").with_lease(600 * SECOND).lock().await.unwrap();
+        embedded.server.shut_down();
+        embedded.server.flush();
+        embedded.server.start_up();
+        embedded.network.refuse(Some("NOREPLICAS Not enough good replicas to write."));
+        sleep(3 * SECOND).await;
+        embedded.network.refuse(None);
+        let began = Instant::now();
+        assert_eq!(guard.lost().await, Loss::Gone);
+        assert!(began.elapsed() < 3 * SECOND, "{:?}", began.elapsed());
+        other.lock("x").lock().await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn all_holds_are_checked_after_a_restart_however_many_there_are() {
+    // P-A s7: the check was cut off after an operation time-out.
+    in_virtual_time(async |embedded| {
+        let client = client(embedded).await;
+        let locks: Vec<_> =
+            (0..4000).map(|number| client.lock(format!("n{number}")).with_lease(600 * SECOND)).collect();
+        let guards = join_all(locks.iter().map(FairLock::lock)).await;
+        embedded.network.delay(25 * MILLI);
+        embedded.server.shut_down();
+        embedded.server.flush();
+        embedded.server.start_up();
+        sleep(30 * SECOND).await;
+        assert!(guards.iter().all(|guard| !guard.as_ref().unwrap().is_valid()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_lasts_although_its_connection_breaks_at_once() {
+    // P-A s1: it was lost after the time of the grant.
+    in_virtual_time(async |embedded| {
+        let (client, other) = (client(embedded).await, client(embedded).await);
+        let held = other.lock("x").lock().await.unwrap();
+        let lock = client.lock("x").with_lease(600 * SECOND);
+        let (guard, ()) = tokio::join!(lock.lock(), async {
+            sleep(SECOND / 2).await;
+            held.unlock().await.unwrap();
+        });
+        let guard = guard.unwrap();
+        sleep(10 * MILLI).await;
+        embedded.server.disconnect(client.id());
+        sleep(500 * SECOND).await;
+        assert!(guard.is_valid());
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_that_ends_unnoticed_is_told() {
+    // E7: no warning, and unlock said Gone.
+    in_virtual_time(async |embedded| {
+        let client = client(embedded).await;
+        let guard = client.lock("x").with_lease(10 * SECOND).lock().await.unwrap();
+        sleep(3000 * SECOND).await;
+        let ended = guard.unlock().await;
+        assert!(matches!(ended, Err(UnlockError::Lost(Loss::Expired))), "{ended:?}");
+    })
+    .await;
+}

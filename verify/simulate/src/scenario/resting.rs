@@ -1,0 +1,183 @@
+//! Scenarios with futures that nobody polls: what others need must not lie in them.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use fairlock::LockGuard;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Scenario;
+use super::stage::{Caller, NAME, Stage, ms, step};
+use crate::world::{Fate, World};
+
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "unlocks-that-rest",
+        about: "256 unlocks were sent, and nobody looks at their answers for a minute. The other locks of this client must be \
+                renewed all the same: overload costs no lock that is held (P8, s4).",
+        play: |world| Box::pin(unlocks_that_rest(world)),
+    },
+    Scenario {
+        name: "tries-that-rest",
+        about: "256 tries were sent, and nobody looks at their answers. Others of this client must not wait for their slots (s44).",
+        play: |world| Box::pin(tries_that_rest(world)),
+    },
+    Scenario {
+        name: "a-probe-that-rests",
+        about: "The server refuses for 45 ms. The request that is to find out when it is over is one at whose answer nobody looks. \
+                The locks of this client must be renewed all the same (P8, s9).",
+        play: |world| Box::pin(a_probe_that_rests(world)),
+    },
+    Scenario {
+        name: "an-answer-that-is-looked-at-late",
+        about: "The server has given a lock away, and the caller has not looked at the answer when the server loses its data. The hold \
+                that begins then is none, and its holder must hear so at once (P8, s2).",
+        play: |world| Box::pin(an_answer_that_is_looked_at_late(world)),
+    },
+    Scenario {
+        name: "waits-that-rest",
+        about: "20 waits come before that of B, and nobody polls them when it is their turn. Each of them may cost B a quarter of a \
+                second, and C, who comes later, nothing any more (P6, E3).",
+        play: |world| Box::pin(waits_that_rest(world)),
+    },
+];
+
+/// It is sent. Nobody looks at the answer.
+async fn begin<T>(mut call: Pin<&mut impl Future<Output = T>>) {
+    // Or the runtime stops this task after some steps, and the call is not sent.
+    yield_now().await;
+    poll_fn(|context| {
+        let _ = call.as_mut().poll(context);
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// It holds these names.
+async fn held(a: &Caller, name: &str, count: usize) -> Vec<LockGuard> {
+    let mut guards = Vec::new();
+    for number in 0..count {
+        guards.extend(a.client.lock(format!("{name}{number}")).lock().await);
+    }
+    guards
+}
+
+fn all_are_valid(stage: &Stage, kept: &[LockGuard]) {
+    let lost = kept.iter().filter(|guard| !guard.is_valid()).count();
+    stage.expect(lost == 0, &format!("none of {} locks of A is lost, and not {lost}", kept.len()));
+}
+
+async fn unlocks_that_rest(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let a = stage.caller("A", |it| it).await;
+    let given = held(&a, "given", 256).await;
+    let kept = held(&a, "kept", 50).await;
+    step(&stage.world, "A gives 256 locks back, and does not look at the answers");
+    let mut unlocks: Vec<_> = given.into_iter().map(|guard| Box::pin(guard.unlock())).collect();
+    for unlock in &mut unlocks {
+        begin(unlock.as_mut()).await;
+    }
+    stage.passes(ms(60_000)).await;
+    all_are_valid(&stage, &kept);
+    drop((unlocks, kept));
+    stage.ends([a]).await;
+}
+
+async fn tries_that_rest(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let a = stage.caller("A", |it| it).await;
+    step(&stage.world, "A tries 256 names, and does not look at the answers");
+    let locks: Vec<_> = (0..256).map(|number| a.client.lock(format!("tried{number}"))).collect();
+    let mut tries: Vec<_> = locks.iter().map(|lock| Box::pin(lock.try_lock())).collect();
+    for tried in &mut tries {
+        begin(tried.as_mut()).await;
+    }
+    stage.passes(ms(20)).await;
+    let begun = Instant::now();
+    let free = held(&a, "free", 4).await;
+    let waited = begun.elapsed();
+    stage.expect(
+        free.len() == 4 && waited < ms(100),
+        &format!("A has four free names within 100 ms, and not {waited:?}"),
+    );
+    drop((tries, free));
+    stage.ends([a]).await;
+}
+
+async fn a_probe_that_rests(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let a = stage.caller("A", |it| it).await;
+    let kept = held(&a, "kept", 20).await;
+    a.is_refused("acquire", ms(45));
+    let free = a.client.lock("free");
+    let mut lock = Box::pin(free.lock());
+    begin(lock.as_mut()).await;
+    stage.passes(ms(5)).await;
+    a.next("acquire", Fate::Sent);
+    let mut polls = 0;
+    while !stage.world.state().has_met_all() && polls < 1000 {
+        begin(lock.as_mut()).await;
+        sleep(ms(1)).await;
+        polls += 1;
+    }
+    stage.expect(polls < 1000, "the probe was sent, and nobody looks at its answer");
+    stage.passes(ms(10_000)).await;
+    all_are_valid(&stage, &kept);
+    drop((lock, kept));
+    stage.ends([a]).await;
+}
+
+async fn an_answer_that_is_looked_at_late(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    let lock = a.client.lock(NAME).with_lease(ms(600_000));
+    step(&stage.world, "A asks for the lock, and does not look at the answer");
+    let mut call = Box::pin(lock.lock());
+    begin(call.as_mut()).await;
+    stage.passes(ms(100)).await;
+    stage.loses_all_data();
+    stage.passes(ms(10)).await;
+    b.gets_the_lock().await;
+    // Or nothing, if the lock was given back for it.
+    let late = timeout(ms(100), call).await;
+    stage.passes(ms(100)).await;
+    let is_valid = matches!(&late, Ok(Ok(guard)) if guard.is_valid());
+    stage.expect(!is_valid, "A does not rely on what is gone");
+    drop(late);
+    stage.ends([a, b]).await;
+}
+
+/// With a moment for the messages.
+const EACH: Duration = ms(250 + 20);
+
+async fn waits_that_rest(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (a, mut holder) = (stage.caller("A", |it| it).await, stage.caller("H", |it| it).await);
+    let (mut b, mut c) = (stage.caller("B", |it| it).await, stage.caller("C", |it| it).await);
+    holder.gets_the_lock().await;
+    step(&stage.world, "A asks 20 times for the lock");
+    let lock = a.client.lock(NAME);
+    let mut waits: Vec<_> = (0..20).map(|_| Box::pin(lock.lock())).collect();
+    for _ in 0..10 {
+        for wait in &mut waits {
+            begin(wait.as_mut()).await;
+        }
+        sleep(ms(1)).await;
+    }
+    step(&stage.world, "from here on nobody polls them");
+    b.begins_to_wait().await;
+    holder.gives_it_back().await;
+    for (caller, most) in [(&mut b, 20 * EACH), (&mut c, EACH)] {
+        let begun = Instant::now();
+        caller.gets_the_lock().await;
+        let waited = begun.elapsed();
+        stage.expect(waited <= most, &format!("it has waited for {most:?} at most, and not for {waited:?}"));
+        caller.gives_it_back().await;
+    }
+    drop(waits);
+    stage.ends([a, holder, b, c]).await;
+}
