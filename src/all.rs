@@ -9,7 +9,7 @@ use futures::future::{join_all, select_all};
 use tokio::time::sleep;
 
 use crate::client::LockClient;
-use crate::engine::last_error::NoAnswerYet;
+use crate::engine::last_error::is_only_late;
 use crate::error::{LockError, Loss, UnlockAllError};
 use crate::guard::LockGuard;
 use crate::lock::FairLock;
@@ -247,6 +247,7 @@ impl<L: Lock> LockAll<L> {
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
     pub async fn try_lock(&self) -> Result<Option<AllGuard<L::Guard>>, LockError> {
+        self.check()?;
         let mut taken = AllGuard { guards: Vec::new() };
         for some in self.locks.chunks(AT_ONCE) {
             let tried = join_all(some.iter().map(Lock::try_lock)).await;
@@ -264,9 +265,15 @@ impl<L: Lock> LockAll<L> {
         Ok(Some(taken))
     }
 
+    /// Nothing is taken for a set of which one can never be had.
+    fn check(&self) -> Result<(), LockError> {
+        self.locks.iter().try_for_each(Lock::check)
+    }
+
     /// Waits for a name only while it holds nothing but names before it. The names of all clients have one order,
     /// so of those that wait for each other the one with the last name waits for somebody who does not wait.
     async fn acquire(&self, limit: Option<Instant>) -> Result<AllGuard<L::Guard>, LockError> {
+        self.check()?;
         let mut taken = AllGuard { guards: Vec::new() };
         let (mut at_once, mut saw_others) = (AT_ONCE, false);
         loop {
@@ -542,7 +549,7 @@ fn is_final(error: &LockError) -> bool {
 /// no silence of the server (decision 42).
 fn told(error: LockError, saw_others: bool) -> LockError {
     match error {
-        LockError::Unreachable(cause) if saw_others && cause.is::<NoAnswerYet>() => LockError::Timeout,
+        LockError::Unreachable(cause) if saw_others && is_only_late(&cause) => LockError::Timeout,
         error => error,
     }
 }

@@ -13,7 +13,6 @@ use crate::error::ConnectError;
 use crate::metrics::Metrics;
 #[cfg(feature = "embedded")]
 use crate::store::changes::Changes;
-use crate::store::cluster::table::Seat;
 #[cfg(feature = "embedded")]
 use crate::store::cluster::{router::Router, table::Table};
 use crate::store::connect_options::{ConnectOptions, Topology};
@@ -80,7 +79,7 @@ impl LockClient {
     /// # Ok(()) }
     /// ```
     pub fn builder() -> LockClientBuilder {
-        LockClientBuilder { options: Options::default(), root_certificate: None, runtime: None }
+        LockClientBuilder { options: Options::default(), root_certificate: None, runtime: None, goes_on: false }
     }
 }
 
@@ -105,6 +104,8 @@ pub struct LockClientBuilder {
     options: Options,
     root_certificate: Option<Vec<u8>>,
     runtime: Option<Handle>,
+    /// Where the first attempt to connect fails.
+    goes_on: bool,
 }
 
 impl LockClientBuilder {
@@ -232,6 +233,31 @@ impl LockClientBuilder {
     pub fn strict_restart(mut self, longest_lease: Duration) -> Self {
         self.options.strict_restart = Some(longest_lease);
         self
+    }
+
+    /// A server that cannot be reached yet is no error of [`connect`](Self::connect): the client goes on trying, as after
+    /// each loss of the connection. `lock` waits meanwhile, calls with a limit say
+    /// [`Unreachable`](crate::LockError::Unreachable), and [`state`](LockClient::state) tells why. For services that start
+    /// without their servers, or together with them.
+    ///
+    /// What does not pass by itself is still an error: a wrong password, a missing right, options that do not fit.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use fairlock::{ConnectionState, LockClient};
+    ///
+    /// let client = LockClient::builder().retry_on_initial_connect().connect("redis://127.0.0.1:1/").await?;
+    /// assert_eq!(client.state().connection(), ConnectionState::Reconnecting);
+    /// # Ok(()) }
+    /// ```
+    pub fn retry_on_initial_connect(mut self) -> Self {
+        self.goes_on = true;
+        self
+    }
+
+    pub(crate) fn goes_on(&self) -> bool {
+        self.goes_on
     }
 
     /// Free text that [`status`](crate::FairLock::status) shows beside this client's holds and waits.
@@ -366,12 +392,13 @@ impl LockClientBuilder {
     pub async fn connect(self, url: impl AsRef<str>) -> Result<LockClient, ConnectError> {
         // First: without a runtime nothing else matters.
         let place = Place::new(self.options, self.runtime, true)?;
+        let goes_on = self.goes_on;
         let mut server = ConnectOptions::from_url(url)?;
         match &mut server.tls {
             Some(tls) => tls.root_certificate = self.root_certificate,
             None => unused(self.root_certificate)?,
         }
-        place.connect(server).await
+        place.connect(server, goes_on).await
     }
 
     /// Checks the options and connects with more than a URL says: a provider of credentials, a client
@@ -398,7 +425,7 @@ impl LockClientBuilder {
     pub async fn connect_with(self, server: ConnectOptions) -> Result<LockClient, ConnectError> {
         let place = Place::new(self.options, self.runtime, true)?;
         unused(self.root_certificate)?;
-        place.connect(server).await
+        place.connect(server, self.goes_on).await
     }
 
     /// For a server that may be down, and come back later.
@@ -438,6 +465,9 @@ impl LockClientBuilder {
     #[cfg(feature = "embedded")]
     #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
     pub fn embedded(self, server: &EmbeddedServer) -> Result<LockClient, ConnectError> {
+        if self.goes_on {
+            return Ok(self.embedded_or_go_on(server, server.next_client())?.0);
+        }
         let Place { options, runtime, .. } = Place::new(self.options, self.runtime, false)?;
         unused(self.root_certificate)?;
         let _entered = runtime.enter();
@@ -514,10 +544,13 @@ impl Place {
         Ok(Self { options: Arc::new(options), runtime, elsewhere })
     }
 
-    async fn connect(self, server: ConnectOptions) -> Result<LockClient, ConnectError> {
+    async fn connect(self, server: ConnectOptions, goes_on: bool) -> Result<LockClient, ConnectError> {
         let id = Uuid::new_v4().simple().to_string();
         let (client, outcome) = self.connect_or_go_on(server, id).await?;
-        outcome.map(|()| client)
+        match outcome {
+            Err(error) if !(goes_on && error.may_pass()) => Err(error),
+            _ => Ok(client),
+        }
     }
 
     /// The client goes on by itself where the first attempt failed.
@@ -540,8 +573,8 @@ impl Place {
 /// How the first attempt to connect has ended.
 type Outcome = Result<(), ConnectError>;
 
-/// Connects to the server, or to the servers. With a single server or Sentinels there is a store also where the first
-/// attempt failed, which goes on trying if it is kept.
+/// Connects to the server, or to the servers. There is a store also where the first attempt failed, which goes on trying if
+/// it is kept.
 async fn connect(
     server: ConnectOptions,
     options: &Arc<Options>,
@@ -568,12 +601,10 @@ async fn connect(
             return Err(OptionsError::StrictRestartOnCluster.into());
         }
         Topology::Cluster { seeds } => {
-            let router = cluster::connect(seeds, access, options, client).await?;
-            return Ok((Box::new(router), Ok(())));
+            let (router, outcome) = cluster::connect(seeds, access, options, client).await;
+            return Ok((Box::new(router), outcome));
         }
     };
-    if outcome.is_err() {
-        node.open();
-    }
+    outcome.as_ref().err().into_iter().for_each(|error| node.go_on(error));
     Ok((Box::new(node), outcome))
 }

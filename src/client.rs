@@ -197,8 +197,8 @@ impl LockClient {
     /// client that are not polled meanwhile do not stall it.
     ///
     /// # At the end of the process
-    /// Without `close`, the connection is closed when the last clone and the last guard are dropped, or
-    /// when the runtime ends. Releases that are under way at that moment may not arrive: those locks end
+    /// Without `close`, the connection is closed when the last thing that was made of the client is dropped
+    /// (clones, locks, guards, [`Held`](crate::Held)s, lists, a [`StateWatch`]), or when the runtime ends. Releases that are under way at that moment may not arrive: those locks end
     /// with their leases. So it is at the end of `main`, also at a `?` and a panic in it; against these,
     /// let [`run`](Self::run) close the client. `std::process::exit`, an abort and a kill run no code of
     /// ours: what is held then ends with its lease.
@@ -216,21 +216,13 @@ impl LockClient {
     /// [`CloseError`] if the server did not answer all requests in time.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the client is closed all the same, but nothing has waited for the
-    /// server. Call it again to wait.
+    /// The end runs in the background: a future that is dropped, or is not polled again, closes the client
+    /// all the same. Call it again to wait.
     pub async fn close(&self) -> Result<(), CloseError> {
         match close::close(&self.engine).await {
             0 => Ok(()),
             unfinished => Err(CloseError { unfinished, servers: 1 }),
         }
-    }
-
-    /// For a server that nothing is awaited of.
-    pub(crate) fn close_in_background(&self) {
-        let client = self.clone();
-        self.engine.context.spawn_unwatched(async move {
-            let _ = client.close().await;
-        });
     }
 
     /// Runs `work` and [closes](Self::close) the client, whether it returns, returns an error, or panics:

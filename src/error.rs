@@ -102,10 +102,12 @@ mod tests {
     fn each_cause_is_said() {
         let cause: Cause = Arc::new(std::io::Error::other("the cable is cut"));
         let connect = ConnectError::Unreachable { address: "127.0.0.1:1".into(), cause: cause.clone() };
-        for error in
-            [&connect as &dyn Error, &LockError::Unreachable(cause.clone()), &RequestError::NotSent(cause.clone())]
-        {
-            assert!(chain(error).concat().contains("the cable is cut"), "{error}");
+        let (of_lock, not_sent) = (LockError::Unreachable(cause.clone()), RequestError::NotSent(cause.clone()));
+        let unanswered = RequestError::Unanswered(cause.clone());
+        let unknown = UnlockError::Unknown { until: Instant::now(), cause };
+        // In the first line: a log or a 503 has no more.
+        for error in [&connect as &dyn Error, &of_lock, &not_sent, &unanswered, &unknown] {
+            assert!(error.to_string().contains("the cable is cut"), "{error}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A lock by its name.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use tokio::time::sleep_until;
 use crate::engine::Engine;
 use crate::engine::acquire::{AcquireRequest, acquire};
 use crate::engine::hold::Entry;
+use crate::engine::last_error::no_time;
 use crate::engine::observe::{self, Call};
 use crate::engine::requests;
 use crate::error::{LockError, NameError, RequestError, WithError};
@@ -79,7 +80,10 @@ impl FairLock {
     /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after that
     /// time. For work of a known length, and for holders that may hang. No round trip.
     ///
-    /// The lease must be at least the operation time-out; otherwise acquiring fails with
+    /// The lease must be at least [`operation_timeout`](crate::LockClientBuilder::operation_timeout) and
+    /// [`poll_interval`](crate::LockClientBuilder::poll_interval), and at most
+    /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days and the longest lease of
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart); otherwise acquiring fails with
     /// [`LockError::Lease`]. A nested call shares the lease of its hold: it neither extends a fixed one nor ends the renewal of
     /// another.
     ///
@@ -188,7 +192,8 @@ impl FairLock {
     ///
     /// # Errors
     /// [`LockError::Timeout`] if others had the lock all the time, [`LockError::Unreachable`] if the
-    /// server did not answer in that time, and the others of [`LockError`].
+    /// server did not answer in that time, and the others of [`LockError`]. With [`Duration::ZERO`] nothing is
+    /// asked, and nothing is known: `Unreachable`. To ask once, use [`try_lock`](Self::try_lock).
     ///
     /// # Cancel safety
     /// As for `lock`.
@@ -455,6 +460,16 @@ impl FairLock {
         self.keys().ok().and_then(|keys| self.engine.holds.owners.entry_of(&keys.lock, owner))
     }
 
+    /// Whether it can be had at all, by its name, lease and label.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        self.valid().inspect_err(|error| observe::refused_at_once(&self.metrics, error))
+    }
+
+    pub(crate) fn valid(&self) -> Result<(), LockError> {
+        self.request(Caller::current(), false, 0)?;
+        Ok(self.keys().map(drop)?)
+    }
+
     fn keys(&self) -> Result<&Arc<Keys>, NameError> {
         self.keys.as_ref().map_err(Clone::clone)
     }
@@ -523,6 +538,8 @@ impl FairLock {
             biased;
             () = context.closing.cancelled() => Err(LockError::Closed),
             () = context.gone.cancelled() => Err(LockError::RuntimeGone),
+            // Nothing was asked, so nothing is known of others.
+            () = ready(()), if limit.is_some_and(|limit| limit <= now()) => Err(LockError::Unreachable(no_time())),
             // Out of time. While the server is silent that does not mean that others hold the lock
             // (decision 42).
             outcome = within(limit, call.drive(acquiring)) => outcome.unwrap_or_else(|| {

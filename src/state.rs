@@ -24,7 +24,7 @@ pub struct ClientState {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ServerState {
-    /// Host and port, or the path of the socket.
+    /// Host and port, or the path of the socket. `unknown` before Sentinels have named one.
     pub address: String,
     /// Whether it is connected.
     pub connection: ConnectionState,

@@ -70,6 +70,10 @@ pub trait Lock: sealed::Sealed + Clone + Send + Sync + 'static {
     /// See [`LockError`]. After an error nothing is held.
     fn lock_timeout(&self, limit: Duration) -> impl Future<Output = Result<Self::Guard, LockError>> + Send;
 
+    /// Whether it can be had at all, by its name, lease and label. No round trip.
+    #[doc(hidden)]
+    fn check(&self) -> Result<(), LockError>;
+
     /// `try_lock` as a step of a call that has so much time: for [`LockAll`](crate::LockAll).
     #[doc(hidden)]
     fn try_lock_for(
@@ -172,6 +176,10 @@ macro_rules! lock {
 
             async fn lock_timeout(&self, limit: Duration) -> Result<$guard, LockError> {
                 self.lock_timeout(limit).await
+            }
+
+            fn check(&self) -> Result<(), LockError> {
+                self.check()
             }
 
             async fn try_lock_for(&self, longest: Option<Duration>) -> Result<Option<$guard>, LockError> {

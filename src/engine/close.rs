@@ -6,6 +6,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Engine;
@@ -27,7 +28,7 @@ pub fn warn_of(held: usize) {
 }
 
 /// Closes the client and waits for what the server has to be told. Returns how much of it had no answer.
-pub async fn close(engine: &Engine) -> usize {
+pub async fn close(engine: &Arc<Engine>) -> usize {
     let context = &engine.context;
     // Before anything is lost. If the runtime is gone, none of these gets an answer.
     let at_first = unfinished(engine);
@@ -44,18 +45,41 @@ pub async fn close(engine: &Engine) -> usize {
     }
     // Only on a closed tracker does `wait` ever end. Tasks can still be spawned on it.
     context.tasks.close();
-    let draining = pin!(drain_in_time(engine));
-    let drained = context.drive(draining).await.unwrap_or(false);
-    // After the drain. Otherwise leaves and releases could not be sent, and others would wait for their
-    // leases.
-    context.runner.close();
+    // In the background: whoever drops this future or does not poll it again has closed the client all the same.
+    let (told, unfinished) = oneshot::channel();
+    let ending = engine.clone();
+    context.spawn_unwatched(async move { end(&ending, told).await });
+    // With a limit: a runtime that nobody drives ends nothing.
+    let waiting = pin!(async { timeout(4 * context.operation_timeout(), unfinished).await });
+    let left = context.drive(waiting).await.and_then(|in_time| in_time.ok()?.ok());
+    // Without an answer the runtime is gone, or does not run.
+    left.unwrap_or_else(|| {
+        forget(engine);
+        at_first
+    })
+}
+
+/// Waits for what the server has to be told, ends the connection, and tells how much had no answer.
+async fn end(engine: &Engine, told: oneshot::Sender<usize>) {
+    let context = &engine.context;
+    let drained = tokio::select! {
+        biased;
+        () = context.gone.cancelled() => return,
+        drained = timeout(3 * context.operation_timeout(), drain(engine)) => drained.is_ok(),
+    };
     // Not the sum: an open hold and the task that releases it would count twice.
-    let left = if context.gone.is_cancelled() { at_first } else { unfinished(engine).max(context.tasks.len()) };
-    // What still stands in the hands of callers hears no more answers.
-    engine.holds.owners.holds().iter().for_each(|hold| hold.forget());
+    let left = unfinished(engine).max(context.tasks.len());
+    forget(engine);
     let unfinished = if drained { 0 } else { left };
     tracing::debug!(target: "fairlock::client", client = %context.runner.client, unfinished, "closed");
-    unfinished
+    let _ = told.send(unfinished);
+}
+
+/// After the drain. Otherwise leaves and releases could not be sent, and others would wait for their leases.
+fn forget(engine: &Engine) {
+    engine.context.runner.close();
+    // What still stands in the hands of callers hears no more answers.
+    engine.holds.owners.holds().iter().for_each(|hold| hold.forget());
 }
 
 /// A wait's own future leaves when it is polled or dropped. This does not wait for that.
@@ -71,16 +95,6 @@ fn leave_all_waits(engine: &Engine) {
             lease: waiter.lease,
         };
         cleanup::leave(&engine.context, request);
-    }
-}
-
-/// False when the server has not been told everything.
-async fn drain_in_time(engine: &Engine) -> bool {
-    let context = &engine.context;
-    tokio::select! {
-        biased;
-        () = context.gone.cancelled() => false,
-        drained = timeout(3 * context.operation_timeout(), drain(engine)) => drained.is_ok(),
     }
 }
 

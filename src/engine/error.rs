@@ -37,10 +37,10 @@ pub enum LockError {
     Label(OptionsError),
     /// The server did not serve the request in time: it was silent, out of reach, or refused for a
     /// reason that may pass; or the request was never sent, since too many others of this client were
-    /// ahead of it. The source says which, in the last case as
+    /// ahead of it. The text says which; in the last case the cause is
     /// [`RequestError::NotSent`](crate::RequestError::NotSent).
-    #[error("the request was not served in time; if it still runs, it is taken back as soon as the server answers")]
-    Unreachable(#[source] Cause),
+    #[error("not served in time: {0}; a request that still runs is taken back as soon as the server answers")]
+    Unreachable(Cause),
     /// The server refused the request, for a reason that does not pass by itself.
     #[error("the server refused: {0}{after}", after = after_acquire(.0))]
     Refused(Refusal),
@@ -52,6 +52,28 @@ pub enum LockError {
     /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
     #[error("the runtime of this client has ended: make the client in one that lives longer")]
     RuntimeGone,
+}
+
+impl LockError {
+    /// Whether others hold the lock or wait for it, and nothing is wrong: the errors for what `try_lock` calls `Ok(None)`.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # let guard = client.lock("nightly").lock().await?;
+    /// match client.lock("nightly").lock_timeout(std::time::Duration::from_secs(5)).await {
+    ///     Ok(guard) => drop(guard),
+    ///     Err(error) if error.is_busy() => println!("another machine does it"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Timeout | Self::QueueFull { .. })
+    }
 }
 
 /// How a hold was lost.
@@ -105,13 +127,12 @@ pub enum UnlockError {
         until: Instant,
     },
     /// The server did not answer. The client goes on trying; at `until` the lease is over anyway.
-    #[error("no answer to the release: the lock is free now or soon, at the latest when its lease ends")]
+    #[error("no answer to the release: {cause}; the lock is free now or soon, at the latest when its lease ends")]
     Unknown {
         /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
         /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
         /// Why there is no answer.
-        #[source]
         cause: Cause,
     },
     /// The runtime that the client was made in has ended, so the server cannot be told. See

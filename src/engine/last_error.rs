@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::LockError;
-use crate::store::error::{Cause, RefusalKind, RequestError};
+use crate::store::error::{Cause, NoTime, RefusalKind, RequestError};
 
 /// Of one owner at one lock. All its calls share it, since they take turns: a call that times out
 /// while another one waits for a silent server must not say that the lock is held by others.
@@ -26,6 +26,19 @@ const SENT: u8 = 2;
 #[derive(Debug, thiserror::Error)]
 #[error("the request has no answer yet")]
 pub struct NoAnswerYet;
+
+/// Why a call without any time does not know whether others have the lock.
+pub fn no_time() -> Cause {
+    Arc::new(RequestError::NotSent(Arc::new(NoTime)))
+}
+
+/// Whether the call ran out of time without a fault: while it began, or while its request had no answer yet.
+pub fn is_only_late(cause: &Cause) -> bool {
+    match cause.downcast_ref() {
+        Some(RequestError::NotSent(cause)) => cause.is::<NoTime>(),
+        _ => cause.is::<NoAnswerYet>(),
+    }
+}
 
 impl LastError {
     /// A request waits until it may be sent. Under load that may take longer than its caller waits.

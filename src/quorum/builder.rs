@@ -226,7 +226,9 @@ impl QuorumClientBuilder {
         }
         let nodes = checked.nodes(nodes)?;
         match first_error {
-            Some(error) if connected < nodes.majority() => Err(no_quorum(&nodes, connected, error)),
+            Some(error) if connected < nodes.majority() && !checked.each.goes_on() => {
+                Err(no_quorum(&nodes, connected, error))
+            }
             _ => Ok(QuorumClient::new(nodes, checked.longest_lease, checked.each.metrics())),
         }
     }
@@ -264,7 +266,7 @@ impl QuorumClientBuilder {
         }
         let nodes = checked.nodes(nodes)?;
         // As over connections: a minority may be down.
-        if connected < nodes.majority() {
+        if connected < nodes.majority() && !checked.each.goes_on() {
             let address = "an embedded server".to_owned();
             let error = ConnectError::Unreachable { address, cause: Arc::new(Disconnected) };
             return Err(no_quorum(&nodes, connected, error));

@@ -90,7 +90,7 @@ impl QuorumClient {
     /// [`CloseError`] if fewer than a majority of the servers answered all requests in time.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the client is closed all the same, but nothing has waited for the servers.
+    /// The end runs in the background: a future that is dropped, or is not polled again, closes the client all the same.
     pub async fn close(&self) -> Result<(), CloseError> {
         let nodes = &self.quorum.nodes;
         close::warn_of(self.held());
@@ -113,10 +113,9 @@ impl QuorumClient {
                 Either::Right((_, used)) => drop(used.await),
             }
         });
-        let is_gone = self.quorum.drive(closing).await.is_none();
-        for (node, outcome) in nodes.all.iter().zip(&outcomes).filter(|(_, outcome)| outcome.get().is_none()) {
-            // Without its runtime no client waits for anything.
-            if is_gone { drop(outcome.set(node.client.close().await)) } else { node.client.close_in_background() }
+        // Without its runtime no client waits for anything. Otherwise each one has begun, and ends in the background.
+        if self.quorum.drive(closing).await.is_none() {
+            join_all((0..nodes.all.len()).map(close_one)).await;
         }
         let outcomes = || outcomes.iter().filter_map(OnceLock::get);
         let unfinished = outcomes().filter_map(|outcome| outcome.as_ref().err()).map(|error| error.unfinished).sum();

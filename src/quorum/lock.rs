@@ -75,8 +75,8 @@ impl QuorumLock {
     /// The same lock with a lease of its own that is *not* renewed, as
     /// [`FairLock::with_lease`](crate::FairLock::with_lease). No round trip.
     ///
-    /// It may not be longer than [`longest_lease`](crate::QuorumClientBuilder::longest_lease); otherwise acquiring
-    /// fails with [`LockError::Lease`].
+    /// It has the same limits, and may not be longer than [`longest_lease`](crate::QuorumClientBuilder::longest_lease);
+    /// otherwise acquiring fails with [`LockError::Lease`].
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -392,6 +392,13 @@ impl QuorumLock {
         QuorumStatus { nodes: join_all(asking).await }
     }
 
+    /// Whether it can be had at all, by its name, lease and label.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        let lease = self.lease.clone().map_err(LockError::Lease);
+        let checked = lease.and_then(|()| self.locks.iter().try_for_each(FairLock::valid));
+        checked.inspect_err(|error| observe::refused_at_once(&self.metrics, error))
+    }
+
     fn asking<'a>(&'a self, told: &'a Told) -> Acquire<'a> {
         let scope = owner::current();
         let turn = scope.map(|owner| self.quorum.owners.turn(&self.name, owner));
@@ -406,8 +413,7 @@ impl QuorumLock {
         &self,
         call: impl AsyncFnOnce(&Acquire<'_>) -> Result<Option<QuorumGuard>, LockError>,
     ) -> Result<Option<QuorumGuard>, LockError> {
-        let lease = self.lease.clone().map_err(LockError::Lease);
-        lease.inspect_err(|error| observe::refused_at_once(&self.metrics, error))?;
+        self.check()?;
         let told = Told::default();
         let asking = self.asking(&told);
         let owner_id = self.quorum.id_of(asking.owner);

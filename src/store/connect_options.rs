@@ -8,8 +8,9 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::error::{Cause, ConnectError};
+use super::error::{Cause, ConnectError, Obstacle};
 use super::options::OptionsError;
+use super::runtime::survive;
 
 /// Where a server is and how to sign in there, for
 /// [`LockClientBuilder::connect_with`](crate::LockClientBuilder::connect_with).
@@ -123,8 +124,11 @@ impl SignIn {
     /// Asks the provider, if there is one.
     pub async fn credentials(&self) -> Result<Credentials, ConnectError> {
         match &self.provider {
-            // Not kept: a token may have ended by the next reconnect.
-            Some(provider) => (provider.0)().await.map_err(ConnectError::CredentialsProvider),
+            // Not kept: a token may have ended by the next reconnect. The call itself may panic as well as its future.
+            Some(provider) => match survive(async { (provider.0)().await }).await {
+                Some(provided) => provided.map_err(ConnectError::CredentialsProvider),
+                None => Err(ConnectError::CredentialsProvider(Arc::new(Obstacle::Panicked))),
+            },
             None => Ok(self.fixed.clone()),
         }
     }
@@ -323,8 +327,8 @@ impl ConnectOptions {
     /// Asks for user and password anew at each connect and each reconnect, for tokens that end. It
     /// stands in place of [`username`](Self::username) and [`password`](Self::password).
     ///
-    /// Its time counts as part of the operation time-out. When it fails at a reconnect, the client
-    /// tries again, as with a server that does not answer.
+    /// Its time counts as part of the operation time-out. When it fails or panics at a reconnect, the
+    /// client tries again, as with a server that does not answer.
     ///
     /// ```
     /// use fairlock::{ConnectOptions, Credentials};
@@ -443,6 +447,10 @@ impl ConnectOptions {
                     return Err(OptionsError::Address("there is no host"));
                 }
                 servers.iter().try_for_each(Address::check)?;
+                let is_again = |(index, server)| servers.iter().take(index).any(|before| before == server);
+                if matches!(self.topology, Topology::Sentinel { .. }) && servers.iter().enumerate().any(is_again) {
+                    return Err(OptionsError::Address("a Sentinel is named twice, and each one has one vote"));
+                }
             }
         }
         match &self.topology {
@@ -513,6 +521,9 @@ mod tests {
         let in_cluster = ConnectOptions::cluster([("h", 1)]).database(1);
         assert_eq!(in_cluster.check(), Err(OptionsError::DatabaseOnCluster(1)));
         assert_eq!(ConnectOptions::sentinel("", [("h", 1)]).check(), Err(OptionsError::NoService));
+        let twice = ConnectOptions::sentinel("s", [("h", 1), ("i", 1), ("h", 1)]);
+        assert!(matches!(twice.check(), Err(OptionsError::Address(_))));
+        assert_eq!(ConnectOptions::sentinel("s", [("h", 1), ("h", 2)]).check(), Ok(()));
         assert_eq!(ConnectOptions::tcp("h", 1).sentinel_password("x").check(), Err(OptionsError::NoSentinels));
     }
 

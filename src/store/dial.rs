@@ -1,16 +1,18 @@
 //! The way to a server: its name, a TCP connection or a Unix socket, and TLS. Each step has words of its own for
 //! what can go wrong, so that the first line of an error says what to mend.
 
+use std::collections::HashMap;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
 use super::connect_options::{Address, Credentials, SignIn, TlsOptions};
 use super::error::{Cause, ConnectError, Obstacle, PeerProtocol};
@@ -22,6 +24,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// How to sign in to servers, and by which TLS: the same for all servers of one kind.
 pub struct Access {
     sign_in: SignIn,
+    names: Names,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
 }
@@ -33,9 +36,48 @@ impl Access {
         let _ = tls;
         Ok(Arc::new(Self {
             sign_in,
+            names: Names::default(),
             #[cfg(feature = "tls")]
             tls: tls.map(Tls::new).transpose()?,
         }))
+    }
+}
+
+/// What names have led to. Where the blocking pool of the runtime is full, or the name server is away, a name cannot be
+/// looked up, and a client that has lost its connection would lose its locks too.
+#[derive(Clone, Default)]
+struct Names(Arc<Mutex<Addresses>>);
+
+/// By host and port.
+type Addresses = HashMap<(String, u16), Vec<SocketAddr>>;
+
+/// So long a look-up has before the addresses of before are used.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+impl Names {
+    async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        // No name, and so nothing that could take time.
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![(address, port).into()]);
+        }
+        let (name, names) = ((host.to_owned(), port), self.clone());
+        let known = self.all().get(&name).cloned();
+        // A task of its own: an answer that comes late is used by the next dial.
+        let looking = tokio::spawn(async move {
+            let addresses: Vec<_> = lookup_host((&*name.0, name.1)).await?.collect();
+            names.all().insert(name, addresses.clone());
+            Ok(addresses)
+        });
+        let answer = async { looking.await.unwrap_or_else(|error| Err(io::Error::other(error))) };
+        match known {
+            None => answer.await,
+            Some(known) => timeout(HEAD_START, answer).await.ok().and_then(Result::ok).map_or(Ok(known), Ok),
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, Addresses> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -164,9 +206,9 @@ impl Target {
     async fn tcp(&self, host: &str, port: u16) -> Result<TcpStream, ConnectError> {
         let unknown = |error: io::Error| self.obstacle(Obstacle::Name(Arc::new(error)));
         // Asked at each dial: after a failover the name may lead to another server.
-        let addresses = lookup_host((host, port)).await.map_err(unknown)?;
+        let addresses = self.access.names.look_up(host, port).await.map_err(unknown)?;
         // All at once: the first one of several may be dead, and must not use up the time.
-        let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
+        let attempts: Vec<_> = addresses.into_iter().map(|address| Box::pin(TcpStream::connect(address))).collect();
         // `select_ok` panics when it is given nothing (P10).
         if attempts.is_empty() {
             return Err(unknown(io::Error::other("it has no address")));

@@ -171,17 +171,17 @@ pub enum RequestError {
     /// No lock can have this name. Nothing was sent.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// Nothing was sent: there was no connection. As the source of a
+    /// Nothing was sent: there was no connection. As the cause of a
     /// [`LockError::Unreachable`](crate::LockError::Unreachable) it may also be that too many other
-    /// requests of this client were ahead. The source says which.
-    #[error("not sent: {}", why_not_sent(.0))]
-    NotSent(#[source] Cause),
+    /// requests of this client were ahead, or that the call had no time. The text says which.
+    #[error("not sent: {0}")]
+    NotSent(Cause),
     /// The request was sent, but no answer came in time. It may have run, or may run later.
     ///
     /// `force_unlock` is never repeated by itself, since a second run could end the next holder's
     /// lock: look at [`status`](crate::FairLock::status) before you repeat it.
-    #[error("sent, but no answer came in time: it may have run, or may run later")]
-    Unanswered(#[source] Cause),
+    #[error("sent, but without an answer: {0}; it may have run, or may run later")]
+    Unanswered(Cause),
     /// The server refused the request. Where that was [inside a script](Refusal::in_script) a
     /// `force_unlock` may have run in part: look at [`status`](crate::FairLock::status) before you repeat
     /// it.
@@ -404,10 +404,6 @@ fn beside_rights(missing: &[String]) -> &'static str {
     if is_of_a_command { " (or the command was renamed or disabled on the server)" } else { "" }
 }
 
-fn why_not_sent(cause: &Cause) -> &'static str {
-    if cause.is::<NoTurn>() { "it waited for its turn" } else { "there is no connection to the server" }
-}
-
 impl ConnectError {
     /// The same of a server of a quorum.
     pub(crate) fn of_server(self, server: String) -> Self {
@@ -447,6 +443,8 @@ pub struct Uncovered(pub u16);
 pub enum Obstacle {
     #[error("no answer within {0:?}")]
     NoCredentials(Duration),
+    #[error("it panicked")]
+    Panicked,
     #[error("the host name cannot be resolved: {0}")]
     Name(Arc<std::io::Error>),
     #[error("the connection was refused: no server listens there")]
@@ -476,6 +474,11 @@ pub struct Disconnected;
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("too many other requests of this client were ahead, and had no answers yet")]
 pub struct NoTurn;
+
+/// A call had no time left when it began.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the time of the call was over before anything was asked")]
+pub struct NoTime;
 
 /// A request had no answer within its time.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -151,20 +151,22 @@ impl<C: Connection> Link<C> {
         ) {
             *state = next;
         }
-        self.count(&state);
-        // Those who are woken lock the state at once, so let go of it first.
+        // Those who are woken lock the state at once, and a recorder of metrics may ask for it: so let go of it first.
         drop(state);
+        self.count();
         self.changed.notify_waiters();
         self.changes.tell();
     }
 
-    fn count(&self, state: &State<C>) {
-        let counted = match state {
-            State::Down(_) | State::Resuming(_) => Some(self.metrics.disconnected()),
-            State::Ready(_) => Some(self.metrics.connected()),
+    fn count(&self) {
+        // Kept, so that of two who count at once the later one has the later state.
+        let mut counted = self.counted();
+        let is_up = match *self.state() {
+            State::Down(_) | State::Resuming(_) => Some(false),
+            State::Ready(_) => Some(true),
             State::Gone | State::Closed => None,
         };
-        *self.counted() = counted;
+        *counted = is_up.map(|is_up| if is_up { self.metrics.connected() } else { self.metrics.disconnected() });
     }
 
     /// No connection is wanted: it is not missed either.

@@ -87,7 +87,7 @@ pub trait Store: Send + Sync + 'static {
 /// A single server, which serves each lock that it is asked for: the key that the methods of [`Store`] take is not looked
 /// at, and may be empty.
 pub trait Server: Store {
-    /// For messages.
+    /// Host and port, or the path of the socket.
     fn address(&self) -> String;
     fn line(&self) -> Line;
     /// Since when the line is down or being resumed, if it was up before.

@@ -36,6 +36,7 @@ use super::location::Location;
 use super::options::Options;
 use super::reply::{Fields, Malformed, ScriptReply};
 use super::rights;
+use super::runtime::{AFTER_PANIC, survive};
 use super::server::{Line, Told};
 use super::verbs::boot::{self, Boot};
 use super::verbs::{self, renew};
@@ -168,6 +169,12 @@ impl Node {
         tokio::spawn(self.shared.link.stop.clone().run_until_cancelled_owned(task));
     }
 
+    /// Connects by itself, after the first attempt has failed.
+    pub fn go_on(&self, error: &ConnectError) {
+        self.shared.link.enter(State::Down(Arc::new(error.clone())));
+        self.shared.want();
+    }
+
     /// Makes the first connection, in bounded time, so that a wrong URL or password is reported at once. From
     /// then on a task keeps the connection.
     pub async fn connect(&self) -> Result<(), ConnectError> {
@@ -260,7 +267,7 @@ impl Store for Node {
 
 impl Server for Node {
     fn address(&self) -> String {
-        self.shared.address()
+        self.shared.purpose.location.current().map_or_else(|| "unknown".into(), |target| target.address.to_string())
     }
 
     fn line(&self) -> Line {
@@ -786,24 +793,31 @@ async fn supervise(shared: &Arc<Shared>) {
         let mut backoff = Backoff::reconnect();
         loop {
             shared.wanted.notified().await;
-            let first = lock(&shared.first).take();
-            keep_connected(shared, first, &mut backoff).await;
-            shared.link.rest();
+            let (mut first, mut has_panicked) = (lock(&shared.first).take(), false);
+            while survive(keep_connected(shared, first.take(), has_panicked, &mut backoff)).await.is_none() {
+                // Nobody keeps the one that it had.
+                shared.link.connection(Priority::Urgent).inspect(|connection| connection.dead.cancel());
+                has_panicked = true;
+                sleep(AFTER_PANIC).await;
+            }
         }
     })
     .await;
 }
 
-/// Until no connection is wanted.
-async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backoff: &mut Backoff) {
-    let mut was_connected = first.is_some();
+/// Until no connection is wanted. `again`: after a panic, which gave up the one before.
+async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, again: bool, backoff: &mut Backoff) {
+    if again {
+        shared.link.enter(State::Down(Arc::new(Disconnected)));
+    }
+    let mut was_connected = again || first.is_some();
     let mut known = first;
     while shared.is_wanted.load(Ordering::Relaxed) {
         let is_new = known.is_none();
         let Established { connection, place } = match known.take() {
             Some(first) => first,
             None => {
-                let Some(next) = reconnect(shared, backoff).await else { return };
+                let Some(next) = reconnect(shared, backoff).await else { break };
                 if was_connected {
                     tracing::info!(target: "fairlock::server", address = %next.place.address, "reconnected");
                 }
@@ -838,6 +852,7 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, backof
         }
         backoff.connection_lived_for(now().saturating_duration_since(up));
     }
+    shared.link.rest();
 }
 
 /// The limit for a ping after a request that had no answer. With it a half-open connection is replaced

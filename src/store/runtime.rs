@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 /// Whether timers work in this runtime, and sockets if they are needed.
@@ -36,6 +37,15 @@ pub fn is_gone(runtime: &Handle) -> bool {
         task.abort();
         false
     }
+}
+
+/// A task begins anew so long after a panic.
+pub const AFTER_PANIC: Duration = Duration::from_secs(1);
+
+/// Runs what may call code of the user, such as a log subscriber: a panic there must end neither the task nor the
+/// client. `None`: it has panicked, and the process's panic hook has said so.
+pub async fn survive<T>(work: impl Future<Output = T>) -> Option<T> {
+    AssertUnwindSafe(work).catch_unwind().await.ok()
 }
 
 /// Drives a call that may be polled anywhere: in the client's `own` runtime, in another one, or in none. A

@@ -23,6 +23,7 @@ use super::error::{ConnectError, NoAnswer};
 use super::location::Location;
 use super::node::{Node, Purpose, connect_error, sign_in_error};
 use super::options::Options;
+use super::runtime::{AFTER_PANIC, survive};
 
 /// How often each Sentinel is asked: a client has to leave a demoted primary within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
@@ -49,7 +50,11 @@ pub async fn connect(
     let node = Node::new(purpose, options, client, &Handle::current());
     let sentinels = Arc::new(Sentinels::new(service, sentinels, asked, location, options));
     let watch = sentinels.clone();
-    node.accompany(async move { watch.ask_all().await });
+    node.accompany(async move {
+        while survive(watch.ask_all()).await.is_none() {
+            sleep(AFTER_PANIC).await;
+        }
+    });
     let until = now() + options.operation_timeout;
     // Longer than a Sentinel has to answer, so that the error says why it did not.
     let outcome = sentinels.first_answer(until + options.operation_timeout / 2).await;
@@ -103,13 +108,8 @@ impl Sentinels {
         location: Arc<Location>,
         options: &Options,
     ) -> Self {
-        let mut targets: Vec<Target> = Vec::new();
-        for address in sentinels {
-            // Each one has one vote, however often it is listed.
-            if targets.iter().all(|target| target.address != address) {
-                targets.push(Target::new(address, access.clone(), None));
-            }
-        }
+        let new_target = |address| Target::new(address, access.clone(), None);
+        let targets: Vec<Target> = sentinels.into_iter().map(new_target).collect();
         let votes = Mutex::new(vec![Vote::NotAsked; targets.len()]);
         let lacks_majority = AtomicBool::new(false);
         let (operation_timeout, strict) = (options.operation_timeout, options.strict_restart.is_some());

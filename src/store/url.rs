@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
 use super::connect_options::{Address, ConnectOptions, Topology};
 use super::error::ConnectError;
@@ -16,7 +16,7 @@ impl ConnectOptions {
     /// | URL | what it names |
     /// |---|---|
     /// | `redis://user:password@host:port/database` | one server |
-    /// | `unix:///path?user=…&pass=…&db=…` | one server on this machine |
+    /// | `unix:///path?user=…&pass=…&db=…`, also with `redis+unix` | one server on this machine |
     /// | `redis-sentinel://user:password@host1:port,host2:port/service/database` | the primary of a service that Sentinels watch |
     /// | `redis+cluster://user:password@host1:port,host2:port` | a cluster, by some of its nodes |
     ///
@@ -86,6 +86,20 @@ fn invalid(why: impl ToString) -> ConnectError {
     ConnectError::Url(why.to_string())
 }
 
+/// In words, and not in those of the redis crate, which name no part of the URL.
+fn unread(error: RedisError) -> ConnectError {
+    let text = error.to_string();
+    let what = text.split_once(" - ").map_or(&*text, |(what, _kind)| what);
+    invalid(match what {
+        "Redis URL did not parse" => {
+            "host and port cannot be read: a port is a number up to 65535, an IPv6 address stands in brackets; write a / \
+             in the password as %2F, and an @ as %40"
+        }
+        "Invalid database number" => "the database must be a number",
+        what => what,
+    })
+}
+
 fn without_parameters(rest: &str) -> &str {
     rest.split_once('?').map_or(rest, |(before, _)| before)
 }
@@ -132,6 +146,8 @@ struct Scheme<'a> {
 impl<'a> Scheme<'a> {
     fn read(scheme: &'a str) -> Result<Self, ConnectError> {
         let (base, kind) = match scheme.split_once(['-', '+']) {
+            // As redis-rs and others write it.
+            Some(("redis" | "valkey", "unix")) if scheme.contains('+') => ("unix", Kind::Single),
             Some((base, "sentinel")) if scheme.contains('-') => (base, Kind::Sentinel),
             Some((base, "cluster")) if scheme.contains('+') => (base, Kind::Cluster),
             Some(_) => return Err(unknown(scheme)),
@@ -142,7 +158,7 @@ impl<'a> Scheme<'a> {
             "valkeys" => ("valkey", true),
             other => (other, false),
         };
-        if !matches!((plain, &kind), ("redis" | "valkey", _) | ("unix" | "redis+unix", Kind::Single)) {
+        if !matches!((plain, &kind), ("redis" | "valkey", _) | ("unix", Kind::Single)) {
             return Err(unknown(scheme));
         }
         if is_tls && !cfg!(feature = "tls") {
@@ -154,7 +170,7 @@ impl<'a> Scheme<'a> {
 
 /// One server, as the redis crate reads it.
 fn single(url: &str) -> Result<ConnectOptions, ConnectError> {
-    let info = url.into_connection_info().map_err(invalid)?;
+    let info = url.into_connection_info().map_err(unread)?;
     let address = match info.addr() {
         ConnectionAddr::Tcp(host, port) => Address::Tcp { host: host.clone(), port: *port },
         ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
@@ -215,7 +231,7 @@ impl<'a> Servers<'a> {
                 return Err(invalid("a host is empty"));
             }
             let info = format!("redis://{text}").as_str().into_connection_info();
-            let info = info.map_err(|error| invalid(format!("{text}: {error}")))?;
+            let info = info.map_err(|_| invalid(format!("{text} cannot be read as host:port")))?;
             let ConnectionAddr::Tcp(host, port) = info.addr() else {
                 return Err(invalid(format!("{text} is no host")));
             };
@@ -229,7 +245,7 @@ impl<'a> Servers<'a> {
     /// User, password and database, read by the redis crate beside a host that has no part in it.
     fn info(&self, database: &str) -> Result<ConnectionInfo, ConnectError> {
         let sign_in = self.sign_in.map(|who| format!("{who}@")).unwrap_or_default();
-        format!("redis://{sign_in}host/{database}").as_str().into_connection_info().map_err(invalid)
+        format!("redis://{sign_in}host/{database}").as_str().into_connection_info().map_err(unread)
     }
 }
 
@@ -280,6 +296,10 @@ mod tests {
         let options = ConnectOptions::from_url("unix:///a/b.sock?db=2&user=u&pass=p").unwrap();
         assert_eq!(options.topology, Topology::Single(Address::Unix("/a/b.sock".into())));
         assert_eq!(options.database, 2);
+        for scheme in ["redis+unix", "valkey+unix", "REDIS+UNIX"] {
+            let options = ConnectOptions::from_url(format!("{scheme}:///a/b.sock?db=2")).unwrap();
+            assert_eq!(options.to_string(), "unix:///a/b.sock?db=2");
+        }
     }
 
     #[tokio::test]
@@ -304,6 +324,8 @@ mod tests {
             ("redis-cluster://h/", "redis-cluster:// is not known"),
             ("redis+sentinel://h/s", "redis+sentinel:// is not known"),
             ("redis-cluster://h/", "redis+cluster://"),
+            ("rediss+unix:///s", "rediss+unix:// is not known"),
+            ("redis-unix:///s", "redis-unix:// is not known"),
             ("redis://h/0?db=1", "parameter db"),
             ("redis://h/?password=x", "parameter password"),
             ("redis://:pa?ss@h/", "%3f"),
@@ -323,7 +345,20 @@ mod tests {
             ("redis-sentinel://u:6379/abc@h1", "%2f"),
             ("redis-sentinel://u:pa/ss@h/svc", "%2f"),
             ("redis+cluster://a/3", "no database 3"),
+            ("redis://h:99999/", "a port is a number"),
+            ("redis://h:abc/", "a port is a number"),
+            ("redis://[::1/", "brackets"),
+            ("redis://user:pa/ss@h/", "%2f"),
+            ("redis://h/abc", "database must be a number"),
+            ("redis://h/1/2", "database must be a number"),
+            ("redis-sentinel://a,b/s/x", "database must be a number"),
+            ("redis-sentinel://a:99999/s", "a:99999 cannot be read as host:port"),
+            ("redis://", "hostname"),
+            ("unix://", "path"),
+            ("redis://u:p%ff@h/", "utf-8"),
+            ("redis-sentinel://u:p%ff@h/s", "utf-8"),
         ] {
+            assert!(!said(url).contains("InvalidClientConfig"), "{url}: {}", said(url));
             assert!(said(url).to_lowercase().contains(word), "{url}: {}", said(url));
         }
     }

@@ -71,6 +71,34 @@ async fn without_a_name_there_is_nothing_to_wait_for() {
     .await;
 }
 
+/// E10: the names before the one that cannot be were held for a moment.
+#[tokio::test]
+async fn a_set_that_cannot_be_is_refused_before_anything_is_taken() {
+    in_virtual_time(async |store| {
+        let client = store.connect(Timing::default()).await;
+        let long = "x".repeat(1025);
+        let too_short = Duration::from_millis(1);
+        let sets = [
+            client.lock_all(["a", ""]),
+            client.lock_all(["a", &long]),
+            client.lock_all(["a", "b"]).with_lease(too_short),
+            client.lock_all(["a", "b"]).labelled("x".repeat(257)),
+        ];
+        for set in sets {
+            let before = store.network.calls();
+            for outcome in
+                [set.lock().await.err(), set.lock_timeout(LONGEST_WAIT).await.err(), set.try_lock().await.err()]
+            {
+                let error = outcome.expect("it cannot be");
+                assert!(matches!(error, LockError::Name(_) | LockError::Lease(_) | LockError::Label(_)), "{error}");
+            }
+            assert_eq!(store.network.calls(), before, "nothing was asked");
+        }
+        assert_eq!(store.server.keys(), Vec::<String>::new());
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_try_that_fails_has_given_back_what_it_took() {
     on_each_store(async |store| {

@@ -222,6 +222,67 @@ async fn monitors_end_when_the_release_has_no_answer() {
     }
 }
 
+/// E5: a close that was given up half-way left the connection open, and whoever watched the state waited for ever.
+#[tokio::test(start_paused = true)]
+#[cfg(feature = "embedded")]
+async fn a_close_that_is_dropped_or_not_polled_again_closes_all_the_same() {
+    for is_dropped in [true, false] {
+        let (timing, server) = (Timing::default(), fairlock::EmbeddedServer::new());
+        let client = timing.builder().embedded(&server).unwrap();
+        let guard = client.lock("x").lock().await.unwrap();
+        let mut watch = client.watch_state();
+        // Nobody answers, so that it takes as long as it may.
+        server.shut_down();
+        let mut closing = Some(Box::pin(client.close()));
+        assert!(!poll_once(closing.as_mut().unwrap().as_mut()));
+        if is_dropped {
+            closing = None;
+        }
+        let over = async { while watch.changed().await.is_some() {} };
+        let longest = 3 * timing.operation_timeout + Duration::from_secs(1);
+        tokio::time::timeout(longest, over).await.expect("the watch ends");
+        assert_eq!(client.state().connection(), fairlock::ConnectionState::Closed);
+        assert_eq!(guard.lost().await, Loss::Closed);
+        if let Some(closing) = closing {
+            assert_eq!(closing.await.unwrap_err().unfinished, 1, "it says how it ended, when it is asked again");
+        }
+    }
+}
+
+/// E9: it was said that clones and guards keep a client open, and no more.
+#[tokio::test(start_paused = true)]
+#[cfg(feature = "embedded")]
+async fn a_client_is_open_until_the_last_thing_that_was_made_of_it_is_gone() {
+    let server = fairlock::EmbeddedServer::new();
+    let listeners = |id: &str| {
+        let channel = format!("fairlock:wake:{id}");
+        fairlock::simulation::command(&server, &["PUBLISH", &channel, "revoked 1 nobody"])
+    };
+    type Made = Box<dyn Send>;
+    async fn held(client: &fairlock::LockClient) -> fairlock::Held {
+        let guard = client.lock("x").lock().await.unwrap();
+        guard.held()
+    }
+    for number in 0..6 {
+        let client = fairlock::LockClient::builder().embedded(&server).unwrap();
+        let id = client.id().to_owned();
+        let made: Made = match number {
+            0 => Box::new(client.clone()),
+            1 => Box::new(client.lock("x")),
+            2 => Box::new(client.lock("x").lock().await.unwrap()),
+            3 => Box::new(held(&client).await),
+            4 => Box::new(client.watch_state()),
+            _ => Box::new(client.list("*")),
+        };
+        drop(client);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(listeners(&id), ["1"], "{number}");
+        drop(made);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(listeners(&id), ["0"], "{number}");
+    }
+}
+
 /// D12: the end of its connection made the client connect once more, on its way out. To the server it was there for
 /// ever, and a place of it that a failover brought back was granted the lock, and waited for an answer.
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fairlock::{ConnectError, ConnectOptions, Credentials, LockClient, PeerProtocol};
+use fairlock::{ConnectError, ConnectOptions, ConnectionState, Credentials, LockClient, LockError, PeerProtocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -463,6 +463,55 @@ async fn a_credentials_provider_that_fails_or_hangs_is_told() {
         let error = Timing::default().builder().connect_with(hanging).await.unwrap_err();
         assert!(matches!(error, ConnectError::CredentialsProvider(_)), "{error:?}");
         assert!(error.to_string().contains("1s"), "{error}");
+    })
+    .await;
+}
+
+/// H4: each service wrote a loop around connect.
+#[tokio::test]
+async fn a_client_can_begin_before_its_server() {
+    limit(async {
+        let server = Server::start().await;
+        server.kill().await;
+        let sentinels = [free_port(), free_port(), free_port()].map(|port| ("127.0.0.1", port));
+        let builder = || Timing::default().builder().retry_on_initial_connect();
+        let single = builder().connect(server.url()).await.unwrap();
+        let watched = builder().connect_with(ConnectOptions::sentinel("s", sentinels)).await.unwrap();
+        let cluster = builder().connect(format!("redis+cluster://127.0.0.1:{}", server.port())).await.unwrap();
+        for client in [&single, &watched, &cluster] {
+            assert_eq!(client.state().connection(), ConnectionState::Reconnecting);
+            let error = client.lock("x").lock_timeout(Duration::from_millis(20)).await.unwrap_err();
+            assert!(matches!(error, LockError::Unreachable(_)), "{error:?}");
+            assert!(error.to_string().contains("no server listens there"), "{error}");
+        }
+        watched.close().await.unwrap();
+        cluster.close().await.unwrap();
+        // It waits for the server, and then has the lock.
+        let lock = single.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        server.restart().await;
+        waiting.await.unwrap().unwrap().unlock().await.unwrap();
+        assert_eq!(single.state().connection(), ConnectionState::Connected);
+        // What does not pass is still an error.
+        let wrong = builder().connect(server.url_of_worker()).await.expect_err("there is no such user");
+        assert!(matches!(wrong, ConnectError::Credentials(_)), "{wrong}");
+        single.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_can_begin_before_its_cluster() {
+    limit(async {
+        let cluster = crate::support::cluster::Cluster::with(1, &["--appendonly", "yes"]).await;
+        let node = &cluster.masters[0];
+        node.kill().await;
+        let client = Timing::default().builder().retry_on_initial_connect().connect(cluster.url()).await.unwrap();
+        let lock = client.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        node.restart_with_data().await;
+        waiting.await.unwrap().unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
     })
     .await;
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use fairlock::{ConnectError, LockClient, LockError, NameError, OptionsError, RequestError};
+use fairlock::{ConnectError, LockClient, LockError, NameError, OptionsError, RequestError, owner};
 
 use crate::support::{Proxy, Server, Timing, limit, on_a_server, on_each_store};
 
@@ -50,6 +50,19 @@ async fn leases_that_are_out_of_range_are_refused() {
         assert!(short.to_string().contains("operation_timeout"), "{short}");
         let long = lease(Duration::from_secs(25 * 3600)).try_lock().await.unwrap_err();
         assert!(long.to_string().contains("token_ttl"), "{long}");
+        // All that the documentation of with_lease names.
+        let slow = Timing { operation_timeout: Duration::from_millis(300), ..timing };
+        let slow = slow.builder().strict_restart(timing.lease).connect(server.url()).await.unwrap();
+        for (lease, limit) in [
+            (timing.poll_interval - Duration::from_millis(1), "poll_interval"),
+            (timing.lease + Duration::from_millis(1), "strict_restart"),
+            (Duration::from_secs(366 * 24 * 3600), "365 days"),
+        ] {
+            let error = slow.lock("x").with_lease(lease).try_lock().await.unwrap_err();
+            assert!(error.to_string().contains(limit), "{error}");
+        }
+        slow.close().await.unwrap();
+        redis::cmd("DEL").arg(crate::support::BOOT).exec_async(&mut server.connection().await).await.unwrap();
         assert_eq!(server.keys().await, Vec::<String>::new());
         let builder = LockClient::builder().lease(Duration::from_secs(1));
         assert!(matches!(builder.connect(server.url()).await, Err(ConnectError::Options(_))));
@@ -188,6 +201,79 @@ async fn a_replica_is_refused_and_a_demoted_primary_is_unreachable() {
         assert!(matches!(error, LockError::Unreachable(_)), "{error}");
         redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut redis).await.unwrap();
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// E4: it said that others hold it. Nothing was asked, so nothing is known.
+#[tokio::test]
+async fn a_call_without_any_time_does_not_say_that_others_hold_the_lock() {
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
+        let lock = client.lock("free");
+        let told = |outcome: Option<LockError>| match outcome {
+            Some(LockError::Unreachable(cause)) => {
+                assert!(matches!(cause.downcast_ref(), Some(RequestError::NotSent(_))), "{cause:?}");
+            }
+            other => panic!("{other:?}"),
+        };
+        told(lock.lock_timeout(Duration::ZERO).await.err());
+        told(client.lock_all(["free", "also"]).lock_timeout(Duration::ZERO).await.err());
+        owner::scope(async {
+            let guard = lock.lock().await.unwrap();
+            told(lock.lock_timeout(Duration::ZERO).await.err());
+            guard.unlock().await.unwrap();
+        })
+        .await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// H3: it said neither that the connection was refused nor that the server is silent.
+#[tokio::test]
+async fn an_unreachable_server_is_told_with_its_cause_in_one_text() {
+    limit(async {
+        let server = Server::start().await;
+        let timing = Timing { lease: Duration::from_secs(60), ..Timing::default() };
+        let client = timing.connect(&server.url()).await;
+        let guard = client.lock("held").lock().await.unwrap();
+        let lock = client.lock("x");
+        server.pause();
+        let silent = lock.lock_timeout(Duration::from_secs(4)).await.unwrap_err();
+        assert!(!silent.is_busy() && silent.to_string().contains("did not answer within 1s"), "{silent}");
+        server.kill().await;
+        let refused = |text: String| text.contains("the connection was refused: no server listens there");
+        crate::support::eventually("it is known", async || {
+            client.state().servers[0].fault.as_ref().is_some_and(|fault| refused(fault.to_string()))
+        })
+        .await;
+        let told = lock.lock_timeout(Duration::from_millis(50)).await.unwrap_err();
+        assert!(refused(told.to_string()), "{told}");
+        let told = lock.try_lock().await.unwrap_err();
+        assert!(refused(told.to_string()), "{told}");
+        let told = lock.status().await.unwrap_err();
+        assert!(matches!(told, RequestError::NotSent(_)) && refused(told.to_string()), "{told}");
+        let told = guard.unlock().await.unwrap_err();
+        assert!(refused(told.to_string()), "{told}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_others_keep_from_a_caller_is_busy() {
+    on_each_store(async |store| {
+        let client = store.open(Timing::default().builder().max_waiters(1)).await;
+        let lock = client.lock("x");
+        let _holder = lock.lock().await.unwrap();
+        let busy = lock.lock_timeout(Duration::from_millis(20)).await.unwrap_err();
+        assert!(matches!(busy, LockError::Timeout) && busy.is_busy());
+        let waiting = lock.clone();
+        let _waiting = tokio::spawn(async move { waiting.lock().await.map(drop) });
+        crate::support::eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
+        let busy = lock.lock().await.unwrap_err();
+        assert!(matches!(busy, LockError::QueueFull { .. }) && busy.is_busy());
+        assert!(!client.lock("").lock().await.unwrap_err().is_busy());
     })
     .await;
 }

@@ -8,6 +8,8 @@ mod closing;
 mod cluster;
 #[cfg(feature = "cli")]
 mod command;
+#[cfg(feature = "cli")]
+mod command_edges;
 mod connecting;
 mod dead_waiters;
 #[cfg(feature = "embedded")]
@@ -46,4 +48,5 @@ mod support;
 #[cfg(feature = "tls")]
 mod tls;
 mod tokens;
+mod user_code;
 mod wakeups;

@@ -82,6 +82,45 @@ fn a_client_whose_runtime_is_gone_says_so_at_once() {
     }
 }
 
+/// E8: names are looked up in the blocking pool. Where that was full no connection was made again, and each lock was lost.
+#[test]
+fn a_full_blocking_pool_does_not_keep_a_client_from_its_server() {
+    let runtime = Builder::new_multi_thread().worker_threads(1).max_blocking_threads(1).enable_all().build().unwrap();
+    runtime.block_on(limit(async {
+        let server = Server::start().await;
+        let client = Timing::relaxed().connect(&server.url().replace("127.0.0.1", "localhost")).await;
+        let guard = client.lock("held").lock().await.unwrap();
+        // As a job under a lock does, for as long as this test.
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let job = tokio::task::spawn_blocking(move || {
+            let _ = ends.recv();
+        });
+        for _ in 0..2 {
+            let before = server.connections().await;
+            let mut redis = server.connection().await;
+            redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).exec_async(&mut redis).await.unwrap();
+            let is_back = async || client.lock("other").try_lock().await.is_ok_and(|guard| guard.is_some());
+            eventually("it is back", is_back).await;
+            assert!(server.connections().await > before + 1);
+        }
+        assert!(guard.is_valid() && !job.is_finished());
+        drop(end);
+        job.await.unwrap();
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    }));
+}
+
+/// A cluster of which no node was found yet has no connection that could tell.
+#[test]
+fn a_client_without_any_node_hears_of_the_end_of_its_runtime() {
+    let (first, here) = (runtime(), runtime());
+    let connecting = Timing::default().builder().retry_on_initial_connect().connect("redis+cluster://127.0.0.1:1");
+    let client = first.block_on(connecting).unwrap();
+    drop(first);
+    here.block_on(limit(each_call_says_that_the_runtime_is_gone(&client.lock("x"))));
+}
+
 async fn guard_of_a_lost_unlock(client: &LockClient) -> fairlock::LockGuard {
     client.lock("unlocked later").lock().await.unwrap()
 }

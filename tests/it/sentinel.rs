@@ -68,6 +68,8 @@ async fn the_majority_is_believed() {
         let sentinels = [watching(&other).await, watching(&believed).await, watching(&believed).await];
         let client = Timing::default().connect(&url(&sentinels, "mymaster")).await;
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+        // E9: words about the Sentinels stood there too.
+        assert_eq!(client.state().servers[0].address, format!("127.0.0.1:{}", believed.port()));
         assert_eq!((believed.keys().await.len(), other.keys().await.len()), (1, 0));
         // It stays although no majority is left to ask.
         for sentinel in &sentinels[1..] {

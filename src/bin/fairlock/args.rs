@@ -25,7 +25,8 @@ Examples:
   fairlock lock db -- sh -c 'psql -v token=\"$FAIRLOCK_TOKEN\" -f migrate.sql'
 
 The command finds FAIRLOCK_NAME, FAIRLOCK_TOKEN and FAIRLOCK_OWNER in its environment. The token is greater than that
-of each hold before: a resource that remembers the greatest one refuses a command that was too slow.
+of each hold before: a resource that remembers the greatest one refuses a command that was too slow. FAIRLOCK_OWNERS
+names the owners of all locks that it runs under: a lock that would wait for one of these is refused.
 
 Signals are passed on. Without a terminal the command and all that it starts are a process group, which gets them. When the
 lock is lost, it gets SIGTERM, and SIGKILL after --kill-after. If fairlock itself is killed by SIGKILL, the command goes on
@@ -266,7 +267,7 @@ pub fn in_one_line(error: &clap::Error) -> String {
 
 /// `fairlock lock`, if the first argument is `lock`.
 fn called() -> String {
-    let first = std::env::args().nth(1).unwrap_or_default();
+    let first = std::env::args_os().nth(1).unwrap_or_default().to_string_lossy().into_owned();
     let is_command = <Args as clap::CommandFactory>::command().get_subcommands().any(|known| known.get_name() == first);
     if is_command { format!("fairlock {first}") } else { "fairlock".to_owned() }
 }

@@ -1,7 +1,7 @@
 //! The command that runs under the lock.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -27,7 +27,7 @@ impl Child {
     /// Where there is a terminal the command stays in the process group of this process, so that the shell can stop it and
     /// let it go on, and the terminal sends it the signals of its keys. Elsewhere it has a group of its own, which gets all
     /// signals: a shell script would otherwise end and leave what it has started.
-    pub fn start(command: &[OsString], environment: [(&str, &str); 3]) -> Result<Self, Failure> {
+    pub fn start(command: &[OsString], environment: [(&str, &str); 4]) -> Result<Self, Failure> {
         let terminal = File::open("/dev/tty").ok();
         let (program, arguments) = command.split_first().ok_or_else(|| Failure::usage("which command?"))?;
         let mut starting = Command::new(program);
@@ -70,8 +70,7 @@ impl Child {
         if self.terminal.is_some() {
             return;
         }
-        // An error: nobody is left in the group.
-        while killpg(self.pid, None).is_ok() {
+        while is_running(self.pid) {
             if Instant::now() >= deadline {
                 let _ = killpg(self.pid, Signal::SIGKILL);
                 return;
@@ -79,6 +78,27 @@ impl Child {
             sleep(LOOK_EVERY).await;
         }
     }
+}
+
+/// Whether a process of the group runs.
+fn is_running(group: Pid) -> bool {
+    // It counts those too that have ended, until their parents take note. In a container process 1 may never do.
+    let exists = killpg(group, None).is_ok();
+    let states = states(group);
+    exists && (states.is_empty() || states.iter().any(|state| state != "Z"))
+}
+
+/// The states of its processes, as Linux tells them. Elsewhere none is known.
+fn states(group: Pid) -> Vec<String> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let state = |process: fs::DirEntry| {
+        let stat = fs::read_to_string(process.path().join("stat")).ok()?;
+        // `pid (name) state parent group …`, and the name may have brackets of its own.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?.to_owned();
+        (fields.nth(1)? == group.to_string()).then_some(state)
+    };
+    processes.filter_map(state).collect()
 }
 
 fn cannot_run(program: &OsString, error: &io::Error) -> Failure {

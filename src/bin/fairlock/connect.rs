@@ -11,6 +11,8 @@ use super::exit::Failure;
 const LEASE: Duration = Duration::from_secs(30);
 const WAITER_TTL: Duration = Duration::from_secs(6);
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
+const GRANT_TTL: Duration = Duration::from_secs(3);
+const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// With the options that each command has. Times that the library wants to be shorter or longer than others follow those.
 pub fn builder(args: &Args, lease: Option<Duration>) -> LockClientBuilder {
@@ -21,9 +23,10 @@ pub fn builder(args: &Args, lease: Option<Duration>) -> LockClientBuilder {
         .lease(lease)
         .operation_timeout(timeout)
         .poll_interval(POLL_INTERVAL.min(lease / 2))
-        .waiter_ttl(WAITER_TTL.max(3 * timeout));
+        .waiter_ttl(WAITER_TTL.max(timeout.saturating_mul(3)))
+        .token_ttl(TOKEN_TTL.max(lease));
     match args.strict_restart {
-        Some(longest) => builder.strict_restart(longest),
+        Some(longest) => builder.strict_restart(longest).grant_ttl(GRANT_TTL.min(longest)),
         None => builder,
     }
 }

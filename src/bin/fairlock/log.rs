@@ -7,7 +7,11 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use super::output::text;
+
+/// Names of keys and what servers say may be in it.
 pub fn say(message: &str) {
+    let message = text(message);
     // If nobody reads it there is nothing that could be done about it.
     let _ = writeln!(std::io::stderr(), "fairlock: {message}");
 }

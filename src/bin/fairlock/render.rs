@@ -6,6 +6,7 @@ use fairlock::{LockStatus, RequestError};
 use serde::Serialize;
 
 use super::log::say;
+pub use super::output::text;
 
 /// A lock with its name, as `--json` shows it.
 #[derive(Debug, Serialize)]
@@ -53,12 +54,6 @@ pub fn time(time: SystemTime) -> String {
     // A time before 1970 has no such text. No server has one.
     let time = time.max(SystemTime::UNIX_EPOCH);
     humantime::format_rfc3339_seconds(time).to_string().replace('T', " ")
-}
-
-/// Names and labels are any text. What would move the cursor or change colours is shown as `\u{1b}`.
-pub fn text(text: &str) -> String {
-    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(shown).collect()
 }
 
 /// How wide each column of a table is: as wide as its widest cell so far.

@@ -14,6 +14,8 @@ const PASSED_ON: [Signal; 6] =
 
 pub struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
+    /// As long as it lives SIGCHLD has a handler. Where a parent has it ignored, nobody could be told how a child ended.
+    _children: unix::Signal,
 }
 
 impl Signals {
@@ -23,7 +25,8 @@ impl Signals {
         // `nohup` has them ignored, and so should the command have them.
         let caught = PASSED_ON.into_iter().filter(|signal| ignored & (1 << (*signal as u32 - 1)) == 0);
         let stream = |signal| Ok((signal, unix::signal(SignalKind::from_raw(signal as i32))?));
-        Ok(Self { streams: caught.map(stream).collect::<io::Result<_>>()? })
+        let streams = caught.map(stream).collect::<io::Result<_>>()?;
+        Ok(Self { streams, _children: unix::signal(SignalKind::child())? })
     }
 
     pub async fn next(&mut self) -> Signal {

@@ -30,7 +30,10 @@ pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {
             out.line(format!("  since       {} ({})", render::time(holder.since), render::duration(holder.held_for)))?;
             out.line(format!("  lease left  {}", render::duration(holder.lease_left)))?;
             out.line(format!("  token       {}", holder.token))?;
-            out.line(out.styled(Style::Dim, &format!("  owner       {}, holds: {}", holder.owner, holder.holds)))?;
+            out.line(out.styled(
+                Style::Dim,
+                &format!("  owner       {}, holds: {}", render::text(&holder.owner), holder.holds),
+            ))?;
         }
     }
     if let Some(left) = named.status.frozen_for {
@@ -39,7 +42,11 @@ pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {
     }
     for waiter in &named.status.queue {
         let label = render::text(&waiter.label);
-        out.line(format!("  {:>4}. {label} {}", waiter.position, out.styled(Style::Dim, &waiter.owner)))?;
+        out.line(format!(
+            "  {:>4}. {label} {}",
+            waiter.position,
+            out.styled(Style::Dim, &render::text(&waiter.owner))
+        ))?;
     }
     let shown = u64::try_from(named.status.queue.len()).unwrap_or(u64::MAX);
     if named.status.waiters > shown {

@@ -18,27 +18,29 @@ use std::sync::Arc;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::changes::Changes;
 use super::connect_options::{Address, list};
 use super::dial::Access;
 use super::error::ConnectError;
+use super::link::OnDrop;
 use super::location::Location;
 use super::node::{Node, Purpose};
 use super::options::Options;
+use super::runtime::{AFTER_PANIC, survive};
 use router::Router;
 use table::Table;
 use watch::{PATIENCE, Watch};
 
 /// Asks the seeds for the cluster, and connects to one master, so that a wrong password or a missing right is
-/// reported at once.
+/// reported at once. There is a router also where that failed, which goes on trying if it is kept.
 pub async fn connect(
     seeds: Vec<Address>,
     access: Arc<Access>,
     options: &Arc<Options>,
     client: &str,
-) -> Result<Router<Node>, ConnectError> {
+) -> (Router<Node>, Result<(), ConnectError>) {
     let (doubt, changes) = (Arc::new(Notify::new()), Arc::new(Changes::default()));
     let named_by: Arc<str> = format!("of the cluster at {}", list(&seeds)).into();
     let (runtime, client, seat_options) = (Handle::current(), client.to_owned(), options.clone());
@@ -50,11 +52,22 @@ pub async fn connect(
         Node::new(purpose, &seat_options, &client, &runtime)
     }));
     let mut watch = Watch::new(table.clone(), access, seeds, options.operation_timeout);
-    watch.look_first().await?;
-    connect_to_one(&table).await?;
-    let router = Router::new(table, options.operation_timeout, changes);
-    router.accompany(watch.run());
-    Ok(router)
+    let outcome = async {
+        watch.look_first().await?;
+        connect_to_one(&table).await
+    };
+    let outcome = outcome.await;
+    let router = Router::new(table.clone(), options.operation_timeout, changes);
+    outcome.as_ref().err().into_iter().for_each(|error| router.begins_without_table(error));
+    let told = table.clone();
+    let on_drop = OnDrop(move || told.gone());
+    router.accompany(async move {
+        let _on_drop = on_drop;
+        while survive(watch.run()).await.is_none() {
+            sleep(AFTER_PANIC).await;
+        }
+    });
+    (router, outcome)
 }
 
 /// Any master will do: the others have the same users, as a rule.

@@ -56,6 +56,8 @@ impl Moving {
         self.count.store(known.slots.len(), Ordering::Relaxed);
         if known.said.is_none_or(|said| now() >= said + SAID_AT_MOST_EVERY) {
             known.said = Some(now());
+            // Who reads the log is the user's.
+            drop(known);
             tracing::warn!(target: "fairlock::server", slot, "a slot is on its way to another node: calls for its locks wait; renewals do not");
         }
     }

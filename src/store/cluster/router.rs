@@ -1,7 +1,7 @@
 //! Sends each request to the node that serves its slot, and follows what nodes say of slots that moved.
 
 use std::future::Future;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -17,7 +17,7 @@ use crate::store::call::Call;
 use crate::store::changes::Changes;
 use crate::store::clock::ServerClock;
 use crate::store::connect_options::Address;
-use crate::store::error::{Cause, Refusal, RequestError, Uncovered};
+use crate::store::error::{Cause, ConnectError, Refusal, RequestError, Uncovered};
 use crate::store::{Listener, Priority, Ran, Server, Store};
 
 /// A slot moves once, as a rule. More than that in one request means that two nodes send it to each other.
@@ -38,12 +38,22 @@ pub struct Router<N> {
 struct Nobody {
     admission: Admission,
     clock: ServerClock,
+    /// Why no node was found at first.
+    first_fault: OnceLock<Cause>,
+}
+
+impl Nobody {
+    fn fault(&self, lock_key: &str, is_all: bool) -> Cause {
+        let first = self.first_fault.get().filter(|_| is_all);
+        first.cloned().unwrap_or_else(|| Arc::new(Uncovered(slot_of(lock_key))))
+    }
 }
 
 impl<N: Seat> Router<N> {
     pub fn new(table: Arc<Table<N>>, operation_timeout: Duration, changes: Arc<Changes>) -> Self {
         // Nothing is ever sent there, so its gate does not close and the seed does not matter.
-        let nobody = Nobody { admission: Admission::new(IN_FLIGHT, 0), clock: ServerClock::new() };
+        let (admission, clock) = (Admission::new(IN_FLIGHT, 0), ServerClock::new());
+        let nobody = Nobody { admission, clock, first_fault: OnceLock::new() };
         // Half: so there is time for the answer of the other node, within the same operation time-out.
         Self {
             table,
@@ -53,6 +63,12 @@ impl<N: Seat> Router<N> {
             moving: Moving::default(),
             changes,
         }
+    }
+
+    /// The first look at the cluster has failed.
+    pub fn begins_without_table(&self, error: &ConnectError) {
+        // Set once.
+        let _ = self.nobody.first_fault.set(Arc::new(error.clone()));
     }
 
     /// Runs a task as long as the store is open.
@@ -199,7 +215,7 @@ impl<N: Seat> Store for Router<N> {
     fn fault(&self, lock_key: &str) -> Cause {
         match self.node(lock_key) {
             Some(node) => node.fault(lock_key),
-            None => Arc::new(Uncovered(slot_of(lock_key))),
+            None => self.nobody.fault(lock_key, self.table.all().next().is_none()),
         }
     }
 

@@ -43,6 +43,13 @@ struct Seated {
     orphans: BTreeSet<u16>,
     /// No seat is taken any more.
     closed: bool,
+    /// For the log, once the lock is free: who reads it may ask for the state of the client.
+    news: Vec<News>,
+}
+
+enum News {
+    GivenUp(Address),
+    TooMany(Address),
 }
 
 struct Master {
@@ -113,6 +120,13 @@ impl<N: Seat> Table<N> {
         self.seated().closed = true;
     }
 
+    /// The task that keeps the table has ended. There may be no node to tell of the end of the runtime.
+    pub fn gone(&self) {
+        let is_closed = self.seated().closed;
+        let listener = self.listener.get().and_then(Weak::upgrade).filter(|_| !is_closed);
+        listener.into_iter().for_each(|listener| listener.gone());
+    }
+
     pub fn listen(&self, listener: Weak<dyn Listener>) {
         // Under this lock, so that a seat that is made meanwhile is in one of the two groups.
         let _seated = self.seated();
@@ -128,6 +142,7 @@ impl<N: Seat> Table<N> {
             let seat = self.seat_at(&mut seated, master)?;
             seated.was_named(seat);
             self.slots.set(slot, Some(seat));
+            tell(seated);
             seat
         };
         self.changed.notify_waiters();
@@ -144,6 +159,7 @@ impl<N: Seat> Table<N> {
             let mut seated = self.seated();
             let seat = self.seat_at(&mut seated, address)?;
             seated.was_named(seat);
+            tell(seated);
             seat
         };
         self.seat(seat)
@@ -164,6 +180,7 @@ impl<N: Seat> Table<N> {
             }
             let gained = self.set_all(&mut seated, &owners);
             self.give_up_unused(&mut seated, &owners);
+            tell(seated);
             gained
         };
         // After the lock is free: a seat asks which slots it has.
@@ -199,12 +216,13 @@ impl<N: Seat> Table<N> {
     /// A node without slots is a replica now, as a rule, or gone. Its connection must not be used again, even if it
     /// still answers.
     fn give_up_unused(&self, seated: &mut Seated, owners: &[Option<u16>]) {
-        for (seat, master) in (0_u16..).zip(&mut seated.masters) {
+        let Seated { masters, news, .. } = seated;
+        for (seat, master) in (0_u16..).zip(masters) {
             let is_old = master.as_ref().is_some_and(|master| now() >= master.named + KEPT);
             if is_old && !owners.contains(&Some(seat)) {
                 let Some(Master { address, .. }) = master.take() else { continue };
                 if self.seat(seat).is_some_and(Seat::is_open) {
-                    tracing::info!(target: "fairlock::server", %address, "this node of the cluster serves no slots now; others have its locks");
+                    news.push(News::GivenUp(address));
                 }
                 self.seat(seat).into_iter().for_each(|node| node.move_to(None));
             }
@@ -223,7 +241,7 @@ impl<N: Seat> Table<N> {
         }
         let seat = masters.iter().position(Option::is_none).unwrap_or(masters.len());
         let Some(place) = self.seats.get(seat) else {
-            tracing::warn!(target: "fairlock::server", %address, "more masters than a cluster may have: this one is not used");
+            seated.news.push(News::TooMany(address.clone()));
             return None;
         };
         let number = u16::try_from(seat).ok()?;
@@ -245,6 +263,21 @@ impl<N: Seat> Table<N> {
     fn seated(&self) -> MutexGuard<'_, Seated> {
         // No code panics while it holds this; if it did, the data would still be whole.
         self.seated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn tell(mut seated: MutexGuard<'_, Seated>) {
+    let news = std::mem::take(&mut seated.news);
+    drop(seated);
+    for each in news {
+        match each {
+            News::GivenUp(address) => {
+                tracing::info!(target: "fairlock::server", %address, "this node of the cluster serves no slots now; others have its locks");
+            }
+            News::TooMany(address) => {
+                tracing::warn!(target: "fairlock::server", %address, "more masters than a cluster may have: this one is not used");
+            }
+        }
     }
 }
 

@@ -121,7 +121,7 @@ impl Watch {
     }
 
     /// Until it is dropped, with its client.
-    pub async fn run(mut self) {
+    pub async fn run(&mut self) {
         let (mut backoff, mut said, mut failed) = (Backoff::reconnect(), false, 0);
         // Other nodes each time: the last one did not answer, or knew less.
         for turn in 0_usize.. {

@@ -6,7 +6,7 @@ use fairlock::{LockError, Loss, Owner, QuorumClient, UnlockError};
 use tokio::time::Instant;
 
 use super::{Masters, builder, embedded, quick, strict};
-use crate::support::{Embedded, Proxy, Timing, eventually, limit, on_several_in_virtual_time};
+use crate::support::{Embedded, Proxy, Server, Timing, eventually, limit, on_several_in_virtual_time};
 
 #[tokio::test]
 async fn closing_ends_waits_and_later_calls_also_with_a_server_that_is_down() {
@@ -199,6 +199,45 @@ async fn q10_a_slow_release_of_ones_own_is_no_silence() {
         // All servers count: a call that does not wait has no time to find out.
         assert!(free.try_lock().await.unwrap().is_some());
         eventually("it is given back", async || other.lock("x").try_lock().await.unwrap().is_some()).await;
+    })
+    .await;
+}
+
+/// E5: given up half-way, it left the connections open.
+#[tokio::test]
+async fn a_close_that_is_given_up_closes_all_the_same() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        let client = masters.client().await;
+        let guard = client.lock("x").lock().await.unwrap();
+        masters.0[..2].iter().for_each(Server::pause);
+        assert!(tokio::time::timeout(Duration::from_millis(50), client.close()).await.is_err());
+        masters.0[..2].iter().for_each(Server::resume);
+        drop(guard);
+        // While the client is still there.
+        masters.assert_clean().await;
+        drop(client);
+    })
+    .await;
+}
+
+/// H4.
+#[tokio::test]
+async fn a_client_can_begin_before_its_servers() {
+    limit(async {
+        let masters = Masters::start(3).await;
+        for server in &masters.0 {
+            server.kill().await;
+        }
+        let each = Timing::default().builder().retry_on_initial_connect();
+        let client = QuorumClient::builder().nodes(each).strict_restart(false).connect(masters.urls()).await.unwrap();
+        let lock = client.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        for server in &masters.0 {
+            server.restart().await;
+        }
+        waiting.await.unwrap().unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
     })
     .await;
 }

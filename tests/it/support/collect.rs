@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::DefaultGuard;
 use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Collects every event and span of this thread while its guard lives: tests run on a runtime of one thread.
@@ -47,6 +48,12 @@ impl Span {
 /// That may be a test without one, and then nothing is ever heard of that place. So there are always two.
 pub(super) static ANOTHER: LazyLock<tracing::Dispatch> = LazyLock::new(|| tracing::Dispatch::new(Collect::default()));
 
+/// The subscriber of this thread while the guard lives.
+pub fn log_to(subscriber: impl Subscriber + Send + Sync + 'static) -> DefaultGuard {
+    LazyLock::force(&ANOTHER);
+    tracing::subscriber::set_default(subscriber)
+}
+
 impl Default for Collect {
     fn default() -> Self {
         Self::up_to(Level::TRACE)
@@ -59,9 +66,8 @@ impl Collect {
         Self { most, said: Arc::default() }
     }
 
-    pub fn here(self) -> tracing::subscriber::DefaultGuard {
-        LazyLock::force(&ANOTHER);
-        tracing::subscriber::set_default(self)
+    pub fn here(self) -> DefaultGuard {
+        log_to(self)
     }
 
     fn said(&self) -> MutexGuard<'_, Said> {
@@ -147,7 +153,8 @@ impl Subscriber for Collect {
     }
 }
 
-pub(super) struct Text(pub String);
+#[derive(Default)]
+pub struct Text(pub String);
 
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {

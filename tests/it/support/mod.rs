@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use clock::ShiftedClock;
 
-pub use collect::Collect;
+pub use collect::{Collect, Text, log_to};
 pub use embedded::{Embedded, Network, in_virtual_time, on_several_in_virtual_time, virtually};
 pub use history::History;
 pub use ports::free_port;

@@ -1,5 +1,6 @@
 //! The command `fairlock`, as a process.
 
+use std::ffi::OsStr;
 use std::process::{ExitStatus, Stdio};
 use std::sync::LazyLock;
 
@@ -22,6 +23,11 @@ pub struct Ended {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
+}
+
+/// Where it is.
+pub fn path() -> String {
+    binaries::path("fairlock").display().to_string()
 }
 
 /// Killed when dropped.
@@ -55,12 +61,18 @@ impl Tool {
     }
 
     fn prepared(mut command: Command, url: &str) -> Self {
-        for variable in ["NO_COLOR", "FAIRLOCK_PREFIX", "FAIRLOCK_STRICT_RESTART", "FAIRLOCK_CACERT"] {
+        for variable in ["NO_COLOR", "FAIRLOCK_PREFIX", "FAIRLOCK_STRICT_RESTART", "FAIRLOCK_CACERT", "FAIRLOCK_OWNERS"]
+        {
             command.env_remove(variable);
         }
         command.env("FAIRLOCK_URL", url).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.kill_on_drop(true);
         Self { command }
+    }
+
+    /// One more argument, which need not be text.
+    pub fn add(&mut self, word: &OsStr) {
+        self.command.arg(word);
     }
 
     pub fn with_env(mut self, name: &str, value: &str) -> Self {

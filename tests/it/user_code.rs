@@ -1,0 +1,340 @@
+//! Code of the user that the library calls: a panic in it ends nothing but the one call.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use fairlock::{ConnectError, ConnectOptions, ConnectionState, Credentials, LockClient};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::support::cluster::{Cluster, command};
+use crate::support::{LONGEST_WAIT, Server, Timing, eventually, limit, on_a_server};
+
+/// Panics as often as it is told to, in the call or in its future.
+#[derive(Clone, Default)]
+struct Provider {
+    panics_in_call: Arc<AtomicBool>,
+    panics_in_future: Arc<AtomicBool>,
+    calls: Arc<AtomicU32>,
+}
+
+impl Provider {
+    fn of(&self, options: ConnectOptions) -> ConnectOptions {
+        let provider = self.clone();
+        options.credentials_provider(move || {
+            provider.calls.fetch_add(1, Ordering::SeqCst);
+            assert!(!provider.panics_in_call.swap(false, Ordering::SeqCst), "on purpose: in the call");
+            let panics = provider.panics_in_future.swap(false, Ordering::SeqCst);
+            async move {
+                assert!(!panics, "on purpose: in the future");
+                Ok::<_, std::io::Error>(Credentials::default())
+            }
+        })
+    }
+
+    fn ways(&self) -> [&AtomicBool; 2] {
+        [&self.panics_in_call, &self.panics_in_future]
+    }
+}
+
+async fn cut(server: &Server, kind: &str) {
+    redis::cmd("CLIENT").arg(&["KILL", "TYPE", kind]).exec_async(&mut server.connection().await).await.unwrap();
+}
+
+/// E2: it ended the task that keeps the connection, and the client said that its runtime had ended.
+#[tokio::test]
+async fn a_credentials_provider_that_panics_is_asked_again() {
+    on_a_server(async |server| {
+        let provider = Provider::default();
+        let connect = async || {
+            let options = provider.of(ConnectOptions::tcp("127.0.0.1", server.port()));
+            Timing::default().builder().connect_with(options).await
+        };
+        for way in provider.ways() {
+            way.store(true, Ordering::SeqCst);
+            let error = connect().await.expect_err("it has panicked");
+            assert!(matches!(error, ConnectError::CredentialsProvider(_)), "{error:?}");
+            assert!(error.to_string().contains("panicked"), "{error}");
+        }
+        let client = connect().await.unwrap();
+        let guard = client.lock("held").lock().await.unwrap();
+        for way in provider.ways() {
+            let calls = provider.calls.load(Ordering::SeqCst);
+            way.store(true, Ordering::SeqCst);
+            cut(server, "pubsub").await;
+            eventually("it is back", async || client.lock("other").try_lock().await.is_ok_and(|lock| lock.is_some()))
+                .await;
+            assert_eq!(provider.calls.load(Ordering::SeqCst), calls + 2, "it was asked again");
+        }
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// E2: the task that asks who serves which slot ended, and nothing said so.
+#[tokio::test]
+async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_provider_too() {
+    limit(async {
+        let cluster = Cluster::start(1).await;
+        let node = &cluster.masters[0];
+        let provider = Provider::default();
+        let options = provider.of(ConnectOptions::cluster([("127.0.0.1", node.port())]));
+        let client = Timing::default().builder().connect_with(options).await.unwrap();
+        let goes_on = async || {
+            let asked = node.calls("cluster|info").await;
+            eventually("it is asked", async || node.calls("cluster|info").await > asked + 1).await;
+        };
+        for way in provider.ways() {
+            goes_on().await;
+            let calls = provider.calls.load(Ordering::SeqCst);
+            way.store(true, Ordering::SeqCst);
+            // Those that do not subscribe: the one that asks.
+            cut(node, "normal").await;
+            eventually("the provider is asked", async || provider.calls.load(Ordering::SeqCst) > calls).await;
+            goes_on().await;
+        }
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// Panics at the first line of each of these texts.
+struct Panicking {
+    texts: [(&'static str, AtomicBool); 2],
+}
+
+impl Subscriber for Panicking {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("fairlock")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = crate::support::Text::default();
+        event.record(&mut line);
+        for (text, has_panicked) in &self.texts {
+            let panics = line.0.contains(text) && !has_panicked.swap(true, Ordering::SeqCst);
+            assert!(!panics, "on purpose: at {:?}", line.0);
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// The task that keeps the connection logs. What it had before a panic there is made anew.
+#[tokio::test]
+async fn a_log_subscriber_that_panics_does_not_end_the_client() {
+    on_a_server(async |server| {
+        let texts = ["lost the connection", "reconnected"].map(|text| (text, AtomicBool::new(false)));
+        let subscriber = Arc::new(Panicking { texts });
+        let client: LockClient = Timing::default().connect(&server.url()).await;
+        let _logging = crate::support::log_to(subscriber.clone());
+        let guard = client.lock("held").lock().await.unwrap();
+        cut(server, "pubsub").await;
+        eventually("it has panicked at both lines, and is back", async || {
+            let has_panicked = subscriber.texts.iter().all(|(_, has_panicked)| has_panicked.load(Ordering::SeqCst));
+            has_panicked && client.state().connection() == ConnectionState::Connected
+        })
+        .await;
+        assert!(guard.is_valid());
+        client.lock("other").try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// What looks at the client while the client calls it.
+#[derive(Default)]
+struct Asking {
+    client: OnceLock<LockClient>,
+    asked: AtomicU32,
+    lines: Mutex<Vec<String>>,
+}
+
+impl Asking {
+    fn ask(&self) {
+        let Some(client) = self.client.get() else { return };
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let _ = (client.state(), client.lock("x").hold_count());
+    }
+}
+
+/// In a thread, since it may wait for itself.
+fn apart(work: impl AsyncFnOnce() + Send + 'static) {
+    let (end, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(work());
+        end.send(()).unwrap();
+    });
+    ended.recv_timeout(2 * LONGEST_WAIT).expect("nothing waits for itself");
+}
+
+/// All that the client tells: of connections, waits, holds, losses and the end.
+fn each_kind_of_news(asking: &Arc<Asking>, here: impl Fn(&Arc<Asking>) -> Box<dyn std::any::Any> + Send + 'static) {
+    let asking = asking.clone();
+    apart(async move || {
+        let _here = here(&asking);
+        on_a_server(async |server| {
+            let client = Timing::default().connect(&server.url()).await;
+            let _ = asking.client.set(client.clone());
+            let lock = client.lock("x");
+            let guard = lock.lock().await.unwrap();
+            assert!(lock.try_lock().await.unwrap().is_none());
+            assert!(lock.lock_timeout(std::time::Duration::from_millis(20)).await.is_err());
+            let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
+            let lock = client.lock("x");
+            eventually("it waits", async || lock.status().await.unwrap().waiters == 1).await;
+            cut(server, "pubsub").await;
+            eventually("it is cut off", async || client.state().connection() != ConnectionState::Connected).await;
+            eventually("it is back", async || client.state().connection() == ConnectionState::Connected).await;
+            guard.unlock().await.unwrap();
+            let guard = waiting.await.unwrap();
+            assert!(lock.force_unlock().await.unwrap());
+            guard.lost().await;
+            drop(guard);
+            let _lost = lock.lock().await.unwrap();
+            client.close().await.unwrap();
+        })
+        .await;
+    });
+}
+
+impl Subscriber for Asking {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("fairlock")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        self.ask();
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = crate::support::Text::default();
+        event.record(&mut line);
+        self.lines.lock().unwrap().push(line.0);
+        self.ask();
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_log_subscriber_may_look_at_the_client() {
+    let asking = Arc::new(Asking::default());
+    each_kind_of_news(&asking, |asking| Box::new(crate::support::log_to(asking.clone())));
+    assert!(asking.asked.load(Ordering::SeqCst) > 10);
+}
+
+/// The table of a cluster was locked while it told of a node.
+#[test]
+fn a_log_subscriber_may_look_at_the_client_of_a_cluster() {
+    apart(async || {
+        let asking = Arc::new(Asking::default());
+        let _here = crate::support::log_to(asking.clone());
+        let cluster = Cluster::start(2).await;
+        let client = Timing::default().connect(&cluster.url()).await;
+        let _ = asking.client.set(client.clone());
+        // Some of them are at each node.
+        for number in 0..16 {
+            client.lock(format!("name {number}")).lock().await.unwrap().unlock().await.unwrap();
+        }
+        command(&cluster.masters[1], &["FLUSHALL"]).await;
+        for master in &cluster.masters {
+            command(master, &["CLUSTER", "DELSLOTSRANGE", "8192", "16383"]).await;
+        }
+        command(&cluster.masters[0], &["CLUSTER", "ADDSLOTSRANGE", "8192", "16383"]).await;
+        let is_told = async || asking.lines.lock().unwrap().iter().any(|line| line.contains("serves no slots now"));
+        eventually("it is told", is_told).await;
+        client.close().await.unwrap();
+    });
+}
+
+#[cfg(feature = "metrics")]
+mod recorder {
+    use metrics::{
+        Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString,
+        Unit,
+    };
+
+    use super::*;
+
+    impl CounterFn for Asking {
+        fn increment(&self, _: u64) {
+            self.ask();
+        }
+
+        fn absolute(&self, _: u64) {
+            self.ask();
+        }
+    }
+
+    impl GaugeFn for Asking {
+        fn increment(&self, _: f64) {
+            self.ask();
+        }
+
+        fn decrement(&self, _: f64) {
+            self.ask();
+        }
+
+        fn set(&self, _: f64) {
+            self.ask();
+        }
+    }
+
+    impl HistogramFn for Asking {
+        fn record(&self, _: f64) {
+            self.ask();
+        }
+    }
+
+    struct All(Arc<Asking>);
+
+    impl Recorder for All {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(self.0.clone())
+        }
+
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::from_arc(self.0.clone())
+        }
+
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(self.0.clone())
+        }
+    }
+
+    /// It was called with the state of the connection locked.
+    #[test]
+    fn a_recorder_may_look_at_the_client() {
+        let asking = Arc::new(Asking::default());
+        // It outlives its guard, which lives as long as the thread.
+        each_kind_of_news(&asking, |asking| {
+            Box::new(metrics::set_default_local_recorder(Box::leak(Box::new(All(asking.clone())))))
+        });
+        assert!(asking.asked.load(Ordering::SeqCst) > 10);
+    }
+}
