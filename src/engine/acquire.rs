@@ -1,5 +1,6 @@
 //! Acquiring: from a call to a hold, by way of the queue. Dropped half-way, it leaves.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -222,12 +223,14 @@ async fn first_hold(
     let mut backoff = engine.context.backoff();
     loop {
         let mut attempt = Attempt::new(engine, entry, request.clone(), limit);
-        let asked = Box::pin(attempt.ask()).await?;
+        let waiter = attempt.waiter.clone();
+        let asked = waiter.drive(Box::pin(attempt.ask()).as_mut()).await?;
         match asked {
             Asked::Held(hold) => return Ok(Some(hold)),
             Asked::Busy => return Ok(None),
             Asked::Queued => {
-                if let Some(hold) = attempt.wait().await? {
+                let waiting = pin!(attempt.wait());
+                if let Some(hold) = waiter.drive(waiting).await? {
                     return Ok(Some(hold));
                 }
             }

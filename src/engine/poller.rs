@@ -19,7 +19,7 @@ use super::observe::millis;
 use super::owner::Owner;
 use super::schedule::Schedule;
 use super::self_wait;
-use super::waiters::{Round, WaitOutcome, Waiter, Waiters};
+use super::waiters::{Rest, Round, WaitOutcome, Waiter, Waiters};
 use crate::store::ServedKeys;
 use crate::store::clock::now;
 use crate::store::error::{RefusalKind, RequestError};
@@ -64,11 +64,13 @@ impl Poller {
         });
     }
 
-    /// Its future was woken for a grant and was not polled since: the lock goes on to the next one (P6). If the future goes
+    /// If its future was woken for a grant and was not polled since: the lock goes on to the next one (P6). If the future goes
     /// on, it queues again.
-    fn pass_over(&self, waiter: &Waiter) {
-        if !waiter.take_back() {
-            return;
+    fn pass_over(&self, waiter: &Arc<Waiter>) {
+        match waiter.take_back() {
+            Rest::Over => return,
+            Rest::Until(later) => return self.waiters.offers.insert(later, waiter.seq, waiter),
+            Rest::PassedOver => {}
         }
         let lock_key = &waiter.keys.lock;
         tracing::debug!(target: "fairlock::lock", name = %waiter.keys.name, owner = %waiter.owner_id(), "a future that waits was not polled when its turn came");

@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use futures::task::AtomicWaker;
 use tokio::sync::Notify;
 
 use super::error::LockError;
@@ -60,6 +62,8 @@ pub struct Waiter {
     pub last_error: Arc<LastError>,
     state: Mutex<WaiterState>,
     notify: Notify,
+    /// Whom to wake when the attempt is woken.
+    task: AtomicWaker,
 }
 
 #[derive(Debug, Default)]
@@ -73,8 +77,10 @@ pub struct WaiterState {
     revoked: u64,
     /// Its hold has begun, which from then on stands for it.
     has_hold: bool,
-    /// When it is passed over, unless it takes the grant that it has: see [`PATIENCE`].
-    offered: Option<Instant>,
+    /// It has a grant that it has not looked at.
+    is_offered: bool,
+    /// Since when it could go on, and is not polled: see [`drive`](Waiter::drive).
+    woken: Option<Instant>,
     /// It was passed over: the engine has left for it.
     is_passed_over: bool,
     /// `close` has left for it, which covers all copies up to this server time.
@@ -207,7 +213,7 @@ impl Waiter {
 
     fn take_outcome(&self) -> Option<WaitOutcome> {
         let mut state = self.state();
-        state.offered = None;
+        state.is_offered = false;
         // What the server has answered goes before a push, which is only a hint (P9).
         if let Some(outcome) = state.outcome.take() {
             return Some(outcome);
@@ -242,16 +248,34 @@ impl Waiter {
         split.is_some_and(|(owner, seq)| *owner == *self.owner_id && seq.parse() == Ok(self.seq))
     }
 
-    /// It has not looked for a grant in time, and loses its place. False if it did.
-    pub fn take_back(&self) -> bool {
+    /// Drives a part of its attempt, and notes since when that could go on: a future that is not polled then rests, unlike one
+    /// whose answer is late.
+    ///
+    /// Pinned by the caller: passed on by value, it would be in the caller's future twice.
+    pub async fn drive<F: Future>(self: &Arc<Self>, mut part: Pin<&mut F>) -> F::Output {
+        let waker = Waker::from(self.clone());
+        poll_fn(|context| {
+            self.task.register(context.waker());
+            self.state().woken = None;
+            part.as_mut().poll(&mut Context::from_waker(&waker))
+        })
+        .await
+    }
+
+    /// If it rests with a grant, it loses that and its place. Else says when to look again, while it has the grant.
+    pub fn take_back(&self) -> Rest {
         let mut state = self.state();
-        if state.has_hold || state.offered.take_if(|until| *until <= now()).is_none() {
-            return false;
+        if state.has_hold || !state.is_offered {
+            return Rest::Over;
         }
-        state.pushed = None;
+        let look_again = state.woken.unwrap_or_else(now) + PATIENCE;
+        if look_again > now() {
+            return Rest::Until(look_again);
+        }
+        (state.is_offered, state.pushed) = (false, None);
         state.outcome = Some(WaitOutcome::NoPlace);
         state.is_passed_over = true;
-        true
+        Rest::PassedOver
     }
 
     /// Its request must not be sent once more (R3).
@@ -262,7 +286,7 @@ impl Waiter {
     /// Neither a message nor an answer that it has not looked at yet.
     fn forget_grant(&self) {
         let mut state = self.state();
-        (state.pushed, state.offered) = (None, None);
+        (state.pushed, state.is_offered) = (None, false);
         state.outcome.take_if(|outcome| matches!(outcome, WaitOutcome::Granted { .. } | WaitOutcome::Confirm { .. }));
     }
 
@@ -284,6 +308,27 @@ impl Waiter {
     fn update(&self, change: impl FnOnce(&mut WaiterState)) {
         change(&mut self.state());
         self.notify.notify_one();
+    }
+}
+
+/// What became of a grant that was not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// It was looked at, or is not good any more.
+    Over,
+    /// Its attempt waits for an answer, or was woken a moment ago.
+    Until(Instant),
+    PassedOver,
+}
+
+impl Wake for Waiter {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.state().woken.get_or_insert_with(now);
+        self.task.wake();
     }
 }
 
@@ -344,6 +389,7 @@ impl Waiters {
             last_error: entry.last_error.clone(),
             state: Mutex::default(),
             notify: Notify::new(),
+            task: AtomicWaker::new(),
         });
         let mut waiters = lock(&self.waiters);
         waiters.insert(seq, waiter.clone());
@@ -496,12 +542,14 @@ impl Waiters {
     /// Wakes it for a grant. If its future is not polled then, it is passed over.
     pub fn offer(&self, waiter: &Arc<Waiter>, grant: impl FnOnce(&mut WaiterState)) {
         waiter.update(|state| {
+            // What an answer tells that was under way then is over.
+            if state.is_passed_over {
+                return;
+            }
             grant(state);
-            // The first time counts: a poll may tell of the same grant again.
-            if state.offered.is_none() {
-                let until = now() + PATIENCE;
-                state.offered = Some(until);
-                self.offers.insert(until, waiter.seq, waiter);
+            // A poll may tell of the same grant again.
+            if !std::mem::replace(&mut state.is_offered, true) {
+                self.offers.insert(now() + PATIENCE, waiter.seq, waiter);
             }
         });
     }

@@ -205,6 +205,8 @@ pub struct Checker {
     miscounted: BTreeSet<Hold>,
     /// Holds without a guard, and since when (common time, ms).
     unclaimed: BTreeMap<Hold, i64>,
+    /// Those that began by the answer to an acquire. A future that does not look at that answer costs a lease.
+    answered: BTreeSet<Hold>,
     /// Clients and actors that ask for several names now, and may have some of them already.
     gathering: BTreeSet<(String, usize)>,
     /// How long such a hold may stay, without faults, in ms.
@@ -506,8 +508,8 @@ impl Checker {
     fn must_be_gone(&self, hold: &Hold, since: i64) -> i64 {
         let is_restored = self.locks.get(&hold.0).is_some_and(|lock| lock.restored.contains_key(&hold.1));
         match self.owners.get(hold).and_then(|owner| self.resting.get(owner)) {
-            Some(rest) if rest.cost == Cost::Moment && !is_restored => since.max(rest.since) + MOMENT,
-            Some(rest) if rest.cost != Cost::Moment => since.max(rest.since) + LEASE,
+            Some(rest) if rest.cost != Cost::Moment || self.answered.contains(hold) => since.max(rest.since) + LEASE,
+            Some(rest) if !is_restored => since.max(rest.since) + MOMENT,
             _ => since + self.ghosts_live,
         }
     }
@@ -1158,7 +1160,8 @@ impl Checker {
             // Not if a failover had left so little of its lease.
             let in_time = self.lock(key).restored.get(&before.token).is_none_or(|until| before.until > *until);
             let is_stalled = self.is_stalled(client_of(&before.owner), now);
-            let rests = self.resting.get(&before.owner).is_some_and(|rest| rest.cost != Cost::Moment);
+            // A grant may be shorter than a moment.
+            let rests = self.resting.contains_key(&before.owner);
             if expired && in_time && !is_stalled && !was_stalled && !rests && self.settled {
                 // Without faults all holds are released: no process dies, and no actor works longer than a fixed lease.
                 self.violated("P5", format!("a hold of {} on {key} was left to expire", before.owner));
@@ -1236,6 +1239,7 @@ impl Checker {
                     self.check_no_overtaking(key, ran, ahead, owner);
                     self.lock(key).queue.retain(|waiter| waiter.ticket != ticket);
                     self.begins(key, ran, Holder { owner: owner.clone(), token, until, holds: 1 });
+                    self.answered.insert((key.to_owned(), token));
                 }
             }
             "queued" => {
