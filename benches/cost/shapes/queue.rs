@@ -82,8 +82,7 @@ impl Queue {
         }
         let (key, label) = ("fairlock:{n:orders}".to_owned(), "x".repeat(40));
         let (calls, rounds) = (Vec::new(), Vec::new());
-        let mut queue =
-            Self { server, redis, subscriber, hashes, key, label, number: 0, newcomers: 0, calls, rounds };
+        let mut queue = Self { server, redis, subscriber, hashes, key, label, number: 0, newcomers: 0, calls, rounds };
         queue.acquire(Client::Living(0), "1")?;
         Ok(queue)
     }
