@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
 
 use super::error::LockError;
 use super::last_error::LastError;
@@ -119,14 +120,14 @@ impl Trust {
 }
 
 /// What a waiter has to act upon.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum WaitOutcome {
     /// A grant that may be relied on until then: a pushed one (R7), or one that a poll found.
     Granted { token: u64, until: Instant },
     /// A grant that ends too soon to be relied on: ask.
     Confirm { token: u64 },
     /// The ticket has no place in the queue.
-    NoPlace,
+    NoPlace(Turn),
     /// Polls fail, and not for a passing reason.
     Failed(Box<LockError>),
 }
@@ -135,6 +136,33 @@ impl WaitOutcome {
     /// Of a grant that may be relied on `until` then. `None`: not without asking.
     pub fn of_grant(token: u64, until: Option<Instant>) -> Self {
         until.map_or(Self::Confirm { token }, |until| Self::Granted { token, until })
+    }
+}
+
+/// The longest wait for the callers before this one, whose futures may not be polled.
+const LONGEST_TURN: Duration = Duration::from_millis(250);
+
+/// Waiters that lost their places together ask again in the order in which they came (P3). A turn lasts until it is dropped:
+/// its waiter has asked, or never will.
+#[derive(Debug)]
+pub struct Turn {
+    before: Option<oneshot::Receiver<()>>,
+    _over: oneshot::Sender<()>,
+}
+
+/// The end of the last turn that was given.
+type LastTurn = Mutex<Option<oneshot::Receiver<()>>>;
+
+impl Turn {
+    fn next(last: &LastTurn) -> Self {
+        let (_over, is_over) = oneshot::channel();
+        Self { before: lock(last).replace(is_over), _over }
+    }
+
+    pub async fn begin(&mut self) {
+        if let Some(before) = self.before.take() {
+            let _ = timeout(LONGEST_TURN, before).await;
+        }
     }
 }
 
@@ -416,7 +444,13 @@ impl Waiters {
         let is_small = waiters.len() <= VERIFIED_IN_A_POLL;
         let all = is_small || !at_once && queue.doubts > queue.verified;
         let carried = if all { waiters.clone() } else { queue.some_in_rotation() };
-        Some(Round { waiters, carried, verifies: all.then_some(queue.doubts), heard: queue.heard })
+        Some(Round {
+            waiters,
+            carried,
+            verifies: all.then_some(queue.doubts),
+            heard: queue.heard,
+            turns: Mutex::default(),
+        })
     }
 
     /// An answered poll of this name (R7).
@@ -504,6 +538,14 @@ pub struct Round {
     pub verifies: Option<u64>,
     /// When the last answered poll was sent.
     pub heard: Instant,
+    turns: LastTurn,
+}
+
+impl Round {
+    /// After those of this round that were told before it.
+    pub fn next_turn(&self) -> Turn {
+        Turn::next(&self.turns)
+    }
 }
 
 impl Queue {
