@@ -10,6 +10,7 @@ mod cluster;
 mod command;
 mod connecting;
 mod dead_waiters;
+mod demoted;
 #[cfg(feature = "embedded")]
 mod differential;
 #[cfg(feature = "cli")]
