@@ -66,7 +66,7 @@ local function examine(from, size, found)
   end
   for i, score in ipairs(#tickets > 0 and read('ZMSCORE', deadlines, unpack(tickets)) or {}) do waits[of[i]] = score end
   found.work = found.work + #places + TICKET * #tickets
-  return places, clients, waits
+  return places, clients, waits, #tickets > 0
 end
 
 -- R6: finds the first live ticket whose client is reachable. Writes nothing, and refuses what it cannot read. `current` is the
@@ -87,10 +87,10 @@ local function look(places, current, heard)
   local skip = noted < places and noted or 0
   local from, size = 0, 2 -- the first in line is nearly always served
   while not found.winner and from < places and found.work < WORK_AT_MOST do
-    local block, clients, waits = examine(from, size, found)
+    local block, clients, waits, has_living = examine(from, size, found)
     if #block == 0 then break end
     -- Of the dead and unreachable nothing is to be done behind the head.
-    for i = 1, (next(waits) or found.cleared == from) and #block or 0 do
+    for i = 1, (has_living or found.cleared == from) and #block or 0 do
       local place = block[i]
       local until_ms, at = found.lives[clients[i]], from + i - 1
       if waits[i] and at >= skip then
