@@ -17,7 +17,7 @@ pub struct LockStatus {
     pub holder: Option<Holder>,
     /// Those who wait, first in line first; at most 100.
     pub queue: Vec<Waiter>,
-    /// How many wait, including those beyond the first 100. Exact among the first 512; behind those, tickets of clients
+    /// How many wait, including those beyond the first 100. Exact among the first 256; behind those, tickets of clients
     /// that died count until the server comes to them.
     pub waiters: u64,
     /// Nobody is served for so long, although the lock may be free: the server was started anew or has lost its data,

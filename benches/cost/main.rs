@@ -1,7 +1,8 @@
 //! What a call costs Redis and its client, in instructions that callgrind counts. They are the same on a busy
 //! machine, so that a change of cost shows where times are noise.
 //!
-//! `scripts/cost`, with `--short` (fewer calls), `--against COMMIT` (compares with an older library).
+//! `scripts/cost`, with `--short` (fewer calls), `--against COMMIT` (compares with an older library). `--shapes`: the
+//! longest call of single scripts in queues of all shapes (`shapes/`), in place of what follows.
 //!
 //! One run has one `redis-server` and one client process, both under callgrind, on a Unix socket. The client
 //! process has several `LockClient`s in one thread and works in phases; callgrind writes a dump at the beginning
@@ -13,7 +14,12 @@ mod allocations;
 mod callgrind;
 mod child;
 mod row;
+// The scripts as the library sends them.
+#[path = "../../src/store/script.rs"]
+#[allow(dead_code)]
+mod script;
 mod server;
+mod shapes;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -74,19 +80,20 @@ fn main() -> Outcome<()> {
     {
         return work::serve(url);
     }
-    let (mut short, mut before) = (false, None);
+    let (mut short, mut shapes, mut before) = (false, false, None);
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--short" => short = true,
+            "--shapes" => shapes = true,
             // scripts/cost makes it of a commit.
             "--before" => {
                 before = Some(row::read(&std::fs::read_to_string(words.next().ok_or("a file is missing")?)?)?)
             }
-            _ => return Err(format!("unknown: {word}; there are --short and --against COMMIT").into()),
+            _ => return Err(format!("unknown: {word}; there are --short, --shapes and --against COMMIT").into()),
         }
     }
-    measure(short, before.as_deref())
+    if shapes { shapes::measure(short) } else { measure(short, before.as_deref()) }
 }
 
 fn measure(short: bool, before: Option<&[Row]>) -> Outcome<()> {
@@ -121,7 +128,7 @@ struct Both {
 
 impl Both {
     fn start() -> Outcome<Self> {
-        let mut server = Server::start()?;
+        let mut server = Server::under_callgrind()?;
         let child = Child::start(server.dir(), &server.url())?;
         let rest = server.measure_rest()?;
         Ok(Self { child, server, rest })

@@ -1,10 +1,11 @@
-//! A private `redis-server` under callgrind.
+//! A private `redis-server`, under callgrind or as it is.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{Client, Connection, FromRedisValue, Pipeline, cmd};
+use redis::{Client, Cmd, Connection, FromRedisValue, Pipeline, cmd};
 
 use crate::Outcome;
 use crate::callgrind::{self, Dumps};
@@ -15,12 +16,16 @@ const MARK: &str = "echoCommand";
 
 const START: Duration = Duration::from_secs(30);
 
+/// Of this process, so that each has a folder of its own.
+static SERVERS: AtomicU64 = AtomicU64::new(0);
+
 /// Killed when dropped.
 pub struct Server {
     dir: PathBuf,
     process: Child,
     admin: Connection,
-    dumps: Dumps,
+    /// Not of a server as it is.
+    dumps: Option<Dumps>,
 }
 
 /// The beginning of a phase.
@@ -44,13 +49,26 @@ pub struct Rest {
 }
 
 impl Server {
-    pub fn start() -> Outcome<Self> {
-        let dir = std::env::temp_dir().join(format!("fairlock-cost-{}", std::process::id()));
+    pub fn under_callgrind() -> Outcome<Self> {
+        Self::launch(true)
+    }
+
+    /// As it is, so that it has times to show.
+    pub fn bare() -> Outcome<Self> {
+        Self::launch(false)
+    }
+
+    fn launch(counts: bool) -> Outcome<Self> {
+        let number = SERVERS.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("fairlock-cost-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
         let out = dir.join("server");
-        let mut command = callgrind::command(MARK, &out);
-        command.arg(&binary).args(["--port", "0", "--save", "", "--appendonly", "no"]);
+        let mut command = if counts { callgrind::command(MARK, &out) } else { Command::new(&binary) };
+        if counts {
+            command.arg(&binary);
+        }
+        command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
         // As little as possible by itself.
         command.args(["--hz", "1", "--dynamic-hz", "no", "--maxmemory-policy", "noeviction"]);
         command.arg("--unixsocket").arg(dir.join("socket")).arg("--dir").arg(&dir);
@@ -59,10 +77,10 @@ impl Server {
             Ok(admin) => admin,
             Err(error) => {
                 let _ = (process.kill(), process.wait(), std::fs::remove_dir_all(&dir));
-                return Err(format!("{binary} under valgrind does not answer: {error}").into());
+                return Err(format!("{binary} does not answer (under valgrind: {counts}): {error}").into());
             }
         };
-        Ok(Self { dir, process, admin, dumps: Dumps::of(out) })
+        Ok(Self { dir, process, admin, dumps: counts.then(|| Dumps::of(out)) })
     }
 
     pub fn dir(&self) -> &Path {
@@ -77,14 +95,46 @@ impl Server {
         // In one transaction, so that nothing comes between the number and the dump. What the second command
         // costs is part of the phase, and of `Rest`.
         let (info, _): (String, String) = self.run(redis::pipe().cmd("INFO").arg("commandstats").cmd("ECHO").arg(0))?;
-        self.dumps.next()?;
+        self.dump()?;
         Ok(Begun { at: Instant::now(), calls: calls(&info) })
     }
 
     pub fn end(&mut self, begun: Begun, rest: &Rest) -> Outcome<Phase> {
         let (_, info): (String, String) = self.run(redis::pipe().cmd("ECHO").arg(0).cmd("INFO").arg("commandstats"))?;
-        let ir = self.dumps.next()? - rest.once - rest.a_second * begun.at.elapsed().as_secs_f64();
+        let ir = self.dump()? - rest.once - rest.a_second * begun.at.elapsed().as_secs_f64();
         Ok(Phase { ir, calls: calls(&info) - begun.calls })
+    }
+
+    fn dump(&mut self) -> Outcome<f64> {
+        self.dumps.as_mut().ok_or("this server is not under callgrind")?.next()
+    }
+
+    pub fn connection(&self) -> Outcome<Connection> {
+        connect(&self.url())
+    }
+
+    /// What one call costs: in instructions with what the marks around it cost, or in the server's own time, in µs.
+    pub fn cost(&mut self, call: &Cmd) -> Outcome<(redis::Value, f64)> {
+        if self.dumps.is_none() {
+            let before = self.script_time()?;
+            let reply = call.query(&mut self.admin)?;
+            return Ok((reply, self.script_time()? - before));
+        }
+        self.mark()?;
+        let reply = call.query(&mut self.admin)?;
+        Ok((reply, self.mark()?))
+    }
+
+    /// The instructions since the last mark.
+    fn mark(&mut self) -> Outcome<f64> {
+        cmd("ECHO").arg(0).exec(&mut self.admin)?;
+        self.dump()
+    }
+
+    /// Of all scripts so far, in µs.
+    fn script_time(&mut self) -> Outcome<f64> {
+        let info: String = cmd("INFO").arg("commandstats").query(&mut self.admin)?;
+        Ok(usec(&info))
     }
 
     /// Two phases in which nothing is asked: one without time, one of three seconds.
@@ -137,6 +187,13 @@ fn connect(url: &str) -> Outcome<Connection> {
     }
 }
 
+/// The time of the scripts that were run by their hashes.
+fn usec(info: &str) -> f64 {
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+    let words = line.and_then(|line| line.split(',').find_map(|word| word.strip_prefix("usec=")));
+    words.and_then(|number| number.parse().ok()).unwrap_or(0.0)
+}
+
 /// How many scripts the server has run.
 fn calls(info: &str) -> f64 {
     let of = |line: &str| {
@@ -149,11 +206,17 @@ fn calls(info: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::calls;
+    use super::{calls, usec};
 
     #[test]
     fn scripts_are_counted_however_they_are_called() {
         let info = "cmdstat_eval:calls=2,usec=9\r\ncmdstat_evalsha:calls=40,usec=1\r\ncmdstat_get:calls=7,usec=1\r\n";
         assert_eq!(calls(info), 42.0);
+    }
+
+    #[test]
+    fn the_time_of_scripts_is_that_of_those_called_by_their_hashes() {
+        let info = "cmdstat_eval:calls=2,usec=9\r\ncmdstat_evalsha:calls=40,usec=17,usec_per_call=0.43\r\n";
+        assert_eq!((usec(info), usec("cmdstat_get:calls=7,usec=1\r\n")), (17.0, 0.0));
     }
 }

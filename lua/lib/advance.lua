@@ -7,9 +7,10 @@
 -- `caller` is the client that runs the script, or one of its owners. It reads the reply, so it counts as reachable even
 -- while its subscription is down.
 
--- Bounds for one call, so that its time does not grow with the queue. A client costs more than a place. From so many
--- passed-over places on `!skip` notes that they need not be looked at again.
-local PASSED_AT_MOST, CLIENTS_AT_MOST, BLOCK, WORTH_A_NOTE = 2000, 200, 100, 32
+-- Bounds for one call, so that its time does not grow with the queue: what it looks at, in places. To learn of a client costs as
+-- much as ten of them, and to ask for a ticket as much as two. So many places are read at once, and so many dead ones are taken
+-- out. From so many passed-over places on `!skip` notes that they need not be looked at again.
+local WORK_AT_MOST, CLIENT, TICKET, BLOCK, WORTH_A_NOTE = 1200, 10, 2, 50, 32
 
 -- Learns of these clients until when they live, in server ms: 0 if dead, and negative if no message reaches them.
 local function learn(clients, found)
@@ -23,7 +24,10 @@ local function learn(clients, found)
       until_ms = found.forgiven
     end
     found.lives[client] = until_ms - now >= 1 and until_ms or 0
-    found.marks[#found.marks + 1] = { client, string.format('%d', -math.max(1, deadline)) }
+    -- Unless it has a mark.
+    if not scores[i] or tonumber(scores[i]) > 0 then
+      found.marks[#found.marks + 1] = { client, string.format('%d', -math.max(1, deadline)) }
+    end
     if found.lives[client] > 0 and client ~= itself then
       asked[#asked + 1], channels[#channels + 1] = client, channel .. client
     end
@@ -33,39 +37,43 @@ local function learn(clients, found)
   for i, client in ipairs(asked) do
     if counts[2 * i] == 0 then found.lives[client] = -found.lives[client] end
   end
-  found.clients = found.clients + #clients
+  found.work = found.work + CLIENT * #clients
 end
 
--- Reads a part of the queue. Returns the places with ticket and client, and whether the ticket has not left.
+-- Reads a part of the queue. Returns the places with their clients, and which of them wait: of the living it matters which
+-- tickets have left.
 local function examine(from, size, found)
-  local places, tickets, clients, unknown = read('LRANGE', queue, from, from + size - 1), {}, {}, {}
-  local client, prefix, find = '', ':', string.find -- of the place before: many in a row are of one client, most often
-  for i, place in ipairs(places) do
+  local places, clients, unknown = read('LRANGE', queue, from, from + size - 1), {}, {}
+  local client, prefix, find, lives = '', ':', string.find, found.lives -- of the place before: many in a row are of one client
+  for i = 1, #places do
+    local place = places[i]
     if find(place, prefix, 1, true) ~= 1 then
       client = before(place, ':')
       prefix = client .. ':'
-      if not found.lives[client] then
+      if not lives[client] then
         -- Once for each client: all of its places have one format.
         if not find(place, PLACE) then refuse_place(place) end
-        found.lives[client] = 0
+        lives[client] = 0
         unknown[#unknown + 1] = client
       end
     end
-    clients[i], tickets[i] = client, before(place, '/')
+    clients[i] = client
   end
   if #unknown > 0 then learn(unknown, found) end
-  for _, client_of_place in ipairs(clients) do
-    -- Of the others it does not matter which tickets have left.
-    if found.lives[client_of_place] > 0 then return places, tickets, clients, read('ZMSCORE', deadlines, unpack(tickets)) end
+  local tickets, of, waits = {}, {}, {}
+  for i = 1, #places do
+    if lives[clients[i]] > 0 then tickets[#tickets + 1], of[#of + 1] = before(places[i], '/'), i end
   end
-  return places, tickets, clients
+  for i, score in ipairs(#tickets > 0 and read('ZMSCORE', deadlines, unpack(tickets)) or {}) do waits[of[i]] = score end
+  found.work = found.work + #places + TICKET * #tickets
+  return places, clients, waits, #tickets > 0
 end
 
 -- R6: finds the first live ticket whose client is reachable. Writes nothing, and refuses what it cannot read. `current` is the
 -- token of the hold that ends; `heard` a client that is about to be heard. `more`: it stopped at its bound, so that a live
 -- ticket may wait behind it. If frozen, all keep their places until that is over (lib/freeze.lua).
 local function look(places, current, heard)
-  local found = { token = next_token(current), places = places, passed = 0, dead = {}, lives = {}, marks = {}, clients = 0, more = false }
+  local found = { token = next_token(current), places = places, passed = 0, cleared = 0, dead = {}, lives = {}, marks = {}, work = 0, more = false }
   local noted = not frozen and places > 0 and tonumber(read('ZSCORE', deadlines, '!skip') or '0') or 0
   found.is_noted = noted > 0
   if frozen then return found end
@@ -77,22 +85,28 @@ local function look(places, current, heard)
   end
   -- All were passed over, and one of them may be reachable again. Or the list was made shorter by hand.
   local skip = noted < places and noted or 0
-  local from, size, is_head = 0, skip > 0 and math.min(skip, BLOCK) or 2, true -- the first in line is nearly always served
-  while not found.winner and from < places and from < skip + PASSED_AT_MOST and found.clients < CLIENTS_AT_MOST do
-    local block, tickets, clients, scores = examine(from, size, found)
+  local from, size = 0, 2 -- the first in line is nearly always served
+  while not found.winner and from < places and found.work < WORK_AT_MOST do
+    local block, clients, waits, has_living = examine(from, size, found)
     if #block == 0 then break end
-    for i, place in ipairs(block) do
-      local until_ms = found.lives[clients[i]]
-      if until_ms > 0 and not scores[i] then until_ms = 0 end
-      if until_ms > 0 and from >= skip then
-        found.winner, found.ticket, found.passed = place, tickets[i], from + i - 1
+    -- Of the dead and unreachable nothing is to be done behind the head.
+    for i = 1, (has_living or found.cleared == from) and #block or 0 do
+      local place = block[i]
+      local until_ms, at = found.lives[clients[i]], from + i - 1
+      if waits[i] and at >= skip then
+        found.winner, found.ticket, found.passed = place, before(place, '/'), at
         break
       end
-      -- Dead places at the head go.
-      is_head = is_head and until_ms == 0 and #found.dead < BLOCK
-      if is_head then found.dead[#found.dead + 1] = tickets[i] end
+      -- At the head the dead go, and the places of those who have left.
+      local has_left = until_ms > 0 and not waits[i]
+      if found.cleared == at and (has_left or until_ms == 0 and #found.dead < BLOCK) then
+        found.cleared = at + 1
+        if not has_left then found.dead[#found.dead + 1] = before(place, '/') end
+      end
     end
-    from, size = math.max(from + #block, skip), BLOCK
+    from, size = from + #block, BLOCK
+    -- Of what was passed over before, only the head, where the dead are taken out: a block of it where there are some.
+    if from < skip and (from > 2 or found.cleared < from) then from, size = skip, 2 end
     if not found.winner then found.passed = math.min(from, places) end
   end
   found.more = not found.winner and found.passed < places
@@ -104,7 +118,7 @@ end
 -- the owner whose hold ends; without a winner the caller has to end it. `lease`: of a caller that is the winner itself,
 -- and hears of it by the reply. `found.places` is then what is left; with 0 the keys of the queue are gone.
 local function serve(found, ending, lease)
-  local places, winner, dead, cleared = found.places, found.winner, found.dead, #found.dead
+  local places, winner, dead, cleared, passed = found.places, found.winner, found.dead, found.cleared, found.passed
   if found.is_new then forgive(found.forgiven) end
   local owner, client, seq, terms, grant_ttl
   if winner then
@@ -114,15 +128,17 @@ local function serve(found, ending, lease)
     else
       hand_over(found.token, owner, client, seq, terms, grant_ttl, found.lives[client], ending)
     end
-    dead[cleared + 1] = found.ticket
+    dead[#dead + 1] = found.ticket
   end
-  found.places = places - #dead
+  -- Far from both ends a place stays, and is passed over because its ticket is gone.
+  local stays = winner and math.min(passed, places - passed) > SEARCHED_AT_MOST
+  found.places = places - cleared - (winner and not stays and 1 or 0)
   if places > 0 and found.places == 0 then
     call('UNLINK', queue, deadlines)
   elseif places > 0 then
-    if found.passed - cleared >= WORTH_A_NOTE then
+    if passed - cleared >= WORTH_A_NOTE then
       -- One of these clients that is heard again ends the note: its deadline is negative, or over.
-      local marks = { found.passed - cleared, '!skip' }
+      local marks = { passed - cleared, '!skip' }
       for _, mark in ipairs(found.marks) do
         if found.lives[mark[1]] <= 0 then marks[#marks + 1], marks[#marks + 2] = mark[2], mark[1] end
       end
@@ -131,13 +147,12 @@ local function serve(found, ending, lease)
       dead[#dead + 1] = '!skip'
     end
     if #dead > 0 then call('ZREM', deadlines, unpack(dead)) end
-    if winner and found.passed > cleared then
+    if winner and passed > cleared and not stays then
       -- From the nearer end: nothing behind or before it is moved.
-      call('LREM', queue, 2 * found.passed > places and -1 or 1, winner)
-      if cleared > 0 then call('LTRIM', queue, cleared, -1) end
-    elseif places > found.places then
-      call('LTRIM', queue, places - found.places, -1)
+      call('LREM', queue, 2 * passed > places and -1 or 1, winner)
+      places = places - 1
     end
+    if places > found.places then call('LTRIM', queue, places - found.places, -1) end
   end
   return owner, seq
 end

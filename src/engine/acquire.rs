@@ -1,9 +1,11 @@
 //! Acquiring: from a call to a hold, by way of the queue. Dropped half-way, it leaves.
 
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout_at;
 
@@ -15,7 +17,7 @@ use super::lease::{self, Queued};
 use super::observe;
 use super::poller::NewPlace;
 use super::release::Release;
-use super::waiters::{NewWaiter, WaitOutcome, Waiter};
+use super::waiters::{NewWaiter, Turn, WaitOutcome, Waiter};
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
@@ -220,16 +222,19 @@ async fn first_hold(
 ) -> Result<Option<Arc<Hold>>, LockError> {
     // We must keep the turn until this returns. Otherwise two branches of one owner could both ask for
     // a first hold, and the second one would end the hold of the first (decision 3).
-    let mut backoff = engine.context.backoff();
+    let (mut backoff, mut turn) = (engine.context.backoff(), None);
     loop {
         let mut attempt = Attempt::new(engine, entry, request.clone(), limit);
         let waiter = attempt.waiter.clone();
-        let asked = waiter.drive(Box::pin(attempt.ask()).as_mut()).await?;
+        let asked = {
+            let mut asking = Box::pin(until_sent(Box::pin(attempt.ask()), turn.take()));
+            waiter.drive(asking.as_mut()).await?
+        };
         match asked {
             Asked::Held(hold) => return Ok(Some(hold)),
             Asked::Busy => return Ok(None),
             Asked::Queued => {
-                let waiting = pin!(attempt.wait());
+                let waiting = pin!(attempt.wait(&mut turn));
                 if let Some(hold) = waiter.drive(waiting).await? {
                     return Ok(Some(hold));
                 }
@@ -240,7 +245,20 @@ async fn first_hold(
         // the end of the queue. Dropping the old one leaves, in case something of it is still there.
         drop(attempt);
         backoff.pause().await;
+        if let Some(turn) = &mut turn {
+            turn.begin().await;
+        }
     }
+}
+
+/// Polled once, the request is on its way: then the turn is over.
+async fn until_sent<T>(mut asking: impl Future<Output = T> + Unpin, mut turn: Option<Turn>) -> T {
+    poll_fn(|context| {
+        let asked = asking.poll_unpin(context);
+        turn = None;
+        asked
+    })
+    .await
 }
 
 /// One try to get the lock: (owner, seq).
@@ -356,8 +374,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Waits in the queue. `None`: the place in the queue is lost.
-    async fn wait(&mut self) -> Result<Option<Arc<Hold>>, LockError> {
+    /// Waits in the queue. `None`: the place in the queue is lost, and `next` says when to ask again.
+    async fn wait(&mut self, next: &mut Option<Turn>) -> Result<Option<Arc<Hold>>, LockError> {
         let _queueing = self.entry.queueing();
         observe::in_line(&self.entry.who(&self.request.terms, &self.engine.context));
         loop {
@@ -376,7 +394,10 @@ impl<'a> Attempt<'a> {
                         return Ok(Some(hold));
                     }
                 }
-                WaitOutcome::NoPlace => return Ok(None),
+                WaitOutcome::NoPlace(turn) => {
+                    *next = Some(turn);
+                    return Ok(None);
+                }
                 WaitOutcome::Failed(error) => return Err(*error),
             }
         }
@@ -420,7 +441,8 @@ impl<'a> Attempt<'a> {
 
     /// The hold, unless its time is over already: then dropping this attempt leaves.
     fn hold(&mut self, token: u64, deadline: Instant, renewed: Option<Instant>) -> Option<Arc<Hold>> {
-        if deadline <= now() {
+        // Passed over, it has left: a poll told of this grant first.
+        if deadline <= now() || !self.waiter.claim() {
             self.must_leave = true;
             return None;
         }

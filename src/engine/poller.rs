@@ -162,7 +162,8 @@ impl Poller {
                 self.waiters.answered(&keys.lock, Queued { asked: answer.sent, floor: polled.floor });
                 round.waiters.iter().for_each(|waiter| waiter.last_error.answered());
                 self.tell(keys, round, carried, &answer);
-                let doubtful = round.verifies.is_none() && self.is_doubtful(round, &answer);
+                let missing = !polled.missing.is_empty();
+                let doubtful = round.verifies.is_none() && (missing || self.is_doubtful(round, &answer));
                 if doubtful {
                     self.waiters.doubt(&keys.lock);
                 }
@@ -186,11 +187,13 @@ impl Poller {
         let none_has = polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more;
         let without: Vec<_> = match none_has {
             true => round.waiters.iter().collect(),
+            // P3: they ask again in their order, so first all are verified.
+            false if round.verifies.is_none() => Vec::new(),
             false => polled.missing.iter().filter_map(|index| carried.get(*index)).collect(),
         };
         for waiter in without.into_iter().filter(|waiter| granted.as_ref().is_none_or(|other| other.seq != waiter.seq))
         {
-            waiter.set_outcome(WaitOutcome::NoPlace);
+            waiter.set_outcome(WaitOutcome::NoPlace(round.next_turn()));
         }
     }
 

@@ -12,7 +12,8 @@ use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
 
 use super::error::LockError;
 use super::last_error::LastError;
@@ -81,6 +82,8 @@ pub struct WaiterState {
     is_offered: bool,
     /// Since when it could go on, and is not polled: see [`drive`](Waiter::drive).
     woken: Option<Instant>,
+    /// Its hold is about to begin.
+    is_claimed: bool,
     /// It was passed over: the engine has left for it.
     is_passed_over: bool,
     /// `close` has left for it, which covers all copies up to this server time.
@@ -131,14 +134,14 @@ impl Trust {
 }
 
 /// What a waiter has to act upon.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum WaitOutcome {
     /// A grant that may be relied on until then: a pushed one (R7), or one that a poll found.
     Granted { token: u64, until: Instant },
     /// A grant that ends too soon to be relied on: ask.
     Confirm { token: u64 },
     /// The ticket has no place in the queue.
-    NoPlace,
+    NoPlace(Turn),
     /// Polls fail, and not for a passing reason.
     Failed(Box<LockError>),
 }
@@ -147,6 +150,37 @@ impl WaitOutcome {
     /// Of a grant that may be relied on `until` then. `None`: not without asking.
     pub fn of_grant(token: u64, until: Option<Instant>) -> Self {
         until.map_or(Self::Confirm { token }, |until| Self::Granted { token, until })
+    }
+}
+
+/// The longest wait for the callers before this one, whose futures may not be polled.
+const LONGEST_TURN: Duration = Duration::from_millis(250);
+
+/// Waiters that lost their places together ask again in the order in which they came (P3). A turn lasts until it is dropped:
+/// its waiter has asked, or never will.
+#[derive(Debug)]
+pub struct Turn {
+    before: Option<oneshot::Receiver<()>>,
+    _over: oneshot::Sender<()>,
+}
+
+/// The end of the last turn that was given.
+type LastTurn = Mutex<Option<oneshot::Receiver<()>>>;
+
+impl Turn {
+    fn next(last: &LastTurn) -> Self {
+        let (_over, is_over) = oneshot::channel();
+        Self { before: lock(last).replace(is_over), _over }
+    }
+
+    fn alone() -> Self {
+        Self::next(&Mutex::default())
+    }
+
+    pub async fn begin(&mut self) {
+        if let Some(before) = self.before.take() {
+            let _ = timeout(LONGEST_TURN, before).await;
+        }
     }
 }
 
@@ -262,10 +296,18 @@ impl Waiter {
         .await
     }
 
+    /// It takes its grant. False if it was passed over before.
+    #[must_use]
+    pub fn claim(&self) -> bool {
+        let mut state = self.state();
+        state.is_claimed = !state.is_passed_over;
+        state.is_claimed
+    }
+
     /// If it rests with a grant, it loses that and its place. Else says when to look again, while it has the grant.
     pub fn take_back(&self) -> Rest {
         let mut state = self.state();
-        if state.has_hold || !state.is_offered {
+        if state.is_claimed || !state.is_offered {
             return Rest::Over;
         }
         let look_again = state.woken.unwrap_or_else(now) + PATIENCE;
@@ -273,7 +315,7 @@ impl Waiter {
             return Rest::Until(look_again);
         }
         (state.is_offered, state.pushed) = (false, None);
-        state.outcome = Some(WaitOutcome::NoPlace);
+        state.outcome = Some(WaitOutcome::NoPlace(Turn::alone()));
         state.is_passed_over = true;
         Rest::PassedOver
     }
@@ -488,7 +530,13 @@ impl Waiters {
         let is_small = waiters.len() <= VERIFIED_IN_A_POLL;
         let all = is_small || !at_once && queue.doubts > queue.verified;
         let carried = if all { waiters.clone() } else { queue.some_in_rotation() };
-        Some(Round { waiters, carried, verifies: all.then_some(queue.doubts), heard: queue.heard })
+        Some(Round {
+            waiters,
+            carried,
+            verifies: all.then_some(queue.doubts),
+            heard: queue.heard,
+            turns: Mutex::default(),
+        })
     }
 
     /// An answered poll of this name (R7).
@@ -591,6 +639,14 @@ pub struct Round {
     pub verifies: Option<u64>,
     /// When the last answered poll was sent.
     pub heard: Instant,
+    turns: LastTurn,
+}
+
+impl Round {
+    /// After those of this round that were told before it.
+    pub fn next_turn(&self) -> Turn {
+        Turn::next(&self.turns)
+    }
 }
 
 impl Queue {

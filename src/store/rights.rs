@@ -15,12 +15,21 @@ use super::script::{self, Script};
 /// EVAL comes first: it is what runs here, so it is granted, and with it the keys are asked for alone. Only
 /// if they are missing are the commands asked for without keys. SET is not: the server finds its key by
 /// code that reads the argument without a look whether it is there.
+///
+/// Redis 8 answers only for as many arguments as the command takes, so they are filled up. Without its keys a command cannot be
+/// asked for there, and is named once the keys are granted.
 pub const SCRIPT: &str = "#!lua flags=no-writes,allow-stale
-local missing, keys = {}, true
+local missing, failed, granted, keys, fills = {}, {}, {}, true, false
 if not redis.acl_check_cmd then return missing end
 local function allowed(...)
-  local known, yes = pcall(redis.acl_check_cmd, ...)
-  return known and yes
+  local words = { ... }
+  for _ = 0, 3 do
+    local known, yes = pcall(redis.acl_check_cmd, unpack(words))
+    if known then return yes end
+    if not string.find(type(yes) == 'table' and yes.err or yes, 'Wrong number of args', 1, true) then return false end
+    fills = true
+    words[#words + 1] = '0'
+  end
 end
 local function lacking(command, right)
   local of_keys = string.sub(right, 1, 1) == '~'
@@ -29,19 +38,22 @@ local function lacking(command, right)
     keys = false
     return right
   end
-  if right == '' or of_keys and keys then return '+' .. command end
+  if right == '' or of_keys and keys or granted[right] then return '+' .. command end
   if command == 'set' then return nil end
-  if not allowed(command) then return '+' .. command end
+  if not allowed(command) and not fills then return '+' .. command end
   return right
 end
 local i = 1
 while ARGV[i] do
   local command, right, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
-  if not allowed(command, unpack(ARGV, i + 3, i + 2 + n)) then
-    missing[#missing + 1] = lacking(command, right)
+  if allowed(command, unpack(ARGV, i + 3, i + 2 + n)) then
+    granted[right] = true
+  else
+    failed[#failed + 1] = { command, right }
   end
   i = i + 3 + n
 end
+for _, of in ipairs(failed) do missing[#missing + 1] = lacking(of[1], of[2]) end
 return missing
 ";
 

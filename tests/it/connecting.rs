@@ -259,7 +259,13 @@ async fn all_missing_rights_are_named_at_once() {
         let url = server.url_of_worker();
         set_user(&server, ["on", ">secret", "-@all", "+eval", "~other:*"]).await;
         let error = refused(&url).await.to_string();
-        for right in ["+hset", "+publish", "+subscribe", "+evalsha", "+pexpire"] {
+        // Redis 8 does not say whether a command is allowed without saying whether its keys are.
+        let with_keys: &[&str] = if server.redis_version().await.starts_with('8') {
+            &["~fairlock:*", "&fairlock:wake:*"]
+        } else {
+            &["+hset", "+publish", "+subscribe", "+pexpire"]
+        };
+        for right in with_keys.iter().chain(&["+evalsha"]) {
             assert!(error.contains(right), "{right}: {error}");
         }
         set_user(&server, ["on", ">secret", "resetchannels", "+@all", "~other:*"]).await;

@@ -108,6 +108,45 @@ async fn p3_a_server_that_stood_still_keeps_the_order() {
     .await;
 }
 
+/// D2: a client's waiters that lost their places, as after the loss of the queue, ask again in the order in which they came: also
+/// in a runtime of several threads, and where a poll verifies only some of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p3_waiters_that_lost_their_places_ask_again_in_their_order() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let lock = client.lock(NAME);
+        let holder = lock.lock().await.unwrap();
+        let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for waiter in 0..40 {
+            let (lock, served) = (lock.clone(), served.clone());
+            tokio::spawn(async move {
+                let guard = lock.lock().await.unwrap();
+                served.send(waiter).unwrap();
+                guard.unlock().await.unwrap();
+            });
+            eventually("it waits", async || waiting(&client).await == waiter + 1).await;
+        }
+        drop(served);
+        let mut redis = server.connection().await;
+        let keys = ["fairlock:{n:fifo}:queue", "fairlock:{n:fifo}:deadlines"];
+        redis::cmd("DEL").arg(&keys).exec_async(&mut redis).await.unwrap();
+        eventually("all wait again", async || waiting(&client).await == 40).await;
+        holder.unlock().await.unwrap();
+        let mut all = Vec::new();
+        while let Some(waiter) = order.recv().await {
+            all.push(waiter);
+        }
+        assert_eq!(all, (0..40).collect::<Vec<_>>());
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// How many wait.
+async fn waiting(client: &LockClient) -> u64 {
+    client.lock(NAME).status().await.unwrap().waiters
+}
+
 #[tokio::test]
 async fn p3_a_cancelled_waiter_does_not_change_the_order() {
     limit(async {

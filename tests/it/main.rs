@@ -12,6 +12,7 @@ mod command;
 mod command_edges;
 mod connecting;
 mod dead_waiters;
+mod demoted;
 #[cfg(feature = "embedded")]
 mod differential;
 #[cfg(feature = "cli")]

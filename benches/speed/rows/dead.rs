@@ -63,9 +63,9 @@ pub async fn killed(bench: &mut Bench) -> Outcome<()> {
     let [delay, count, call] = KILLED;
     let note = format!("{waiters} killed; from the unlock to the guard of the one behind them");
     bench.add(Row::new(delay, Transport::Tcp, "ms", delays).note(note));
-    let most = waiters as f64 / 2000.0 + 2.0;
+    let most = waiters as f64 / 1100.0 + 2.0;
     let row = Row::new(count, Transport::Tcp, "calls", calls).target(Target::AtMost(most));
-    bench.add(row.note("scripts that ran meanwhile; one for each 2,000 places, and the first poll").strict());
+    bench.add(row.note("scripts that ran meanwhile; one for each 1,100 places, and the first poll").strict());
     let row = Row::new(call, Transport::Tcp, "µs", longest).target(Target::Below(1000.0));
     bench.add(row.note(longest_calls(&scripts)).strict());
     Ok(())

@@ -133,8 +133,13 @@ impl Proxy {
 
     /// Another server takes over: the connections of now are reset, and new ones lead to that one.
     pub fn fail_over_to(&self, server: &Server) {
-        *self.shared.to.lock().unwrap() = server.port();
+        self.move_to(server);
         self.reset_all();
+    }
+
+    /// New connections lead to that server, as when a name gets another address. Those of now stay.
+    pub fn move_to(&self, server: &Server) {
+        *self.shared.to.lock().unwrap() = server.port();
     }
 
     /// Replaces a text in replies by another of the same length.
