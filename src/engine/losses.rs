@@ -72,7 +72,7 @@ impl Losses {
                     target: "fairlock::lock",
                     holds = others + 1,
                     loss = %lost.loss,
-                    "lost locks, many at a time: as after a flush, a restart or a long silence"
+                    "lost locks: as after a flush, a restart or a long silence"
                 );
                 lost.debug();
             }

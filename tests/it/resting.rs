@@ -10,7 +10,7 @@ use futures::FutureExt;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{Embedded, Timing, in_virtual_time};
+use crate::support::{Collect, Embedded, Timing, in_virtual_time};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
@@ -121,6 +121,8 @@ async fn a_probe_that_rests_keeps_the_gate_closed_for_a_moment_only() {
 async fn waits_that_rest_cost_others_a_quarter_of_a_second_each() {
     // E3: each cost a whole grant, 3 s.
     in_virtual_time(async |embedded| {
+        let said = Collect::default();
+        let _here = said.clone().here();
         let (client, other) = (client(embedded).await, client(embedded).await);
         let held = other.lock("x").lock().await.unwrap();
         let lock = client.lock("x");
@@ -130,6 +132,7 @@ async fn waits_that_rest_cost_others_a_quarter_of_a_second_each() {
         let (_, guard) = tokio::join!(held.unlock(), next.lock());
         assert!(began.elapsed() < 20 * SECOND / 4 + SECOND, "{:?}", began.elapsed());
         guard.unwrap().unlock().await.unwrap();
+        assert!(said.saw("DEBUG", "a future that waits was not polled when its turn came"));
         // One that goes on queues again.
         let late = timeout(SECOND, resting.pop().unwrap()).await.expect("the lock is free or goes on").unwrap();
         late.unlock().await.unwrap();

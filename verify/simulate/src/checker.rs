@@ -554,7 +554,9 @@ impl Checker {
                     self.locks.get(&hold.0).and_then(|lock| lock.holder.as_ref()).is_some_and(|it| it.token == token);
                 let since =
                     self.ended_at.get(&hold).filter(|_| !is_held).map(|since| last.max(*since).max(claim.began));
-                if since.is_some_and(|since| now > since.saturating_add(TOLD_WITHIN)) {
+                // A request without an answer is repeated after a pause, which depends on the lease.
+                let told_within = TOLD_WITHIN + (claim.lease / 30).min(Duration::from_millis(500));
+                if since.is_some_and(|since| now > since.saturating_add(told_within)) {
                     wrong.push(format!(
                         "actor {actor} still relies on {token}, which the server has lost: {:?}",
                         self.ended_at[&hold]
