@@ -126,13 +126,17 @@ async fn waits_that_rest_cost_others_a_quarter_of_a_second_each() {
         let (client, other) = (client(embedded).await, client(embedded).await);
         let held = other.lock("x").lock().await.unwrap();
         let lock = client.lock("x");
+        // From its first answer on it knows the server's time.
+        client.lock("y").lock().await.unwrap().unlock().await.unwrap();
         let mut resting = rest((0..20).map(|_| lock.lock()).collect()).await;
+        assert_eq!(other.lock("x").status().await.unwrap().waiters, 20);
         let began = Instant::now();
         let next = other.lock("x");
         let (_, guard) = tokio::join!(held.unlock(), next.lock());
         assert!(began.elapsed() < 20 * SECOND / 4 + SECOND, "{:?}", began.elapsed());
         guard.unwrap().unlock().await.unwrap();
-        assert!(said.saw("DEBUG", "a future that waits was not polled when its turn came"));
+        let lines = said.lines();
+        assert!(said.saw("DEBUG", "a future that waits was not polled when its turn came"), "{lines:?}");
         // One that goes on queues again.
         let late = timeout(SECOND, resting.pop().unwrap()).await.expect("the lock is free or goes on").unwrap();
         late.unlock().await.unwrap();
