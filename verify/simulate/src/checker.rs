@@ -207,6 +207,8 @@ pub struct Checker {
     unclaimed: BTreeMap<Hold, i64>,
     /// Those that began by the answer to an acquire. A future that does not look at that answer costs a lease.
     answered: BTreeSet<Hold>,
+    /// What the server had given to futures that have rested then.
+    rested_with: BTreeSet<Hold>,
     /// Clients and actors that ask for several names now, and may have some of them already.
     gathering: BTreeSet<(String, usize)>,
     /// How long such a hold may stay, without faults, in ms.
@@ -521,6 +523,9 @@ impl Checker {
 
     pub fn has_rested(&mut self, owner: &str) {
         self.resting.remove(owner);
+        let holders = self.locks.iter().filter_map(|(key, lock)| Some((key, lock.holder.as_ref()?)));
+        let theirs = holders.filter(|(_, holder)| holder.owner == owner);
+        self.rested_with.extend(theirs.map(|(key, holder)| (key.clone(), holder.token)));
     }
 
     /// It is the turn of an owner. A future that is not polled costs a moment once.
@@ -1163,7 +1168,8 @@ impl Checker {
             let in_time = self.lock(key).restored.get(&before.token).is_none_or(|until| before.until > *until);
             let is_stalled = self.is_stalled(client_of(&before.owner), now);
             // A grant may be shorter than a moment.
-            let rests = self.resting.contains_key(&before.owner);
+            let rests =
+                self.resting.contains_key(&before.owner) || self.rested_with.contains(&(key.to_owned(), before.token));
             if expired && in_time && !is_stalled && !was_stalled && !rests && self.settled {
                 // Without faults all holds are released: no process dies, and no actor works longer than a fixed lease.
                 self.violated("P5", format!("a hold of {} on {key} was left to expire", before.owner));
