@@ -577,7 +577,8 @@ impl Waiters {
     pub fn granted(&self, ticket: &str, grant: Grant) -> bool {
         let seq = ticket.rsplit(':').next().and_then(|seq| seq.parse().ok());
         let waiter = seq.and_then(|seq: u64| lock(&self.waiters).get(&seq).cloned());
-        let Some(waiter) = waiter.filter(|waiter| waiter.has_ticket(ticket)) else { return false };
+        let is_meant = |waiter: &Arc<Waiter>| waiter.has_ticket(ticket) && !waiter.is_passed_over();
+        let Some(waiter) = waiter.filter(is_meant) else { return false };
         self.offer(&waiter, |state| {
             // Messages may come late. The one with the smaller token is about a grant that is over.
             if state.pushed.is_none_or(|known| known.token < grant.token) {
@@ -625,7 +626,9 @@ impl Waiters {
     }
 
     pub fn find(&self, owner: &str, seq: u64) -> Option<Arc<Waiter>> {
-        lock(&self.waiters).get(&seq).filter(|waiter| *waiter.owner_id == *owner).cloned()
+        let waiter = lock(&self.waiters).get(&seq).filter(|waiter| *waiter.owner_id == *owner).cloned();
+        // One that was passed over has left. A failover may bring its place back (R15).
+        waiter.filter(|waiter| !waiter.is_passed_over())
     }
 }
 

@@ -254,7 +254,9 @@ impl Actor {
     }
 
     fn claim(&self, lock: &FairLock, held: fairlock::Held, fixed: Option<Duration>) -> Claim {
-        let (process, began, lease) = (self.client.id().to_owned(), self.world.elapsed(), fixed.unwrap_or(self.lease));
+        let (process, began) = (self.client.id().to_owned(), self.world.elapsed());
+        // A nested guard shares what is left of its hold's lease.
+        let lease = if held.holds() > 1 { held.valid_for() } else { fixed.unwrap_or(self.lease) };
         Claim { lock: key(lock), actor: self.number, process, held, began, lease, is_renewed: fixed.is_none() }
     }
 

@@ -35,8 +35,8 @@ const ANSWERED: Duration = Duration::from_millis(100);
 
 /// What is the server's is told to holders by then, once nothing hinders their requests any more (P8).
 const TOLD_WITHIN: Duration = Duration::from_millis(300);
-/// How much earlier a hold may end than it should, and how often they are looked at.
-const EARLY: Duration = Duration::from_millis(100);
+/// How much earlier a hold may end than it should. A lease counts from its request, whose answer may take [`ANSWERED`] each way.
+const EARLY: Duration = Duration::from_millis(200);
 /// What a future that is not polled costs those behind it, in ms: 250, a message to it, and one that gives the lock back.
 const MOMENT: i64 = 250 + 100;
 /// Where it may cost a lease.
@@ -512,6 +512,7 @@ impl Checker {
         match self.owners.get(hold).and_then(|owner| self.resting.get(owner)) {
             Some(rest) if rest.cost != Cost::Moment || self.answered.contains(hold) => since.max(rest.since) + LEASE,
             Some(rest) if !is_restored => since.max(rest.since) + MOMENT,
+            None if self.rested_with.contains(hold) => since + LEASE,
             _ => since + self.ghosts_live,
         }
     }
