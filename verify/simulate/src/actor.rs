@@ -534,7 +534,8 @@ impl Section<'_> {
             self.actor.world.state().checker.report("P2", what);
         }
         // It may have got the lock a while ago.
-        self.actor.add(self.actor.claim(self.lock, guard.held(), self.fixed));
+        let fixed = self.fixed.map(|lease| if token == before { guard.valid_for() } else { lease });
+        self.actor.add(self.actor.claim(self.lock, guard.held(), fixed));
         self.guards.push(guard);
         token
     }
