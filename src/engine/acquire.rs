@@ -10,7 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout_at;
 
 use super::Engine;
-use super::cleanup::{self, LeaveRequest};
+use super::cleanup;
 use super::error::{LockError, Loss};
 use super::hold::{Entry, Hold, NewHold};
 use super::lease::{self, Queued};
@@ -486,15 +486,7 @@ impl Attempt<'_> {
         if self.waiter.is_left_for(self.copies_until) {
             return;
         }
-        let request = LeaveRequest {
-            keys: self.entry.keys.clone(),
-            owner_id: self.entry.owner_id.clone(),
-            seq: self.seq,
-            place: self.waiter.place(),
-            copies_until: self.copies_until,
-            lease: self.request.lease,
-        };
-        cleanup::leave(&self.engine.context, request);
+        cleanup::leave_for(&self.engine.context, &self.waiter, self.copies_until);
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::context::Context;
+use super::waiters::Waiter;
 use crate::store::clock::now;
 use crate::store::error::{RefusalKind, RequestError};
 use crate::store::keys::Keys;
@@ -24,6 +25,19 @@ pub struct LeaveRequest {
     pub copies_until: i64,
     /// The longest that the server can keep what the attempt got.
     pub lease: Duration,
+}
+
+/// Leaves for an attempt, and for all copies of its request that may be served until `copies_until`.
+pub fn leave_for(context: &Arc<Context>, waiter: &Waiter, copies_until: i64) {
+    let request = LeaveRequest {
+        keys: waiter.keys.clone(),
+        owner_id: waiter.owner_id().clone(),
+        seq: waiter.seq,
+        place: waiter.place(),
+        copies_until,
+        lease: waiter.lease,
+    };
+    leave(context, request);
 }
 
 /// R9: leaves in the background, until the server has answered, or until everything that could be

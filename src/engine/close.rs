@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Engine;
-use super::cleanup::{self, LeaveRequest};
+use super::cleanup;
 use super::error::Loss;
 use super::hold::Hold;
 use super::release;
@@ -86,15 +86,7 @@ fn forget(engine: &Engine) {
 fn leave_all_waits(engine: &Engine) {
     let context = &engine.context;
     for waiter in engine.poller.waiters.withdraw_all(|lock_key| context.runner.not_after(lock_key)) {
-        let request = LeaveRequest {
-            keys: waiter.keys.clone(),
-            owner_id: waiter.owner_id().clone(),
-            seq: waiter.seq,
-            place: waiter.place(),
-            copies_until: context.runner.not_after(&waiter.keys.lock),
-            lease: waiter.lease,
-        };
-        cleanup::leave(&engine.context, request);
+        cleanup::leave_for(context, &waiter, context.runner.not_after(&waiter.keys.lock));
     }
 }
 

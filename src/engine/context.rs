@@ -107,6 +107,14 @@ impl Context {
         };
     }
 
+    /// `close` waits for all tasks and loses what is held, so one that serves the client must end before.
+    pub fn spawn_until_closing(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let closing = self.closing.clone();
+        self.spawn(async move {
+            let _ = closing.run_until_cancelled(task).await;
+        });
+    }
+
     /// Not as one of the client's own tasks, which a simulator has ended.
     pub fn spawn_apart(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn_on(task, &self.runtime);

@@ -325,11 +325,11 @@ impl Hold {
         (state.doubts < doubts).then(|| Question { lease: lease::lasting(left), only: None, doubts })
     }
 
-    /// Whether nothing extends its lease any longer: no renewal and no nested lock.
+    /// Whether `max_hold` is the reason that its lease was not extended again.
     pub fn has_reached_max_hold(&self) -> bool {
         let state = self.state();
-        let is_capped = state.wanted_until.is_none();
-        is_capped && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
+        let is_whole = state.wanted_until.is_none();
+        is_whole && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
     }
 
     /// Until when a lease that is renewed may be, if there is a bound.

@@ -72,10 +72,13 @@ impl Engine {
     }
 
     fn doubted(&self, keys: &ServedKeys) -> Vec<Arc<Hold>> {
-        let is_concerned =
-            |hold: &Hold| hold.end().is_none() && keys.contains(&hold.entry.keys.lock) && hold.is_doubted();
-        self.holds.owners.holds().into_iter().filter(|hold| is_concerned(hold)).collect()
+        self.holds.owners.holds().into_iter().filter(|hold| is_concerned(hold, keys)).collect()
     }
+}
+
+/// Whether the server of these keys may have forgotten it.
+fn is_concerned(hold: &Hold, keys: &ServedKeys) -> bool {
+    hold.end().is_none() && keys.contains(&hold.entry.keys.lock) && hold.is_doubted()
 }
 
 /// Asks the server about holds that it may have forgotten. What has no answer is asked again by the watchdog.
@@ -133,16 +136,16 @@ impl Listener for Engine {
         async move {
             // Only holds: a holder would rely on what is gone until its next renewal (P8). A waiter
             // finds out by its next poll, and asks anew (P9).
-            let doubted = self.doubted(&keys);
             // A flush takes all keys of a database at once. So one hold that began before, and is still there, shows that it
             // was another database. (A cluster has one only.)
-            let earlier = doubted.iter().find(|hold| matches!(keys, ServedKeys::All) && hold.began < since);
-            if let Some(earlier) = earlier
-                && watchdog::attend(earlier.clone()).await == Renewal::Renewed
+            let is_earlier = |hold: &Hold| hold.began < since && is_concerned(hold, &keys);
+            if matches!(keys, ServedKeys::All)
+                && let Some(earlier) = self.holds.owners.find_hold(is_earlier)
+                && watchdog::attend(earlier).await == Renewal::Renewed
             {
                 return;
             }
-            check(doubted).await;
+            check(self.doubted(&keys)).await;
         }
         .boxed()
     }

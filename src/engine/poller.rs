@@ -53,15 +53,12 @@ impl Poller {
 
     /// Starts the one task that looks after grants which nobody takes. It ends with the client.
     pub fn start(self: &Arc<Self>) {
-        let closing = self.context().closing.clone();
         let serve = Schedule::serve(
             Arc::downgrade(self),
             |poller| &poller.waiters.offers,
             |poller, waiter| poller.pass_over(&waiter),
         );
-        self.context().spawn(async move {
-            let _ = closing.run_until_cancelled(serve).await;
-        });
+        self.context().spawn_until_closing(serve);
     }
 
     /// If its future was woken for a grant and was not polled since: the lock goes on to the next one (P6). If the future goes
@@ -72,18 +69,9 @@ impl Poller {
             Rest::Until(later) => return self.waiters.offers.insert(later, waiter.seq, waiter),
             Rest::PassedOver => {}
         }
-        let lock_key = &waiter.keys.lock;
         tracing::debug!(target: "fairlock::lock", name = %waiter.keys.name, owner = %waiter.owner_id(), "a future that waits was not polled when its turn came");
-        let request = LeaveRequest {
-            keys: waiter.keys.clone(),
-            owner_id: waiter.owner_id().clone(),
-            seq: waiter.seq,
-            place: waiter.place(),
-            // Each copy of its request that may be under way.
-            copies_until: self.context().runner.not_after(lock_key),
-            lease: waiter.lease,
-        };
-        cleanup::leave(self.context(), request);
+        // With each copy of its request that may be under way.
+        cleanup::leave_for(self.context(), waiter, self.context().runner.not_after(&waiter.keys.lock));
     }
 
     fn context(&self) -> &Arc<Context> {

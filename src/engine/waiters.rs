@@ -153,9 +153,6 @@ impl WaitOutcome {
     }
 }
 
-/// The longest wait for the callers before this one, whose futures may not be polled.
-const LONGEST_TURN: Duration = Duration::from_millis(250);
-
 /// Waiters that lost their places together ask again in the order in which they came (P3). A turn lasts until it is dropped:
 /// its waiter has asked, or never will.
 #[derive(Debug)]
@@ -179,7 +176,8 @@ impl Turn {
 
     pub async fn begin(&mut self) {
         if let Some(before) = self.before.take() {
-            let _ = timeout(LONGEST_TURN, before).await;
+            // The futures of those before it may rest.
+            let _ = timeout(PATIENCE, before).await;
         }
     }
 }

@@ -24,14 +24,10 @@ pub enum Renewal {
 
 /// Starts the one task that serves all holds of a client. It ends with the client.
 pub fn start(holds: &Arc<Holds>) {
-    let closing = holds.context.closing.clone();
     // Each in a task of its own. A renewal that hangs must not make the others late (P8).
     let attend = |holds: &Arc<Holds>, hold| holds.context.spawn(attend(hold).map(drop));
     let serve = Schedule::serve(Arc::downgrade(holds), |holds| &holds.schedule, attend);
-    // `close` waits for all tasks and loses what is held, so this one must end before.
-    holds.context.spawn(async move {
-        let _ = closing.run_until_cancelled(serve).await;
-    });
+    holds.context.spawn_until_closing(serve);
 }
 
 /// One look at a hold: asks what there is to ask, and puts it back on the schedule. At its deadline it is lost.

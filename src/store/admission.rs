@@ -123,7 +123,7 @@ impl Line {
         lock(&self.0)
     }
 
-    /// Passes over those whose turn came before `since`. Returns whether there are later ones.
+    /// Passes over those whose turn came before `since`. Returns how many, and whether there are later ones.
     fn pass_over(&self, since: Instant) -> (usize, bool) {
         let mut places = self.places();
         let all = places.given.len();
