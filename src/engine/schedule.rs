@@ -23,8 +23,7 @@ pub struct Schedule<T> {
 struct State<T> {
     /// By due time and id. Weak: an item that is gone needs no service.
     due: BTreeMap<(Instant, u64), Weak<T>>,
-    /// When the task comes by itself. The item it comes for may have been removed since: leaving the
-    /// plan as it is means that short holds do not wake the task each time.
+    /// When the task comes by itself. The item it comes for may have been removed since.
     planned: Option<Instant>,
 }
 
@@ -55,12 +54,14 @@ impl<T> Schedule<T> {
 
     /// Removes and returns what is due, and says when the next item is.
     fn take_due(&self) -> (Vec<Arc<T>>, Option<Instant>) {
-        let mut state = self.state();
+        let (mut state, now) = (self.state(), now());
         // Up to this instant, with any id. The key is the first one after it.
-        let later = state.due.split_off(&(now() + Duration::from_nanos(1), 0));
+        let later = state.due.split_off(&(now + Duration::from_nanos(1), 0));
         let due = std::mem::replace(&mut state.due, later);
-        state.planned = state.due.first_key_value().map(|((next, _), _)| *next);
-        let planned = state.planned;
+        // A plan that lies ahead stays, also for an item that has gone: short holds would wake the task each time.
+        let ahead = state.planned.filter(|planned| *planned > now);
+        let planned = state.due.first_key_value().map(|((next, _), _)| *next).into_iter().chain(ahead).min();
+        state.planned = planned;
         drop(state);
         (due.into_values().filter_map(|item| item.upgrade()).collect(), planned)
     }

@@ -1,7 +1,7 @@
 //! One RESP3 connection to Redis or Valkey: sends scripts, reads replies, hears pushes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -17,7 +17,6 @@ use super::dial::Stream;
 use super::error::{Disconnected, Refusal, RequestError};
 use super::link;
 use super::reply::{Field, Malformed, ScriptReply};
-use super::script::Script;
 
 #[derive(Clone)]
 pub struct Connection {
@@ -78,21 +77,26 @@ impl Connection {
         Ok(Self { io, dead, channel_tag: "".into(), _driver: driver })
     }
 
-    /// EVAL until the server has taken the script, from then on EVALSHA. A server that has lost its
+    /// EVAL until the server has taken the script (`is_known`), from then on EVALSHA. A server that has lost its
     /// scripts is sent the text at once, and again with each retry until it has it: over a link that is
     /// so slow that both do not fit into one operation time-out, a script would never run otherwise.
-    pub async fn evaluate(&mut self, hash: &Hash, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
-        if hash.is_known.load(Ordering::Relaxed) {
-            match self.send_call(&self.command("EVALSHA", hash.sha1(call.script), call, request), call.asking).await {
+    pub async fn evaluate(
+        &mut self,
+        is_known: &AtomicBool,
+        call: Call<'_>,
+        request: u64,
+    ) -> Result<ScriptReply, RequestError> {
+        if is_known.load(Ordering::Relaxed) {
+            match self.send_call(&self.command("EVALSHA", call.script.sha1(), call, request), call.asking).await {
                 // NOSCRIPT ran nothing, so the EVAL is the first copy of this request, not a second one.
                 Err(RequestError::Refused(refusal)) if refusal.code == "NOSCRIPT" => {
-                    hash.is_known.store(false, Ordering::Relaxed);
+                    is_known.store(false, Ordering::Relaxed);
                 }
                 outcome => return read(outcome?),
             }
         }
         let value = self.send_call(&self.command("EVAL", call.script.text(), call, request), call.asking).await?;
-        hash.is_known.store(true, Ordering::Relaxed);
+        is_known.store(true, Ordering::Relaxed);
         read(value)
     }
 
@@ -170,21 +174,6 @@ pub fn refusal(error: &RedisError) -> Option<Refusal> {
     // The crate gives a refused sign-in a kind of its own, without the server's code.
     let code = error.code().or_else(|| (error.kind() == ErrorKind::AuthenticationFailed).then_some("WRONGPASS"))?;
     Some(Refusal::new(code, error.detail().unwrap_or_default()))
-}
-
-/// What EVALSHA calls a script, at one server.
-#[derive(Default)]
-pub struct Hash {
-    /// Made when it is needed first: a client that ends soon sends the text and no hash.
-    sha1: OnceLock<String>,
-    /// The server has run it. It may forget it by SCRIPT FLUSH or a restart, and then says so.
-    is_known: AtomicBool,
-}
-
-impl Hash {
-    fn sha1(&self, script: &Script) -> &str {
-        self.sha1.get_or_init(|| redis::Script::new(script.text()).get_hash().to_owned())
-    }
 }
 
 fn read(value: Value) -> Result<ScriptReply, RequestError> {

@@ -76,6 +76,11 @@ impl<C: Connection> Link<C> {
         usable(&self.state(), priority).cloned()
     }
 
+    /// Whether there is one, for a look that needs no copy of it: each request looks twice.
+    pub fn is_ready(&self, priority: Priority) -> bool {
+        usable(&self.state(), priority).is_some()
+    }
+
     fn state(&self) -> MutexGuard<'_, State<C>> {
         // No code panics while it holds this; if it did, the data would still be whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -94,14 +99,14 @@ impl<C: Connection> Link<C> {
         loop {
             // Register before looking: a change between the look and the await is not missed.
             let changed = self.changed.notified();
-            // The guard must be gone before `connection` locks the state again. It ends with this
+            // The guard must be gone before `is_ready` locks the state again. It ends with this
             // match.
             match *self.state() {
                 State::Closed => return Err(RequestError::Closed),
                 State::Gone => return Err(RequestError::RuntimeGone),
                 _ => {}
             }
-            if self.connection(priority).is_some() {
+            if self.is_ready(priority) {
                 return Ok(());
             }
             changed.await;

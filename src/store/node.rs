@@ -27,7 +27,7 @@ use super::changes::Changes;
 use super::clock::{ServerClock, now};
 use super::cluster::table::Seat;
 use super::connect_options::{Address, Credentials};
-use super::connection::{Connection, Hash, Unasked, refusal};
+use super::connection::{Connection, Unasked, refusal};
 use super::dial::{FirstBytes, Limit, Place, Stream, Target};
 use super::error::{Cause, ConnectError, Disconnected, Refusal, RequestError};
 use super::keys::{self, Keys};
@@ -37,6 +37,7 @@ use super::options::Options;
 use super::reply::{Fields, Malformed, ScriptReply};
 use super::rights;
 use super::runtime::{AFTER_PANIC, survive};
+use super::script::Script;
 use super::server::{Line, Told};
 use super::verbs::boot::{self, Boot};
 use super::verbs::{self, renew};
@@ -76,8 +77,8 @@ struct Shared {
     /// Set by the first connection, so that reconnects do not repeat the warning.
     eviction_is_checked: AtomicBool,
     echo: Echo,
-    /// What EVALSHA calls each script.
-    hashes: HashMap<&'static str, Hash>,
+    /// Whether the server has run this script. It may forget it by SCRIPT FLUSH or a restart, and then says so.
+    known: Vec<(&'static Script, AtomicBool)>,
     link: Link<Connection>,
     /// Whether a connection is wanted: the first one is made when somebody asks for a lock.
     is_wanted: AtomicBool,
@@ -140,7 +141,7 @@ impl Node {
             echo: Echo::default(),
             channel,
             probe: Keys::new(&options.prefix, ""),
-            hashes: verbs::ALL.iter().map(|script| (script.name, Hash::default())).collect(),
+            known: verbs::ALL.iter().map(|script| (*script, AtomicBool::new(false))).collect(),
             link,
             is_wanted: AtomicBool::new(false),
             wanted: Notify::new(),
@@ -199,7 +200,7 @@ impl Drop for Node {
 /// A single server is asked about every lock.
 impl Store for Node {
     fn is_ready(&self, _lock_key: &str, priority: Priority) -> bool {
-        self.shared.link.connection(priority).is_some()
+        self.shared.link.is_ready(priority)
     }
 
     fn ready<'a>(&'a self, _lock_key: &'a str, priority: Priority) -> BoxFuture<'a, Result<(), RequestError>> {
@@ -294,7 +295,7 @@ impl Seat for Node {
         self.shared.echo.is_missing.store(false, Ordering::Relaxed);
         self.shared.purpose.location.move_to(address.cloned().map(Place::at));
         // It may be the same address as a moment ago, and then the connection was not given up.
-        if address.is_some() && self.shared.link.connection(Priority::Urgent).is_some() {
+        if address.is_some() && self.shared.link.is_ready(Priority::Urgent) {
             self.shared.want();
         }
     }
@@ -361,14 +362,14 @@ impl Shared {
         call: Call<'_>,
         request: u64,
     ) -> Result<ScriptReply, RequestError> {
-        // Each script is in the map.
-        let Some(hash) = self.hashes.get(call.script.name) else { return Err(RequestError::Closed) };
-        let mut outcome = connection.evaluate(hash, call, request).await;
+        let Some(is_known) = self.is_known(call.script) else { return Err(RequestError::Closed) };
+        let mut outcome = connection.evaluate(is_known, call, request).await;
         // Nothing was run, so this is still the first copy of the request.
         if matches!(&outcome, Err(RequestError::Refused(refusal)) if refusal.lacks_boot())
-            && self.boot_again(connection).await
+            // Boxed, because it is rare: every call would have room for it otherwise.
+            && Box::pin(self.boot_again(connection)).await
         {
-            outcome = connection.evaluate(hash, call, request).await;
+            outcome = Box::pin(connection.evaluate(is_known, call, request)).await;
         }
         // A refusal is an answer too.
         if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {
@@ -379,12 +380,17 @@ impl Shared {
         if let Err(RequestError::Refused(refusal)) = &mut outcome
             && refusal.is_about_rights()
         {
-            let missing = self.missing_rights(connection).await;
+            let missing = Box::pin(self.missing_rights(connection)).await;
             if !missing.is_empty() {
                 refusal.lacks(&missing);
             }
         }
         outcome
+    }
+
+    /// Each script is there.
+    fn is_known(&self, script: &Script) -> Option<&AtomicBool> {
+        self.known.iter().find(|(known, _)| std::ptr::eq(*known, script)).map(|(_, is_known)| is_known)
     }
 
     /// One command that changes nothing.
@@ -645,10 +651,9 @@ impl Shared {
         let Some(boot) = &self.boot else { return Ok(()) };
         let life = self.life(target, connection).await?;
         let (keys, args) = (boot.keys(), boot.args(&life, target.epoch));
-        // Each script is in the map.
-        let Some(hash) = self.hashes.get(boot::SCRIPT.name) else { return Ok(()) };
+        let Some(is_known) = self.is_known(&boot::SCRIPT) else { return Ok(()) };
         let call = Call::new(&boot::SCRIPT, &keys, &args);
-        let reply = connection.clone().evaluate(hash, call, 0).await.map_err(|error| probe_error(target, error))?;
+        let reply = connection.clone().evaluate(is_known, call, 0).await.map_err(|error| probe_error(target, error))?;
         boot.booted(&reply, &target.address()).map_err(|error| target.unreachable(Arc::new(error)))
     }
 

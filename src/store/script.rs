@@ -14,15 +14,21 @@ pub struct Script {
     own: &'static str,
     /// Made when it is needed first: a client that ends soon uses few of them.
     text: OnceLock<String>,
+    sha1: OnceLock<String>,
 }
 
 impl Script {
     pub const fn new(name: &'static str, own: &'static str) -> Self {
-        Self { name, own, text: OnceLock::new() }
+        Self { name, own, text: OnceLock::new(), sha1: OnceLock::new() }
     }
 
     pub fn text(&self) -> &str {
         self.text.get_or_init(|| text(self.own))
+    }
+
+    /// What EVALSHA calls it.
+    pub fn sha1(&self) -> &str {
+        self.sha1.get_or_init(|| redis::Script::new(self.text()).get_hash().to_owned())
     }
 }
 

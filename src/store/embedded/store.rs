@@ -120,7 +120,7 @@ impl Drop for EmbeddedStore {
 /// There is one server at a time for all locks, so `lock_key` is not used.
 impl Store for EmbeddedStore {
     fn is_ready(&self, _lock_key: &str, priority: Priority) -> bool {
-        self.shared.link.connection(priority).is_some()
+        self.shared.link.is_ready(priority)
     }
 
     fn ready<'a>(&'a self, _lock_key: &'a str, priority: Priority) -> BoxFuture<'a, Result<(), RequestError>> {
@@ -219,7 +219,7 @@ impl Seat for EmbeddedStore {
             // While the server of before is still known.
             shared.disconnect();
             *shared.current() = next.cloned();
-        } else if address.is_some() && shared.link.connection(Priority::Urgent).is_some() {
+        } else if address.is_some() && shared.link.is_ready(Priority::Urgent) {
             shared.want();
         }
         shared.changed.notify_waiters();
