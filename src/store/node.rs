@@ -390,7 +390,7 @@ impl Shared {
 
     /// Each script is there.
     fn is_known(&self, script: &Script) -> Option<&AtomicBool> {
-        self.known.iter().find(|(known, _)| std::ptr::eq(*known, script)).map(|(_, is_known)| is_known)
+        self.known.iter().find(|(known, _)| known.name == script.name).map(|(_, is_known)| is_known)
     }
 
     /// One command that changes nothing.
