@@ -104,7 +104,8 @@
 //! - `metrics`: counters, gauges and histograms for the recorder of the crate `metrics`; see [`operating`](operating#metrics).
 //! - `serde`: `Serialize` for [`LockStatus`], [`ClientState`] and what they have. Times are written as RFC 3339 in UTC,
 //!   durations as milliseconds in fields whose names end in `_ms`.
-//! - `cli`: the command `fairlock`; see [`readme`](readme#on-call). No part of the library.
+//!
+//! The command `fairlock` is a package of its own, `fairlock-cli`; see [`readme`](readme#on-call).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -116,7 +117,7 @@ mod store;
 
 mod all;
 mod builder;
-#[cfg(feature = "cli")]
+#[cfg(feature = "_cli")]
 #[doc(hidden)]
 pub mod cli;
 mod client;

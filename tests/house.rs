@@ -51,12 +51,13 @@ fn sources_of(dir: &str) -> BTreeMap<String, String> {
     files(dir, ".rs").iter().map(|path| (name(path), code(path))).collect()
 }
 
-/// The folders with the files of one crate each: `src`, and those of the packages in `benches` and `verify`.
+/// The folders with the files of one crate each: `src`, and those of the command and of the packages in `benches` and `verify`.
 fn crates() -> Vec<String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let members = manifest.lines().find_map(|line| line.strip_prefix("members = ")).unwrap();
     let packages = members.split('"').skip(1).step_by(2).map(str::to_owned);
-    let checked = packages.filter(|package| package.starts_with("benches/") || package.starts_with("verify/"));
+    let checked =
+        packages.filter(|package| ["benches/", "verify/", "cli"].iter().any(|start| package.starts_with(start)));
     let folder = |package: String| {
         let nested = format!("{package}/src");
         if root().join(&nested).is_dir() { nested } else { package }
@@ -205,7 +206,7 @@ fn in_cycles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<&String> {
 #[test]
 fn no_files_import_each_other_in_a_cycle() {
     let crates = crates();
-    assert!(crates.len() >= 7, "crates were not found: {crates:?}");
+    assert!(crates.len() >= 8, "crates were not found: {crates:?}");
     for dir in crates {
         let imports = imports_of(&sources_of(&dir));
         let edges: usize = imports.values().map(BTreeSet::len).sum();
@@ -300,8 +301,8 @@ fn key_names_are_made_in_one_file() {
 }
 
 #[test]
-fn the_library_neither_panics_nor_prints() {
-    for path in files("src", ".rs") {
+fn neither_the_library_nor_the_command_panics_or_prints() {
+    for path in files("src", ".rs").into_iter().chain(files("cli/src", ".rs")) {
         for word in
             [".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!(", "unsafe ", "println!("]
         {
@@ -354,7 +355,7 @@ fn arguments(inside: &str) -> Vec<String> {
 /// The events in the code of the library.
 fn events_of_the_code() -> BTreeSet<Event> {
     let mut events = BTreeSet::new();
-    for (file, code) in sources().into_iter().filter(|(file, _)| !file.starts_with("bin/")) {
+    for (file, code) in sources() {
         for level in ["error", "warn", "info", "debug", "trace"] {
             let call = format!("tracing::{level}!(");
             for (index, _) in code.match_indices(&call) {
@@ -589,16 +590,14 @@ fn anchor(heading: &str) -> String {
 /// `scripts/package --lowest` builds with these.
 #[test]
 fn the_lowest_versions_are_those_of_the_manifest() {
-    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let lock = fs::read_to_string(root().join("verify/lowest.lock")).unwrap();
-    let (_, from_dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
-    let dependencies = from_dependencies.split("\n[").next().unwrap();
+    let dependencies: String = ["Cargo.toml", "cli/Cargo.toml"].map(dependencies_in).concat();
     let mut count = 0;
     for line in dependencies.lines().filter(|line| !line.starts_with('#') && line.contains(" = ")) {
         let (name, value) = line.split_once(" = ").unwrap();
         let after = |key: &str| value.split_once(key).and_then(|(_, rest)| rest.split('"').nth(1));
         let name = after("package = ").unwrap_or(name);
-        let version = after("version = ").or_else(|| value.split('"').nth(1)).unwrap();
+        let version = after("version = ").or_else(|| value.split('"').nth(1)).unwrap().trim_start_matches('=');
         let whole = format!("{version}{}", ".0".repeat(2 - version.matches('.').count()));
         let locked = format!("name = \"{name}\"\nversion = \"{whole}\"\n");
         assert!(
@@ -607,14 +606,21 @@ fn the_lowest_versions_are_those_of_the_manifest() {
         );
         count += 1;
     }
-    assert!(count > 15, "dependencies were not found");
+    assert!(count > 20, "dependencies were not found");
+}
+
+/// The lines of the section in a manifest.
+fn dependencies_in(manifest: &str) -> String {
+    let manifest = fs::read_to_string(root().join(manifest)).unwrap();
+    let (_, from_dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
+    from_dependencies.split("\n[").next().unwrap().to_owned()
 }
 
 #[test]
 fn no_test_is_ignored() {
     // In two parts, so that this line does not match itself.
     let ignore = ["#[ig", "nore"].concat();
-    for path in files("tests", ".rs").iter().chain(&files("src", ".rs")) {
+    for path in files("tests", ".rs").iter().chain(&files("src", ".rs")).chain(&files("cli/src", ".rs")) {
         assert!(!fs::read_to_string(path).unwrap().contains(&ignore), "{}", path.display());
     }
 }

@@ -1,7 +1,7 @@
 //! One RESP3 connection to Redis or Valkey: sends scripts, reads replies, hears pushes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::aio::MultiplexedConnection;
 use redis::{

@@ -87,7 +87,7 @@ pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str
 }
 
 /// What a user may need beside locks.
-#[cfg(feature = "cli")]
+#[cfg(feature = "_cli")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beside {
     /// The locks are in another database than 0.
@@ -101,7 +101,7 @@ pub struct Beside {
 }
 
 /// Every right of a user, as ACL SETUSER takes it after `reset`.
-#[cfg(feature = "cli")]
+#[cfg(feature = "_cli")]
 pub fn all(prefix: &str, scripts: &[&Script], beside: Beside) -> Vec<String> {
     // INFO tells of eviction, PING of a line that is cut, tracking of FLUSHALL: locks work without them, only worse.
     let mut named = ["eval", "evalsha", "subscribe", "info", "ping", "client|tracking"].map(str::to_owned).to_vec();
