@@ -345,10 +345,9 @@ impl LockClientBuilder {
     /// ```
     ///
     /// The runtime must be driven all the time: one of several threads is, one of the current thread
-    /// only within its `block_on`. All calls use its timers, wherever they are made. So a client serves
-    /// callers in other runtimes, also in those without a time driver, and other executors, such as smol
-    /// or `futures::executor::block_on`. Where this runtime is one of the current thread, which may
-    /// rest, calls in another runtime use the timers of that one, if it has any.
+    /// only within its `block_on`. Callers may be in other runtimes of tokio: each call uses the timers of the
+    /// runtime that polls it, so that one has to be made with `enable_time`,
+    /// or the call panics, as everything in tokio does that waits for a time.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self

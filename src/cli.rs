@@ -1,7 +1,5 @@
 //! What the command `fairlock` needs beside the public API, and nothing else may use: it changes without notice.
 
-use std::pin::pin;
-
 use futures::future::join_all;
 
 pub use crate::store::rights::Beside;
@@ -37,8 +35,7 @@ pub async fn ask(client: &LockClient, words: &[&str]) -> Vec<Answer> {
     let runner = &context.runner;
     let servers = runner.seats().into_iter().filter_map(|seat| runner.server(seat));
     let asking = servers.map(|server| async {
-        let asking = pin!(runner.ask(server, words));
-        let told = context.drive(asking).await.unwrap_or(Err(RequestError::RuntimeGone));
+        let told = context.ask(runner.ask(server, words)).await;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Answer { address: server.address(), texts: told.map(|(told, _)| told.texts.into_iter().map(text).collect()) }
     });

@@ -198,7 +198,7 @@ impl FairLock {
     /// # Cancel safety
     /// As for `lock`.
     pub async fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard, LockError> {
-        let guard = self.run(Caller::current(), true, 0, Some(timeout)).await?;
+        let guard = self.acquire(Caller::current(), true, 0, Some(timeout)).await?;
         guard.ok_or(LockError::Timeout)
     }
 
@@ -228,19 +228,19 @@ impl FairLock {
 
     /// `lock` on behalf of this caller.
     pub(crate) async fn lock_as(&self, caller: Caller) -> Result<LockGuard, LockError> {
-        let guard = self.run(caller, true, 0, None).await?;
+        let guard = self.acquire(caller, true, 0, None).await?;
         // A request that waits is never answered with "busy".
         guard.ok_or(LockError::Timeout)
     }
 
     /// `try_lock` on behalf of this caller. A first hold gets the proposed token, if it is above the last one (Q3).
     pub(crate) async fn try_lock_as(&self, caller: Caller, proposed: u64) -> Result<Option<LockGuard>, LockError> {
-        self.run(caller, false, proposed, None).await
+        self.acquire(caller, false, proposed, None).await
     }
 
     /// The same as a step of a call that has so much time, with the errors of [`lock_timeout`](Self::lock_timeout).
     pub(crate) async fn try_lock_for(&self, longest: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
-        self.run(Caller::current(), false, 0, longest).await
+        self.acquire(Caller::current(), false, 0, longest).await
     }
 
     /// Acquires the lock, runs `section` in the owner's scope, and releases. Lock calls inside
@@ -502,17 +502,6 @@ impl FairLock {
         let request = self.request(caller, wait, proposed)?;
         let client = &self.engine.context.runner.client;
         Ok((self.engine.holds.owners.entry(self.keys()?, caller.owner, client), request))
-    }
-
-    async fn run(
-        &self,
-        caller: Caller,
-        wait: bool,
-        proposed: u64,
-        timeout: Option<Duration>,
-    ) -> Result<Option<LockGuard>, LockError> {
-        let acquiring = pin!(self.acquire(caller, wait, proposed, timeout));
-        self.engine.context.drive(acquiring).await.unwrap_or(Err(LockError::RuntimeGone))
     }
 
     async fn acquire(

@@ -3,7 +3,6 @@
 //! It does not depend on the futures of callers, which may stand still: a branch of a `select!` that is
 //! never polled again would stall it.
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -50,8 +49,8 @@ pub async fn close(engine: &Arc<Engine>) -> usize {
     let ending = engine.clone();
     context.spawn_unwatched(async move { end(&ending, told).await });
     // With a limit: a runtime that nobody drives ends nothing.
-    let waiting = pin!(async { timeout(4 * context.operation_timeout(), unfinished).await });
-    let left = context.drive(waiting).await.and_then(|in_time| in_time.ok()?.ok());
+    let waiting = context.gone.run_until_cancelled(timeout(4 * context.operation_timeout(), unfinished));
+    let left = waiting.await.and_then(|in_time| in_time.ok()?.ok());
     // Without an answer the runtime is gone, or does not run.
     left.unwrap_or_else(|| {
         forget(engine);

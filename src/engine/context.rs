@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use super::farewells::Farewells;
 use crate::store::SpawnHook;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
+use crate::store::error::RequestError;
 use crate::store::options::Options;
 use crate::store::runner::Runner;
 use crate::store::runtime;
@@ -125,12 +125,12 @@ impl Context {
         self.runtime.spawn(task);
     }
 
-    /// Drives a call in any executor or runtime, with the timers of the client's runtime. `None`: that one
-    /// has ended, and no timer is left.
-    ///
-    /// Pinned by the caller: passed on by value, the call would be in the caller's future twice.
-    pub fn drive<F: Future>(&self, call: Pin<&mut F>) -> impl Future<Output = Option<F::Output>> {
-        runtime::drive(&self.runtime, || self.gone.is_cancelled(), call)
+    /// A request that waits for nothing but its answer.
+    pub async fn ask<T>(&self, request: impl Future<Output = Result<T, RequestError>>) -> Result<T, RequestError> {
+        if self.closing.is_cancelled() {
+            return Err(RequestError::Closed);
+        }
+        self.gone.run_until_cancelled(request).await.unwrap_or(Err(RequestError::RuntimeGone))
     }
 
     /// When nothing that was sent until now can have an effect on the server: its tickets and leases

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::pin::pin;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -51,11 +50,7 @@ impl Listing {
 
     /// The next name; `None`: there are no more. An error is the end as well.
     pub async fn next(&mut self) -> Result<Option<String>, RequestError> {
-        let context = self.context.clone();
-        let outcome = {
-            let next = pin!(self.find_next());
-            context.drive(next).await.unwrap_or(Err(RequestError::RuntimeGone))
-        };
+        let outcome = self.find_next().await;
         if outcome.is_err() {
             self.seats = Some(VecDeque::new());
         }
@@ -78,14 +73,11 @@ impl Listing {
     }
 
     async fn read_page(&mut self, seat: u16) -> Result<(), RequestError> {
-        if self.context.closing.is_cancelled() {
-            return Err(RequestError::Closed);
-        }
         let runner = &self.context.runner;
         let server = runner.server(seat).ok_or_else(broken_off)?;
         let cursor = self.place.as_ref().map_or("0", |place| &place.cursor);
         let scan = ["SCAN", cursor, "MATCH", &self.pattern, "COUNT", KEYS_IN_A_PAGE];
-        let (told, _) = runner.ask(server, &scan).await?;
+        let (told, _) = self.context.ask(runner.ask(server, &scan)).await?;
         // After the answer: the end of the connection before is noticed before there is a new one.
         if self.place.as_ref().is_some_and(|place| place.connection.is_cancelled()) {
             return Err(broken_off());

@@ -1,6 +1,5 @@
 //! Giving back: tells the server that a guard ended. Dropped half-way, the background finishes it.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,7 +7,6 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout_at;
 
 use super::cleanup;
-use super::context::Context;
 use super::error::{Loss, UnlockError};
 use super::hold::{End, Hold};
 use crate::store::clock::now;
@@ -68,22 +66,9 @@ impl Release {
     /// time-out. Dropped before, it goes on in the background.
     pub async fn run(mut self) -> Result<Unlocked, UnlockError> {
         let context = self.hold.context().clone();
-        let outcome = {
-            let running = pin!(self.run_or_gone(&context));
-            context.drive(running).await.flatten()
-        };
+        let outcome = context.gone.run_until_cancelled(self.run_in_time()).await;
         // An outcome that is known already is not lost to the end of the runtime.
         outcome.or_else(|| self.known()).unwrap_or_else(|| Err(self.give_up(RequestError::RuntimeGone)))
-    }
-
-    /// `None`: the runtime of the client has ended first.
-    async fn run_or_gone(&mut self, context: &Context) -> Option<Result<Unlocked, UnlockError>> {
-        tokio::select! {
-            // In this order, for the same reason.
-            biased;
-            outcome = self.run_in_time() => Some(outcome),
-            () = context.gone.cancelled() => None,
-        }
     }
 
     /// The outcome, if nothing is left to be done.

@@ -1,6 +1,5 @@
 //! Single requests that hold nothing and wait for nothing.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,18 +23,10 @@ pub async fn force_unlock(
     keys: &Arc<Keys>,
     expected: Option<u64>,
 ) -> Result<bool, RequestError> {
-    let forcing = pin!(force(context, keys, expected));
-    context.drive(forcing).await.unwrap_or(Err(RequestError::RuntimeGone))
-}
-
-async fn force(context: &Arc<Context>, keys: &Arc<Keys>, expected: Option<u64>) -> Result<bool, RequestError> {
-    if context.closing.is_cancelled() {
-        return Err(RequestError::Closed);
-    }
     let mut backoff = context.backoff();
     loop {
         // An error ends this. A second run could end the hold of the next owner (decision 6).
-        let answer = (ForceUnlock { keys, expected }).run(&context.runner).await?;
+        let answer = context.ask((ForceUnlock { keys, expected }).run(&context.runner)).await?;
         let (held, more) = match answer.body {
             ForceUnlocked::Freed { more } => (true, more),
             ForceUnlocked::Free { more } => (false, more),
@@ -58,38 +49,23 @@ async fn force(context: &Arc<Context>, keys: &Arc<Keys>, expected: Option<u64>) 
 pub async fn raise(hold: &Hold, floor: u64) -> Result<bool, RequestError> {
     let (context, entry) = (hold.context(), &hold.entry);
     let raise = Raise { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, floor };
-    let raising = pin!(raise.run(&context.runner));
-    let answer = context.drive(raising).await.unwrap_or(Err(RequestError::RuntimeGone));
-    Ok(answer?.body == Raised::Raised)
+    Ok(context.ask(raise.run(&context.runner)).await?.body == Raised::Raised)
 }
 
 /// Whether the server serves requests for this lock: one that would pass the lock on if it were free with others in its
 /// queue, and else changes nothing.
 pub async fn probe(context: &Context, keys: &Keys) -> Result<(), RequestError> {
-    if context.closing.is_cancelled() {
-        return Err(RequestError::Closed);
-    }
     let poll = Poll { keys, waits: false, tickets: &[] };
-    let asking = pin!(poll.run(&context.runner));
-    let answer = context.drive(asking).await.unwrap_or(Err(RequestError::RuntimeGone));
-    answer.map(drop)
+    context.ask(poll.run(&context.runner)).await.map(drop)
 }
 
 /// Who holds the lock, and the first `most` of those who wait.
 pub async fn inspect(context: &Context, keys: &Keys, most: u32) -> Result<Answer<Inspected>, RequestError> {
-    if context.closing.is_cancelled() {
-        return Err(RequestError::Closed);
-    }
-    let inspect = Inspect { keys, most };
-    let asking = pin!(inspect.run(&context.runner));
-    context.drive(asking).await.unwrap_or(Err(RequestError::RuntimeGone))
+    context.ask((Inspect { keys, most }).run(&context.runner)).await
 }
 
 /// The longest round trip to a server. All are asked at the same time.
 pub async fn ping(context: &Context) -> Result<Duration, RequestError> {
-    if context.closing.is_cancelled() {
-        return Err(RequestError::Closed);
-    }
     let runner = &context.runner;
     let pings = runner.seats().into_iter().filter_map(|seat| runner.server(seat)).map(|server| async {
         let asked = now();
@@ -102,7 +78,6 @@ pub async fn ping(context: &Context) -> Result<Duration, RequestError> {
             Err(error) => Err(error),
         }
     });
-    let pinging = pin!(try_join_all(pings));
-    let took = context.drive(pinging).await.unwrap_or(Err(RequestError::RuntimeGone))?;
+    let took = context.ask(try_join_all(pings)).await?;
     Ok(took.into_iter().max().unwrap_or_default())
 }

@@ -1,7 +1,6 @@
 //! What the clones, locks and guards of one client share.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -92,9 +91,9 @@ impl Quorum {
         node.map_or_else(now, |node| node.client.engine().context.forgotten_at(self.longest_lease))
     }
 
-    /// Drives a call in any executor, see `Context::drive`. `None`: the runtime of the client has ended.
-    pub async fn drive<F: Future>(&self, call: Pin<&mut F>) -> Option<F::Output> {
-        self.nodes.all.first()?.client.engine().context.drive(call).await
+    /// `None`: the runtime of the client has ended.
+    pub async fn drive<F: Future>(&self, call: F) -> Option<F::Output> {
+        self.nodes.all.first()?.client.engine().context.gone.run_until_cancelled(call).await
     }
 
     /// Runs a task in the background of the client.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -426,8 +426,7 @@ impl QuorumLock {
                 outcome = call(&asking) => outcome,
             }
         });
-        let mut calling = told_of.drive(calling);
-        let outcome = self.quorum.drive(Pin::new(&mut calling)).await.unwrap_or(Err(LockError::RuntimeGone));
+        let outcome = told_of.drive(calling).await;
         match &outcome {
             Ok(Some(guard)) => {
                 if told_of.is_told() {

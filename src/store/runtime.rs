@@ -1,14 +1,12 @@
 //! What a tokio runtime can do. Tokio has no call that tells, so it is tried out.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::net::UdpSocket;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::Pin;
-use std::task::Poll;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::runtime::{Handle, Id, RuntimeFlavor};
+use tokio::runtime::Handle;
 
 /// Whether timers work in this runtime, and sockets if they are needed.
 ///
@@ -46,71 +44,4 @@ pub const AFTER_PANIC: Duration = Duration::from_secs(1);
 /// client. `None`: it has panicked, and the process's panic hook has said so.
 pub async fn survive<T>(work: impl Future<Output = T>) -> Option<T> {
     AssertUnwindSafe(work).catch_unwind().await.ok()
-}
-
-/// Drives a call that may be polled anywhere: in the client's `own` runtime, in another one, or in none. A
-/// timer panics outside of every runtime, and in one without a time driver. So elsewhere than in `own` the
-/// call enters `own` while it is polled. `None`: that one has ended, and with it its timers.
-pub fn drive<F: Future>(
-    own: &Handle,
-    is_known_gone: impl Fn() -> bool,
-    mut call: Pin<&mut F>,
-) -> impl Future<Output = Option<F::Output>> {
-    let mut looked_at = None;
-    poll_fn(move |context| {
-        // Asked at each poll: a future may be handed from one executor to another.
-        if has_timers_here(own, &mut looked_at) {
-            return call.as_mut().poll(context).map(Some);
-        }
-        // Before the poll, since timers of a runtime that has ended panic. The end of a client's runtime
-        // wakes its calls, so each of them comes here once more.
-        if is_known_gone() {
-            return Poll::Ready(None);
-        }
-        let _entered = own.enter();
-        let polled = catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context)));
-        match polled {
-            Ok(polled) => polled.map(Some),
-            // It ended right after the look at it. Nothing else in a call panics.
-            Err(_) if is_gone(own) => Poll::Ready(None),
-            Err(panic) => resume_unwind(panic),
-        }
-    })
-}
-
-/// Whether a call of a client that lives in `own` has timers where it is polled now, without entering `own`.
-///
-/// `looked_at`: what the last look at another runtime has found, since it may cost a caught panic.
-fn has_timers_here(own: &Handle, looked_at: &mut Option<(Id, bool)>) -> bool {
-    let Ok(here) = Handle::try_current() else { return false };
-    if here.id() == own.id() {
-        return true;
-    }
-    // Other timers only where those of `own` may rest. A runtime of the current thread is not driven
-    // outside of its `block_on`, and a time-out that never comes is worse than one by another clock.
-    if own.runtime_flavor() != RuntimeFlavor::CurrentThread {
-        return false;
-    }
-    let (_, has_timers) =
-        looked_at.filter(|(seen, _)| *seen == here.id()).unwrap_or_else(|| (here.id(), has_drivers(&here, false)));
-    *looked_at = Some((here.id(), has_timers));
-    has_timers
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::pin::pin;
-    use std::task::{Context, Waker};
-
-    /// The look at the runtime and the poll are two steps: it may end in between.
-    #[test]
-    fn a_runtime_that_ends_between_the_look_and_the_poll_is_gone() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
-        let own = runtime.handle().clone();
-        drop(runtime);
-        let call = pin!(async { tokio::time::sleep(Duration::from_secs(1)).await });
-        let driven = pin!(drive(&own, || false, call));
-        assert_eq!(driven.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(None));
-    }
 }
