@@ -275,8 +275,8 @@ async fn many_places_are_verified_in_a_few_round_trips() {
 async fn a_place_that_is_gone_is_found_by_the_next_poll_among_many() {
     in_virtual_time(async |server| {
         let timing = Timing { lease: Duration::from_secs(60), ..Timing::default() };
-        let client = server.connect(timing).await;
-        let holder = client.lock(NAME).lock().await.unwrap();
+        let (client, other) = (server.connect(timing).await, server.connect(timing).await);
+        let holder = other.lock(NAME).lock().await.unwrap();
         let many = waits(&client, 50);
         count(&client, 50).await;
         // The first poll verifies all. The next one asks for the oldest, and some of the others.
