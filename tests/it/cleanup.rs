@@ -8,7 +8,7 @@ use std::time::Duration;
 use fairlock::{LockClient, LockError, Unlocked};
 use tokio::runtime::Handle;
 
-use crate::support::{Random, Store, Timing, eventually, in_virtual_time, on_a_server, on_each_store};
+use crate::support::{LONGEST_WAIT, Random, Store, Timing, eventually, in_virtual_time, on_a_server, on_each_store};
 
 const NAME: &str = "p5";
 
@@ -32,7 +32,8 @@ impl Baseline {
 
 /// A client that has used the lock once, and the tasks it has while idle.
 async fn idle_client(store: &Store) -> (LockClient, Baseline) {
-    let client = store.connect(Timing::default()).await;
+    // What is left behind must be taken out: it would live for longer than `eventually` waits.
+    let client = store.connect(Timing { waiter_ttl: 2 * LONGEST_WAIT, ..Timing::default() }).await;
     // The first use starts the tasks that stay as long as the client does.
     client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
     let idle = Baseline::of(&Handle::current());

@@ -247,6 +247,54 @@ async fn a7_a_reconnect_with_many_waiters_does_not_keep_other_names_waiting() {
     .await;
 }
 
+/// R8: the requests of a round that verifies all places are sent together, 16 at a time.
+#[tokio::test]
+async fn many_places_are_verified_in_a_few_round_trips() {
+    in_virtual_time(async |server| {
+        let (near, far) = (server.connect(distant()).await, server.connect(distant()).await);
+        let holder = near.lock(NAME).lock().await.unwrap();
+        let many = waits(&far, 1000);
+        count(&near, 1000).await;
+        let round_trip = Duration::from_millis(300);
+        tokio::time::sleep(round_trip).await;
+        server.network.delay_of(far.id(), round_trip / 2);
+        let (begun, calls) = (Instant::now(), server.network.calls());
+        server.server.disconnect(far.id());
+        // One that says that it is alive, and eight for 128 places each.
+        eventually("all are verified", async || server.network.calls() >= calls + 9).await;
+        assert!(begun.elapsed() <= 4 * round_trip, "{:?}", begun.elapsed());
+        abort(many);
+        count(&near, 0).await;
+        holder.unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// R8: a poll sees that a place is missing, and not whose. All are asked for at once then, and not after another interval.
+#[tokio::test]
+async fn a_place_that_is_gone_is_found_by_the_next_poll_among_many() {
+    in_virtual_time(async |server| {
+        let timing = Timing { lease: Duration::from_secs(60), ..Timing::default() };
+        let (client, other) = (server.connect(timing).await, server.connect(timing).await);
+        let holder = other.lock(NAME).lock().await.unwrap();
+        let many = waits(&client, 50);
+        count(&client, 50).await;
+        // The first poll verifies all. The next one asks for the oldest, and some of the others.
+        tokio::time::sleep(timing.poll_interval * 11 / 10).await;
+        let place = server.command(&["LINDEX", QUEUE, "40"]).concat();
+        let ticket = place.split('/').next().unwrap();
+        server.command(&["LREM", QUEUE, "1", &place]);
+        server.command(&["ZREM", "fairlock:{n:q}:deadlines", ticket]);
+        let begun = Instant::now();
+        count(&client, 50).await;
+        assert!(begun.elapsed() < timing.poll_interval * 3 / 2, "{:?}", begun.elapsed());
+        abort(many);
+        count(&client, 0).await;
+        holder.unlock().await.unwrap();
+    })
+    .await;
+}
+
 /// A9: those who had left or died were counted, or kept others out, until a call cleared them.
 #[tokio::test]
 async fn a9_waiters_are_counted_exactly() {

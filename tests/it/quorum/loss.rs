@@ -154,6 +154,24 @@ async fn q10_a_holder_that_was_cut_off_has_lost_it_for_good() {
     .await;
 }
 
+/// Q5: a guard that one server still renews is good for as long as a majority has it, and not for longer.
+#[tokio::test]
+async fn q5_a_guard_is_valid_until_the_deadline_of_a_majority() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let client = embedded(quick(), servers);
+        let guard = client.lock("x").lock().await.unwrap();
+        let id = fairlock::simulation::id_of(&client);
+        servers[..2].iter().for_each(|server| server.network.cut_off(&id));
+        let (cut_off, left) = (Instant::now(), guard.valid_for());
+        // Server 2 has renewed it meanwhile.
+        sleep(left * 2 / 3).await;
+        assert!(guard.is_valid() && guard.valid_for() <= left - cut_off.elapsed(), "{:?}", guard.valid_for());
+        servers[..2].iter().for_each(|server| server.network.mend(&id));
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
 /// P2: the tokens of the server whose clock is ahead are raised on the others before it is gone.
 #[tokio::test]
 async fn q3_tokens_grow_when_the_server_with_the_greatest_ones_is_gone() {

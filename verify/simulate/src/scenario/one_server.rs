@@ -33,6 +33,26 @@ pub const ALL: &[Scenario] = &[
                 when it connects, or the next one has the lock while it is relied on (R15, P1).",
         play: |world| Box::pin(a_fixed_lease_that_a_failover_shortens(world)),
     },
+    Scenario {
+        name: "a-grant-that-is-longer-than-the-lease",
+        about: "A waiter wants a lease of 300 ms, and finds that it was granted the lock for 600 ms. Its first request sets the \
+                300 ms, and has no answer. The waiter must rely on 300 ms from the start, or the next one has the lock \
+                beside it (decision 16, P1).",
+        play: |world| Box::pin(a_grant_that_is_longer_than_the_lease(world)),
+    },
+    Scenario {
+        name: "newcomers-behind-those-who-died",
+        about: "80 waiters have died and were passed over. 80 more come, and die too. They must not end the count of the first 80: \
+                who unlocks would look at all 160 again, which is more than one call may, and the lock would be free for a \
+                while (P6, D3).",
+        play: |world| Box::pin(newcomers_behind_those_who_died(world)),
+    },
+    Scenario {
+        name: "one-who-serves-the-last-that-waits",
+        about: "The lease of one who died has ended, and W waits alone. N comes before W asks again, and by that serves W. N must \
+                have a place in the queue at once: M comes a moment later, and would stand before it (P3, D9).",
+        play: |world| Box::pin(one_who_serves_the_last_that_waits(world)),
+    },
 ];
 
 async fn a_place_that_comes_back_to_a_closed_client(world: Arc<World>) {
@@ -107,4 +127,79 @@ async fn a_fixed_lease_that_a_failover_shortens(world: Arc<World>) {
     w.gives_it_back().await;
     b.gets_the_lock().await;
     stage.ends([a, w, b]).await;
+}
+
+async fn a_grant_that_is_longer_than_the_lease(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    let mut w = stage.caller("W", |it| it.operation_timeout(ms(200)).poll_interval(ms(200))).await;
+    w.asks_for_leases_of(ms(300));
+    a.gets_the_lock().await;
+    // Without it, it cannot trust the message of its grant. It asks again after 200 ms, and hears that it has the lock.
+    w.next("acquire", Fate::ReplyLost);
+    w.begins_to_wait().await;
+    stage.passes(ms(150)).await;
+    w.next("renew", Fate::ReplyLost);
+    w.next("renew", Fate::RequestTakes(ms(1000)));
+    a.gives_it_back().await;
+    w.gets_the_lock().await;
+    stage.passes(ms(100)).await;
+    // It hears when that lease ends, and asks again then.
+    b.begins_to_wait().await;
+    b.gets_the_lock().await;
+    w.has_heard_of_its_loss();
+    stage.ends([a, w, b]).await;
+}
+
+/// They wait, and then their connections are gone. Nobody takes their places for 20 s.
+async fn so_many_wait_and_die(stage: &Stage, how_many: usize) {
+    let mut all = Vec::new();
+    for _ in 0..how_many {
+        let mut one = stage.caller("D", |it| it.waiter_ttl(ms(20_000))).await;
+        one.begins_to_wait().await;
+        all.push(one);
+    }
+    for one in all {
+        one.dies(&stage.server).await;
+    }
+}
+
+async fn newcomers_behind_those_who_died(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let mut a = stage.caller("A", |it| it).await;
+    let (mut w, mut b) = (stage.caller("W", |it| it).await, stage.caller("B", |it| it).await);
+    a.gets_the_lock().await;
+    so_many_wait_and_die(&stage, 80).await;
+    w.begins_to_wait().await;
+    a.gives_it_back().await;
+    w.gets_the_lock().await;
+    so_many_wait_and_die(&stage, 80).await;
+    b.begins_to_wait().await;
+    w.gives_it_back().await;
+    b.gets_the_lock().await;
+    stage.ends([a, w, b]).await;
+}
+
+async fn one_who_serves_the_last_that_waits(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut w) = (stage.caller("A", |it| it).await, stage.caller("W", |it| it).await);
+    let (mut n, mut m) = (stage.caller("N", |it| it).await, stage.caller("M", |it| it).await);
+    a.asks_for_leases_of(ms(600));
+    a.gets_the_lock().await;
+    w.begins_to_wait().await;
+    // It is sent before the lease ends, and comes when all is over.
+    w.next("poll", Fate::RequestTakes(ms(200)));
+    a.dies(&stage.server).await;
+    stage.passes(ms(650)).await;
+    n.next("acquire", Fate::ReplyTakes(ms(20)));
+    n.begins_to_wait().await;
+    m.begins_to_wait().await;
+    w.gets_the_lock().await;
+    stage.passes(ms(100)).await;
+    w.gives_it_back().await;
+    n.gets_the_lock().await;
+    m.still_waits();
+    n.gives_it_back().await;
+    m.gets_the_lock().await;
+    stage.ends([w, n, m]).await;
 }

@@ -342,6 +342,17 @@ impl Caller {
         }
     }
 
+    /// Its process. What it has at the server stays there.
+    pub async fn dies(mut self, server: &EmbeddedServer) {
+        self.says("dies");
+        self.world.kill(self.client.id());
+        server.disconnect(self.client.id());
+        if let Some(waiting) = self.waiting.take() {
+            waiting.abort();
+            let _ = waiting.await;
+        }
+    }
+
     pub async fn closes_its_client(&mut self) {
         self.says("closes its client");
         let closed = self.client.close().await;
