@@ -23,6 +23,8 @@ const LENGTHS: [Duration; 3] = [Duration::from_secs(3), Duration::from_secs(7), 
 const CLIENTS: [usize; 2] = [1, 20];
 const SHORT_QUEUES: [usize; 2] = [5, 100];
 const LONG_QUEUE: usize = 5000;
+/// Until the first calls have arrived.
+const A_MOMENT: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// How a server stands still.
@@ -55,16 +57,20 @@ struct Row {
 }
 
 pub async fn the_order_is_kept(bed: &Testbed, extent: Extent) -> Report {
-    let mut stalls = Vec::new();
+    let mut stages = Vec::new();
     for length in LENGTHS {
         for way in [Way::Stopped, Way::Paused] {
-            stalls.push(stall(bed, way, length, patient, rows(stalls.len())));
+            stages.push(Stage::new(bed, (way, length), patient, rows(stages.len())).await);
             // A connection lives through a shorter silence.
             if length > LENGTHS[0] {
-                stalls.push(stall(bed, way, length, LockClient::builder, rows_that_reconnect()));
+                stages.push(Stage::new(bed, (way, length), defaults, rows_that_reconnect()).await);
             }
         }
     }
+    // All at first, so that nothing else is to be done when a server has just stopped.
+    let queues = join_all(stages.iter().map(Stage::form)).await;
+    note("all wait");
+    let stalls = stages.iter().zip(queues).map(|(stage, queues)| stage.stall(queues));
     let outcomes: Vec<_> = join_all(stalls).await.into_iter().flatten().collect();
     let mut report = Report::new(extent);
     report.figure("queues", outcomes.len() as u64);
@@ -74,9 +80,14 @@ pub async fn the_order_is_kept(bed: &Testbed, extent: Extent) -> Report {
     report
 }
 
+fn defaults() -> LockClientBuilder {
+    // All servers begin at the same time, and one may answer late.
+    LockClient::builder().retry_on_initial_connect()
+}
+
 /// All defaults, but for a time-out that outlasts each stall: a client whose connection is gone would be passed over.
 fn patient() -> LockClientBuilder {
-    LockClient::builder().operation_timeout(Duration::from_secs(30))
+    defaults().operation_timeout(Duration::from_secs(30))
 }
 
 /// The long queues cost most: on each server they have one of the first calls, and another one on the next server.
@@ -95,38 +106,12 @@ fn rows_that_reconnect() -> Vec<Row> {
     SHORT_QUEUES.map(|waiters| Row { waiters, clients: CLIENTS[1], first: First::Reconnects }).to_vec()
 }
 
-/// What became of the queues of one server.
-async fn stall(
-    bed: &Testbed,
+/// One server and its clients.
+struct Stage {
+    server: Server,
     way: Way,
     length: Duration,
-    builder: fn() -> LockClientBuilder,
     rows: Vec<Row>,
-) -> Vec<Result<(), String>> {
-    let server = Server::new(bed, &format!("{way:?}-{}-{:?}", length.as_secs(), rows[0].first)).start().await;
-    let stage = Stage::new(&server, builder).await;
-    let mut queues = join_all(rows.into_iter().map(|row| Queue::form(&stage, row))).await;
-    note(format!("{}: all wait", server.name()));
-    join_all(queues.iter().map(|queue| queue.end_lease(stage.redis.clone()))).await;
-    match way {
-        Way::Stopped => server.freeze(),
-        Way::Paused => server.tell::<()>(&format!("CLIENT PAUSE {} ALL", length.as_millis())).await,
-    }
-    // The signal takes a moment.
-    sleep(Duration::from_millis(5)).await;
-    queues.iter_mut().for_each(|queue| queue.call_first(&stage));
-    sleep(length).await;
-    if matches!(way, Way::Stopped) {
-        server.resume();
-    }
-    let outcomes = join_all(queues.into_iter().map(|queue| queue.served(&stage))).await;
-    note(format!("{}: all were served", server.name()));
-    stage.close().await;
-    outcomes.into_iter().map(|outcome| outcome.map_err(|error| format!("{}, {error}", server.name()))).collect()
-}
-
-/// The clients of one server.
-struct Stage {
     waiting: Vec<LockClient>,
     newcomer: LockClient,
     holding: LockClient,
@@ -134,23 +119,52 @@ struct Stage {
 }
 
 impl Stage {
-    async fn new(server: &Server, builder: fn() -> LockClientBuilder) -> Self {
+    async fn new(
+        bed: &Testbed,
+        (way, length): (Way, Duration),
+        builder: fn() -> LockClientBuilder,
+        rows: Vec<Row>,
+    ) -> Self {
+        let server = Server::new(bed, &format!("{way:?}-{}-{:?}", length.as_secs(), rows[0].first)).start().await;
         let redis = server.connection().await.expect("the server answers");
         let mut waiting = connect_all_with(builder, &server.url(), CLIENTS[1] + 2).await;
         let [newcomer, holding] = [(); 2].map(|()| waiting.pop().expect("they are connected"));
-        Self { waiting, newcomer, holding, redis }
+        Self { server, way, length, rows, waiting, newcomer, holding, redis }
+    }
+
+    async fn form(&self) -> Vec<Queue> {
+        join_all(self.rows.iter().map(|row| Queue::form(self, *row))).await
+    }
+
+    /// What became of these queues.
+    async fn stall(&self, mut queues: Vec<Queue>) -> Vec<Result<(), String>> {
+        let name = self.server.name();
+        join_all(queues.iter().map(|queue| queue.settle(self.redis.clone()))).await;
+        join_all(queues.iter().map(|queue| queue.end_lease(self.redis.clone()))).await;
+        // Those who are paused are answered in the order of their calls, and before anything else is read.
+        let pause = if matches!(self.way, Way::Paused) { self.length } else { 10 * A_MOMENT };
+        self.server.tell::<()>(&format!("CLIENT PAUSE {} ALL", pause.as_millis())).await;
+        queues.iter_mut().for_each(|queue| queue.call_first(self));
+        sleep(A_MOMENT).await;
+        if matches!(self.way, Way::Stopped) {
+            self.server.freeze();
+        }
+        sleep(self.length).await;
+        if matches!(self.way, Way::Stopped) {
+            self.server.resume();
+        }
+        let outcomes = join_all(queues.into_iter().map(|queue| queue.served(self))).await;
+        note(format!("{name}: all were served"));
+        for client in self.waiting.iter().chain([&self.newcomer, &self.holding]) {
+            let _ = client.close().await;
+        }
+        outcomes.into_iter().map(|outcome| outcome.map_err(|error| format!("{name}, {error}"))).collect()
     }
 
     /// Until each client is connected again.
     async fn resumed(&self) {
         for client in self.waiting.iter().chain([&self.holding]) {
             eventually("the server answers each client", async || client.ping().await.is_ok()).await;
-        }
-    }
-
-    async fn close(self) {
-        for client in self.waiting.iter().chain([&self.newcomer, &self.holding]) {
-            let _ = client.close().await;
         }
     }
 }
@@ -200,6 +214,20 @@ impl Queue {
                 self.expected = places.iter().filter_map(|place| place.rsplit('/').next()?.parse().ok()).collect();
             }
             self.expected.len() == self.row.waiters
+        })
+        .await;
+    }
+
+    /// Where polls came late, on a busy machine, a silence was forgiven, and the next one is not before somebody was heard again.
+    async fn settle(&self, mut redis: MultiplexedConnection) {
+        let key = format!("fairlock:{{n:{}}}:deadlines", self.name);
+        eventually("somebody was heard after the last silence", async || {
+            match ask::<Option<String>>(&mut redis, &format!("ZSCORE {key} !forgiven")).await {
+                Ok(Some(noted)) => {
+                    ask(&mut redis, &format!("ZCOUNT {key} ({noted} (inf")).await.is_ok_and(|heard: u64| heard > 0)
+                }
+                noted => noted.is_ok(),
+            }
         })
         .await;
     }
