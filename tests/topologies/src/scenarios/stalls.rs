@@ -1,7 +1,7 @@
 //! P3 over a server that stands still: whichever call comes first afterwards, the lock goes on in the order of the queue.
 //!
-//! All servers stand still side by side, so the scenario takes little longer than the longest stall. Each server has queues of
-//! several lengths, whose waiters belong to one client or to twenty.
+//! All servers stand still side by side, so the scenario takes little longer than the longest stall. Each server has
+//! queues of several lengths, whose waiters belong to one client or to twenty.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -188,7 +188,7 @@ impl Queue {
         let (expected, served, tasks) = (Vec::new(), Arc::default(), JoinSet::new());
         let mut queue = Self { row, name, holder: Some(holder), expected, served, tasks };
         for number in 0..row.waiters {
-            // The first waiters of the clients come within about one poll_interval, so each client polls in a phase of its own.
+            // The first waiters of the clients come within one poll_interval: each client polls in a phase of its own.
             if number < row.clients {
                 sleep(Duration::from_millis(number as u64 * 37 % 20 * 10)).await;
             }
@@ -218,7 +218,7 @@ impl Queue {
         .await;
     }
 
-    /// Where polls came late, on a busy machine, a silence was forgiven, and the next one is not before somebody was heard again.
+    /// On a busy machine polls come late, so a silence was forgiven. The next one is not before somebody is heard again.
     async fn settle(&self, mut redis: MultiplexedConnection) {
         let key = format!("fairlock:{{n:{}}}:deadlines", self.name);
         eventually("somebody was heard after the last silence", async || {
