@@ -6,7 +6,7 @@
 //! scripts/topologies --only sentinel --rounds 5
 //! ```
 //!
-//! - `--short`: the scenarios that say most, in a minute and a half; for a busy machine: three times a reach passes there
+//! - `--short`: the scenarios that say most, in two minutes; for a busy machine: three times a reach passes there
 //! - `--only TEXT`: those with this text in their name; may be given more than once
 //! - `--rounds N`: each of them N times; `target/topologies.json` has the medians
 //! - `--list`: only their names

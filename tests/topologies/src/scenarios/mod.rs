@@ -3,6 +3,7 @@
 mod cluster;
 mod sentinel;
 mod single;
+mod stalls;
 mod strict;
 mod throughput;
 
@@ -42,6 +43,7 @@ table! {
     true "single: restart with data" single::restart_with_data,
     true "single: restart without data" single::restart_without_data,
     false "single: a process is frozen" single::frozen_process,
+    true "single: the server stands still" stalls::the_order_is_kept,
     false "single: strict restart" strict::restart,
     false "single: restart, and not strict" strict::restart_of_others,
     true "sentinel: planned failover" sentinel::planned_failover,
