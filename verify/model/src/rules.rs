@@ -90,8 +90,10 @@ pub struct Rules {
     pub acquire_hears_first: bool,
     /// An acquire that takes a free lock takes its own ticket out of the queue.
     pub direct_take_purges: bool,
-    /// A silence of all clients is forgiven once.
+    /// A silence of all clients is forgiven.
     pub silence_is_forgiven: bool,
+    /// To each of them once, until it is heard again.
+    pub clients_are_forgiven_once: bool,
     /// Who cannot be reached is told of nothing.
     pub reached_before_told: bool,
     /// R9: an attempt that is given up leaves.
@@ -163,6 +165,7 @@ impl Default for Rules {
             acquire_hears_first: true,
             direct_take_purges: true,
             silence_is_forgiven: true,
+            clients_are_forgiven_once: true,
             reached_before_told: true,
             r9_leave: true,
             r9_leave_passes_on: true,

@@ -51,8 +51,10 @@ pub struct Server {
     pub skip: u8,
     /// When `skip` was counted. Kept only where the clock may go back.
     pub skip_at: Time,
-    /// `!forgiven`: until then nobody of this queue counts as dead.
+    /// `!forgiven`: until then nobody of this queue counts as dead whose deadline is not before `spent`.
     pub forgiven: Time,
+    /// `!spent`: who was not heard since the last silence but one was forgiven then.
+    pub spent: Time,
     /// The last token given out.
     pub token: Token,
     pub tombstones: Map<OwnerId, Tombstone>,
@@ -95,7 +97,7 @@ impl Server {
     pub fn forget_queue(&mut self) {
         self.tickets.clear();
         self.heard.clear();
-        (self.skip, self.forgiven) = (0, 0);
+        (self.skip, self.forgiven, self.spent) = (0, 0, 0);
     }
 
     pub fn held_by(&self, owner: OwnerId) -> Option<Lock> {
@@ -105,7 +107,7 @@ impl Server {
     /// Until when a ticket lives, if it does: its client is heard, and its caller has not given up.
     pub fn alive_until(&self, ticket: Ticket, now: Time, bounds: &Bounds) -> Option<Time> {
         let heard = self.heard.get(&bounds.client_of(ticket.owner))?;
-        let until = heard.until.max(self.forgiven).min(*self.tickets.get(&ticket)?);
+        let until = self.lives_until(*heard).min(*self.tickets.get(&ticket)?);
         (until > now).then_some(until)
     }
 
@@ -113,7 +115,11 @@ impl Server {
     pub fn alive_until_or_heard(&self, ticket: Ticket, now: Time, bounds: &Bounds) -> bool {
         let heard = self.heard.get(&bounds.client_of(ticket.owner));
         let has_time = self.tickets.get(&ticket).is_none_or(|give_up| *give_up > now);
-        has_time && heard.is_none_or(|heard| heard.until.max(self.forgiven) > now)
+        has_time && heard.is_none_or(|heard| self.lives_until(*heard) > now)
+    }
+
+    fn lives_until(&self, heard: Heard) -> Time {
+        if heard.until >= self.spent { heard.until.max(self.forgiven) } else { heard.until }
     }
 
     pub fn is_unreachable(&self, client: ClientId) -> bool {
@@ -267,13 +273,15 @@ impl Script<'_> {
         if self.rules.known_means_alive { is_alive } else { before.is_some() }
     }
 
-    /// Where nobody was heard for half a `waiter_ttl`, it was the server or the network that stood still, and once nobody
-    /// counts as dead. No second time before somebody was heard after the first.
+    /// Where nobody was heard for half a `waiter_ttl`, it was the server or the network that stood still, and nobody counts
+    /// as dead: each client once, until it is heard again.
     fn forgive_a_silence(&mut self) {
         let Some(last) = self.server.last_heard() else { return };
         let waiter_ttl = self.bounds.waiter_ttl;
         let is_silent = last <= self.now + waiter_ttl - waiter_ttl / 2;
-        if self.rules.silence_is_forgiven && is_silent && last > self.server.forgiven {
+        let before = self.server.forgiven;
+        if self.rules.silence_is_forgiven && is_silent && before <= self.now && last >= before {
+            self.server.spent = if self.rules.clients_are_forgiven_once { before } else { 0 };
             self.server.forgiven = self.now + waiter_ttl;
             self.server.skip = 0;
             self.events.add(Event::Forgiven);
