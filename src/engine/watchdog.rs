@@ -87,11 +87,3 @@ async fn ask(hold: &Hold, question: Question) -> Renewal {
     }
 }
 
-#[cfg(test)]
-#[test]
-fn t23_sizes() {
-    fn out<A, R>(_: impl Fn(A) -> R) -> usize {
-        std::mem::size_of::<R>()
-    }
-    println!("attend {}", out(attend));
-}
