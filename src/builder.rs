@@ -286,7 +286,7 @@ impl LockClientBuilder {
     /// label `lock` says. Without it there is no such label, because each value is a series of its own in the server that
     /// stores them, and names may be many. So make few groups: after 1000 of them all others are `other`.
     ///
-    /// `group` is called once for each [`LockClient::lock`]. Install the recorder before the client connects, as with all
+    /// `group` is called once for each [`LockClient::lock`]. Where it panics the group is `other`. Install the recorder before the client connects, as with all
     /// metrics.
     ///
     /// ```

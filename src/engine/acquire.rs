@@ -335,7 +335,13 @@ impl<'a> Attempt<'a> {
                 Ok(Some(answer)) => {
                     match answer.body {
                         Acquired::Held { token, lease_left, .. } => {
-                            let hold = self.hold_told(token, answer.sent, lease_left);
+                            // A flush or a new connection came before this future looked: the server says it once more (P1).
+                            let is_doubted = self.doubts < self.engine.holds.doubts();
+                            self.must_leave = true;
+                            let hold = match is_doubted {
+                                true => Box::pin(self.confirm(token)).await,
+                                false => self.hold_told(token, answer.sent, lease_left),
+                            };
                             return Ok(hold.map_or(Asked::Over, Asked::Held));
                         }
                         Acquired::Queued { floor, lease_left, more, known } => {

@@ -145,6 +145,8 @@ struct State {
     renewed: Option<Instant>,
     /// [`Holds::doubts`] before the last answered request was sent.
     doubts: u64,
+    /// Up to which of them nobody but this hold's own place on the schedule asks about it: see [`Hold::begin`].
+    owed: u64,
     /// Until when a part of an unfinished call is wanted.
     wanted_until: Option<Instant>,
     /// From when `max_hold` counts.
@@ -207,6 +209,7 @@ impl Hold {
                 deadline: new.deadline,
                 renewed: new.renewed,
                 doubts: new.doubts,
+                owed: 0,
                 wanted_until: new.is_part.then(|| now() + new.lease),
                 whole_since: now(),
                 remembered: now(),
@@ -218,11 +221,19 @@ impl Hold {
             }),
         });
         // Before `begin` returns: revocations and `close` look in the table, and the caller then asks
-        // its waiter what came earlier. And before the look at the doubts: a check either finds it in the table, or its
-        // doubt is seen here.
+        // its waiter what came earlier.
         entry.set_hold(&hold);
+        // P1: no doubt is missed. One that arose before this line is owed an answer; one that arises later is followed by a
+        // check, which looks in the table and finds this hold. What that check asks without an answer is owed too, so the
+        // answer to a renewal of before takes nothing off the schedule. A renewal that is under way when a doubt arises owes
+        // nothing by itself: with many holds, and a flush of another database every moment, it would never end (E1).
+        hold.owe_an_answer();
         hold.schedule(false);
         hold
+    }
+
+    fn owe_an_answer(&self) {
+        self.state().owed = self.holds.doubts();
     }
 
     pub fn context(&self) -> &Arc<Context> {
@@ -361,6 +372,9 @@ impl Hold {
 
     /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: the last question was.
     pub fn schedule(self: &Arc<Self>, unanswered: bool) {
+        if unanswered {
+            self.owe_an_answer();
+        }
         let (due, before) = {
             let mut state = self.state();
             // The final unlock may have overtaken the renewal that leads here.
@@ -379,7 +393,7 @@ impl Hold {
     fn next_due(&self, state: &State, unanswered: bool) -> Instant {
         let due = match state.renewed {
             _ if unanswered => now() + lease::retry_pause(self.lease),
-            _ if state.doubts < self.holds.doubts() => now(),
+            _ if state.doubts < state.owed => now(),
             None => lease::first_renewal(self.began, state.deadline),
             Some(renewed) if self.watched => lease::next_renewal(renewed, self.lease),
             Some(_) => state.deadline,
@@ -479,12 +493,13 @@ impl Hold {
                 lease: self.lease,
             }
         };
-        // Not inside the block above, since this takes the lock on the state again. The holder is told
-        // before anything is sent: it has to hear of the loss without any network (P8).
+        // Not inside the block above, since this takes the lock on the state again. The holder hears of it without any
+        // network (P8).
         self.stop_renewing();
         self.over.cancel();
-        self.tell_of_loss(loss);
         cleanup::leave(context, request);
+        // Last: the log and the recorder are the user's, and may panic.
+        self.tell_of_loss(loss);
     }
 
     fn tell_of_loss(&self, loss: Loss) {

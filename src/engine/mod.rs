@@ -76,9 +76,9 @@ impl Engine {
     }
 }
 
-/// Whether the server of these keys may have forgotten it.
+/// Whether the server of these keys may have forgotten it. Of what is being given back nobody needs to know.
 fn is_concerned(hold: &Hold, keys: &ServedKeys) -> bool {
-    hold.end().is_none() && keys.contains(&hold.entry.keys.lock) && hold.is_doubted()
+    !hold.done.is_cancelled() && keys.contains(&hold.entry.keys.lock) && hold.is_doubted()
 }
 
 /// Asks the server about holds that it may have forgotten. What has no answer is asked again by the watchdog.
@@ -139,11 +139,15 @@ impl Listener for Engine {
             // A flush takes all keys of a database at once. So one hold that began before, and is still there, shows that it
             // was another database. (A cluster has one only.)
             let is_earlier = |hold: &Hold| hold.began < since && is_concerned(hold, &keys);
-            if matches!(keys, ServedKeys::All)
+            while matches!(keys, ServedKeys::All)
                 && let Some(earlier) = self.holds.owners.find_hold(is_earlier)
-                && watchdog::attend(earlier).await == Renewal::Renewed
             {
-                return;
+                match watchdog::attend(earlier).await {
+                    Renewal::Renewed => return,
+                    Renewal::Lost | Renewal::Unknown => break,
+                    // It says nothing, and the others are too many to be asked for that.
+                    Renewal::Over => {}
+                }
             }
             check(self.doubted(&keys)).await;
         }

@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing::instrument::Instrumented;
@@ -174,19 +174,27 @@ impl Holding {
         if !is_told(who) || self.is_over.load(Ordering::Relaxed) {
             return;
         }
-        let begin = || {
-            tracing::debug_span!(
-                target: "fairlock::lock",
-                "hold",
-                name = %who.name,
-                owner = %who.owner,
-                label = %label_of(who.terms),
-                token,
-                held_ms = field::Empty,
-                end = field::Empty,
-            )
-        };
-        self.span.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| Box::new(begin()));
+        if self.span().is_some() {
+            return;
+        }
+        let span = tracing::debug_span!(
+            target: "fairlock::lock",
+            "hold",
+            name = %who.name,
+            owner = %who.owner,
+            label = %label_of(who.terms),
+            token,
+            held_ms = field::Empty,
+            end = field::Empty,
+        );
+        // Made before the lock is taken, and what was there is dropped after it is free: the log is the user's.
+        let before = self.span().replace(Box::new(span));
+        drop(before);
+    }
+
+    fn span(&self) -> MutexGuard<'_, Option<Box<Span>>> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.span.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Given back, and the server has said so.
@@ -228,7 +236,7 @@ impl Holding {
         }
         self.metrics.hold_ended(held);
         // Not later: those who watch the hold may keep it for long.
-        let span = self.span.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let span = self.span().take();
         if let Some(span) = span {
             span.record("held_ms", millis(held())).record("end", end);
         }

@@ -25,6 +25,7 @@ use crate::store::clock::now;
 use crate::store::error::{RefusalKind, RequestError};
 use crate::store::keys::Keys;
 use crate::store::runner::Answer;
+use crate::store::runtime::survive;
 use crate::store::verbs::poll::{Poll, Polled, PolledHolder};
 
 /// Tickets in one request of a round that verifies all of them: the work of one call is bounded.
@@ -55,7 +56,7 @@ impl Poller {
     pub fn start(self: &Arc<Self>) {
         let serve = Schedule::serve(
             Arc::downgrade(self),
-            |poller| &poller.waiters.offers,
+            |poller| &*poller.waiters.offers,
             |poller, waiter| poller.pass_over(&waiter),
         );
         self.context().spawn_until_closing(serve);
@@ -63,15 +64,24 @@ impl Poller {
 
     /// If its future was woken for a grant and was not polled since: the lock goes on to the next one (P6). If the future goes
     /// on, it queues again.
-    fn pass_over(&self, waiter: &Arc<Waiter>) {
+    fn pass_over(self: &Arc<Self>, waiter: &Arc<Waiter>) {
         match waiter.take_back() {
             Rest::Over => return,
             Rest::Until(later) => return self.waiters.offers.insert(later, waiter.seq, waiter),
+            Rest::Unread => return self.context().spawn(self.clone().ask_for(waiter.clone())),
             Rest::PassedOver => {}
         }
-        tracing::debug!(target: "fairlock::lock", name = %waiter.keys.name, owner = %waiter.owner_id(), "a future that waits was not polled when its turn came");
         // With each copy of its request that may be under way.
         cleanup::leave_for(self.context(), waiter, self.context().runner.not_after(&waiter.keys.lock));
+        tracing::debug!(target: "fairlock::lock", name = %waiter.keys.name, owner = %waiter.owner_id(), "a future that waits was not polled when its turn came");
+    }
+
+    /// What its answer said only its future could read. Whether it has the lock the server says again: then it is offered
+    /// that, and passed over.
+    async fn ask_for(self: Arc<Self>, waiter: Arc<Waiter>) {
+        if self.ask_for_a_ghost(waiter.keys.lock.clone()).await.is_err() {
+            self.waiters.offers.insert(now() + POLL_RETRY, waiter.seq, &waiter);
+        }
     }
 
     fn context(&self) -> &Arc<Context> {
@@ -106,7 +116,13 @@ impl Poller {
             tokio::select! {
                 // In this order, so that the simulator can repeat a run.
                 biased;
-                () = sleep_until(due.into()) => self.poll(&keys, false).await,
+                () = sleep_until(due.into()) => {
+                    if survive(self.poll(&keys, false)).await.is_none() {
+                        // What it would have said is lost with it, as in one without an answer.
+                        self.waiters.doubt(&keys.lock);
+                        self.waiters.poll_by(&keys.lock, now() + POLL_RETRY);
+                    }
+                }
                 () = sooner.notified() => {}
             }
         }

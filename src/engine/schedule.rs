@@ -1,6 +1,7 @@
 //! Items with due times, soonest first. It does not know what the items are.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -72,7 +73,10 @@ impl<T> Schedule<T> {
             // Where the whole runtime stood still, what was woken before goes first: it may end what is due.
             yield_now().await;
             let (due, next) = schedule(&alive).take_due();
-            due.into_iter().for_each(|item| attend(&alive, item));
+            for item in due {
+                // Other items must not suffer from a panic of the user's code: a subscriber of the log.
+                let _ = catch_unwind(AssertUnwindSafe(|| attend(&alive, item)));
+            }
             let sooner = schedule(&alive).sooner.clone();
             drop(alive);
             tokio::select! {

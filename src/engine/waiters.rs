@@ -65,6 +65,8 @@ pub struct Waiter {
     notify: Notify,
     /// Whom to wake when the attempt is woken.
     task: AtomicWaker,
+    /// Those of its client.
+    offers: Arc<Schedule<Waiter>>,
 }
 
 #[derive(Debug, Default)]
@@ -88,6 +90,13 @@ pub struct WaiterState {
     is_passed_over: bool,
     /// `close` has left for it, which covers all copies up to this server time.
     withdrawn: Option<i64>,
+}
+
+impl WaiterState {
+    /// It has no place in the queue, as far as it knows.
+    fn is_asking(&self) -> bool {
+        self.trust.is_none()
+    }
 }
 
 /// The last answers about a name, which all of its waiters share (R7): a token above the floor of an answer was
@@ -305,12 +314,17 @@ impl Waiter {
     /// If it rests with a grant, it loses that and its place. Else says when to look again, while it has the grant.
     pub fn take_back(&self) -> Rest {
         let mut state = self.state();
-        if state.is_claimed || !state.is_offered {
+        // One that waits for the answer to its request is looked at again when that wakes it.
+        let is_woken = state.is_asking() && state.woken.is_some();
+        if state.is_claimed || state.is_passed_over || !state.is_offered && !is_woken {
             return Rest::Over;
         }
         let look_again = state.woken.unwrap_or_else(now) + PATIENCE;
         if look_again > now() {
             return Rest::Until(look_again);
+        }
+        if !state.is_offered {
+            return Rest::Unread;
         }
         (state.is_offered, state.pushed) = (false, None);
         state.outcome = Some(WaitOutcome::NoPlace(Turn::alone()));
@@ -358,6 +372,8 @@ pub enum Rest {
     Over,
     /// Its attempt waits for an answer, or was woken a moment ago.
     Until(Instant),
+    /// Its request has an answer, perhaps that it has the lock.
+    Unread,
     PassedOver,
 }
 
@@ -367,7 +383,15 @@ impl Wake for Waiter {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.state().woken.get_or_insert_with(now);
+        let is_answered = {
+            let mut state = self.state();
+            let is_first = state.woken.is_none();
+            state.woken.get_or_insert_with(now);
+            is_first && state.is_asking()
+        };
+        if is_answered {
+            self.offers.insert(now() + PATIENCE, self.seq, self);
+        }
         self.task.wake();
     }
 }
@@ -383,8 +407,8 @@ pub struct Waiters {
     // A map of its own. A push must find an attempt that has no place yet, and a poll asks only for
     // those that have one. The two locks are never held together.
     queues: Mutex<BTreeMap<Arc<str>, Queue>>,
-    /// Those who were woken for a grant.
-    pub offers: Schedule<Waiter>,
+    /// Those who were woken for a grant, or for an answer that may be one.
+    pub offers: Arc<Schedule<Waiter>>,
 }
 
 /// The waiters of one name that the server has queued.
@@ -430,6 +454,7 @@ impl Waiters {
             state: Mutex::default(),
             notify: Notify::new(),
             task: AtomicWaker::new(),
+            offers: self.offers.clone(),
         });
         let mut waiters = lock(&self.waiters);
         waiters.insert(seq, waiter.clone());
@@ -596,7 +621,9 @@ impl Waiters {
             grant(state);
             // A poll may tell of the same grant again.
             if !std::mem::replace(&mut state.is_offered, true) {
-                self.offers.insert(now() + PATIENCE, waiter.seq, waiter);
+                // One that did not read its answer has had its time already.
+                let since = state.woken.filter(|_| state.is_asking()).unwrap_or_else(now);
+                self.offers.insert(since + PATIENCE, waiter.seq, waiter);
             }
         });
     }

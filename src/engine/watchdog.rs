@@ -12,6 +12,7 @@ use super::error::Loss;
 use super::hold::{Hold, Holds, Question};
 use super::lease;
 use super::schedule::Schedule;
+use crate::store::runtime::survive;
 use crate::store::verbs::renew::{Renew, Renewed};
 
 /// How a renewal ended.
@@ -20,6 +21,8 @@ pub enum Renewal {
     Renewed,
     Lost,
     Unknown,
+    /// The hold was given back, or lost for another reason, while it was asked about.
+    Over,
 }
 
 /// Starts the one task that serves all holds of a client. It ends with the client.
@@ -44,8 +47,8 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
             None => Renewal::Renewed,
             // Bounded by the deadline: the loss is reported in time even if this renewal hangs (P8).
             Some(question) => {
-                let asked = timeout_at(hold.deadline().into(), ask(&hold, question)).await;
-                asked.unwrap_or(Renewal::Unknown)
+                let asked = timeout_at(hold.deadline().into(), survive(ask(&hold, question))).await;
+                asked.ok().flatten().unwrap_or(Renewal::Unknown)
             }
         };
         hold.schedule(outcome == Renewal::Unknown);
@@ -53,7 +56,7 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
     };
     // The final unlock ends this. A renewal behind it would find the lock gone, and what is given back must not be renewed
     // (P10).
-    done.run_until_cancelled(look).await.unwrap_or(Renewal::Lost)
+    done.run_until_cancelled(look).await.unwrap_or(Renewal::Over)
 }
 
 /// One request, within the operation time-out. Moves the hold's deadline, or ends the hold.
@@ -70,7 +73,7 @@ async fn ask(hold: &Hold, question: Question) -> Renewal {
                 Renewal::Renewed
             }
             // The final release overtook this renewal: that is no loss.
-            Renewed::Lost if hold.done.is_cancelled() => Renewal::Lost,
+            Renewed::Lost if hold.done.is_cancelled() => Renewal::Over,
             Renewed::Lost => {
                 hold.lose(Loss::Gone);
                 Renewal::Lost
@@ -83,3 +86,4 @@ async fn ask(hold: &Hold, question: Question) -> Renewal {
         }
     }
 }
+

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, NoopRecorder, Unit, with_recorder};
@@ -217,17 +218,19 @@ impl Metrics {
     pub fn of_lock(&self, name: &str) -> LockMetrics {
         let client = &self.0;
         let Some(group_of) = &client.group_of else { return client.locks.clone() };
-        // Not under the lock: it is the user's.
-        let group = group_of(name);
-        // No code panics while it holds this; if it did, the data would still be whole.
-        let mut groups = client.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let group = if groups.len() < GROUPS || groups.contains_key(&group) { group } else { OTHERS.to_owned() };
-        let labelled = || {
-            let own = Label::new("lock", group.clone());
-            let labels: Vec<_> = client.labels.iter().cloned().chain([own]).collect();
-            LockMetrics::new(&Register { labels: &labels })
+        // It is the user's, like the recorder below: a panic in it ends no call, and neither is called under the lock.
+        let group = catch_unwind(AssertUnwindSafe(|| group_of(name))).unwrap_or_else(|_| OTHERS.to_owned());
+        let group = {
+            let groups = client.groups();
+            if groups.len() < GROUPS || groups.contains_key(&group) { group } else { OTHERS.to_owned() }
         };
-        groups.entry(group.clone()).or_insert_with(labelled).clone()
+        if let Some(known) = client.groups().get(&group) {
+            return known.clone();
+        }
+        let own = Label::new("lock", group.clone());
+        let labels: Vec<_> = client.labels.iter().cloned().chain([own]).collect();
+        let new = LockMetrics::new(&Register { labels: &labels });
+        client.groups().entry(group).or_insert(new).clone()
     }
 
     pub fn in_flight(&self) -> InFlight<'_> {
@@ -258,6 +261,13 @@ impl Metrics {
 
     pub fn disconnected(&self) -> Counted {
         Counted::new(&self.0.disconnected)
+    }
+}
+
+impl OfClient {
+    fn groups(&self) -> MutexGuard<'_, BTreeMap<String, LockMetrics>> {
+        // No code panics while it holds this; if it did, the data would still be whole.
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

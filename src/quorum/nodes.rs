@@ -157,10 +157,11 @@ impl Nodes {
         let node = self.all.get(index)?;
         let cause = node.why_silent(self.node_timeout);
         if !node.silent.swap(true, Ordering::Relaxed) {
-            tracing::warn!(target: "fairlock::quorum", node = %node.address, %cause, "a server of the quorum is left out until it serves again");
             self.changed.notify_waiters();
             let asking = ask_until_it_serves(Arc::downgrade(self), index, name.clone());
             node.client.engine().context.spawn(asking);
+            // Last, here and below: the log is the user's, and may panic.
+            tracing::warn!(target: "fairlock::quorum", node = %node.address, %cause, "a server of the quorum is left out until it serves again");
         }
         Some(cause)
     }
@@ -243,9 +244,9 @@ async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, name: Arc<str>) {
             Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Passing => {}
             // It serves, also if it refuses this name.
             Ok(()) | Err(RequestError::Refused(_) | RequestError::Name(_)) => {
-                tracing::info!(target: "fairlock::quorum", node = %node.address, "a server of the quorum serves again");
                 node.silent.store(false, Ordering::Relaxed);
                 nodes.changed.notify_waiters();
+                tracing::info!(target: "fairlock::quorum", node = %node.address, "a server of the quorum serves again");
                 return;
             }
         }

@@ -234,10 +234,8 @@ impl Shared {
     /// The server refuses for a reason that may pass: from now on only probes are sent.
     fn refused(&self, refusal: &Refusal) {
         let mut gate = self.gate();
+        let closes = gate.is_none();
         let refusing = gate.get_or_insert_with(|| {
-            // One line for each time that the gate closes. A line for each refusal would flood the
-            // log.
-            tracing::warn!(target: "fairlock::server", %refusal, "the server refuses requests; trying until it accepts them again");
             let backoff = Backoff::retry(self.seed);
             Refusing { refusal: refusal.clone(), since: now(), backoff, next_probe: now(), probing_until: None }
         });
@@ -252,6 +250,12 @@ impl Shared {
         // flag that says the opposite of the gate: requests would pass a closed gate, or look at an
         // open one for each request.
         self.refusing.store(true, Ordering::Release);
+        // Who reads the log is the user's, and may take its time.
+        drop(gate);
+        // One line for each time that the gate closes. A line for each refusal would flood the log.
+        if closes {
+            tracing::warn!(target: "fairlock::server", %refusal, "the server refuses requests; trying until it accepts them again");
+        }
     }
 
     /// The server has served a request.
@@ -260,14 +264,15 @@ impl Shared {
             return;
         }
         let mut gate = self.gate();
-        if let Some(refusing) = gate.take() {
-            let after = now().saturating_duration_since(refusing.since);
-            tracing::info!(target: "fairlock::server", refusal = %refusing.refusal, ?after, "the server accepts requests again");
-        }
+        let over = gate.take();
         self.refusing.store(false, Ordering::Release);
         // Those who are woken lock the gate at once, so let go of it first.
         drop(gate);
         self.changed.notify_waiters();
+        if let Some(refusing) = over {
+            let after = now().saturating_duration_since(refusing.since);
+            tracing::info!(target: "fairlock::server", refusal = %refusing.refusal, ?after, "the server accepts requests again");
+        }
     }
 
     /// A probe keeps others from probing until then at the latest.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::error::{Cause, ConnectError, Obstacle};
 use super::options::OptionsError;
-use super::runtime::survive;
 
 /// Where a server is and how to sign in there, for
 /// [`LockClientBuilder::connect_with`](crate::LockClientBuilder::connect_with).
@@ -124,11 +124,15 @@ impl SignIn {
     /// Asks the provider, if there is one.
     pub async fn credentials(&self) -> Result<Credentials, ConnectError> {
         match &self.provider {
-            // Not kept: a token may have ended by the next reconnect. The call itself may panic as well as its future.
-            Some(provider) => match survive(async { (provider.0)().await }).await {
-                Some(provided) => provided.map_err(ConnectError::CredentialsProvider),
-                None => Err(ConnectError::CredentialsProvider(Arc::new(Obstacle::Panicked))),
-            },
+            // Not kept: a token may have ended by the next reconnect. In a task of its own: it is the user's, and may panic, or
+            // block its thread for longer than this attempt may take.
+            Some(Provider(provide)) => {
+                let provide = provide.clone();
+                match AbortOnDropHandle::new(tokio::spawn(async move { provide().await })).await {
+                    Ok(provided) => provided.map_err(ConnectError::CredentialsProvider),
+                    Err(_) => Err(ConnectError::CredentialsProvider(Arc::new(Obstacle::Panicked))),
+                }
+            }
             None => Ok(self.fixed.clone()),
         }
     }
@@ -328,7 +332,9 @@ impl ConnectOptions {
     /// stands in place of [`username`](Self::username) and [`password`](Self::password).
     ///
     /// Its time counts as part of the operation time-out. When it fails or panics at a reconnect, the
-    /// client tries again, as with a server that does not answer.
+    /// client tries again, as with a server that does not answer. It runs in a task of its own. What blocks its
+    /// thread belongs into `tokio::task::spawn_blocking`, as everywhere in async code: a runtime of one thread, and with it
+    /// the renewal of all locks, stands still meanwhile.
     ///
     /// ```
     /// use fairlock::{ConnectOptions, Credentials};
@@ -390,6 +396,9 @@ impl ConnectOptions {
     }
 
     /// Uses TLS, and trusts the certificate authorities of the machine.
+    ///
+    /// Their files are read once, when the client is made, and on the thread that does so: some milliseconds, which with
+    /// [`root_certificate`](Self::root_certificate) are not needed.
     ///
     /// ```
     /// let options = fairlock::ConnectOptions::tcp("redis.internal", 6380).tls();

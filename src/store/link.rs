@@ -164,19 +164,29 @@ impl<C: Connection> Link<C> {
     }
 
     fn count(&self) {
-        // Kept, so that of two who count at once the later one has the later state.
+        let is_up = self.is_up();
+        // Before the lock is taken: the recorder is the user's.
+        let mut news = is_up.map(|is_up| if is_up { self.metrics.connected() } else { self.metrics.disconnected() });
         let mut counted = self.counted();
-        let is_up = match *self.state() {
+        // Whoever has changed the state meanwhile counts it.
+        if self.is_up() == is_up {
+            std::mem::swap(&mut *counted, &mut news);
+        }
+        drop(counted);
+    }
+
+    fn is_up(&self) -> Option<bool> {
+        match *self.state() {
             State::Down(_) | State::Resuming(_) => Some(false),
             State::Ready(_) => Some(true),
             State::Gone | State::Closed => None,
-        };
-        *counted = is_up.map(|is_up| if is_up { self.metrics.connected() } else { self.metrics.disconnected() });
+        }
     }
 
     /// No connection is wanted: it is not missed either.
     pub fn rest(&self) {
-        *self.counted() = None;
+        let before = self.counted().take();
+        drop(before);
     }
 
     fn counted(&self) -> MutexGuard<'_, Option<Counted>> {
@@ -219,8 +229,9 @@ impl<C: Connection> Link<C> {
     /// The server has lost all keys of a database, perhaps not of ours.
     pub fn flushed(&self) {
         let Some(listener) = self.listener() else { return };
-        self.doubt().flushed.get_or_insert_with(now);
+        // First: the check that takes this flush must find all that it puts in doubt.
         listener.doubt();
+        self.doubt().flushed.get_or_insert_with(now);
         self.doubted.notify_one();
     }
 

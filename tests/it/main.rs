@@ -2,6 +2,8 @@
 
 mod all;
 mod api;
+#[cfg(feature = "embedded")]
+mod at_rest;
 mod bench;
 mod cleanup;
 mod closing;

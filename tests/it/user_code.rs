@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use fairlock::{ConnectError, ConnectOptions, ConnectionState, Credentials, LockClient};
+use futures::FutureExt;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -35,6 +36,26 @@ impl Provider {
     fn ways(&self) -> [&AtomicBool; 2] {
         [&self.panics_in_call, &self.panics_in_future]
     }
+}
+
+/// A thread of the runtime stood still for as long as the provider did, and with it the limit of the call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_credentials_provider_that_blocks_its_thread_costs_a_call_its_time_out() {
+    on_a_server(async |server| {
+        let (go_on, gone_on) = std::sync::mpsc::channel::<()>();
+        let gone_on = Arc::new(Mutex::new(gone_on));
+        let options = ConnectOptions::tcp("127.0.0.1", server.port()).credentials_provider(move || {
+            let gone_on = gone_on.clone();
+            async move {
+                let _ = gone_on.lock().unwrap().recv_timeout(LONGEST_WAIT);
+                Ok::<_, std::io::Error>(Credentials::default())
+            }
+        });
+        let error = Timing::default().builder().connect_with(options).await.expect_err("it still blocks");
+        assert!(matches!(error, ConnectError::CredentialsProvider(_)), "{error:?}");
+        drop(go_on);
+    })
+    .await;
 }
 
 async fn cut(server: &Server, kind: &str) {
@@ -101,7 +122,7 @@ async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_provider_too() {
 
 /// Panics at the first line of each of these texts.
 struct Panicking {
-    texts: [(&'static str, AtomicBool); 2],
+    texts: Vec<(&'static str, AtomicBool)>,
 }
 
 impl Subscriber for Panicking {
@@ -135,7 +156,7 @@ impl Subscriber for Panicking {
 #[tokio::test]
 async fn a_log_subscriber_that_panics_does_not_end_the_client() {
     on_a_server(async |server| {
-        let texts = ["lost the connection", "reconnected"].map(|text| (text, AtomicBool::new(false)));
+        let texts = ["lost the connection", "reconnected"].map(|text| (text, AtomicBool::new(false))).into();
         let subscriber = Arc::new(Panicking { texts });
         let client: LockClient = Timing::default().connect(&server.url()).await;
         let _logging = crate::support::log_to(subscriber.clone());
@@ -154,19 +175,76 @@ async fn a_log_subscriber_that_panics_does_not_end_the_client() {
     .await;
 }
 
+/// Panics at the first line of each of these texts, in the tasks of the client. What others need goes on.
+#[cfg(feature = "embedded")]
+#[tokio::test]
+async fn a_log_subscriber_that_panics_in_the_background_costs_nobody_a_lock() {
+    use std::time::Duration;
+
+    use crate::support::in_virtual_time;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    in_virtual_time(async |embedded| {
+        let texts = ["still waiting", "a renewal failed", "was not polled when its turn came", "lost a lock"];
+        let subscriber = Arc::new(Panicking { texts: texts.map(|text| (text, AtomicBool::new(false))).into() });
+        let (client, other) = (embedded.open(LockClient::builder()).await, embedded.open(LockClient::builder()).await);
+        let (kept, forced) = (client.lock("kept").lock().await.unwrap(), client.lock("forced").lock().await.unwrap());
+        let held = other.lock("x").lock().await.unwrap();
+        let _logging = crate::support::log_to(subscriber.clone());
+        // Two that rest, and one that waits behind them, for longer than a client lives that is not heard.
+        let lock = client.lock("x");
+        let mut resting = [Box::pin(lock.lock()), Box::pin(lock.lock())];
+        for _ in 0..3 {
+            resting.iter_mut().for_each(|call| assert!(call.now_or_never().is_none()));
+            tokio::task::yield_now().await;
+        }
+        let waits = client.lock("x");
+        let waiting = tokio::spawn(async move { waits.lock().await });
+        other.lock("forced").force_unlock().await.unwrap();
+        assert_eq!(forced.lost().await, fairlock::Loss::Forced);
+        tokio::time::sleep(120 * SECOND).await;
+        // A renewal of each of its holds fails at least once.
+        embedded.network.refuse(Some("BUSY Redis is busy running a script."));
+        tokio::time::sleep(12 * SECOND).await;
+        embedded.network.refuse(None);
+        tokio::time::sleep(120 * SECOND).await;
+        assert!(kept.is_valid(), "it is renewed after a panic in a renewal");
+        held.unlock().await.unwrap();
+        let guard = tokio::time::timeout(2 * SECOND, waiting).await.expect("both are passed over").unwrap().unwrap();
+        let is_missing =
+            |(text, has_panicked): &(&'static str, AtomicBool)| (!has_panicked.load(Ordering::SeqCst)).then_some(*text);
+        assert_eq!(subscriber.texts.iter().find_map(is_missing), None, "it has panicked at each of them");
+        drop((guard, resting));
+        kept.unlock().await.unwrap();
+    })
+    .await;
+}
+
 /// What looks at the client while the client calls it.
 #[derive(Default)]
 struct Asking {
     client: OnceLock<LockClient>,
     asked: AtomicU32,
+    asks: AtomicBool,
+    /// It tries to lock, too.
+    calls: bool,
     lines: Mutex<Vec<String>>,
 }
 
 impl Asking {
     fn ask(&self) {
         let Some(client) = self.client.get() else { return };
+        // What the client does for this tells of itself, too.
+        if self.asks.swap(true, Ordering::SeqCst) {
+            return;
+        }
         self.asked.fetch_add(1, Ordering::SeqCst);
         let _ = (client.state(), client.lock("x").hold_count());
+        if self.calls {
+            // Which looks at the gate where the server refuses.
+            let _ = client.lock("asked").try_lock().now_or_never();
+        }
+        self.asks.store(false, Ordering::SeqCst);
     }
 }
 
@@ -187,8 +265,19 @@ fn each_kind_of_news(asking: &Arc<Asking>, here: impl Fn(&Arc<Asking>) -> Box<dy
     apart(async move || {
         let _here = here(&asking);
         on_a_server(async |server| {
-            let client = Timing::default().connect(&server.url()).await;
+            let builder = Timing::default().builder();
+            #[cfg(feature = "metrics")]
+            let builder = builder.metrics_group(str::to_owned);
+            let client = builder.connect(server.url()).await.unwrap();
             let _ = asking.client.set(client.clone());
+            let mut redis = server.connection().await;
+            let mut refuses = async |replicas: &str| {
+                let set = ["SET", "min-replicas-to-write", replicas];
+                redis::cmd("CONFIG").arg(&set).exec_async(&mut redis).await.unwrap();
+            };
+            refuses("1").await;
+            assert!(client.lock("refused").try_lock().await.is_err());
+            refuses("0").await;
             let lock = client.lock("x");
             let guard = lock.lock().await.unwrap();
             assert!(lock.try_lock().await.unwrap().is_none());
@@ -239,7 +328,7 @@ impl Subscriber for Asking {
 
 #[test]
 fn a_log_subscriber_may_look_at_the_client() {
-    let asking = Arc::new(Asking::default());
+    let asking = Arc::new(Asking { calls: true, ..Asking::default() });
     each_kind_of_news(&asking, |asking| Box::new(crate::support::log_to(asking.clone())));
     assert!(asking.asked.load(Ordering::SeqCst) > 10);
 }
@@ -315,14 +404,17 @@ mod recorder {
         fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
         fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            self.0.ask();
             Counter::from_arc(self.0.clone())
         }
 
         fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            self.0.ask();
             Gauge::from_arc(self.0.clone())
         }
 
         fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            self.0.ask();
             Histogram::from_arc(self.0.clone())
         }
     }

@@ -1,17 +1,17 @@
 //! Scenarios in which the server forgets what is held, or a client has reason to think so.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Scenario;
-use super::stage::{Stage, ms};
-use crate::world::World;
+use super::stage::{Caller, Stage, ms};
+use crate::world::{Fate, World};
 
 pub const ALL: &[Scenario] = &[
     Scenario {
         name: "a-flush-in-one-read-with-an-answer",
         about: "The server gives a lock away and then loses its data. The client reads both in one piece, and hears of the loss \
-                before the caller looks at its answer: the hold that begins then is none, and its holder must hear so at once \
-                (P8, s2b).",
+                before the caller looks at its answer: that is none any more, and the caller must ask anew (P1, s2b).",
         play: |world| Box::pin(a_flush_in_one_read_with_an_answer(world)),
     },
     Scenario {
@@ -32,7 +32,59 @@ pub const ALL: &[Scenario] = &[
                 of another database, or a reconnect, just before that must not take its place (s1).",
         play: |world| Box::pin(a_fixed_lease_that_came_by_message(world)),
     },
+    Scenario {
+        name: "a-renewal-from-before-a-flush",
+        about: "FLUSHALL comes while the answer to a renewal is under way. The client asks about another lock first, to see whether \
+                the flush was about its database, and has the answer to the renewal before that one's. It says nothing of what \
+                came after it: who relies on a lease of ten minutes must hear of its loss (P1, P8).",
+        play: |world| Box::pin(a_renewal_from_before_a_flush(world)),
+    },
+    Scenario {
+        name: "a-renewal-from-before-a-refused-check",
+        about: "FLUSHALL comes while the answer to a renewal is under way. The check is refused, and the renewal's answer comes then. \
+                It must not put off the next look at a lease of ten minutes (P1, P8).",
+        play: |world| Box::pin(a_renewal_from_before_a_refused_check(world)),
+    },
 ];
+
+/// A has the lock for ten minutes by a message. Its first renewal was served, and the answer takes so long.
+async fn a_renewal_under_way(stage: &Stage, a: &mut Caller, b: &mut Caller, takes: Duration) {
+    a.asks_for_leases_of(ms(600_000));
+    b.gets_the_lock().await;
+    a.begins_to_wait().await;
+    b.gives_it_back().await;
+    a.gets_the_lock().await;
+    a.next("renew", Fate::ReplyTakes(takes));
+    stage.passes(ms(60)).await;
+    stage.has_met_all("the first renewal was sent");
+    stage.loses_all_data();
+}
+
+async fn a_renewal_from_before_a_flush(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    let first = a.client.lock("a name before that of the lock").with_lease(ms(600_000)).lock().await;
+    a_renewal_under_way(&stage, &mut a, &mut b, ms(100)).await;
+    a.next("renew", Fate::ReplyTakes(ms(200)));
+    stage.passes(ms(600)).await;
+    stage.has_met_all("the client has asked about the other lock first");
+    a.has_heard_of_its_loss();
+    b.gets_the_lock().await;
+    drop(first);
+    stage.ends([a, b]).await;
+}
+
+async fn a_renewal_from_before_a_refused_check(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    a_renewal_under_way(&stage, &mut a, &mut b, ms(300)).await;
+    a.is_refused("renew", ms(3000));
+    b.gets_the_lock().await;
+    stage.passes(ms(6000)).await;
+    a.has_heard_of_its_loss();
+    b.still_has_the_lock();
+    stage.ends([a, b]).await;
+}
 
 async fn a_flush_in_one_read_with_an_answer(world: Arc<World>) {
     let stage = Stage::new(world);
@@ -43,10 +95,11 @@ async fn a_flush_in_one_read_with_an_answer(world: Arc<World>) {
         }
         stage.is_flushed_behind_the_next_lock();
         a.gets_the_lock().await;
-        b.gets_the_lock().await;
+        b.begins_to_wait().await;
         stage.passes(ms(100)).await;
-        a.has_heard_of_its_loss();
+        a.still_has_the_lock();
         a.gives_it_back().await;
+        b.gets_the_lock().await;
         b.gives_it_back().await;
     }
     stage.ends([a, b]).await;

@@ -34,9 +34,15 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "an-answer-that-is-looked-at-late",
-        about: "The server has given a lock away, and the caller has not looked at the answer when the server loses its data. The hold \
-                that begins then is none, and its holder must hear so at once (P8, s2).",
+        about: "The server has given a lock away, and the caller has not looked at the answer when the server loses its data, or when \
+                a replica takes over that had not heard of it. The answer is none any more: no guard may come of it (P1, s2, R15).",
         play: |world| Box::pin(an_answer_that_is_looked_at_late(world)),
+    },
+    Scenario {
+        name: "answers-that-rest",
+        about: "Six calls have got a free lock each, one of them for ten minutes by its lease, and nobody looks at their answers. \
+                Each may cost B, who wants these names, a quarter of a second (P6, decision 84).",
+        play: |world| Box::pin(answers_that_rest(world)),
     },
     Scenario {
         name: "waits-that-rest",
@@ -132,22 +138,69 @@ async fn a_probe_that_rests(world: Arc<World>) {
 }
 
 async fn an_answer_that_is_looked_at_late(world: Arc<World>) {
-    let stage = Stage::new(world);
+    let mut stage = Stage::new(world);
     let (a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
     let lock = a.client.lock(NAME).with_lease(ms(600_000));
-    step(&stage.world, "A asks for the lock, and does not look at the answer");
-    let mut call = Box::pin(lock.lock());
-    begin(call.as_mut()).await;
-    stage.passes(ms(100)).await;
-    stage.loses_all_data();
-    stage.passes(ms(10)).await;
-    b.gets_the_lock().await;
-    // Or nothing, if the lock was given back for it.
-    let late = timeout(ms(100), call).await;
-    stage.passes(ms(100)).await;
-    let is_valid = matches!(&late, Ok(Ok(guard)) if guard.is_valid());
-    stage.expect(!is_valid, "A does not rely on what is gone");
-    drop(late);
+    for fails_over in [false, true] {
+        stage.replica_stays_behind();
+        step(&stage.world, "A asks for the lock, and does not look at the answer");
+        let mut call = Box::pin(lock.lock());
+        begin(call.as_mut()).await;
+        stage.passes(ms(100)).await;
+        if fails_over {
+            stage.fails_over().await;
+        } else {
+            stage.loses_all_data();
+        }
+        stage.passes(ms(10)).await;
+        b.gets_the_lock().await;
+        // It has not got it, and waits until B has given it back.
+        let late = timeout(ms(100), &mut call).await;
+        stage.expect(late.is_err(), "A has no guard of what is gone");
+        b.gives_it_back().await;
+        let guard = call.await;
+        stage.expect(guard.is_ok_and(|guard| guard.is_valid()), "A has the lock after B");
+        stage.passes(ms(10)).await;
+    }
+    stage.ends([a, b]).await;
+}
+
+async fn answers_that_rest(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (a, b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    let names: Vec<_> = (0..6).map(|number| format!("name{number}")).collect();
+    let locks: Vec<_> = names.iter().map(|name| a.client.lock(name)).collect();
+    let fixed = locks[1].with_lease(ms(600_000));
+    step(&stage.world, "A asks for six names in each of the ways, and does not look at the answers");
+    let mut calls: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = Vec::new();
+    for lock in [&locks[0], &fixed] {
+        calls.push(Box::pin(async move { drop(lock.lock().await) }));
+    }
+    for lock in &locks[2..4] {
+        calls.push(Box::pin(async move { drop(lock.try_lock().await) }));
+    }
+    for lock in &locks[4..] {
+        calls.push(Box::pin(async move { drop(lock.lock_timeout(ms(60_000)).await) }));
+    }
+    for call in &mut calls {
+        begin(Pin::new(call)).await;
+    }
+    stage.passes(ms(1)).await;
+    let begun = Instant::now();
+    for name in &names {
+        let guard = b.client.lock(name).lock().await;
+        let waited = begun.elapsed();
+        stage.expect(
+            guard.is_ok() && waited <= EACH,
+            &format!("B has {name} after {EACH:?} at most, and not {waited:?}"),
+        );
+        drop(guard);
+    }
+    step(&stage.world, "A looks at its answers");
+    for call in calls {
+        let ended = timeout(ms(1000), call).await;
+        stage.expect(ended.is_ok(), "its call goes on");
+    }
     stage.ends([a, b]).await;
 }
 

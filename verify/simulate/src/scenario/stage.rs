@@ -191,6 +191,11 @@ impl Stage {
         expect(&self.world, is_so, what);
     }
 
+    pub fn has_met_all(&self, what: &str) {
+        let has_met_all = self.world.state().has_met_all();
+        self.expect(has_met_all, what);
+    }
+
     /// All give up what they have, and nothing may be left of it.
     pub async fn ends(self, callers: impl IntoIterator<Item = Caller>) {
         for mut caller in callers {
