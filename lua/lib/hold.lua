@@ -6,7 +6,7 @@
 -- A token is the time of its grant, as a rule. The first grant in each 100 s sets the time to live anew, and the
 -- others keep it, which is cheaper by a third: where the last one, which is smaller, has the same first digits. While tokens run
 -- ahead of the clock these stand still.
-if token == now_us and stored and stored > string.sub(token, 1, 8) then
+if token == now_us and stored and #stored == 16 and stored > string.sub(token, 1, 8) then
   call('SET', tokens, token, 'KEEPTTL')
 else
   local lifetime = string.match(settings, '^%d+ %d+ (%d+)')

@@ -2536,3 +2536,33 @@ async fn tickets_of_a_deleted_list_do_not_stay() {
     })
     .await;
 }
+
+/// A client that was heard a moment ago gets a place and a ticket, and keeps its deadline. One that was heard longer ago, or was
+/// passed over, gets a new deadline with its place: waits that are shorter than the poll interval must not kill it (P3).
+#[tokio::test]
+async fn a_new_place_is_a_sign_of_life_unless_its_client_was_heard_a_moment_ago() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            // What is left of 60 s, whether it stays, and whether there is room.
+            for (left, stays, max_waiters) in
+                [(59_000, true, 100), (50_000, false, 100), (-59_000, false, 100), (59_000, false, 1)]
+            {
+                bench.command("FLUSHALL").await;
+                bench.prepare("held d:1 4 7").await;
+                bench.prepare("waits c:1:2").await;
+                let deadline = if left > 0 { bench.now().await + left } else { left - bench.now().await };
+                bench.command(&format!("ZADD deadlines {deadline} c")).await;
+                let call = format!("acquire owner=c:2 seq=9 waiter_ttl=60000 max_waiters={max_waiters}");
+                let reply = bench.call(&call).await;
+                let places = if max_waiters == 1 { 1 } else { 2 };
+                let status = if max_waiters == 1 { "full" } else { "queued" };
+                assert!(reply.starts_with(status), "{left}: {reply}");
+                assert_eq!(bench.number("LLEN queue").await, places, "{left}");
+                assert_eq!(bench.number("ZCOUNT deadlines inf inf").await, places, "{left}");
+                let is_kept = bench.number(&format!("ZCOUNT deadlines {deadline} {deadline}")).await == 1;
+                assert_eq!(is_kept, stays, "{left} with {max_waiters}");
+            }
+        }
+    })
+    .await;
+}
