@@ -755,7 +755,7 @@ fn lua_statuses_are_those_of_the_header_and_of_the_verb() {
         let code: Vec<_> = script.body.lines().map(|line| line.split("--").next().unwrap()).collect();
         let code = code.join("\n");
         // What stands before a status: a `return`, alone or with a choice between two, or the beginning of a list.
-        let leads = ["return ", "return (ours and ", "return (token and ", " or ", "{ "];
+        let leads = ["return ", "return (ours and ", "return (current and ", " or ", "{ "];
         let replies = quoted_words(&code, '\'');
         let found: BTreeSet<_> = replies
             .into_iter()
@@ -796,30 +796,39 @@ fn assembled() -> Vec<(String, String)> {
     whole.chain(parts().into_iter().map(|(name, text)| (format!("lib/{name}"), script::assemble(&text)))).collect()
 }
 
-/// The text of a part without its own includes, as it appears in a script.
+/// The part that is pasted in place of a line.
+fn paste(line: &str) -> Option<&str> {
+    line.trim_start().strip_prefix("--#paste ")
+}
+
+/// The text of a part without its own includes, as it appears in a script, up to the first part that is pasted in it.
 fn own_lines(part: &str) -> Vec<&str> {
-    part.lines().filter(|line| include(line).is_none()).collect()
+    part.lines().filter(|line| include(line).is_none()).take_while(|line| paste(line).is_none()).collect()
 }
 
 #[test]
 fn lua_includes_name_parts_that_exist() {
     for (name, text) in assembled() {
-        let unknown: Vec<_> = text.lines().filter(|line| line.contains("#include")).collect();
+        let unknown: Vec<_> = text.lines().filter(|line| line.contains("--#")).collect();
         assert!(unknown.is_empty(), "{name} includes parts that script.rs does not know: {unknown:?}");
     }
     assert_eq!(script::assemble("a\n  --#include nothing\nb\n"), "a\n  --#include nothing\nb\n");
 }
 
 #[test]
-fn each_lua_part_is_included_by_a_script_and_at_most_once() {
+fn each_lua_part_is_in_a_script_and_at_most_once_unless_it_is_pasted() {
     let parts = parts();
+    let texts: Vec<_> = files("lua", ".lua").iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let pasted: BTreeSet<_> = texts.iter().flat_map(|text| text.lines().filter_map(paste)).collect();
     for (part, text) in &parts {
+        let is_pasted = pasted.contains(part.as_str());
+        assert!(!is_pasted || !text.contains("local function") && !text.contains("--#include"), "{part} is pasted");
         let definition = own_lines(text).join("\n");
         let mut scripts = 0;
         for (name, whole) in assembled() {
             let times = whole.matches(&definition).count();
-            assert!(times <= 1, "{name} has {part} {times} times");
-            scripts += usize::from(times == 1 && !name.starts_with("lib/"));
+            assert!(times <= 1 || is_pasted, "{name} has {part} {times} times");
+            scripts += usize::from(times > 0 && !name.starts_with("lib/"));
         }
         assert!(scripts > 0, "no script includes {part}");
     }
@@ -830,8 +839,8 @@ fn each_lua_part_is_included_by_a_script_and_at_most_once() {
         functions.dedup();
         assert_eq!(functions.len(), all, "{name} defines a function twice: {functions:?}");
     }
-    let twice = script::assemble("--#include serve\n--#include base\n--#include serve\n");
-    assert_eq!(twice, script::assemble("--#include serve\n"));
+    let twice = script::assemble("--#include place\n--#include base\n--#include place\n");
+    assert_eq!(twice, script::assemble("--#include place\n"));
 }
 
 /// Names, and the signs that matter for their scope. Comments and texts are left out.

@@ -1,9 +1,10 @@
---#include serve
+--#include place
+--#include read
 --#include before
 --#include format
 --#include silence
 -- Whose turn it is (R6), and what keeps the queue in order. Included by every script that can find the lock
--- free or free it. Uses: lock, queue, deadlines, caller, frozen.
+-- free or free it. Uses: lock, queue, deadlines, tokens, settings, stored, token, caller, frozen.
 -- `caller` is the client that runs the script, or one of its owners. It reads the reply, so it counts as reachable even
 -- while its subscription is down.
 
@@ -14,28 +15,32 @@ local WORK_AT_MOST, CLIENT, TICKET, BLOCK, WORTH_A_NOTE = 1200, 10, 2, 50, 32
 
 -- Learns of these clients until when they live, in server ms: 0 if dead, and negative if no message reaches them.
 local function learn(clients, found)
-  local scores, asked, itself = read('ZMSCORE', deadlines, unpack(clients)), {}, string.match(caller, '^[^:]*')
-  local channels = {}
+  local scores, itself, lives = read('ZMSCORE', deadlines, unpack(clients)), string.match(caller, '^[^:]*'), found.lives
+  local asked, channels = {}, {}
   for i, client in ipairs(clients) do
-    local deadline = math.abs(tonumber(scores[i] or '0'))
-    local until_ms = deadline
-    if scores[i] and deadline - now < 1 then
+    local until_ms = math.abs(tonumber(scores[i] or '0'))
+    if scores[i] and until_ms - now < 1 then
       if not found.forgiven then found.forgiven, found.is_new = find_silence() end
       until_ms = found.forgiven
     end
-    found.lives[client] = until_ms - now >= 1 and until_ms or 0
-    -- Unless it has a mark.
-    if not scores[i] or tonumber(scores[i]) > 0 then
-      found.marks[#found.marks + 1] = { client, string.format('%d', -math.max(1, deadline)) }
-    end
-    if found.lives[client] > 0 and client ~= itself then
+    lives[client] = until_ms - now >= 1 and until_ms or 0
+    if lives[client] > 0 and client ~= itself then
       asked[#asked + 1], channels[#channels + 1] = client, channel .. client
     end
   end
-  -- At once, as in `is_reachable`.
+  -- At once, and before anything is written or published: a server that was the primary until a moment ago repeats to its
+  -- own subscribers what is published here, and they would take it for a grant (P1).
+  -- pcall: without the right to ask, all count as reachable. Who is not costs the others a grant.
   local counts = #asked > 0 and redis.pcall('PUBSUB', 'NUMSUB', unpack(channels)) or {}
   for i, client in ipairs(asked) do
-    if counts[2 * i] == 0 then found.lives[client] = -found.lives[client] end
+    if counts[2 * i] == 0 then lives[client] = -lives[client] end
+  end
+  for i, client in ipairs(clients) do
+    local score = tonumber(scores[i] or '1')
+    -- Unless it has a mark.
+    if lives[client] <= 0 and score > 0 then
+      found.marks[#found.marks + 1], found.marks[#found.marks + 2] = string.format('%d', -math.max(1, score)), client
+    end
   end
   found.work = found.work + CLIENT * #clients
 end
@@ -52,7 +57,7 @@ local function examine(from, size, found)
       prefix = client .. ':'
       if not lives[client] then
         -- Once for each client: all of its places have one format.
-        if not find(place, PLACE) then refuse_place(place) end
+        if not find(place, '^[^:/]+:%d+:%d+/%d+/') then refuse_place(place) end
         lives[client] = 0
         unknown[#unknown + 1] = client
       end
@@ -69,11 +74,10 @@ local function examine(from, size, found)
   return places, clients, waits, #tickets > 0
 end
 
--- R6: finds the first live ticket whose client is reachable. Writes nothing, and refuses what it cannot read. `current` is the
--- token of the hold that ends; `heard` a client that is about to be heard. `more`: it stopped at its bound, so that a live
--- ticket may wait behind it. If frozen, all keep their places until that is over (lib/freeze.lua).
-local function look(places, current, heard)
-  local found = { token = next_token(current), places = places, passed = 0, cleared = 0, dead = {}, lives = {}, marks = {}, work = 0, more = false }
+-- R6: finds the first live ticket whose client is reachable. Writes nothing, and refuses what it cannot read. `heard` is a client
+-- that is about to be heard. `more`: it stopped at its bound, so that a live ticket may wait behind it. If frozen, all keep their places until that is over (lib/freeze.lua).
+local function look(places, heard)
+  local found = { token = token, places = places, passed = 0, cleared = 0, dead = {}, lives = {}, marks = {}, work = 0, more = false }
   local noted = not frozen and places > 0 and tonumber(read('ZSCORE', deadlines, '!skip') or '0') or 0
   found.is_noted = noted > 0
   if frozen then return found end
@@ -115,21 +119,18 @@ end
 
 -- Gives the lock to the winner that was found, takes out dead places at the head, and notes how many need not be looked at
 -- again: those that are passed over keep their places. Returns the owner and seq of the winner, or nothing. `ending` is
--- the owner whose hold ends; without a winner the caller has to end it. `lease`: of a caller that is the winner itself,
--- and hears of it by the reply. `found.places` is then what is left; with 0 the keys of the queue are gone.
-local function serve(found, ending, lease)
+-- the owner whose hold ends; without a winner the caller has to end it. `is_own`: the caller is the winner itself, and
+-- takes the lock then. `found.places` is then what is left; with 0 the keys of the queue are gone.
+local function serve(found, ending, is_own)
   local places, winner, dead, cleared, passed = found.places, found.winner, found.dead, found.cleared, found.passed
   if found.is_new then forgive(found.forgiven) end
   local owner, client, seq, terms, grant_ttl
-  if winner then
+  if winner and not is_own then
     owner, client, seq, terms, grant_ttl = string.match(winner, PLACE)
-    if lease then
-      hold(owner, seq, found.token, lease, terms, ending)
-    else
-      hand_over(found.token, owner, client, seq, terms, grant_ttl, found.lives[client], ending)
-    end
-    dead[#dead + 1] = found.ticket
+    local client_until = found.lives[client]
+    --#paste hand_over
   end
+  if winner then dead[#dead + 1] = found.ticket end
   -- Far from both ends a place stays, and is passed over because its ticket is gone.
   local stays = winner and math.min(passed, places - passed) > SEARCHED_AT_MOST
   found.places = places - cleared - (winner and not stays and 1 or 0)
@@ -138,11 +139,7 @@ local function serve(found, ending, lease)
   elseif places > 0 then
     if passed - cleared >= WORTH_A_NOTE then
       -- One of these clients that is heard again ends the note: its deadline is negative, or over.
-      local marks = { passed - cleared, '!skip' }
-      for _, mark in ipairs(found.marks) do
-        if found.lives[mark[1]] <= 0 then marks[#marks + 1], marks[#marks + 2] = mark[2], mark[1] end
-      end
-      call('ZADD', deadlines, unpack(marks))
+      call('ZADD', deadlines, passed - cleared, '!skip', unpack(found.marks))
     elseif found.is_noted then
       dead[#dead + 1] = '!skip'
     end

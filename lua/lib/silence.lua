@@ -1,4 +1,5 @@
 --#include millis
+--#include read
 -- A silence is forgiven once. A server that stood still would find all who wait dead, and take out their places (P3). So where
 -- no client of the queue was heard for half a waiter_ttl, it was the server or the network that stood still, and for one
 -- waiter_ttl nobody counts as dead. No second time before somebody was heard after the first: else a queue of the dead

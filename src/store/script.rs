@@ -4,6 +4,9 @@
 //! what it needs itself, and ends up in a script once, at the first place where it is needed. That
 //! place matters: Lua creates the functions of a part when it gets there, so a script that returns
 //! before does not pay for them.
+//!
+//! A line `--#paste NAME` stands for a part as well, each time. Such a part makes no function, since a function costs as much as
+//! a small inner call, and what several ways do alike is still written once (decision 20).
 
 use std::sync::OnceLock;
 
@@ -56,18 +59,22 @@ const PARTS: &[(&str, &str)] = &[
     ("base", include_str!("../../lua/lib/base.lua")),
     ("before", include_str!("../../lua/lib/before.lua")),
     ("clock", include_str!("../../lua/lib/clock.lua")),
-    ("exceeds", include_str!("../../lua/lib/exceeds.lua")),
     ("freeze", include_str!("../../lua/lib/freeze.lua")),
     ("format", include_str!("../../lua/lib/format.lua")),
-    ("grant", include_str!("../../lua/lib/grant.lua")),
+    ("hand_over", include_str!("../../lua/lib/hand_over.lua")),
+    ("hold", include_str!("../../lua/lib/hold.lua")),
     ("holder", include_str!("../../lua/lib/holder.lua")),
     ("hear", include_str!("../../lua/lib/hear.lua")),
     ("lease", include_str!("../../lua/lib/lease.lua")),
     ("millis", include_str!("../../lua/lib/millis.lua")),
+    ("place", include_str!("../../lua/lib/place.lua")),
     ("purge", include_str!("../../lua/lib/purge.lua")),
-    ("serve", include_str!("../../lua/lib/serve.lua")),
+    ("read", include_str!("../../lua/lib/read.lua")),
+    ("record", include_str!("../../lua/lib/record.lua")),
+    ("refuse", include_str!("../../lua/lib/refuse.lua")),
     ("silence", include_str!("../../lua/lib/silence.lua")),
     ("sweep", include_str!("../../lua/lib/sweep.lua")),
+    ("token", include_str!("../../lua/lib/token.lua")),
 ];
 
 /// Fills in the includes. An unknown one stays in the text, where tests/house.rs finds it.
@@ -77,14 +84,23 @@ pub fn assemble(source: &str) -> String {
     script
 }
 
+/// The part of this name that a line stands for.
+fn part(line: &str, mark: &str) -> Option<(&'static str, &'static str)> {
+    let name = line.trim_start().strip_prefix(mark)?;
+    PARTS.iter().find(|(part, _)| *part == name).copied()
+}
+
 /// `included`: the parts that are in `script`, or about to be. So parts that include each other end.
 fn append(source: &str, included: &mut Vec<&'static str>, script: &mut String) {
     for line in source.lines() {
-        let name = line.trim_start().strip_prefix("--#include ");
-        match name.and_then(|name| PARTS.iter().find(|(part, _)| *part == name)) {
+        if let Some((_, text)) = part(line, "--#paste ") {
+            append(text, included, script);
+            continue;
+        }
+        match part(line, "--#include ") {
             // A second copy would make the same functions again, which costs as much as a small inner
             // call (decision 20).
-            Some((part, _)) if included.contains(part) => {}
+            Some((part, _)) if included.contains(&part) => {}
             Some((part, text)) => {
                 // Before its text is read, not after it. Otherwise parts that include each other would
                 // never end.

@@ -276,16 +276,15 @@ impl Bench {
         let owner = given.get("owner").copied().unwrap_or("c:1").to_owned();
         let script = SCRIPTS.keys().copied().find(|name| *name == verb).expect("a script of that name");
         let (kinds, names) = shape(verb);
-        let known = |name| {
-            names.contains(&name) || ["tickets", "late", "remember", "boot"].contains(&name) || SETTINGS.contains(&name)
-        };
+        let known =
+            |name| names.contains(&name) || ["tickets", "remember", "boot"].contains(&name) || SETTINGS.contains(&name);
         assert!(given.keys().all(|name| known(name)), "{call}: {verb} has other arguments");
-        // The last key and the last argument of a release and of a renewal are for some calls only.
-        let optional = ["late", "remember"].iter().filter(|name| given.contains_key(*name)).count();
-        let unused = usize::from(["release", "renew"].contains(&verb)).saturating_sub(optional);
+        // The last argument of these, and the last key of a release and of a renewal, are for some calls only.
+        let optional = ["mode", "special", "remember"].iter().find(|name| names.contains(*name));
+        let unused = usize::from(optional.is_some_and(|name| !given.contains_key(*name)));
         let kind = |kind: &&str| if *kind == "tombstone" { key(&format!("tombstone:{owner}")) } else { key(kind) };
         // `boot=1`: from a client with strict_restart, which sends all keys.
-        let unused_keys = if given.contains_key("boot") { 0 } else { unused };
+        let unused_keys = if given.contains_key("boot") || verb == "acquire" { 0 } else { unused };
         let mut keys: Vec<String> = kinds[..kinds.len() - unused_keys].iter().map(kind).collect();
         keys.extend(given.get("boot").map(|_| key("boot")));
         let mut args = Vec::new();
@@ -546,12 +545,12 @@ fn value(reply: embedded::keyspace::Reply) -> Result<Value, Refused> {
 pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
     const ALL: &[&str] = &["lock", "queue", "deadlines", "tokens", "tombstone"];
     match verb {
-        "acquire" => (ALL, &["request", "not_after", "owner", "seq", "mode", "lease", "terms", "settings"]),
+        "acquire" => (ALL, &["request", "not_after", "owner", "seq", "lease", "terms", "settings", "mode"]),
         "poll" => (&ALL[..4], &["request", "caller", "waits", "settings"]),
         "leave" => (ALL, &["request", "copies_until", "owner", "seq", "place", "settings"]),
         "renew" => (&["lock", "tokens"], &["request", "owner", "token", "lease", "only", "remember"]),
         "raise" => (&["lock", "tokens"], &["request", "owner", "token", "floor", "token_ttl"]),
-        "release" => (ALL, &["request", "owner", "seq", "holds", "settings", "late"]),
+        "release" => (ALL, &["request", "owner", "seq", "settings", "special"]),
         "boot" => (&["boot"], &["request", "life", "epoch", "freeze"]),
         "force_unlock" => (&ALL[..4], &["request", "not_after", "caller", "expected", "settings"]),
         _ => (&["lock", "queue", "deadlines"], &["request", "most"]),
@@ -568,8 +567,8 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
         "not_after" => "+2000".into(),
         "owner" => owner.into(),
         "seq" => "5".into(),
-        "holds" | "copies_until" | "only" => "0".into(),
-        "mode" | "waits" => "1".into(),
+        "copies_until" | "only" => "0".into(),
+        "waits" => "1".into(),
         "expected" => String::new(),
         "lease" => "10000".into(),
         "terms" => "3000/L".into(),

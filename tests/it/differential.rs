@@ -97,12 +97,12 @@ fn plain_call() -> impl Strategy<Value = String> {
     );
     let raise = (owner(), token(), token())
         .prop_map(|(owner, token, floor)| format!("raise owner={owner} token={token} floor={floor}"));
-    let holds = prop_oneof![2 => Just("0".to_owned()), 1 => (1..3u32, token()).prop_map(|(holds, token)| format!("{holds}:{token}"))];
-    let late = prop::option::weighted(0.3, (moment(), ticket(), terms()));
-    let release = (owner(), 1..9u32, holds, late).prop_map(|(owner, seq, holds, late)| {
-        let late = late.map_or(String::new(), |(until, ticket, terms)| format!(" late={until}~{ticket}/{terms}"));
-        format!("release owner={owner} seq={seq} holds={holds}{late}")
-    });
+    let holds = (1..3u32, token()).prop_map(|(holds, token)| format!(" special={holds}:{token}"));
+    let late =
+        (moment(), ticket(), terms()).prop_map(|(until, ticket, terms)| format!(" special={until}~{ticket}/{terms}"));
+    let special = prop_oneof![4 => Just(String::new()), 3 => holds, 2 => late];
+    let release = (owner(), 1..9u32, special)
+        .prop_map(|(owner, seq, special)| format!("release owner={owner} seq={seq}{special}"));
     let not_after = prop::sample::select(&["+9000", "+9000", "+-9000"][..]);
     let force = (client(), not_after)
         .prop_map(|(client, not_after)| format!("force_unlock caller={client} not_after={not_after}"));

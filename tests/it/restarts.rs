@@ -196,7 +196,7 @@ async fn a_lock_that_is_freed_in_a_freeze_is_passed_on_after_it() {
         let record = record(&mut redis).await;
         let life = record.rsplit(' ').next().unwrap();
         let until = time(&mut redis).await + 2000;
-        redis::cmd("SET").arg(BOOT).arg(format!("{until} 1 {life}")).exec_async(&mut redis).await.unwrap();
+        redis::cmd("SET").arg(BOOT).arg(format!("{until} 1 0 {life}")).exec_async(&mut redis).await.unwrap();
         guards.remove(0).unlock().await.unwrap();
         assert!(client.lock("forced").force_unlock().await.unwrap());
         assert_eq!(guards.remove(0).lost().await, Loss::Forced);

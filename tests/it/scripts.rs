@@ -142,7 +142,7 @@ async fn frozen_rows() {
         Row {
             what: "release of one of two holds",
             before: &["frozen 3600000", "held c:1 4 7", "HSET lock c:1 2"],
-            call: "release boot=1 holds=1:7",
+            call: "release boot=1 special=1:7",
             reply: "held 1",
             after: "lock c:1=1 5,7,0,3000/L",
             again: "held 1",
@@ -150,7 +150,7 @@ async fn frozen_rows() {
         Row {
             what: "release with a copy of the acquire on its way",
             before: &["frozen 3600000", "held c:1 4 7", "waits d:1:2"],
-            call: "release boot=1 late=+2000~c:1:4/3000/L",
+            call: "release boot=1 special=+2000~c:1:4/3000/L",
             reply: "freed 7 0",
             after: "queue d:1:2 | clients d | tombstone c:1=5",
             again: "gone 0",
@@ -244,7 +244,7 @@ async fn without_a_record_of_the_start_nothing_is_done() {
         "poll boot=1 tickets=c:1:5",
         "leave boot=1",
         "release boot=1",
-        "release boot=1 late=+2000~c:1:4/3000/L",
+        "release boot=1 special=+2000~c:1:4/3000/L",
         "force_unlock boot=1",
         "inspect boot=1",
     ];
@@ -1069,7 +1069,7 @@ async fn release_rows() {
         Row {
             what: "one of several",
             before: &["held c:1 4 7", "HSET lock c:1 3"],
-            call: "release holds=2:7",
+            call: "release special=2:7",
             reply: "held 2",
             after: "lock c:1=2 5,7,0,3000/L",
             again: "held 2",
@@ -1077,7 +1077,7 @@ async fn release_rows() {
         Row {
             what: "one of several, of a lost hold",
             before: &["held c:1 4 8"],
-            call: "release holds=2:7",
+            call: "release special=2:7",
             reply: "lost",
             after: "lock c:1=1 4,8,0,3000/L",
             again: "lost",
@@ -1085,7 +1085,7 @@ async fn release_rows() {
         Row {
             what: "one of several, a late copy",
             before: &["held c:1 6 7"],
-            call: "release holds=2:7",
+            call: "release special=2:7",
             reply: "stale",
             after: "lock c:1=1 6,7,0,3000/L",
             again: "stale",
@@ -1126,7 +1126,7 @@ async fn release_rows() {
         Row {
             what: "a copy of the acquire may come",
             before: &["held c:1 4 7"],
-            call: "release late=+2000~c:1:4/3000/L",
+            call: "release special=+2000~c:1:4/3000/L",
             reply: "freed 7 0",
             after: "tombstone c:1=5",
             again: "gone 0",
@@ -1134,7 +1134,7 @@ async fn release_rows() {
         Row {
             what: "a copy of the acquire may come, and one waits",
             before: &["held c:1 4 7", "waits d:2:3"],
-            call: "release late=+2000~c:1:4/3000/L",
+            call: "release special=+2000~c:1:4/3000/L",
             reply: "freed 7 0",
             after: "lock d:2=1 3,T,T,3000/L | tombstone c:1=5",
             again: "gone 0",
@@ -1142,7 +1142,7 @@ async fn release_rows() {
         Row {
             what: "a late copy of the acquire is in the queue, and another may come",
             before: &["held d:1 9 7", "waits c:1:4"],
-            call: "release late=+2000~c:1:4/3000/L",
+            call: "release special=+2000~c:1:4/3000/L",
             reply: "gone 0",
             after: "lock d:1=1 9,7,0,3000/L | tombstone c:1=5",
             again: "gone 0",
@@ -1333,7 +1333,7 @@ async fn grants_and_revocations_are_published_to_the_client() {
 /// The calls that can pass a lock on, with what has to be there: `c:1` holds it, or it is free.
 const PASSING_ON: [(&str, &str); 6] = [
     ("held c:1 4 7", "release"),
-    ("held c:1 4 7", "release late=+2000~c:1:4/3000/L"),
+    ("held c:1 4 7", "release special=+2000~c:1:4/3000/L"),
     ("held c:1 4 7", "leave"),
     ("held c:1 4 7", "force_unlock"),
     ("token 7", "acquire mode=0"),
@@ -1987,7 +1987,7 @@ async fn a_tombstone_lives_past_the_last_copy_and_never_gets_shorter() {
             // Review A7: a later leave with an earlier `copies_until` shortened it.
             bench.call("leave copies_until=+100").await;
             assert!(bench.ttl("tombstone:c:1").await > 4000);
-            bench.call("release late=+100~c:1:5/3000/L").await;
+            bench.call("release special=+100~c:1:5/3000/L").await;
             assert!(bench.ttl("tombstone:c:1").await > 4000);
         }
     })
@@ -2058,7 +2058,7 @@ async fn a_wrong_type_names_its_key_and_changes_nothing() {
         "raise token=7 floor=9",
         "force_unlock",
         "release",
-        "release late=+2000~c:1:5/3000/L",
+        "release special=+2000~c:1:5/3000/L",
         "inspect",
     ];
     limit(async {
@@ -2160,7 +2160,7 @@ async fn a_newer_format_and_foreign_data_are_refused_by_name_and_not_changed() {
 async fn a_foreign_hash_is_not_ended_by_who_never_held_it() {
     limit(async {
         for mut bench in Bench::each().await {
-            for call in ["release", "release holds=1:7", "leave", "renew token=7", "acquire mode=1:7"] {
+            for call in ["release", "release special=1:7", "leave", "renew token=7", "acquire mode=1:7"] {
                 for waits in [false, true] {
                     bench.command("FLUSHALL").await;
                     if waits {
@@ -2532,6 +2532,36 @@ async fn tickets_of_a_deleted_list_do_not_stay() {
             bench.call("acquire owner=e:2 seq=9").await;
             let (tickets, places) = (bench.number("ZCOUNT deadlines inf inf").await, bench.number("LLEN queue").await);
             assert!((1..=places).contains(&tickets), "{tickets} tickets for {places} places, without {right}");
+        }
+    })
+    .await;
+}
+
+/// A client that was heard a moment ago gets a place and a ticket, and keeps its deadline. One that was heard longer ago, or was
+/// passed over, gets a new deadline with its place: waits that are shorter than the poll interval must not kill it (P3).
+#[tokio::test]
+async fn a_new_place_is_a_sign_of_life_unless_its_client_was_heard_a_moment_ago() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            // What is left of 60 s, whether it stays, and whether there is room.
+            for (left, stays, max_waiters) in
+                [(59_000, true, 100), (50_000, false, 100), (-59_000, false, 100), (59_000, false, 1)]
+            {
+                bench.command("FLUSHALL").await;
+                bench.prepare("held d:1 4 7").await;
+                bench.prepare("waits c:1:2").await;
+                let deadline = if left > 0 { bench.now().await + left } else { left - bench.now().await };
+                bench.command(&format!("ZADD deadlines {deadline} c")).await;
+                let call = format!("acquire owner=c:2 seq=9 waiter_ttl=60000 max_waiters={max_waiters}");
+                let reply = bench.call(&call).await;
+                let places = if max_waiters == 1 { 1 } else { 2 };
+                let status = if max_waiters == 1 { "full" } else { "queued" };
+                assert!(reply.starts_with(status), "{left}: {reply}");
+                assert_eq!(bench.number("LLEN queue").await, places, "{left}");
+                assert_eq!(bench.number("ZCOUNT deadlines inf inf").await, places, "{left}");
+                let is_kept = bench.number(&format!("ZCOUNT deadlines {deadline} {deadline}")).await == 1;
+                assert_eq!(is_kept, stays, "{left} with {max_waiters}");
+            }
         }
     })
     .await;

@@ -54,13 +54,13 @@ fn tour(queue: &mut Queue, before: &[Place]) -> Outcome<()> {
 
 /// `first`: the first of the last client's 200 places.
 fn go_around(queue: &mut Queue, first: usize, newcomers: bool) -> Outcome<()> {
-    queue.newcomer("1")?;
+    queue.newcomer("")?;
     queue.poll(LAST, first + 50, 16)?;
     queue.poll(LAST, first + 50, 128)?;
     queue.inspect()?;
     for _ in 0..HAND_OVERS {
         queue.hand_over(newcomers)?;
-        queue.newcomer("1")?;
+        queue.newcomer("")?;
     }
     queue.poll(LAST, first + 50, 128)?;
     queue.inspect()?;
@@ -90,7 +90,7 @@ fn former(queue: &mut Queue) -> Outcome<()> {
     let here_once: Vec<_> = (0..60_000).map(Dead).collect();
     let first = queue.fill(&places(3, |_| LAST))?;
     queue.hear(&here_once)?;
-    queue.newcomer("1")?;
+    queue.newcomer("")?;
     queue.poll(LAST, first, 3)?;
     queue.inspect()?;
     while queue.len()? > 0 {
@@ -107,7 +107,7 @@ fn half_left(queue: &mut Queue) -> Outcome<()> {
     before.iter_mut().for_each(|place| place.waits = false);
     queue.fill(&before)?;
     let first = queue.fill(&places(65_536, |_| LAST))?;
-    (0..20).try_for_each(|_| queue.newcomer("1").map(drop))?;
+    (0..20).try_for_each(|_| queue.newcomer("").map(drop))?;
     go_around(queue, first, false)
 }
 
@@ -123,7 +123,7 @@ fn in_the_middle(queue: &mut Queue) -> Outcome<()> {
 fn half_dead(queue: &mut Queue) -> Outcome<()> {
     let first = queue.fill(&places(200, |_| LAST))?;
     queue.fill(&places(65_336, |number| if number % 2 == 0 { Dead(number % 2000) } else { Living(2) }))?;
-    (0..20).try_for_each(|_| queue.newcomer("1").map(drop))?;
+    (0..20).try_for_each(|_| queue.newcomer("").map(drop))?;
     go_around(queue, first, false)
 }
 

@@ -83,7 +83,7 @@ impl Queue {
         let (key, label) = ("fairlock:{n:orders}".to_owned(), "x".repeat(40));
         let (calls, rounds) = (Vec::new(), Vec::new());
         let mut queue = Self { server, redis, subscriber, hashes, key, label, number: 0, newcomers: 0, calls, rounds };
-        queue.acquire(Client::Living(0), "1")?;
+        queue.acquire(Client::Living(0), "")?;
         Ok(queue)
     }
 
@@ -95,7 +95,7 @@ impl Queue {
     /// Another lock that is held, on the same server.
     pub fn begin_another(&mut self) -> Outcome<()> {
         self.key = "fairlock:{n:others}".to_owned();
-        self.acquire(Client::Living(0), "1").map(drop)
+        self.acquire(Client::Living(0), "").map(drop)
     }
 
     fn keys(&self, suffixes: &[&str]) -> Vec<String> {
@@ -174,7 +174,7 @@ impl Queue {
         }
     }
 
-    /// Mode 0 does not wait. Returns how it ended.
+    /// Without a mode it waits, with 0 it does not. Returns how it ended.
     pub fn acquire(&mut self, client: Client, mode: &str) -> Outcome<String> {
         self.acquire_as(&client.id(), mode)
     }
@@ -183,7 +183,8 @@ impl Queue {
         let (owner, seq) = (format!("{client}:{}", self.number + 1), (self.number + 1).to_string());
         let keys = self.keys(&["", ":queue", ":deadlines", ":token", &format!(":tombstone:{owner}")]);
         let terms = format!("{LEASE}/{}", self.label);
-        let args = [NEVER, &owner, &seq, mode, LEASE, &terms, SETTINGS].map(str::to_owned);
+        let mut args = [NEVER, &owner, &seq, LEASE, &terms, SETTINGS].map(str::to_owned).to_vec();
+        args.extend((!mode.is_empty()).then(|| mode.to_owned()));
         let mut words = self.call("acquire", &keys, &args)?;
         Ok(words.swap_remove(0))
     }
@@ -231,7 +232,7 @@ impl Queue {
     fn pass_on(&mut self, mut more: bool, newcomers: bool) -> Outcome<()> {
         while more {
             if newcomers {
-                self.newcomer("1")?;
+                self.newcomer("")?;
             }
             more = self.send_poll(&[Client::Living(0).id(), "0".to_owned(), SETTINGS.to_owned()])?;
         }
@@ -254,7 +255,7 @@ impl Queue {
         let owners: Vec<String> = cmd("HKEYS").arg(&self.key).query(&mut self.redis)?;
         let owner = owners.into_iter().find(|field| field != "!grant").ok_or("nobody has the lock")?;
         let keys = self.keys(&["", ":queue", ":deadlines", ":token"]);
-        let args = [owner, (self.number + 1).to_string(), "0".to_owned(), SETTINGS.to_owned()];
+        let args = [owner, (self.number + 1).to_string(), SETTINGS.to_owned()];
         let words = self.call("release", &keys, &args)?;
         Ok(words.last().is_some_and(|more| more == "1"))
     }
@@ -262,7 +263,7 @@ impl Queue {
     /// A lock that is free is taken and given back.
     pub fn pair(&mut self) -> Outcome<()> {
         let begun = self.calls.len();
-        let outcome = self.acquire(Client::Living(0), "1")?;
+        let outcome = self.acquire(Client::Living(0), "")?;
         if outcome != "held" {
             return Err(format!("the lock was to be free: {outcome}").into());
         }

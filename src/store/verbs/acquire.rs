@@ -37,14 +37,15 @@ pub enum Mode {
 }
 
 impl Mode {
-    fn text(self) -> Cow<'static, str> {
+    /// `None`: it is not sent.
+    fn text(self) -> Option<Cow<'static, str>> {
         match self {
-            Self::Try => "0".into(),
-            Self::Propose(token) => format!("0:{token}").into(),
-            Self::Queue => "1".into(),
+            Self::Try => Some("0".into()),
+            Self::Propose(token) => Some(format!("0:{token}").into()),
+            Self::Queue => None,
             // R1: how many holds there are already, not `one more`. A copy that is served twice then
             // counts once.
-            Self::Nest(token, holds) => format!("{holds}:{token}").into(),
+            Self::Nest(token, holds) => Some(format!("{holds}:{token}").into()),
         }
     }
 }
@@ -118,17 +119,18 @@ impl Acquire<'_> {
             arg("not_after", not_after.saturating_mul(1000)),
             arg("owner", self.owner),
             arg("seq", self.seq),
-            arg("mode", &*mode),
             arg("lease", self.lease),
             // The server keeps no settings: each request brings those of its client, so that clients
             // with different options work together.
             arg("terms", self.terms),
             arg("settings", Arg::Channel(&runner.settings)),
+            arg("mode", mode.as_deref().unwrap_or_default()),
         ];
+        let args = &args[..args.len() - usize::from(mode.is_none())];
         // Before the first await that may lose the answer: from here on a copy may be under way.
         let earlier = *copies_until;
         *copies_until = earlier.max(not_after);
-        let outcome = runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await;
+        let outcome = runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), args)).await;
         // Any other outcome proves that no copy of this request is under way: it was answered, or not
         // sent. A future that is dropped above keeps the later time, and its leave then writes a
         // tombstone (R3).

@@ -50,17 +50,18 @@ impl Release<'_> {
         let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
         // As early as a renewal: a release that waits makes others wait for a lock that is not in use.
         let admitted = runner.admit(lock, Priority::Release, Some(by)).await?;
-        let some = (self.holds > 0).then(|| format!("{}:{}", self.holds, self.token));
-        // The tombstone and the last argument are for the rare case only; keys are known by their order.
-        let (mut tombstone, mut late) = (String::new(), String::new());
+        // The tombstone and the last argument are for the rare cases only; keys are known by their order.
+        let (mut tombstone, mut special) = (String::new(), String::new());
         // A hold that remains is what such a copy would find.
         let is_late = self.copies_until > 0 && self.holds == 0;
         if is_late || runner.is_strict() {
             tombstone = self.keys.tombstone(self.owner);
         }
-        if is_late {
+        if self.holds > 0 {
+            special = format!("{}:{}", self.holds, self.token);
+        } else if is_late {
             // A late copy of the acquire may still queue or take the lock: it finds a tombstone (R3).
-            late = format!("{} {}", self.copies_until, place(self.owner, self.attempt, self.terms));
+            special = format!("{} {}", self.copies_until, place(self.owner, self.attempt, self.terms));
         }
         let keys = [
             key("lock", lock),
@@ -73,15 +74,14 @@ impl Release<'_> {
         let args = [
             arg("owner", self.owner),
             arg("seq", self.seq),
-            arg("holds", some.as_deref().unwrap_or("0")),
             arg("settings", Arg::Channel(&runner.settings)),
-            arg("late", &late),
+            arg("special", &special),
         ];
         // Left out and not sent empty. An unlock pays for each key that it sends, and Redis checks the
         // rights to each: a user who may use the prefix only may not use the key ''.
         let keys = runner.keys(&keys);
         let unused_key = usize::from(tombstone.is_empty());
-        let unused = usize::from(!is_late);
+        let unused = usize::from(special.is_empty());
         let call = Call::new(&SCRIPT, &keys[..keys.len() - unused_key], &args[..args.len() - unused]);
         runner.run(admitted, call).await
     }

@@ -228,7 +228,7 @@ fn base() -> Vec<Variant> {
         holds(
             "silent",
             "2 clients, one of which is not heard for long",
-            Bounds { end: 5, ..QUEUE },
+            Bounds { end: 7, ..QUEUE },
             &[NoPlace, DeadCleared, Settled],
         ),
         holds(

@@ -288,10 +288,10 @@ const MAX_WAITERS: usize = 1;
 
 fn setting(ran: &Ran<'_>, which: usize) -> Option<i64> {
     let settings = match ran.script {
-        "acquire" => 7,
-        "poll" => 3,
+        "acquire" => 6,
+        "poll" | "release" => 3,
         "leave" => 5,
-        "release" | "force_unlock" => 4,
+        "force_unlock" => 4,
         _ => return None,
     };
     ran.args.get(settings)?.split(' ').nth(which)?.parse().ok()
@@ -780,13 +780,15 @@ impl Checker {
                 self.grants_published(key, ran);
             }
             "release" => {
-                // Only a release with `late` takes the ticket of a late copy out of the queue (R3).
-                let late = ran.args.get(5).and_then(|late| late.split_once(' '));
-                let purged = late.map_or("", |(_, place)| ticket_of(place));
-                if ran.args[3] == "0" {
+                // Only one that knows of a late copy takes its ticket out of the queue (R3). It has a space; one that leaves
+                // some holds has none.
+                let special = ran.args.get(4).map_or("", String::as_str);
+                let purged = special.split_once(' ').map_or("", |(_, place)| ticket_of(place));
+                let holds = special.split_once(':').filter(|_| purged.is_empty());
+                if holds.is_none() {
                     self.note_tombstone(key, ran);
                 }
-                if let (Some((_, token)), "held") = (ran.args[3].split_once(':'), status) {
+                if let (Some((_, token)), "held") = (holds, status) {
                     self.miscounted.remove(&(key.to_owned(), token.parse().unwrap_or_default()));
                 }
                 self.ended(key, purged, status == "freed");
@@ -959,6 +961,11 @@ impl Checker {
         }
         for (name, client) in lock.clients.iter_mut().filter(|(_, client)| client.lives(ran.at)) {
             let until = keys.clients.get(name).copied().unwrap_or_default();
+            // A new place adds nothing to what was heard within an eighth of a waiter_ttl.
+            let most = setting(ran, WAITER_TTL).filter(|_| ran.script == "acquire" && name == ran.client);
+            if most.is_some_and(|most| (0..=most).contains(&(8 * (client.until - until)))) {
+                client.until = until;
+            }
             if until.abs() != client.until {
                 wrong.push(format!("{name} lives on {key} until {}, not {until}", client.until));
             }
@@ -1019,7 +1026,7 @@ impl Checker {
         let (owner, seq) = if is_leave { (&ran.args[2], &ran.args[3]) } else { (&ran.args[1], &ran.args[2]) };
         let seq: u64 = seq.parse().unwrap_or_default();
         // Of a release it is the first of two words.
-        let copies_until = if is_leave { ran.args.get(1) } else { ran.args.get(5) };
+        let copies_until = if is_leave { ran.args.get(1) } else { ran.args.get(4) };
         let copies_until = copies_until.and_then(|until| until.split(' ').next()?.parse::<i64>().ok());
         if let Some(copies_until) = copies_until.filter(|until| *until > 0) {
             // One clock never goes back before it.
@@ -1158,7 +1165,7 @@ impl Checker {
             self.violated("R14", format!("{key} was granted in a freeze, {} ms too early", frozen_until - now));
         }
         // A proposed token (Q3) is told by the answer only, and R7 is about messages.
-        let is_proposed = ran.script == "acquire" && ran.args[4] == format!("0:{token}");
+        let is_proposed = ran.script == "acquire" && ran.args.get(7) == Some(&format!("0:{token}"));
         if token <= floor && !is_proposed {
             self.violated("R7", format!("token {token} on {key} after a client was told the floor {floor}"));
         }
@@ -1204,7 +1211,7 @@ impl Checker {
             self.violated("P5", what);
         }
         let ticket = format!("{owner}:{seq}");
-        let is_first_held = ran.args[4].len() == 1;
+        let is_first_held = ran.args.get(7).is_none_or(|mode| mode == "0");
         let lock = self.lock(key);
         let (exact, placed) = (!lock.inexact, lock.queue.iter().any(|waiter| waiter.ticket == ticket));
         let known = lock.client(&ticket).lives(ran.at) && !lock.queue.is_empty();
@@ -1259,7 +1266,7 @@ impl Checker {
                         let theirs = lock.queue.iter().filter(|waiter| client_of(&waiter.ticket) == ran.client);
                         lock.excused = theirs.map(|waiter| waiter.ticket.clone()).collect();
                     }
-                    lock.queue.push(Waiter { ticket, grant_ttl: grant_ttl_of(&format!("/{}", ran.args[6])) });
+                    lock.queue.push(Waiter { ticket, grant_ttl: grant_ttl_of(&format!("/{}", ran.args[5])) });
                 }
                 self.heard(key, ran.client, lives_until);
                 self.told_floor(key, number(reply, 4), exact);

@@ -881,7 +881,7 @@ pub fn describe(ran: &Ran<'_>) -> String {
         "acquire" => ran.args[1..].to_vec(),
         "poll" => [&ran.args[2..3], &ran.args[4..]].concat(),
         "leave" => ran.args[1..5].to_vec(),
-        "release" => [&ran.args[1..4], &ran.args[5..]].concat(),
+        "release" => [&ran.args[1..3], &ran.args[4..]].concat(),
         "renew" | "raise" => ran.args[1..].to_vec(),
         _ => Vec::new(),
     };

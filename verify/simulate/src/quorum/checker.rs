@@ -164,7 +164,7 @@ impl QuorumChecker {
         if given_back.is_some() || !steady {
             self.at_the_gate.remove(lock);
         }
-        let tries = ran.script == "acquire" && ran.args[4] == "0";
+        let tries = ran.script == "acquire" && ran.args.get(7).is_some_and(|mode| mode == "0");
         let is_new = ran.script == "acquire" || !ran.published.is_empty();
         if let Some(owner) = holder.filter(|owner| steady && is_new && !tries && self.patient.contains(owner)) {
             let has_guard = self.claims.values().any(|other| other.claim.lock == *lock && other.claim.owner == owner);

@@ -1,0 +1,6 @@
+--#include millis
+-- A place of the queue, and the channels of clients. Uses: settings.
+local channel = string.match(settings, '^%d+ %d+ %d+ (.*)$')
+
+-- A place is `<ticket>/<terms>`, a ticket is `<client>:<n>:<seq>`, and the terms are `<grant_ttl>/<label>`.
+local PLACE = '^(([^:/]+):%d+):(%d+)/((%d+)/.*)$'
