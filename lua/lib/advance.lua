@@ -20,8 +20,8 @@ local function learn(clients, found)
   for i, client in ipairs(clients) do
     local until_ms = math.abs(tonumber(scores[i] or '0'))
     if scores[i] and until_ms - now < 1 then
-      if not found.forgiven then found.forgiven, found.is_new = find_silence() end
-      until_ms = found.forgiven
+      if not found.forgiven then found.forgiven, found.spent, found.is_new = find_silence() end
+      until_ms = until_ms >= found.spent and found.forgiven or 0
     end
     lives[client] = until_ms - now >= 1 and until_ms or 0
     if lives[client] > 0 and client ~= itself then
@@ -123,7 +123,7 @@ end
 -- takes the lock then. `found.places` is then what is left; with 0 the keys of the queue are gone.
 local function serve(found, ending, is_own)
   local places, winner, dead, cleared, passed = found.places, found.winner, found.dead, found.cleared, found.passed
-  if found.is_new then forgive(found.forgiven) end
+  if found.is_new then forgive(found.forgiven, found.spent) end
   local owner, client, seq, terms, grant_ttl
   if winner and not is_own then
     owner, client, seq, terms, grant_ttl = string.match(winner, PLACE)

@@ -4,14 +4,14 @@
 -- `score`: its deadline until now; a negative one says that it was passed over. `is_alone`: nobody else waits. `...`: scores
 -- and members to set with its own. Returns whether it had not been given up as dead, so that its places are still there.
 local function hear(client, score, is_alone, ...)
-  local deadline, forgiven, is_new = math.abs(tonumber(score or '0')), 0, false
+  local deadline, forgiven, spent, is_new = math.abs(tonumber(score or '0')), 0, 0, false
   -- A client that polls in time needs no look: it is heard more often than every half of a waiter_ttl.
-  if deadline - now <= waiter_ttl / 2 and not is_alone then forgiven, is_new = find_silence() end
-  if is_new then forgive(forgiven) end
+  if deadline - now <= waiter_ttl / 2 and not is_alone then forgiven, spent, is_new = find_silence() end
+  if is_new then forgive(forgiven, spent) end
   -- It may have been counted as dead: `!skip` ends.
   if score and tonumber(score) <= now then call('ZREM', deadlines, '!skip') end
   call('ZADD', deadlines, string.format('%d', now + waiter_ttl), client, ...)
-  return score and (deadline > now or forgiven > now)
+  return score and (deadline > now or deadline >= spent and forgiven > now)
 end
 
 -- P10: the keys of the queue outlive all deadlines, and end when nobody was heard for a minute or a little longer: so long may a

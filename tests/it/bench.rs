@@ -362,6 +362,7 @@ impl Bench {
         for (member, score) in self.members().await {
             match member.as_str() {
                 "!skip" => skip.push(score.to_string()),
+                "!spent" => {}
                 "!forgiven" if score as i64 <= now => {}
                 "!forgiven" => clients.push(member),
                 ticket if ticket.contains(':') => {

@@ -78,7 +78,9 @@ struct Lock {
     /// The furthest deadline of a client that the sorted set has, in ms, and until when a silence is forgiven.
     last_heard: i64,
     forgiven_until: i64,
-    /// When the present script runs (server time, microseconds), and until when it must take nobody for dead (ms).
+    /// But for clients with a deadline before it: they were forgiven an earlier one.
+    spent: i64,
+    /// When the present script runs (server time, microseconds), and until when it must take nobody else for dead (ms).
     at: i64,
     pardoned_until: i64,
     /// The node of the cluster that serves it. 0 where there is one server.
@@ -301,15 +303,16 @@ impl Lock {
     /// As the present script must see it.
     fn client(&self, ticket: &str) -> Client {
         let mut client = self.clients.get(client_of(ticket)).copied().unwrap_or_default();
-        if client.until > 0 && !client.lives(self.at) {
+        if client.until > 0 && client.until >= self.spent && !client.lives(self.at) {
             client.until = client.until.max(self.pardoned_until);
         }
         client
     }
 
-    /// Nobody was heard for half a `waiter_ttl`, for the first time since somebody was.
+    /// Nobody was heard for half a `waiter_ttl`, for the first time since somebody was, and none is being forgiven.
     fn is_silent(&self, waiter_ttl: i64) -> bool {
-        self.last_heard > self.forgiven_until && 1000 * self.last_heard - self.at <= 500 * waiter_ttl
+        let (heard, noted) = (self.last_heard, self.forgiven_until);
+        heard > noted && 1000 * noted <= self.at && 1000 * heard - self.at <= 500 * waiter_ttl
     }
 }
 
@@ -381,7 +384,7 @@ impl Checker {
             lock.known = 0;
             lock.inexact = false;
             lock.list_deleted = false;
-            (lock.last_heard, lock.forgiven_until) = (0, 0);
+            (lock.last_heard, lock.forgiven_until, lock.spent) = (0, 0, 0);
             let hold = lock.holder.take().map(|holder| (key.clone(), holder.token));
             self.ended_at.extend(hold.clone().map(|hold| (hold, now)));
             lost.extend(hold);
@@ -407,7 +410,7 @@ impl Checker {
             // What has come to this node since is lost altogether.
             let then = then.locks.remove(key).filter(|then| then.node == node).unwrap_or_default();
             let Lock { known, holder, queue, clients, queue_until, inexact, list_deleted, .. } = then;
-            (lock.last_heard, lock.forgiven_until) = (then.last_heard, then.forgiven_until);
+            (lock.last_heard, lock.forgiven_until, lock.spent) = (then.last_heard, then.forgiven_until, then.spent);
             lock.token_is_lost = true;
             lock.queue_is_rounded |= then.queue_is_rounded;
             lock.lease_is_rounded |= then.lease_is_rounded;
@@ -722,8 +725,11 @@ impl Checker {
         lock.at = ran.at;
         let is_silent = waiter_ttl.is_some_and(|waiter_ttl| lock.is_silent(waiter_ttl));
         let is_new = keys.forgiven_until > lock.forgiven_until;
-        lock.pardoned_until =
-            if is_silent { ran.at / 1000 + waiter_ttl.unwrap_or_default() } else { lock.forgiven_until };
+        if is_silent {
+            (lock.pardoned_until, lock.spent) = (ran.at / 1000 + waiter_ttl.unwrap_or_default() - 1, lock.forgiven_until);
+        } else {
+            lock.pardoned_until = lock.forgiven_until;
+        }
         let heard = (lock.last_heard, lock.forgiven_until, lock.at / 1000, keys.forgiven_until);
         (lock.last_heard, lock.forgiven_until) = (keys.last_heard, keys.forgiven_until);
         if is_new && !is_silent && !lock.inexact {

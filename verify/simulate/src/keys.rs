@@ -20,6 +20,8 @@ pub struct Keys {
     pub clients: BTreeMap<String, i64>,
     /// Server time, ms: until then nobody counts as dead. 0: no silence was forgiven.
     pub forgiven_until: i64,
+    /// But those with a deadline before it: they were forgiven an earlier silence.
+    pub spent: i64,
     /// The furthest deadline of a client, in ms, with a place or without.
     pub last_heard: i64,
     /// How many tickets the sorted set has.
@@ -91,9 +93,10 @@ impl Keys {
         let members = command(&["ZRANGE", &deadlines, "0", "-1"]);
         let of_clients = members.iter().filter(|member| !member.contains(':') && !member.starts_with('!'));
         let words: Vec<_> =
-            ["ZMSCORE", &deadlines, "!forgiven"].into_iter().chain(of_clients.map(String::as_str)).collect();
+            ["ZMSCORE", &deadlines, "!forgiven", "!spent"].into_iter().chain(of_clients.map(String::as_str)).collect();
         let mut scores = command(&words).into_iter().map(|score| score.parse::<i64>().unwrap_or_default());
         keys.forgiven_until = scores.next().unwrap_or_default();
+        keys.spent = scores.next().unwrap_or_default();
         keys.last_heard = scores.map(i64::abs).max().unwrap_or_default();
         for field in command(&["HGETALL", lock]).chunks(2) {
             if field[0] == "!grant" {
