@@ -86,4 +86,3 @@ async fn ask(hold: &Hold, question: Question) -> Renewal {
         }
     }
 }
-

@@ -726,7 +726,8 @@ impl Checker {
         let is_silent = waiter_ttl.is_some_and(|waiter_ttl| lock.is_silent(waiter_ttl));
         let is_new = keys.forgiven_until > lock.forgiven_until;
         if is_silent {
-            (lock.pardoned_until, lock.spent) = (ran.at / 1000 + waiter_ttl.unwrap_or_default() - 1, lock.forgiven_until);
+            (lock.pardoned_until, lock.spent) =
+                (ran.at / 1000 + waiter_ttl.unwrap_or_default() - 1, lock.forgiven_until);
         } else {
             lock.pardoned_until = lock.forgiven_until;
         }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::Scenario;
 use super::stage::{Stage, ms};
 use crate::world::{Fate, PUSH, World};
@@ -52,6 +54,12 @@ pub const ALL: &[Scenario] = &[
         about: "The lease of one who died has ended, and W waits alone. N comes before W asks again, and by that serves W. N must \
                 have a place in the queue at once: M comes a moment later, and would stand before it (P3, D9).",
         play: |world| Box::pin(one_who_serves_the_last_that_waits(world)),
+    },
+    Scenario {
+        name: "short-waits-beside-those-who-vanished",
+        about: "12 clients that wait have vanished, and their connections seem to be up. N waits for a moment now and then, and each \
+                time nobody was heard for half a waiter_ttl. That silence is forgiven to the 12 once: then N has the lock at once (P6).",
+        play: |world| Box::pin(short_waits_beside_those_who_vanished(world)),
     },
 ];
 
@@ -202,4 +210,28 @@ async fn one_who_serves_the_last_that_waits(world: Arc<World>) {
     n.gives_it_back().await;
     m.gets_the_lock().await;
     stage.ends([w, n, m]).await;
+}
+
+async fn short_waits_beside_those_who_vanished(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut n) = (stage.caller("A", |it| it).await, stage.caller("N", |it| it).await);
+    a.gets_the_lock().await;
+    for _ in 0..12 {
+        let mut vanishing = stage.caller("V", |it| it).await;
+        vanishing.begins_to_wait().await;
+        vanishing.vanishes().await;
+    }
+    stage.passes(ms(3000)).await;
+    a.gives_it_back().await;
+    stage.passes(ms(700)).await;
+    for _ in 0..2 {
+        n.begins_to_wait().await;
+        stage.passes(ms(100)).await;
+        n.gives_up().await;
+        stage.passes(ms(1100)).await;
+    }
+    let asked = Instant::now();
+    n.gets_the_lock().await;
+    stage.expect(asked.elapsed() < ms(100), "it had not to wait for those who vanished");
+    stage.ends([a, n]).await;
 }

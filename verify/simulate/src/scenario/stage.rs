@@ -348,10 +348,15 @@ impl Caller {
     }
 
     /// Its process. What it has at the server stays there.
-    pub async fn dies(mut self, server: &EmbeddedServer) {
+    pub async fn dies(self, server: &EmbeddedServer) {
+        server.disconnect(self.client.id());
+        self.vanishes().await;
+    }
+
+    /// The same, and the server does not notice the end of its connection.
+    pub async fn vanishes(mut self) {
         self.says("dies");
         self.world.kill(self.client.id());
-        server.disconnect(self.client.id());
         if let Some(waiting) = self.waiting.take() {
             waiting.abort();
             let _ = waiting.await;
