@@ -6,6 +6,7 @@
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::instrument::Instrumented;
@@ -117,7 +118,7 @@ impl<'a> Call<'a> {
     fn end(&mut self) -> Option<Duration> {
         self.is_over = true;
         let waited = self.began.map(|began| now().saturating_duration_since(began));
-        if let Some(waited) = waited.filter(|_| !self.span.is_disabled()) {
+        if let Some(waited) = waited.filter(|_| !self.span.is_disabled() && !thread::panicking()) {
             self.span.record("wait_ms", millis(waited));
         }
         waited
@@ -253,8 +254,9 @@ impl Drop for Holding {
     }
 }
 
+/// Not in a panic: it may be that of the subscriber, and a second one would end the process.
 fn is_told(who: &Who<'_>) -> bool {
-    !who.is_node && tracing::enabled!(target: "fairlock::lock", Level::DEBUG)
+    !who.is_node && !thread::panicking() && tracing::enabled!(target: "fairlock::lock", Level::DEBUG)
 }
 
 /// Milliseconds, to the microsecond.

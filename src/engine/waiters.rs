@@ -297,10 +297,22 @@ impl Waiter {
         let waker = Waker::from(self.clone());
         poll_fn(|context| {
             self.task.register(context.waker());
-            self.state().woken = None;
+            self.is_polled();
             part.as_mut().poll(&mut Context::from_waker(&waker))
         })
         .await
+    }
+
+    fn is_polled(&self) {
+        let answered = {
+            let mut state = self.state();
+            let woken = state.woken.take();
+            woken.filter(|_| state.is_asking())
+        };
+        // Most read their answers at once, and need no look.
+        if let Some(woken) = answered {
+            self.offers.remove(woken + PATIENCE, self.seq);
+        }
     }
 
     /// It takes its grant. False if it was passed over before.
@@ -383,14 +395,14 @@ impl Wake for Waiter {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let is_answered = {
+        let answered = {
             let mut state = self.state();
             let is_first = state.woken.is_none();
-            state.woken.get_or_insert_with(now);
-            is_first && state.is_asking()
+            let woken = *state.woken.get_or_insert_with(now);
+            (is_first && state.is_asking()).then_some(woken)
         };
-        if is_answered {
-            self.offers.insert(now() + PATIENCE, self.seq, self);
+        if let Some(woken) = answered {
+            self.offers.insert(woken + PATIENCE, self.seq, self);
         }
         self.task.wake();
     }

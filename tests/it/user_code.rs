@@ -220,6 +220,49 @@ async fn a_log_subscriber_that_panics_in_the_background_costs_nobody_a_lock() {
     .await;
 }
 
+/// In the call itself the panic is the caller's. What the call says as it unwinds must not panic again, which ends a process.
+#[cfg(feature = "embedded")]
+#[tokio::test]
+async fn a_log_subscriber_that_always_panics_ends_the_call_and_not_the_process() {
+    struct Always;
+
+    impl Subscriber for Always {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == "fairlock::lock"
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {
+            panic!("on purpose");
+        }
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            panic!("on purpose");
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    let client = LockClient::embedded().unwrap();
+    let lock = client.lock("x");
+    let held = lock.lock().await.unwrap();
+    {
+        let _logging = crate::support::log_to(Arc::new(Always));
+        // It panics as it begins to wait.
+        let waits = std::panic::AssertUnwindSafe(limit(lock.lock())).catch_unwind();
+        assert!(waits.await.is_err(), "it has panicked");
+    }
+    held.unlock().await.unwrap();
+    limit(lock.lock()).await.unwrap().unlock().await.unwrap();
+}
+
 /// What looks at the client while the client calls it.
 #[derive(Default)]
 struct Asking {
