@@ -114,6 +114,7 @@
 mod engine;
 mod metrics;
 mod store;
+mod sync;
 
 mod all;
 mod builder;

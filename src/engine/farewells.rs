@@ -5,11 +5,12 @@
 //! for a whole lease. So the names are kept for a moment, and asked about on the next connection.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::store::ServedKeys;
 use crate::store::clock::now;
+use crate::sync::Mutex;
 
 /// How far a server that takes over may be behind. Replicas are behind by milliseconds, and an append-only file
 /// by a second.
@@ -48,14 +49,9 @@ impl Farewells {
         Self { window: BEHIND_AT_MOST + noticed_within, state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A request that was sent then gave back what an owner of this client had at this lock, and was answered.
     pub fn note(&self, lock_key: &Arc<str>, sent: Instant, is_connected: impl Fn(&str) -> bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.young.len() >= NAMES || sent >= state.began + self.window {
             state.begin_generation(sent, is_connected);
         }
@@ -68,7 +64,7 @@ impl Farewells {
     /// A connection to the server of these locks is up again, after the one before `broke`; `None`: it is not
     /// known when. From now on they are owed, until `until`. True if a task has to be started that asks.
     pub fn owe(&self, keys: &ServedKeys, broke: Option<Instant>, until: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // From the end of the connection, not from now: what a long break kept from being asked is not older
         // for the server.
         let since = broke.and_then(|broke| broke.checked_sub(self.window));
@@ -84,7 +80,7 @@ impl Farewells {
 
     /// What is owed. `None`: nothing, and the task that asks must end.
     pub fn owed(&self) -> Option<Vec<Arc<str>>> {
-        let (mut state, now) = (self.state(), now());
+        let (mut state, now) = (self.state.lock(), now());
         state.owed.retain(|_, until| now < *until);
         state.asking = !state.owed.is_empty();
         state.asking.then(|| state.owed.keys().cloned().collect())
@@ -92,7 +88,7 @@ impl Farewells {
 
     /// The server has answered, or it never will.
     pub fn said(&self, lock_key: &str) {
-        self.state().owed.remove(lock_key);
+        self.state.lock().owed.remove(lock_key);
     }
 }
 

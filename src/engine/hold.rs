@@ -4,8 +4,8 @@
 //! the server, never added to or subtracted from, so a retry does no harm (P4).
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,7 @@ use super::task_or_thread::TaskOrThread;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::keys::place;
+use crate::sync::Mutex;
 
 /// One owner at one lock.
 pub type Entry = OwnerEntry<Hold>;
@@ -233,16 +234,11 @@ impl Hold {
     }
 
     fn owe_an_answer(&self) {
-        self.state().owed = self.holds.doubts();
+        self.state.lock().owed = self.holds.doubts();
     }
 
     pub fn context(&self) -> &Arc<Context> {
         &self.holds.context
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn is_valid(&self) -> bool {
@@ -250,7 +246,7 @@ impl Hold {
     }
 
     pub fn valid_for(&self) -> Duration {
-        let state = self.state();
+        let state = self.state.lock();
         // Without guards a release is on its way, and the next holder may have the lock already.
         let over = state.end.is_some() || state.live == 0;
         if over { Duration::ZERO } else { state.deadline.saturating_duration_since(now()) }
@@ -258,14 +254,14 @@ impl Hold {
 
     /// How it ended, as far as it has been noticed; see [`expire_if_due`](Self::expire_if_due).
     pub fn end(&self) -> Option<End> {
-        self.state().end
+        self.state.lock().end
     }
 
     /// Loses the hold if its deadline has passed, then says how it ended. The watchdog may be late
     /// under load: whoever is about to rely on the hold must not wait for it (P8).
     pub fn expire_if_due(&self) -> Option<End> {
         let overdue = {
-            let state = self.state();
+            let state = self.state.lock();
             state.end.is_none() && state.deadline <= now()
         };
         if overdue {
@@ -281,21 +277,21 @@ impl Hold {
         match end {
             Some(End::Lost(loss)) => Some(Ended::Lost(loss)),
             Some(End::Freed) => Some(Ended::Freed),
-            None => self.state().forgotten.then_some(Ended::Freed),
+            None => self.state.lock().forgotten.then_some(Ended::Freed),
         }
     }
 
     pub fn live(&self) -> u32 {
-        self.state().live
+        self.state.lock().live
     }
 
     pub fn deadline(&self) -> Instant {
-        self.state().deadline
+        self.state.lock().deadline
     }
 
     /// The server has answered what was asked, when the request was sent at `sent`: the lease is good until `deadline`.
     pub fn extend(&self, question: Question, sent: Instant, deadline: Instant) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Answers may overtake each other: an older one must not take back what a newer one gave.
         state.deadline = state.deadline.max(deadline);
         state.renewed = state.renewed.max(Some(sent));
@@ -305,7 +301,7 @@ impl Hold {
     /// Counts one more guard. False when the hold was lost while the answer was on its way.
     #[must_use]
     pub fn enter(&self, on_server: u32) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Under the same lock as the count. A loss after this finds the new guard and tells it.
         if state.end.is_some() || state.forgotten {
             return false;
@@ -317,12 +313,12 @@ impl Hold {
 
     /// Whether the server may have forgotten it, as far as this client knows.
     pub fn is_doubted(&self) -> bool {
-        self.state().doubts < self.holds.doubts()
+        self.state.lock().doubts < self.holds.doubts()
     }
 
     /// What to ask the server now. `None`: nothing, until there is a doubt or the deadline has come.
     pub fn question(&self) -> Option<Question> {
-        let (doubts, state) = (self.holds.doubts(), self.state());
+        let (doubts, state) = (self.holds.doubts(), self.state.lock());
         let is_confirmed = state.renewed.is_some();
         // After `max_hold` nothing extends it.
         let rest = self.renewed_until(&state).map(|last| last.saturating_duration_since(now()));
@@ -338,7 +334,7 @@ impl Hold {
 
     /// Whether `max_hold` is the reason that its lease was not extended again.
     pub fn has_reached_max_hold(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         let is_whole = state.wanted_until.is_none();
         is_whole && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
     }
@@ -353,7 +349,7 @@ impl Hold {
     /// others a lease (P6).
     pub fn keep(self: &Arc<Self>) {
         // Not what an outer section holds, and the call has entered once more.
-        if self.state().wanted_until.as_mut().map(|until| *until = now() + self.lease).is_some() {
+        if self.state.lock().wanted_until.as_mut().map(|until| *until = now() + self.lease).is_some() {
             self.schedule(false);
         }
     }
@@ -361,7 +357,7 @@ impl Hold {
     /// The call has all parts.
     pub fn complete(self: &Arc<Self>) {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if state.wanted_until.take().is_none() {
                 return;
             }
@@ -376,7 +372,7 @@ impl Hold {
             self.owe_an_answer();
         }
         let (due, before) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             // The final unlock may have overtaken the renewal that leads here.
             if state.end.is_some() || self.done.is_cancelled() {
                 return;
@@ -406,7 +402,7 @@ impl Hold {
     /// The final unlock is under way, or the hold is over: no more renewals.
     pub fn stop_renewing(&self) {
         self.done.cancel();
-        let due = self.state().due.take();
+        let due = self.state.lock().due.take();
         if let Some(due) = due {
             self.holds.schedule.remove(due, self.attempt);
         }
@@ -414,32 +410,32 @@ impl Hold {
 
     /// Counts one guard less. The server is told by a release.
     pub fn drop_guard(&self) {
-        self.state().live -= 1;
+        self.state.lock().live -= 1;
     }
 
     /// The number of holds to tell the server, or `None` if it knows.
     pub fn unsettled(&self) -> Option<u32> {
-        let state = self.state();
+        let state = self.state.lock();
         (state.on_server != Some(state.live)).then_some(state.live)
     }
 
     /// A request about the count is under way. Until its answer the server's count is unknown.
     pub fn set_unsettled(&self) {
-        self.state().on_server = None;
+        self.state.lock().on_server = None;
     }
 
     pub fn settle(&self, on_server: u32) {
-        self.state().on_server = Some(on_server);
+        self.state.lock().on_server = Some(on_server);
     }
 
     pub fn copies_until(&self) -> i64 {
-        self.state().copies_until
+        self.state.lock().copies_until
     }
 
     /// The server has freed it on our request.
     pub fn freed(&self) {
         // A loss that was told stays a loss.
-        self.state().end.get_or_insert(End::Freed);
+        self.state.lock().end.get_or_insert(End::Freed);
         self.stop_renewing();
         self.over.cancel();
         self.holding.freed(&self.who(), self.token, || self.held_for());
@@ -448,7 +444,7 @@ impl Hold {
     /// It was given back, and nothing more will be heard of it: those who watch it must not wait on.
     pub fn forget(&self) {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             // With a guard alive the hold can still be lost, and its holder must be told which it is.
             if state.end.is_some() || state.live > 0 {
                 return;
@@ -462,11 +458,11 @@ impl Hold {
 
     /// `close` sends a release of its own: see [`release::take_over`](super::release::take_over).
     pub fn set_taken_over(&self) {
-        self.state().taken_over = true;
+        self.state.lock().taken_over = true;
     }
 
     pub fn is_taken_over(&self) -> bool {
-        self.state().taken_over
+        self.state.lock().taken_over
     }
 
     /// Tells the holder, once, and leaves on the server, so that no late copy of its acquire brings
@@ -474,7 +470,7 @@ impl Hold {
     pub fn lose(&self, loss: Loss) {
         let context = self.context();
         let request = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             // What was given back is not lost to `close`: its release is under way.
             let given_back = loss == Loss::Closed && state.live == 0;
             if state.end.is_some() || given_back {
@@ -529,7 +525,7 @@ impl Hold {
     /// quarter of its time, so that some of these requests may fail.
     pub fn remember(&self) -> bool {
         let every = self.context().options().token_ttl / 4;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let due = state.remembered + every <= now();
         if due {
             state.remembered = now();

@@ -1,10 +1,11 @@
 //! Why a request has no answer yet, for the caller who runs out of time.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::LockError;
 use crate::store::error::{Cause, NoTime, RefusalKind, RequestError};
+use crate::sync::Mutex;
 
 /// Of one owner at one lock. All its calls share it, since they take turns: a call that times out
 /// while another one waits for a silent server must not say that the lock is held by others.
@@ -56,7 +57,7 @@ impl LastError {
     }
 
     fn set(&self, cause: Option<Cause>) {
-        *self.cause.lock().unwrap_or_else(PoisonError::into_inner) = cause;
+        *self.cause.lock() = cause;
     }
 
     /// Keeps what may pass by itself; returns what ends the call.
@@ -94,6 +95,6 @@ impl LastError {
     }
 
     fn cause(&self) -> Option<Cause> {
-        self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.cause.lock().clone()
     }
 }

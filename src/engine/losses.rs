@@ -1,7 +1,7 @@
 //! What the log says of lost holds: a line for each, unless many come together. After a flush or a restart without data they
 //! have one cause, and may be thousands.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use super::context::Context;
 use super::error::Loss;
 use super::observe::{Who, millis};
+use crate::sync::Mutex;
 
 /// Losses in so short a time are told of by one line.
 const TOGETHER: Duration = Duration::from_millis(100);
@@ -53,7 +54,7 @@ impl Losses {
 
     /// Returns one that is not the first.
     fn keep_the_first(&self, lost: Lost) -> Option<Lost> {
-        let mut untold = self.untold();
+        let mut untold = self.untold.lock();
         if untold.first.is_some() {
             untold.others += 1;
             return Some(lost);
@@ -64,7 +65,7 @@ impl Losses {
 
     fn tell(&self) {
         // The lock is free again before the log is written: a subscriber may take its time.
-        let Untold { first, others } = std::mem::take(&mut *self.untold());
+        let Untold { first, others } = std::mem::take(&mut *self.untold.lock());
         match first {
             Some(lost) if others == 0 => lost.warn(),
             Some(lost) => {
@@ -78,11 +79,6 @@ impl Losses {
             }
             None => {}
         }
-    }
-
-    fn untold(&self) -> MutexGuard<'_, Untold> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

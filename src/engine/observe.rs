@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use super::error::{LockError, Loss};
 use crate::metrics::{ARE_ON, Failure, LockMetrics, LossCause, Outcome};
 use crate::store::clock::now;
 use crate::store::keys::label_of;
+use crate::sync::Mutex;
 
 /// Whom it is told of.
 #[derive(Debug, Clone, Copy)]
@@ -175,7 +176,7 @@ impl Holding {
         if !is_told(who) || self.is_over.load(Ordering::Relaxed) {
             return;
         }
-        if self.span().is_some() {
+        if self.span.lock().is_some() {
             return;
         }
         let span = tracing::debug_span!(
@@ -189,13 +190,8 @@ impl Holding {
             end = field::Empty,
         );
         // Made before the lock is taken, and what was there is dropped after it is free: the log is the user's.
-        let before = self.span().replace(Box::new(span));
+        let before = self.span.lock().replace(Box::new(span));
         drop(before);
-    }
-
-    fn span(&self) -> MutexGuard<'_, Option<Box<Span>>> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.span.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Given back, and the server has said so.
@@ -237,7 +233,7 @@ impl Holding {
         }
         self.metrics.hold_ended(held);
         // Not later: those who watch the hold may keep it for long.
-        let span = self.span().take();
+        let span = self.span.lock().take();
         if let Some(span) = span {
             span.record("held_ms", millis(held())).record("end", end);
         }

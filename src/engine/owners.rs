@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use tokio::sync::Semaphore;
 
@@ -13,6 +13,7 @@ use super::owner::Owner;
 use crate::store::error::Cause;
 use crate::store::keys::Keys;
 use crate::store::runner::Runner;
+use crate::sync::Mutex;
 
 /// Lock key and owner number.
 type EntryKey = (Arc<str>, u64);
@@ -42,11 +43,6 @@ pub struct OwnerEntry<H> {
     hold: Mutex<Weak<H>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics while it holds one of these; if it did, the data would still be whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<H> OwnerTable<H> {
     pub fn new() -> Self {
         Self { entries: Mutex::new(BTreeMap::new()) }
@@ -54,7 +50,7 @@ impl<H> OwnerTable<H> {
 
     /// The entry of this owner at this lock, a new one if there is none.
     pub fn entry(self: &Arc<Self>, keys: &Arc<Keys>, owner: Owner, client: &str) -> Arc<OwnerEntry<H>> {
-        let mut entries = lock(&self.entries);
+        let mut entries = self.entries.lock();
         let key: EntryKey = (keys.lock.clone(), owner.number());
         // An entry that is just being dropped cannot be upgraded. A new one takes its place, and the
         // `Drop` of the old one lets it stay.
@@ -77,7 +73,7 @@ impl<H> OwnerTable<H> {
 
     /// What this owner has or wants of this lock.
     pub fn entry_of(&self, lock_key: &str, owner: Owner) -> Option<Arc<OwnerEntry<H>>> {
-        lock(&self.entries).get(&(lock_key.into(), owner.number())).and_then(Weak::upgrade)
+        self.entries.lock().get(&(lock_key.into(), owner.number())).and_then(Weak::upgrade)
     }
 
     /// What this owner holds at this lock.
@@ -91,7 +87,7 @@ impl<H> OwnerTable<H> {
         let to = (from.0.clone(), u64::MAX);
         // Collected first: dropping the last reference to an entry takes the lock on the table.
         let oldest: Vec<_> =
-            lock(&self.entries).range(from..=to).take(most).filter_map(|(_, entry)| entry.upgrade()).collect();
+            self.entries.lock().range(from..=to).take(most).filter_map(|(_, entry)| entry.upgrade()).collect();
         oldest.iter().filter_map(|entry| entry.hold()).collect()
     }
 
@@ -99,7 +95,7 @@ impl<H> OwnerTable<H> {
     pub fn find_hold(&self, is_meant: impl Fn(&H) -> bool) -> Option<Arc<H>> {
         // Kept until the table is free: dropping the last reference to an entry or a hold may take the lock on it.
         let mut seen = Vec::new();
-        let entries = lock(&self.entries);
+        let entries = self.entries.lock();
         let found = entries.values().filter_map(Weak::upgrade).find_map(|entry| {
             let hold = entry.hold();
             let found = hold.clone().filter(|hold| is_meant(hold));
@@ -113,7 +109,7 @@ impl<H> OwnerTable<H> {
     /// All holds of this client.
     pub fn holds(&self) -> Vec<Arc<H>> {
         // Collected first, for the same reason as in `holds_at`.
-        let entries: Vec<_> = lock(&self.entries).values().filter_map(Weak::upgrade).collect();
+        let entries: Vec<_> = self.entries.lock().values().filter_map(Weak::upgrade).collect();
         entries.iter().filter_map(|entry| entry.hold()).collect()
     }
 }
@@ -138,11 +134,11 @@ impl<H> OwnerEntry<H> {
     }
 
     pub fn hold(&self) -> Option<Arc<H>> {
-        lock(&self.hold).upgrade()
+        self.hold.lock().upgrade()
     }
 
     pub fn set_hold(&self, hold: &Arc<H>) {
-        *lock(&self.hold) = Arc::downgrade(hold);
+        *self.hold.lock() = Arc::downgrade(hold);
     }
 
     /// Whether a call of this owner waits in the queue at this moment.
@@ -168,7 +164,7 @@ impl Drop for Queueing<'_> {
 impl<H> Drop for OwnerEntry<H> {
     fn drop(&mut self) {
         let key = (self.keys.lock.clone(), self.owner.number());
-        let mut entries = lock(&self.table.entries);
+        let mut entries = self.table.entries.lock();
         // Another thread may have made a new entry between our last reference and this line. That one
         // must stay.
         if entries.get(&key).is_some_and(|entry| entry.strong_count() == 0) {

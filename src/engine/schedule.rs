@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -10,6 +10,7 @@ use tokio::task::yield_now;
 use tokio::time::sleep_until;
 
 use crate::store::clock::now;
+use crate::sync::Mutex;
 
 /// What is due when. One task serves all items: most holds end before their first renewal, and must
 /// not cost a task each.
@@ -41,7 +42,7 @@ impl<T> Schedule<T> {
     }
 
     pub fn insert(&self, due: Instant, id: u64, item: &Arc<T>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.due.insert((due, id), Arc::downgrade(item));
         if state.planned.is_none_or(|planned| due < planned) {
             state.planned = Some(due);
@@ -50,12 +51,12 @@ impl<T> Schedule<T> {
     }
 
     pub fn remove(&self, due: Instant, id: u64) {
-        self.state().due.remove(&(due, id));
+        self.state.lock().due.remove(&(due, id));
     }
 
     /// Removes and returns what is due, and says when the next item is.
     fn take_due(&self) -> (Vec<Arc<T>>, Option<Instant>) {
-        let (mut state, now) = (self.state(), now());
+        let (mut state, now) = (self.state.lock(), now());
         // Up to this instant, with any id. The key is the first one after it.
         let later = state.due.split_off(&(now + Duration::from_nanos(1), 0));
         let due = std::mem::replace(&mut state.due, later);
@@ -90,12 +91,7 @@ impl<T> Schedule<T> {
 
     #[cfg(all(test, feature = "embedded"))]
     pub fn len(&self) -> usize {
-        self.state().due.len()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State<T>> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().due.len()
     }
 }
 

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::keys::{Keys, place, ticket};
+use crate::sync::Mutex;
 
 /// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
 const VERIFIED_IN_A_POLL: usize = 16;
@@ -119,7 +120,7 @@ impl Trust {
 
     /// Answers may overtake each other.
     fn learn(&self, queued: Queued) {
-        let mut known = lock(&self.0);
+        let mut known = self.0.lock();
         let Answers { last, before } = &mut *known;
         if queued.floor > last.floor {
             *before = Some(std::mem::replace(last, queued));
@@ -133,7 +134,7 @@ impl Trust {
 
     /// What a pushed grant is worth. `None`: it is over, since the server has given a later token.
     fn judge(&self, grant: Grant, now: Instant) -> Option<WaitOutcome> {
-        let known = lock(&self.0);
+        let known = self.0.lock();
         if grant.token < known.last.floor {
             return None;
         }
@@ -176,7 +177,7 @@ type LastTurn = Mutex<Option<oneshot::Receiver<()>>>;
 impl Turn {
     fn next(last: &LastTurn) -> Self {
         let (_over, is_over) = oneshot::channel();
-        Self { before: lock(last).replace(is_over), _over }
+        Self { before: last.lock().replace(is_over), _over }
     }
 
     fn alone() -> Self {
@@ -227,7 +228,7 @@ impl Waiter {
     /// Its hold begins. False if `close` was faster and has left for it.
     #[must_use]
     pub fn begin_hold(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Under the lock that `withdraw` takes as well. So either the hold begins or `close` leaves,
         // never both: that leave would end the hold.
         state.has_hold = state.withdrawn.is_none();
@@ -236,7 +237,7 @@ impl Waiter {
 
     /// `close` leaves for it, if its hold has not begun.
     fn withdraw(&self, copies_until: i64) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.has_hold {
             state.withdrawn = Some(copies_until);
         }
@@ -244,16 +245,16 @@ impl Waiter {
     }
 
     pub fn is_withdrawn(&self) -> bool {
-        self.state().withdrawn.is_some()
+        self.state.lock().withdrawn.is_some()
     }
 
     /// Whether `close` has left for it, with all copies that may be served until then.
     pub fn is_left_for(&self, copies_until: i64) -> bool {
-        self.state().withdrawn.is_some_and(|covered| copies_until <= covered)
+        self.state.lock().withdrawn.is_some_and(|covered| copies_until <= covered)
     }
 
     fn take_outcome(&self) -> Option<WaitOutcome> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_offered = false;
         // What the server has answered goes before a push, which is only a hint (P9).
         if let Some(outcome) = state.outcome.take() {
@@ -264,10 +265,6 @@ impl Waiter {
         let trust = state.trust.clone()?;
         let grant = state.pushed.take()?;
         trust.judge(grant, now())
-    }
-
-    fn state(&self) -> MutexGuard<'_, WaiterState> {
-        lock(&self.state)
     }
 
     /// Not stored: only a few are asked for at a time.
@@ -305,7 +302,7 @@ impl Waiter {
 
     fn is_polled(&self) {
         let answered = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let woken = state.woken.take();
             woken.filter(|_| state.is_asking())
         };
@@ -318,14 +315,14 @@ impl Waiter {
     /// It takes its grant. False if it was passed over before.
     #[must_use]
     pub fn claim(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_claimed = !state.is_passed_over;
         state.is_claimed
     }
 
     /// If it rests with a grant, it loses that and its place. Else says when to look again, while it has the grant.
     pub fn take_back(&self) -> Rest {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // One that waits for the answer to its request is looked at again when that wakes it.
         let is_woken = state.is_asking() && state.woken.is_some();
         if state.is_claimed || state.is_passed_over || !state.is_offered && !is_woken {
@@ -346,18 +343,18 @@ impl Waiter {
 
     /// Its request must not be sent once more (R3).
     pub fn is_passed_over(&self) -> bool {
-        self.state().is_passed_over
+        self.state.lock().is_passed_over
     }
 
     /// Neither a message nor an answer that it has not looked at yet.
     fn forget_grant(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.pushed, state.is_offered) = (None, false);
         state.outcome.take_if(|outcome| matches!(outcome, WaitOutcome::Granted { .. } | WaitOutcome::Confirm { .. }));
     }
 
     pub fn is_revoked(&self, token: u64) -> bool {
-        self.state().revoked >= token
+        self.state.lock().revoked >= token
     }
 
     pub fn set_outcome(&self, outcome: WaitOutcome) {
@@ -372,7 +369,7 @@ impl Waiter {
     }
 
     fn update(&self, change: impl FnOnce(&mut WaiterState)) {
-        change(&mut self.state());
+        change(&mut self.state.lock());
         self.notify.notify_one();
     }
 }
@@ -396,7 +393,7 @@ impl Wake for Waiter {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let answered = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let is_first = state.woken.is_none();
             let woken = *state.woken.get_or_insert_with(now);
             (is_first && state.is_asking()).then_some(woken)
@@ -444,11 +441,6 @@ struct Queue {
     sooner: Arc<Notify>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics while it holds one of these; if it did, the data would still be whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Waiters {
     /// Must come before the first request of this attempt.
     pub fn register<H>(&self, entry: &OwnerEntry<H>, seq: u64, new: NewWaiter<'_>) -> Arc<Waiter> {
@@ -468,7 +460,7 @@ impl Waiters {
             task: AtomicWaker::new(),
             offers: self.offers.clone(),
         });
-        let mut waiters = lock(&self.waiters);
+        let mut waiters = self.waiters.lock();
         waiters.insert(seq, waiter.clone());
         // `close` sets this under the same lock. So it either collects this waiter or is seen here.
         if self.closed.load(Ordering::Relaxed) {
@@ -483,13 +475,13 @@ impl Waiters {
     /// was sent before may be served, by lock key.
     pub fn withdraw_all(&self, copies_until: impl Fn(&str) -> i64) -> Vec<Arc<Waiter>> {
         let all: Vec<_> = {
-            let waiters = lock(&self.waiters);
+            let waiters = self.waiters.lock();
             self.closed.store(true, Ordering::Relaxed);
             waiters.values().cloned().collect()
         };
         let withdrawn = all.into_iter().filter(|waiter| waiter.withdraw(copies_until(&waiter.keys.lock))).collect();
         // After they were marked: `enqueue` looks at the mark under this lock.
-        for queue in lock(&self.queues).values_mut() {
+        for queue in self.queues.lock().values_mut() {
             // The queue is only emptied. Its poller removes it, so that no second poller starts beside
             // the first.
             queue.waiters.clear();
@@ -499,8 +491,8 @@ impl Waiters {
     }
 
     pub fn deregister(&self, waiter: &Waiter) {
-        lock(&self.waiters).remove(&waiter.seq);
-        if let Some(queue) = lock(&self.queues).get_mut(&waiter.keys.lock) {
+        self.waiters.lock().remove(&waiter.seq);
+        if let Some(queue) = self.queues.lock().get_mut(&waiter.keys.lock) {
             queue.waiters.remove(&waiter.seq);
             // The poller removes the queue. Otherwise the next waiter would start a second one beside
             // it.
@@ -517,7 +509,7 @@ impl Waiters {
     /// lost their places.
     #[must_use]
     pub fn enqueue(&self, waiter: &Arc<Waiter>, queued: Queued, doubtful: bool, due: Instant) -> bool {
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         // Under the lock that `close` takes after it has marked the waiters. Otherwise this one could
         // be put back into a queue that was just emptied, and `close` would wait for its poller.
         if waiter.is_withdrawn() {
@@ -543,14 +535,14 @@ impl Waiters {
 
     /// There is a reason to doubt that all waiters of this name have a place: the next poll verifies all.
     pub fn doubt(&self, lock_key: &str) {
-        if let Some(queue) = lock(&self.queues).get_mut(lock_key) {
+        if let Some(queue) = self.queues.lock().get_mut(lock_key) {
             queue.doubt();
         }
     }
 
     /// Makes the poller of this name ask by `due`.
     pub fn poll_by(&self, lock_key: &str, due: Instant) {
-        if let Some(queue) = lock(&self.queues).get_mut(lock_key) {
+        if let Some(queue) = self.queues.lock().get_mut(lock_key) {
             queue.poll_by(due);
         }
     }
@@ -558,7 +550,7 @@ impl Waiters {
     /// Begins a round of polls. The next one is due at `next` unless somebody asks for an earlier one
     /// while this one is under way. `at_once`: a few tickets only, whatever the doubts.
     pub fn begin_round(&self, lock_key: &str, next: Instant, at_once: bool) -> Option<Round> {
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         let queue = queues.get_mut(lock_key).filter(|queue| !queue.waiters.is_empty())?;
         queue.next_poll = next;
         let waiters: Vec<_> = queue.waiters.values().cloned().collect();
@@ -576,7 +568,7 @@ impl Waiters {
 
     /// An answered poll of this name (R7).
     pub fn answered(&self, lock_key: &str, queued: Queued) {
-        if let Some(queue) = lock(&self.queues).get_mut(lock_key) {
+        if let Some(queue) = self.queues.lock().get_mut(lock_key) {
             queue.trust.learn(queued);
             queue.heard = queue.heard.max(queued.asked);
         }
@@ -584,7 +576,7 @@ impl Waiters {
 
     /// All tickets were verified by polls that were sent after this doubt arose, and answered.
     pub fn verified(&self, lock_key: &str, doubt: u64) {
-        if let Some(queue) = lock(&self.queues).get_mut(lock_key) {
+        if let Some(queue) = self.queues.lock().get_mut(lock_key) {
             queue.verified = queue.verified.max(doubt);
         }
     }
@@ -592,7 +584,7 @@ impl Waiters {
     /// When to poll next, and what is notified when that changes. `None` when no waiter is left: then
     /// the name is forgotten, and its poller must end.
     pub fn next_poll(&self, lock_key: &str) -> Option<(Instant, Arc<Notify>)> {
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         let queue = queues.get(lock_key)?;
         // Under one lock. A waiter that comes a moment later finds no queue, and starts a poller of its
         // own.
@@ -605,13 +597,13 @@ impl Waiters {
 
     /// The names that are polled for.
     pub fn names(&self) -> Vec<Arc<Keys>> {
-        lock(&self.queues).values().map(|queue| queue.keys.clone()).collect()
+        self.queues.lock().values().map(|queue| queue.keys.clone()).collect()
     }
 
     /// A grant was pushed. False if no waiter has this ticket.
     pub fn granted(&self, ticket: &str, grant: Grant) -> bool {
         let seq = ticket.rsplit(':').next().and_then(|seq| seq.parse().ok());
-        let waiter = seq.and_then(|seq: u64| lock(&self.waiters).get(&seq).cloned());
+        let waiter = seq.and_then(|seq: u64| self.waiters.lock().get(&seq).cloned());
         let is_meant = |waiter: &Arc<Waiter>| waiter.has_ticket(ticket) && !waiter.is_passed_over();
         let Some(waiter) = waiter.filter(is_meant) else { return false };
         self.offer(&waiter, |state| {
@@ -643,17 +635,17 @@ impl Waiters {
     /// A new connection is up, perhaps to a server that does not know what the one before has granted (R15). An
     /// answer of this one would prove nothing about a message of that one (R7), so its polls have to tell.
     pub fn forget_grants(&self, keys: &ServedKeys) {
-        for waiter in lock(&self.waiters).values().filter(|waiter| keys.contains(&waiter.keys.lock)) {
+        for waiter in self.waiters.lock().values().filter(|waiter| keys.contains(&waiter.keys.lock)) {
             waiter.forget_grant();
         }
     }
 
     /// A hold that is about to begin here was ended by force. It finds that out as it begins.
     pub fn revoked(&self, lock_key: &str, owner: &str, token: u64) {
-        let waiters = lock(&self.waiters);
+        let waiters = self.waiters.lock();
         let theirs = |waiter: &&Arc<Waiter>| *waiter.owner_id == *owner && *waiter.keys.lock == *lock_key;
         for waiter in waiters.values().filter(theirs) {
-            let mut state = waiter.state();
+            let mut state = waiter.state.lock();
             // No wake-up is needed. Only a hold that begins asks for this.
             state.revoked = state.revoked.max(token);
         }
@@ -663,7 +655,7 @@ impl Waiters {
     }
 
     pub fn find(&self, owner: &str, seq: u64) -> Option<Arc<Waiter>> {
-        let waiter = lock(&self.waiters).get(&seq).filter(|waiter| *waiter.owner_id == *owner).cloned();
+        let waiter = self.waiters.lock().get(&seq).filter(|waiter| *waiter.owner_id == *owner).cloned();
         // One that was passed over has left. A failover may bring its place back (R15).
         waiter.filter(|waiter| !waiter.is_passed_over())
     }

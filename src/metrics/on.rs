@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, NoopRecorder, Unit, with_recorder};
 
 use super::outcome::{Failure, LossCause, Outcome};
+use crate::sync::Mutex;
 
 /// So many groups of locks are told apart. A function that makes one of each name would fill the memory here and that of
 /// the server that stores the numbers.
@@ -221,16 +222,16 @@ impl Metrics {
         // It is the user's, like the recorder below: a panic in it ends no call, and neither is called under the lock.
         let group = catch_unwind(AssertUnwindSafe(|| group_of(name))).unwrap_or_else(|_| OTHERS.to_owned());
         let group = {
-            let groups = client.groups();
+            let groups = client.groups.lock();
             if groups.len() < GROUPS || groups.contains_key(&group) { group } else { OTHERS.to_owned() }
         };
-        if let Some(known) = client.groups().get(&group) {
+        if let Some(known) = client.groups.lock().get(&group) {
             return known.clone();
         }
         let own = Label::new("lock", group.clone());
         let labels: Vec<_> = client.labels.iter().cloned().chain([own]).collect();
         let new = LockMetrics::new(&Register { labels: &labels });
-        client.groups().entry(group).or_insert(new).clone()
+        client.groups.lock().entry(group).or_insert(new).clone()
     }
 
     pub fn in_flight(&self) -> InFlight<'_> {
@@ -261,13 +262,6 @@ impl Metrics {
 
     pub fn disconnected(&self) -> Counted {
         Counted::new(&self.0.disconnected)
-    }
-}
-
-impl OfClient {
-    fn groups(&self) -> MutexGuard<'_, BTreeMap<String, LockMetrics>> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

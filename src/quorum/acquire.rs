@@ -23,6 +23,7 @@ use crate::lock::{Caller, FairLock};
 use crate::metrics::LockMetrics;
 use crate::owner::Owner;
 use crate::store::clock::now;
+use crate::sync::Mutex;
 
 /// One call.
 pub struct Acquire<'a> {
@@ -44,18 +45,18 @@ pub struct Acquire<'a> {
 #[derive(Debug, Default)]
 pub struct Told {
     /// Why a node did not serve.
-    cause: std::sync::Mutex<Option<Cause>>,
+    cause: Mutex<Option<Cause>>,
     /// Others have the lock, or were first.
     others: AtomicBool,
 }
 
 impl Told {
     fn set(&self, cause: Cause) {
-        *self.cause.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(cause);
+        *self.cause.lock() = Some(cause);
     }
 
     fn get(&self) -> Option<Cause> {
-        self.cause.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.cause.lock().clone()
     }
 
     pub fn is_of_others(&self) -> bool {

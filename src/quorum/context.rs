@@ -1,7 +1,7 @@
 //! What the clones, locks and guards of one client share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::owner::Owner;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
+use crate::sync::Mutex;
 
 /// What all clones and locks share.
 #[derive(Debug)]
@@ -46,11 +47,6 @@ impl Quorum {
         Arc::new(Self { nodes, owners, longest_lease, in_use, contention: Contention::default(), metrics })
     }
 
-    fn in_use(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// An owner's id, which all nodes have for it.
     pub fn id_of(&self, owner: Owner) -> String {
         let client = self.nodes.all.first().map_or("", |node| node.client.id());
@@ -59,13 +55,13 @@ impl Quorum {
 
     /// Counts a call or guard.
     pub fn enter(self: &Arc<Self>, name: &Arc<str>) -> InUse {
-        *self.in_use().entry(name.clone()).or_default() += 1;
+        *self.in_use.lock().entry(name.clone()).or_default() += 1;
         InUse { quorum: self.clone(), name: name.clone() }
     }
 
     /// Whether no other call or guard of this client is about that name.
     pub fn is_alone(&self, name: &Arc<str>) -> bool {
-        self.in_use().get(name).is_none_or(|count| *count <= 1)
+        self.in_use.lock().get(name).is_none_or(|count| *count <= 1)
     }
 
     pub fn backoff(&self) -> Backoff {
@@ -112,7 +108,7 @@ impl Quorum {
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        let mut in_use = self.quorum.in_use();
+        let mut in_use = self.quorum.in_use.lock();
         if let Some(count) = in_use.get_mut(&self.name) {
             *count -= 1;
             if *count == 0 {

@@ -1,7 +1,7 @@
 //! The servers of a quorum, and which of them can be used now (Q10).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -11,6 +11,7 @@ use crate::client::LockClient;
 use crate::error::{Cause, RequestError};
 use crate::store::clock::now;
 use crate::store::error::{NoAnswer, RefusalKind};
+use crate::sync::Mutex;
 
 /// How often it is looked which nodes can be used, while somebody waits at one of them.
 const TICK: Duration = Duration::from_millis(50);
@@ -166,11 +167,6 @@ impl Nodes {
         Some(cause)
     }
 
-    fn watch(&self) -> MutexGuard<'_, Watch> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// While somebody waits. `name`: of a lock, for the questions.
     async fn look_after(self: Arc<Self>, name: Arc<str>) {
         let (mut usable, mut asked) = (self.usable(), now());
@@ -178,7 +174,7 @@ impl Nodes {
             sleep(TICK).await;
             // Under the same lock as the count: one who comes now finds that nothing runs, and begins anew.
             let goes_on = {
-                let mut watch = self.watch();
+                let mut watch = self.watch.lock();
                 watch.runs = watch.waiting > 0 && !self.is_over();
                 watch.runs
             };
@@ -263,7 +259,7 @@ pub struct Waiting<'a> {
 impl<'a> Waiting<'a> {
     pub fn begin(nodes: &'a Arc<Nodes>, name: &Arc<str>) -> Self {
         let begins = {
-            let mut watch = nodes.watch();
+            let mut watch = nodes.watch.lock();
             watch.waiting += 1;
             !std::mem::replace(&mut watch.runs, true)
         };
@@ -276,6 +272,6 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.nodes.watch().waiting -= 1;
+        self.nodes.watch.lock().waiting -= 1;
     }
 }

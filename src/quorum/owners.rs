@@ -1,9 +1,10 @@
 //! Which owner of this client has which lock, so that nested calls find the hold that they re-enter (Q11).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::owner::Owner;
+use crate::sync::Mutex;
 
 type Key = (Arc<str>, Owner);
 
@@ -31,7 +32,7 @@ impl<H> Default for Owners<H> {
 impl<H> Owners<H> {
     pub fn turn(self: &Arc<Self>, name: &Arc<str>, owner: Owner) -> Arc<Turn<H>> {
         let key = (name.clone(), owner);
-        let mut turns = self.turns();
+        let mut turns = self.turns.lock();
         if let Some(turn) = turns.get(&key).and_then(Weak::upgrade) {
             return turn;
         }
@@ -40,16 +41,11 @@ impl<H> Owners<H> {
         turns.insert(key, Arc::downgrade(&turn));
         turn
     }
-
-    fn turns(&self) -> MutexGuard<'_, HashMap<Key, Weak<Turn<H>>>> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<H> Drop for Turn<H> {
     fn drop(&mut self) {
-        let mut turns = self.owners.turns();
+        let mut turns = self.owners.turns.lock();
         // A new one may have taken its place already.
         if turns.get(&self.key).is_some_and(|turn| turn.strong_count() == 0) {
             turns.remove(&self.key);

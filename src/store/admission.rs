@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout_at};
 use super::backoff::Backoff;
 use super::clock::now;
 use super::error::{Refusal, RefusalKind};
+use crate::sync::Mutex;
 
 /// When a request may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,13 +120,9 @@ impl Line {
         Self(Mutex::new(Places { free: limit, next_number: 0, waiting: BTreeMap::new(), given: BTreeMap::new() }))
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
-        lock(&self.0)
-    }
-
     /// Passes over those whose turn came before `since`. Returns how many, and whether there are later ones.
     fn pass_over(&self, since: Instant) -> (usize, bool) {
-        let mut places = self.places();
+        let mut places = self.0.lock();
         let all = places.given.len();
         places.given.retain(|_, given| *given > since);
         (all - places.given.len(), !places.given.is_empty())
@@ -164,7 +161,7 @@ impl Future for Turn<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Slot> {
         let Self { admission, priority, number } = &mut *self;
         let shared = &admission.shared;
-        if !shared.line(*priority).places().take(number, context.waker()) {
+        if !shared.line(*priority).0.lock().take(number, context.waker()) {
             return Poll::Pending;
         }
         Poll::Ready(Slot { shared: shared.clone(), priority: *priority })
@@ -176,7 +173,7 @@ impl Drop for Turn<'_> {
         let Some(number) = self.number else { return };
         let shared = &self.admission.shared;
         let was_given = {
-            let mut places = shared.line(self.priority).places();
+            let mut places = shared.line(self.priority).0.lock();
             places.waiting.remove(&number);
             places.given.remove(&number).is_some()
         };
@@ -190,11 +187,6 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.shared.give_back(self.priority);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics while it holds one of these; if it did, the data would still be whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
@@ -212,7 +204,7 @@ impl Shared {
     /// A slot goes to the next one in line.
     fn give_back(&self, priority: Priority) {
         let next = {
-            let mut places = self.line(priority).places();
+            let mut places = self.line(priority).0.lock();
             let next = places.waiting.pop_first();
             match &next {
                 Some((number, _)) => drop(places.given.insert(*number, now())),
@@ -227,13 +219,9 @@ impl Shared {
         }
     }
 
-    fn gate(&self) -> MutexGuard<'_, Option<Refusing>> {
-        lock(&self.gate)
-    }
-
     /// The server refuses for a reason that may pass: from now on only probes are sent.
     fn refused(&self, refusal: &Refusal) {
-        let mut gate = self.gate();
+        let mut gate = self.gate.lock();
         let closes = gate.is_none();
         let refusing = gate.get_or_insert_with(|| {
             let backoff = Backoff::retry(self.seed);
@@ -263,7 +251,7 @@ impl Shared {
         if !self.refusing.load(Ordering::Acquire) {
             return;
         }
-        let mut gate = self.gate();
+        let mut gate = self.gate.lock();
         let over = gate.take();
         self.refusing.store(false, Ordering::Release);
         // Those who are woken lock the gate at once, so let go of it first.
@@ -277,7 +265,7 @@ impl Shared {
 
     /// A probe keeps others from probing until then at the latest.
     fn end_probe(&self, until: Option<Instant>) {
-        if let Some(refusing) = self.gate().as_mut() {
+        if let Some(refusing) = self.gate.lock().as_mut() {
             refusing.probing_until = until;
         }
         self.changed.notify_waiters();
@@ -337,7 +325,7 @@ impl Admission {
     }
 
     fn closed_until(&self) -> Option<(Instant, Refusal)> {
-        let gate = self.shared.gate();
+        let gate = self.shared.gate.lock();
         gate.as_ref()
             .filter(|refusing| now() < refusing.until())
             .map(|refusing| (refusing.until(), refusing.refusal.clone()))
@@ -360,7 +348,7 @@ impl Admission {
 
     /// What the server said last, while the gate is closed.
     pub fn refusal(&self) -> Option<Refusal> {
-        self.shared.gate().as_ref().map(|refusing| refusing.refusal.clone())
+        self.shared.gate.lock().as_ref().map(|refusing| refusing.refusal.clone())
     }
 
     /// Whether the request that passes is the probe. `None`: none may pass.
@@ -368,7 +356,7 @@ impl Admission {
         if !self.is_closed() {
             return Some(false);
         }
-        let mut gate = self.shared.gate();
+        let mut gate = self.shared.gate.lock();
         let Some(refusing) = gate.as_mut() else { return Some(false) };
         if now() < refusing.until() {
             return None;
@@ -418,7 +406,7 @@ impl InFlight {
 
     /// The first time only.
     fn give_back(&self) -> bool {
-        let slot = lock(&self.slot).take();
+        let slot = self.slot.lock().take();
         slot.is_some()
     }
 }

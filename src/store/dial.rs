@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use super::connect_options::{Address, Credentials, SignIn, TlsOptions};
 use super::error::{Cause, ConnectError, Obstacle, PeerProtocol};
 #[cfg(feature = "tls")]
 use super::tls::Tls;
+use crate::sync::Mutex;
 
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
@@ -61,11 +62,11 @@ impl Names {
             return Ok(vec![(address, port).into()]);
         }
         let (name, names) = ((host.to_owned(), port), self.clone());
-        let known = self.all().get(&name).cloned();
+        let known = self.0.lock().get(&name).cloned();
         // A task of its own: an answer that comes late is used by the next dial.
         let looking = tokio::spawn(async move {
             let addresses: Vec<_> = lookup_host((&*name.0, name.1)).await?.collect();
-            names.all().insert(name, addresses.clone());
+            names.0.lock().insert(name, addresses.clone());
             Ok(addresses)
         });
         let answer = async { looking.await.unwrap_or_else(|error| Err(io::Error::other(error))) };
@@ -73,11 +74,6 @@ impl Names {
             None => answer.await,
             Some(known) => timeout(HEAD_START, answer).await.ok().and_then(Result::ok).map_or(Ok(known), Ok),
         }
-    }
-
-    fn all(&self) -> MutexGuard<'_, Addresses> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Redis and the embedded server each bring their own kind of connection.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -15,6 +15,7 @@ use super::error::{Cause, Disconnected, RequestError};
 use super::server::Line;
 use super::{Listener, Priority, ServedKeys};
 use crate::metrics::{Counted, Metrics};
+use crate::sync::Mutex;
 
 /// How long a node waits for more slots before it checks what they brought along.
 const GAINED_TOGETHER: Duration = Duration::from_millis(50);
@@ -73,25 +74,12 @@ impl<C: Connection> Link<C> {
     }
 
     pub fn connection(&self, priority: Priority) -> Option<C> {
-        usable(&self.state(), priority).cloned()
+        usable(&self.state.lock(), priority).cloned()
     }
 
     /// Whether there is one, for a look that needs no copy of it: each request looks twice.
     pub fn is_ready(&self, priority: Priority) -> bool {
-        usable(&self.state(), priority).is_some()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State<C>> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn doubt(&self) -> MutexGuard<'_, Doubt> {
-        self.doubt.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn broke(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.broke.lock().unwrap_or_else(PoisonError::into_inner)
+        usable(&self.state.lock(), priority).is_some()
     }
 
     /// Resolves when there is a usable connection, or with `Closed` or `RuntimeGone`.
@@ -101,7 +89,7 @@ impl<C: Connection> Link<C> {
             let changed = self.changed.notified();
             // The guard must be gone before `is_ready` locks the state again. It ends with this
             // match.
-            match *self.state() {
+            match *self.state.lock() {
                 State::Closed => return Err(RequestError::Closed),
                 State::Gone => return Err(RequestError::RuntimeGone),
                 _ => {}
@@ -115,7 +103,7 @@ impl<C: Connection> Link<C> {
 
     /// Why there is no connection.
     pub fn fault(&self) -> Cause {
-        match &*self.state() {
+        match &*self.state.lock() {
             State::Down(fault) => fault.clone(),
             _ => Arc::new(Disconnected),
         }
@@ -124,7 +112,7 @@ impl<C: Connection> Link<C> {
     /// What is known of the connection. One that is down and not wanted is idle.
     pub fn line(&self, is_wanted: bool) -> Line {
         let down = |cause| if is_wanted { Line::Down(cause) } else { Line::Idle };
-        match &*self.state() {
+        match &*self.state.lock() {
             State::Down(cause) => down(cause.clone()),
             State::Resuming(connection) | State::Ready(connection) if connection.dead().is_cancelled() => {
                 down(Arc::new(Disconnected))
@@ -138,17 +126,17 @@ impl<C: Connection> Link<C> {
 
     /// How long it has been down, if it was up before.
     pub fn down_for(&self) -> Option<Duration> {
-        let is_down = matches!(*self.state(), State::Down(_) | State::Resuming(_));
-        is_down.then(|| *self.broke()).flatten().map(|broke| now().saturating_duration_since(broke))
+        let is_down = matches!(*self.state.lock(), State::Down(_) | State::Resuming(_));
+        is_down.then(|| *self.broke.lock()).flatten().map(|broke| now().saturating_duration_since(broke))
     }
 
     /// Enters the next state. `Closed` is final, and `Gone` ends by it only: a supervisor that is about
     /// to offer a fresh connection must not reopen a client that was closed meanwhile.
     pub fn enter(&self, next: State<C>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Not when it is only told once more why there is none.
         if let (State::Resuming(_) | State::Ready(_), State::Down(_)) = (&*state, &next) {
-            *self.broke() = Some(now());
+            *self.broke.lock() = Some(now());
         }
         if !matches!(
             (&*state, &next),
@@ -167,7 +155,7 @@ impl<C: Connection> Link<C> {
         let is_up = self.is_up();
         // Before the lock is taken: the recorder is the user's.
         let mut news = is_up.map(|is_up| if is_up { self.metrics.connected() } else { self.metrics.disconnected() });
-        let mut counted = self.counted();
+        let mut counted = self.counted.lock();
         // Whoever has changed the state meanwhile counts it.
         if self.is_up() == is_up {
             std::mem::swap(&mut *counted, &mut news);
@@ -176,7 +164,7 @@ impl<C: Connection> Link<C> {
     }
 
     fn is_up(&self) -> Option<bool> {
-        match *self.state() {
+        match *self.state.lock() {
             State::Down(_) | State::Resuming(_) => Some(false),
             State::Ready(_) => Some(true),
             State::Gone | State::Closed => None,
@@ -185,12 +173,8 @@ impl<C: Connection> Link<C> {
 
     /// No connection is wanted: it is not missed either.
     pub fn rest(&self) {
-        let before = self.counted().take();
+        let before = self.counted.lock().take();
         drop(before);
-    }
-
-    fn counted(&self) -> MutexGuard<'_, Option<Counted>> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn listen(&self, listener: Weak<dyn Listener>) {
@@ -207,7 +191,7 @@ impl<C: Connection> Link<C> {
     pub async fn resume(&self, connection: &C, keys: &ServedKeys, limit: Duration) {
         // Urgent requests first: the polls and renewals of the check need this connection.
         self.enter(State::Resuming(connection.clone()));
-        let broke = *self.broke();
+        let broke = *self.broke.lock();
         if broke.is_some() {
             self.metrics.reconnected();
         }
@@ -222,7 +206,7 @@ impl<C: Connection> Link<C> {
     }
 
     pub fn gained_slots(&self) {
-        self.doubt().has_gained = true;
+        self.doubt.lock().has_gained = true;
         self.doubted.notify_one();
     }
 
@@ -231,7 +215,7 @@ impl<C: Connection> Link<C> {
         let Some(listener) = self.listener() else { return };
         // First: the check that takes this flush must find all that it puts in doubt.
         listener.doubt();
-        self.doubt().flushed.get_or_insert_with(now);
+        self.doubt.lock().flushed.get_or_insert_with(now);
         self.doubted.notify_one();
     }
 
@@ -245,17 +229,17 @@ impl<C: Connection> Link<C> {
             if let Some(since) = self.take_flush() {
                 listener.clone().flushed(keys.clone(), since).await;
             }
-            if self.doubt().has_gained {
+            if self.doubt.lock().has_gained {
                 // Slots often come one by one, and one check is enough for many of them.
                 sleep(GAINED_TOGETHER).await;
-                self.doubt().has_gained = false;
+                self.doubt.lock().has_gained = false;
                 listener.resumed(keys.clone(), None).await;
             }
         }
     }
 
     fn take_flush(&self) -> Option<Instant> {
-        self.doubt().flushed.take()
+        self.doubt.lock().flushed.take()
     }
 
     pub fn close(&self) {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -42,6 +42,7 @@ use super::server::{Line, Told};
 use super::verbs::boot::{self, Boot};
 use super::verbs::{self, renew};
 use super::{Listener, Priority, Ran, ServedKeys, Server, Store};
+use crate::sync::Mutex;
 
 /// The oldest server whose scripts know `#!lua` flags.
 const OLDEST: (u32, u32) = (7, 0);
@@ -185,7 +186,7 @@ impl Node {
         // Ready without `resume`: a new client has no waits and no holds to check.
         shared.link.enter(State::Ready(connection.clone()));
         tracing::debug!(target: "fairlock::server", address = %target.address(), "connected");
-        *lock(&shared.first) = Some(Established { connection, place: target.place() });
+        *shared.first.lock() = Some(Established { connection, place: target.place() });
         shared.want();
         Ok(())
     }
@@ -262,7 +263,7 @@ impl Store for Node {
     }
 
     fn server_id(&self) -> Option<String> {
-        lock(&self.shared.server_id).clone()
+        self.shared.server_id.lock().clone()
     }
 }
 
@@ -313,11 +314,6 @@ impl Seat for Node {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics while it holds one of these; if it did, the data would still be whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     /// For messages.
     fn address(&self) -> String {
@@ -333,11 +329,11 @@ impl Shared {
     }
 
     fn heard(&self) {
-        *lock(&self.heard) = now();
+        *self.heard.lock() = now();
     }
 
     fn silent_for(&self) -> Duration {
-        now().saturating_duration_since(*lock(&self.heard))
+        now().saturating_duration_since(*self.heard.lock())
     }
 
     async fn run(&self, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
@@ -670,7 +666,7 @@ impl Shared {
         let (server, replication) = futures::try_join!(info("server"), info("replication"))?;
         let named = |info, missing| field(info, missing).ok_or(ConnectError::NoLife { missing });
         let run_id = named(&server, "run_id")?;
-        *lock(&self.server_id) = Some(run_id.to_owned());
+        *self.server_id.lock() = Some(run_id.to_owned());
         // Not `master_replid`, which is also new when the first replica comes, and when none has been there for an hour.
         Ok(format!("{run_id}/{}", named(&replication, "master_replid2")?))
     }
@@ -798,7 +794,7 @@ async fn supervise(shared: &Arc<Shared>) {
         let mut backoff = Backoff::reconnect();
         loop {
             shared.wanted.notified().await;
-            let (mut first, mut has_panicked) = (lock(&shared.first).take(), false);
+            let (mut first, mut has_panicked) = (shared.first.lock().take(), false);
             while survive(keep_connected(shared, first.take(), has_panicked, &mut backoff)).await.is_none() {
                 // Nobody keeps the one that it had.
                 shared.link.connection(Priority::Urgent).inspect(|connection| connection.dead.cancel());

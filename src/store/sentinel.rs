@@ -5,8 +5,8 @@
 //! a primary that was frozen, demoted meanwhile, and goes on (T6 of the notes on topologies: 10 s).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -24,6 +24,7 @@ use super::location::Location;
 use super::node::{Node, Purpose, connect_error, sign_in_error};
 use super::options::Options;
 use super::runtime::{AFTER_PANIC, survive};
+use crate::sync::Mutex;
 
 /// How often each Sentinel is asked: a client has to leave a demoted primary within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
@@ -200,7 +201,7 @@ impl Sentinels {
 
     fn vote(&self, number: usize, vote: Vote) {
         let majority = {
-            let mut votes = self.votes();
+            let mut votes = self.votes.lock();
             if let Some(place) = votes.get_mut(number) {
                 *place = vote;
             }
@@ -225,7 +226,7 @@ impl Sentinels {
     /// Why no majority will come: each of them was asked, and none of them names a primary that another one
     /// could confirm in a moment.
     fn hopeless(&self) -> Option<ConnectError> {
-        let votes = self.votes().clone();
+        let votes = self.votes.lock().clone();
         let count = |is: fn(&Vote) -> bool| votes.iter().filter(|vote| is(vote)).count();
         if 2 * count(|vote| matches!(vote, Vote::Unknown)) > votes.len() {
             return Some(ConnectError::UnknownService { service: self.service.clone() });
@@ -243,7 +244,7 @@ impl Sentinels {
     }
 
     fn no_majority(&self) -> ConnectError {
-        let votes = self.votes();
+        let votes = self.votes.lock();
         let answers = self.targets.iter().zip(votes.iter()).map(|(target, vote)| {
             let answer = match vote {
                 Vote::NotAsked => "no answer yet".to_owned(),
@@ -254,11 +255,6 @@ impl Sentinels {
             format!("{} says {answer}", target.address())
         });
         ConnectError::NoMajority { service: self.service.clone(), answers: answers.collect::<Vec<_>>().join("; ") }
-    }
-
-    fn votes(&self) -> MutexGuard<'_, Vec<Vote>> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.votes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

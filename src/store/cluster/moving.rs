@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use std::time::{Duration, Instant};
 
 use crate::store::clock::now;
 use crate::store::error::Refusal;
+use crate::sync::Mutex;
 
 /// One request in this time asks whether a slot has arrived; the others are answered here, as the node would. A
 /// thousand callers would otherwise ask five times a second each.
@@ -30,18 +31,13 @@ struct Known {
 }
 
 impl Moving {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What the node has said, if a request for this slot need not be sent. `None`: this one is to ask.
     pub fn answer(&self, slot: u16) -> Option<Refusal> {
         // Relaxed: one request more that is sent does no harm.
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let (refusal, next) = known.slots.get_mut(&slot)?;
         if now() < *next {
             return Some(refusal.clone());
@@ -51,7 +47,7 @@ impl Moving {
     }
 
     pub fn refused(&self, slot: u16, refusal: &Refusal) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.slots.insert(slot, (refusal.clone(), now() + PROBES_EVERY));
         self.count.store(known.slots.len(), Ordering::Relaxed);
         if known.said.is_none_or(|said| now() >= said + SAID_AT_MOST_EVERY) {
@@ -67,7 +63,7 @@ impl Moving {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.slots.remove(&slot);
         self.count.store(known.slots.len(), Ordering::Relaxed);
     }

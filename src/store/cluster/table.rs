@@ -1,7 +1,7 @@
 //! Who serves which slot: the seats of a cluster's masters.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -10,6 +10,7 @@ use super::slots::{SLOTS, SlotMap};
 use crate::store::clock::now;
 use crate::store::connect_options::Address;
 use crate::store::{Listener, ServedKeys, Server};
+use crate::sync::Mutex;
 
 /// The documentation of Redis Cluster recommends at most 1000 nodes.
 const MOST_SEATS: usize = 1024;
@@ -105,31 +106,31 @@ impl<N: Seat> Table<N> {
 
     /// Those that have a master.
     pub fn seats_in_use(&self) -> Vec<u16> {
-        let seated = self.seated();
+        let seated = self.seated.lock();
         (0..).zip(&seated.masters).filter(|(_, master)| master.is_some()).map(|(seat, _)| seat).collect()
     }
 
     /// The address of the node that serves a slot.
     pub fn address_of(&self, slot: u16) -> Option<Address> {
         let seat = self.slots.seat_of(slot)?;
-        Some(self.seated().masters.get(usize::from(seat))?.as_ref()?.address.clone())
+        Some(self.seated.lock().masters.get(usize::from(seat))?.as_ref()?.address.clone())
     }
 
     /// From now on there are no new nodes.
     pub fn close(&self) {
-        self.seated().closed = true;
+        self.seated.lock().closed = true;
     }
 
     /// The task that keeps the table has ended. There may be no node to tell of the end of the runtime.
     pub fn gone(&self) {
-        let is_closed = self.seated().closed;
+        let is_closed = self.seated.lock().closed;
         let listener = self.listener.get().and_then(Weak::upgrade).filter(|_| !is_closed);
         listener.into_iter().for_each(|listener| listener.gone());
     }
 
     pub fn listen(&self, listener: Weak<dyn Listener>) {
         // Under this lock, so that a seat that is made meanwhile is in one of the two groups.
-        let _seated = self.seated();
+        let _seated = self.seated.lock();
         self.all().for_each(|seat| seat.listen(listener.clone()));
         // Set once, right after the client was made.
         let _ = self.listener.set(listener);
@@ -138,7 +139,7 @@ impl<N: Seat> Table<N> {
     /// A node says that another one has the slot. Returns that one.
     pub fn moved(&self, slot: u16, master: &Address) -> Option<&N> {
         let seat = {
-            let mut seated = self.seated();
+            let mut seated = self.seated.lock();
             let seat = self.seat_at(&mut seated, master)?;
             seated.was_named(seat);
             self.slots.set(slot, Some(seat));
@@ -156,7 +157,7 @@ impl<N: Seat> Table<N> {
     /// The node at an address: for the slots that it is about to get.
     pub fn at(&self, address: &Address) -> Option<&N> {
         let seat = {
-            let mut seated = self.seated();
+            let mut seated = self.seated.lock();
             let seat = self.seat_at(&mut seated, address)?;
             seated.was_named(seat);
             tell(seated);
@@ -168,7 +169,7 @@ impl<N: Seat> Table<N> {
     /// The whole table anew, as a node of the cluster has told it.
     pub fn replace(&self, ranges: &[SlotRange]) {
         let gained: Vec<u16> = {
-            let mut seated = self.seated();
+            let mut seated = self.seated.lock();
             let mut owners = vec![None; usize::from(SLOTS)];
             for SlotRange { first, last, master } in ranges {
                 let seat = self.seat_at(&mut seated, master);
@@ -259,11 +260,6 @@ impl<N: Seat> Table<N> {
         masters[seat] = Some(Master { address: address.clone(), named });
         Some(number)
     }
-
-    fn seated(&self) -> MutexGuard<'_, Seated> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.seated.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 fn tell(mut seated: MutexGuard<'_, Seated>) {
@@ -317,7 +313,7 @@ mod tests {
 
     impl Seat for Fake {
         fn move_to(&self, address: Option<&Address>) {
-            *self.address.lock().unwrap() = address.cloned();
+            *self.address.lock() = address.cloned();
             self.opened.store(false, Ordering::Relaxed);
         }
 
@@ -421,7 +417,7 @@ mod tests {
     }
 
     fn port_of(node: Option<&Fake>) -> Option<u16> {
-        match node?.address.lock().unwrap().as_ref()? {
+        match node?.address.lock().as_ref()? {
             Address::Tcp { port, .. } => Some(*port),
             Address::Unix(_) => None,
         }

@@ -3,13 +3,13 @@
 //! As in `getNodeByQuery` of Redis 7.0; `tests/it/slots.rs` runs every script against the real one.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::keyspace::{Keyspace, Moves};
 use super::request::Request;
 use crate::store::cluster::slots::slot_of;
 use crate::store::cluster::table::SlotRange;
 use crate::store::connect_options::Address;
+use crate::sync::Mutex;
 
 /// Where a slot is, as one node knows it. Nodes are named by their addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Member {
     }
 
     pub fn set(&self, slot: u16, knows: Slot) {
-        self.slots().insert(slot, knows);
+        self.slots.lock().insert(slot, knows);
     }
 
     /// As CLUSTER SLOTS tells it.
@@ -47,13 +47,13 @@ impl Member {
         let master = |slot: &Slot| address(&slot.owner);
         let range =
             |(number, slot): (&u16, &Slot)| Some(SlotRange { first: *number, last: *number, master: master(slot)? });
-        self.slots().iter().filter_map(range).collect()
+        self.slots.lock().iter().filter_map(range).collect()
     }
 
     /// Whether a script may run here; otherwise the error that says where.
     pub fn route(&self, request: &Request, keyspace: &Keyspace) -> Result<Moves, String> {
         let number = slot_of(request.keys.first().map_or("", String::as_str));
-        let Some(slot) = self.slots().get(&number).cloned() else {
+        let Some(slot) = self.slots.lock().get(&number).cloned() else {
             return Err("CLUSTERDOWN Hash slot not served".into());
         };
         let is_ours = slot.owner == self.address;
@@ -71,10 +71,6 @@ impl Member {
             Slot { owner, .. } if !is_ours => Err(format!("MOVED {number} {owner}")),
             Slot { migrating, .. } => Ok(if migrating.is_some() { Moves::Leaves } else { Moves::Rests }),
         }
-    }
-
-    fn slots(&self) -> MutexGuard<'_, BTreeMap<u16, Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, mpsc};
@@ -21,6 +21,7 @@ use crate::store::connect_options::Address;
 use crate::store::error::Refusal;
 use crate::store::link;
 use crate::store::reply::{Field, ScriptReply};
+use crate::sync::Mutex;
 
 /// A server inside this process. Clones are the same server. See the [module](crate::embedded).
 ///
@@ -118,10 +119,6 @@ impl Default for EmbeddedServer {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl EmbeddedServer {
     /// A server without keys. Its clock starts at the machine's time and advances with tokio's clock.
     ///
@@ -212,7 +209,7 @@ impl EmbeddedServer {
 
     /// Keys were flushed, of these or of another database: Redis tells all connections, and not of which.
     pub(crate) fn tell_of_flush(&self) {
-        let subscribers = lock(&self.shared.connections);
+        let subscribers = self.shared.connections.lock();
         let subscribers =
             subscribers.values().map(|subscriber| (subscriber.connection.clone(), subscriber.pushes.clone()));
         // Collected, so that the map is not locked while the faults decide about the messages.
@@ -345,7 +342,7 @@ impl EmbeddedServer {
 
     /// A copy, because `detach` needs the map.
     fn connections(&self) -> Vec<Connection> {
-        lock(&self.shared.connections).values().map(|subscriber| subscriber.connection.clone()).collect()
+        self.shared.connections.lock().values().map(|subscriber| subscriber.connection.clone()).collect()
     }
 
     /// Ids count up, so that a simulated run can be repeated exactly.
@@ -371,7 +368,7 @@ impl EmbeddedServer {
             flushed: Arc::default(),
         };
         let subscriber = Subscriber { connection: connection.clone(), pushes };
-        lock(&self.shared.connections).insert(channel.to_owned(), subscriber);
+        self.shared.connections.lock().insert(channel.to_owned(), subscriber);
         self.subscribe(channel, true);
         Some((connection, pushed))
     }
@@ -392,7 +389,7 @@ impl EmbeddedServer {
     /// Closes a connection on both sides.
     pub(crate) fn detach(&self, connection: &Connection) {
         connection.dead.cancel();
-        let mut connections = lock(&self.shared.connections);
+        let mut connections = self.shared.connections.lock();
         // The client may have reconnected already. Its new connection stays.
         // By number, as the channel stays the same over reconnects.
         let is_current = |current: &Subscriber| current.connection.number == connection.number;
@@ -461,7 +458,7 @@ impl EmbeddedServer {
 
     /// Sets the clock of the keys, then calls `use_it`.
     fn with_engine<T>(&self, use_it: impl FnOnce(&mut Engine) -> T) -> Result<T, String> {
-        let mut engine = lock(self.shared.engine.as_ref().map_err(Clone::clone)?);
+        let mut engine = self.shared.engine.as_ref().map_err(Clone::clone)?.lock();
         // Once for each call, so that the time stands still while a script runs, as in Redis since
         // 7.2.
         let now = self.micros();
@@ -551,7 +548,7 @@ impl EmbeddedServer {
 
     fn push(&self, channel: &str, message: String) {
         // Cloned, so that the map is not locked while the faults decide about the message.
-        let subscriber = lock(&self.shared.connections).get(channel).map(|subscriber| subscriber.pushes.clone());
+        let subscriber = self.shared.connections.lock().get(channel).map(|subscriber| subscriber.pushes.clone());
         let Some(pushes) = subscriber else { return };
         for delay in self.shared.faults.push(client_of(channel)) {
             arrive(pushes.clone(), Pushed::Message(message.clone().into_bytes()), delay);

@@ -4,7 +4,7 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -29,6 +29,7 @@ use crate::store::reply::ScriptReply;
 use crate::store::server::{Line, Told};
 use crate::store::verbs::boot::{self, Boot};
 use crate::store::{Listener, Priority, Ran, ServedKeys, Server, SpawnHook, Store};
+use crate::sync::Mutex;
 
 pub struct EmbeddedStore {
     shared: Arc<Shared>,
@@ -73,7 +74,7 @@ impl EmbeddedStore {
     }
 
     fn begun(shared: Arc<Shared>, server: &EmbeddedServer, first: Option<(Connection, Pushes)>) -> Self {
-        *shared.current() = Some(server.clone());
+        *shared.current.lock() = Some(server.clone());
         shared.want();
         if let Some((first, _)) = &first {
             shared.boot(server);
@@ -210,7 +211,7 @@ impl Seat for EmbeddedStore {
     fn move_to(&self, address: Option<&Address>) {
         let shared = &self.shared;
         let next = shared.servers.iter().find(|server| address.is_some() && server.address().as_ref() == address);
-        let is_same = match (&*shared.current(), next) {
+        let is_same = match (&*shared.current.lock(), next) {
             (Some(before), Some(next)) => before.is(next),
             (before, next) => before.is_none() && next.is_none(),
         };
@@ -218,7 +219,7 @@ impl Seat for EmbeddedStore {
         if !is_same {
             // While the server of before is still known.
             shared.disconnect();
-            *shared.current() = next.cloned();
+            *shared.current.lock() = next.cloned();
         } else if address.is_some() && shared.link.is_ready(Priority::Urgent) {
             shared.want();
         }
@@ -284,13 +285,8 @@ impl Shared {
         }
     }
 
-    fn current(&self) -> MutexGuard<'_, Option<EmbeddedServer>> {
-        // No code panics while it holds this; if it did, the data would still be whole.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn server(&self) -> Option<EmbeddedServer> {
-        self.current().clone()
+        self.current.lock().clone()
     }
 
     fn channel(&self, server: &EmbeddedServer) -> String {
