@@ -118,19 +118,19 @@ fn is_over(limit: Option<Instant>) -> bool {
 }
 
 /// One request, as far as it comes. Its caller's limit may end the wait in each of its awaits, and must then
-/// be told how far that was: nothing was sent yet, or the server is silent (decision 42).
+/// be told how far that was: nothing was sent yet, or the server is silent (decision 42). `begin` is called right before it is
+/// sent, and says whether it may be.
 async fn ask_once(
     runner: &Runner,
     entry: &Entry,
     acquire: Acquire<'_>,
     limit: Option<Instant>,
     copies_until: &mut i64,
-    has_left: impl Fn() -> bool,
+    mut begin: impl FnMut() -> bool,
 ) -> Result<Option<Answer<Acquired>>, RequestError> {
     entry.last_error.request_waits();
     let admitted = acquire.admit(runner, limit).await?;
-    // After the wait: its future may have rested.
-    if has_left() {
+    if !begin() {
         return Ok(None);
     }
     entry.last_error.request_sent();
@@ -171,7 +171,7 @@ async fn reenter(
         let acquire = Acquire { lease: question.map_or_else(rest, |question| question.lease), ..acquire };
         // Before the await that may be the last one.
         hold.set_unsettled();
-        match ask_once(&context.runner, entry, acquire, limit, &mut 0, || false).await {
+        match ask_once(&context.runner, entry, acquire, limit, &mut 0, || true).await {
             Ok(None) => {}
             Ok(Some(answer)) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
@@ -327,9 +327,13 @@ impl<'a> Attempt<'a> {
             return Err(LockError::Closed);
         }
         loop {
-            self.doubts = self.engine.holds.doubts();
-            let has_left = || self.waiter.is_passed_over();
-            let asking = ask_once(&context.runner, self.entry, acquire, self.limit, &mut self.copies_until, has_left);
+            let begin = || {
+                // After the wait for a connection: what a new one has put in doubt is answered by this request.
+                self.doubts = self.engine.holds.doubts();
+                // Its future may have rested meanwhile.
+                !self.waiter.is_passed_over()
+            };
+            let asking = ask_once(&context.runner, self.entry, acquire, self.limit, &mut self.copies_until, begin);
             match asking.await {
                 Ok(None) => return Ok(Asked::Over),
                 Ok(Some(answer)) => {

@@ -320,8 +320,10 @@ impl Hold {
     pub fn question(&self) -> Option<Question> {
         let (doubts, state) = (self.holds.doubts(), self.state.lock());
         let is_confirmed = state.renewed.is_some();
-        // After `max_hold` nothing extends it.
-        let rest = self.renewed_until(&state).map(|last| last.saturating_duration_since(now()));
+        // After `max_hold` nothing extends it. The first question sets the lease, whatever was left. One of a part, whose end
+        // moves on while its call is polled, asks for all of it: a copy for less might be served behind a later one (R5).
+        let last = self.renewed_until(&state).filter(|_| is_confirmed || state.wanted_until.is_none());
+        let rest = last.map(|last| last.saturating_duration_since(now()));
         let lease = rest.map_or(self.lease, |rest| rest.min(self.lease));
         if (self.watched || !is_confirmed) && !lease.is_zero() {
             return Some(Question { lease, only: (!is_confirmed).then_some(self.attempt), doubts });
