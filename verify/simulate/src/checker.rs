@@ -191,6 +191,8 @@ pub struct Checker {
     ended_at: BTreeMap<Hold, Duration>,
     /// Until when something hinders the requests of a client, renewals above all.
     pub hindered: BTreeMap<String, Duration>,
+    /// Clients whose processes stand still.
+    pub paused: BTreeSet<String>,
     /// Claims that have been found lost.
     judged: BTreeSet<Hold>,
     /// By owner: futures that are not polled.
@@ -554,7 +556,8 @@ impl Checker {
         let mut wrong = Vec::new();
         for claim in self.claims.iter().filter(|_| !self.moves) {
             let (hold, last) = (claim.hold(), self.hindered.get(&claim.process).copied().unwrap_or_default());
-            if !self.is_connected(0, &claim.process) || self.judged.contains(&hold) {
+            let stands_still = self.paused.contains(&claim.process) || !self.is_connected(0, &claim.process);
+            if stands_still || self.judged.contains(&hold) {
                 continue;
             }
             let (actor, token, held_for) = (claim.actor, hold.1, now - claim.began);

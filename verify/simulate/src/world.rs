@@ -468,16 +468,15 @@ impl World {
     pub fn pause(&self, process: &str) {
         self.fault_of("pauses", process);
         self.set_life(process, Life::Paused);
-        self.hindered(process, Duration::MAX);
+        self.state().checker.paused.insert(process.to_owned());
     }
 
     pub fn go_on(&self, process: &str) {
         self.note("goes on", 0, || process.to_owned());
         self.set_life(process, Life::Runs);
-        let until = self.elapsed() + SLOW;
-        if self.has_runtime(process) {
-            self.state().checker.hindered.insert(process.to_owned(), until);
-        }
+        // What hindered it before the pause may go on.
+        self.hindered(process, self.elapsed() + SLOW);
+        self.state().checker.paused.remove(process);
     }
 
     pub fn kill(&self, process: &str) {
