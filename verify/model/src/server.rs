@@ -81,6 +81,10 @@ impl Server {
             self.frozen_until = 0;
             events.add(Event::Thawed);
         }
+        // Nobody is left whom it is about: states that differ in it alone are one.
+        if self.heard.iter().all(|(_, heard)| heard.until >= self.spent) {
+            self.spent = 0;
+        }
         // The keys of the queue outlive the last living client, and expire together.
         if self.last_heard().is_some_and(|last| last.max(self.forgiven) + bounds.queue_outlives < now) {
             self.queue.clear();
