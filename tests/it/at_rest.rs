@@ -1,5 +1,5 @@
-//! Every public future, polled once and then left alone for an hour: one of them, and a hundred of each kind. Nobody else loses a lock, and
-//! nobody waits longer than 250 ms for each of them, or one lease for a set of locks and for several servers.
+//! Every public future, polled once and then left alone for an hour: one of them, and a hundred of each kind. Nobody else
+//! loses a lock, and nobody waits longer than 250 ms for each of them, or one lease for a set of locks and for several servers.
 
 use std::future::Future;
 use std::pin::Pin;
