@@ -286,8 +286,8 @@ impl LockClientBuilder {
     /// label `lock` says. Without it there is no such label, because each value is a series of its own in the server that
     /// stores them, and names may be many. So make few groups: after 1000 of them all others are `other`.
     ///
-    /// `group` is called once for each [`LockClient::lock`]. Where it panics the group is `other`. Install the recorder before the client connects, as with all
-    /// metrics.
+    /// `group` is called once for each [`LockClient::lock`]. Where it panics the group is `other`. Install the recorder
+    /// before the client connects, as with all metrics.
     ///
     /// ```
     /// // `orders:42` and `orders:43` count together, as `orders`.
@@ -346,8 +346,8 @@ impl LockClientBuilder {
     ///
     /// The runtime must be driven all the time: one of several threads is, one of the current thread
     /// only within its `block_on`. Callers may be in other runtimes of tokio: each call uses the timers of the
-    /// runtime that polls it, so that one has to be made with `enable_time`,
-    /// or the call panics, as everything in tokio does that waits for a time.
+    /// runtime that polls it, so that one has to be made with `enable_time`, or the call panics, as everything in
+    /// tokio does that waits for a time.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self

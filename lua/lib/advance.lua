@@ -21,7 +21,7 @@ local function learn(clients, found)
     local until_ms = math.abs(tonumber(scores[i] or '0'))
     if scores[i] and until_ms - now < 1 then
       if not found.forgiven then found.forgiven, found.spent, found.is_new = find_silence() end
-      until_ms = until_ms >= found.spent and found.forgiven or 0
+      until_ms = lives_until(until_ms, found.forgiven, found.spent)
     end
     lives[client] = until_ms - now >= 1 and until_ms or 0
     if lives[client] > 0 and client ~= itself then
@@ -74,8 +74,9 @@ local function examine(from, size, found)
   return places, clients, waits, #tickets > 0
 end
 
--- R6: finds the first live ticket whose client is reachable. Writes nothing, and refuses what it cannot read. `heard` is a client
--- that is about to be heard. `more`: it stopped at its bound, so that a live ticket may wait behind it. If frozen, all keep their places until that is over (lib/freeze.lua).
+-- R6: finds the first live ticket whose client is reachable. Writes nothing, and refuses what it cannot read. `heard` is a
+-- client that is about to be heard. `more`: it stopped at its bound, so that a live ticket may wait behind it. If frozen, all
+-- keep their places until that is over (lib/freeze.lua).
 local function look(places, heard)
   local found = { token = token, places = places, passed = 0, cleared = 0, dead = {}, lives = {}, marks = {}, work = 0, more = false }
   local noted = not frozen and places > 0 and tonumber(read('ZSCORE', deadlines, '!skip') or '0') or 0

@@ -11,7 +11,7 @@ local function hear(client, score, is_alone, ...)
   -- It may have been counted as dead: `!skip` ends.
   if score and tonumber(score) <= now then call('ZREM', deadlines, '!skip') end
   call('ZADD', deadlines, string.format('%d', now + waiter_ttl), client, ...)
-  return score and (deadline > now or deadline >= spent and forgiven > now)
+  return score and lives_until(deadline, forgiven, spent) > now
 end
 
 -- P10: the keys of the queue outlive all deadlines, and end when nobody was heard for a minute or a little longer: so long may a

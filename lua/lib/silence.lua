@@ -22,6 +22,11 @@ local function find_silence()
   return now + waiter_ttl - 1, noted, true
 end
 
+-- Until when a client with this deadline lives, by what `find_silence` has found.
+local function lives_until(deadline, forgiven, spent)
+  return deadline >= spent and math.max(deadline, forgiven) or deadline
+end
+
 -- `!skip` counts the dead, so it ends.
 local function forgive(until_ms, spent)
   call('ZADD', deadlines, string.format('%d', until_ms), '!forgiven', string.format('%d', spent), '!spent')

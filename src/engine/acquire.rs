@@ -342,9 +342,10 @@ impl<'a> Attempt<'a> {
                             // A flush or a new connection came before this future looked: the server says it once more (P1).
                             let is_doubted = self.doubts < self.engine.holds.doubts();
                             self.must_leave = true;
-                            let hold = match is_doubted {
-                                true => Box::pin(self.confirm(token)).await,
-                                false => self.hold_told(token, answer.sent, lease_left),
+                            let hold = if is_doubted {
+                                Box::pin(self.confirm(token)).await
+                            } else {
+                                self.hold_told(token, answer.sent, lease_left)
                             };
                             return Ok(hold.map_or(Asked::Over, Asked::Held));
                         }

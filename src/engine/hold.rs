@@ -146,7 +146,7 @@ struct State {
     renewed: Option<Instant>,
     /// [`Holds::doubts`] before the last answered request was sent.
     doubts: u64,
-    /// Up to which of them nobody but this hold's own place on the schedule asks about it: see [`Hold::begin`].
+    /// The doubts up to here are answered by its own place on the schedule, and by no check: see [`Hold::begin`].
     owed: u64,
     /// Until when a part of an unfinished call is wanted.
     wanted_until: Option<Instant>,
@@ -228,13 +228,9 @@ impl Hold {
         // check, which looks in the table and finds this hold. What that check asks without an answer is owed too, so the
         // answer to a renewal of before takes nothing off the schedule. A renewal that is under way when a doubt arises owes
         // nothing by itself: with many holds, and a flush of another database every moment, it would never end (E1).
-        hold.owe_an_answer();
+        hold.state.lock().owed = holds.doubts();
         hold.schedule(false);
         hold
-    }
-
-    fn owe_an_answer(&self) {
-        self.state.lock().owed = self.holds.doubts();
     }
 
     pub fn context(&self) -> &Arc<Context> {
@@ -370,14 +366,14 @@ impl Hold {
 
     /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: the last question was.
     pub fn schedule(self: &Arc<Self>, unanswered: bool) {
-        if unanswered {
-            self.owe_an_answer();
-        }
         let (due, before) = {
             let mut state = self.state.lock();
             // The final unlock may have overtaken the renewal that leads here.
             if state.end.is_some() || self.done.is_cancelled() {
                 return;
+            }
+            if unanswered {
+                state.owed = self.holds.doubts();
             }
             let due = self.next_due(&state, unanswered);
             (due, state.due.replace(due))

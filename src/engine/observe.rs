@@ -5,7 +5,6 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -294,13 +294,14 @@ impl Waiter {
         let waker = Waker::from(self.clone());
         poll_fn(|context| {
             self.task.register(context.waker());
-            self.is_polled();
+            self.note_poll();
             part.as_mut().poll(&mut Context::from_waker(&waker))
         })
         .await
     }
 
-    fn is_polled(&self) {
+    /// It does not rest.
+    fn note_poll(&self) {
         let answered = {
             let mut state = self.state.lock();
             let woken = state.woken.take();
@@ -323,7 +324,7 @@ impl Waiter {
     /// If it rests with a grant, it loses that and its place. Else says when to look again, while it has the grant.
     pub fn take_back(&self) -> Rest {
         let mut state = self.state.lock();
-        // One that waits for the answer to its request is looked at again when that wakes it.
+        // One that still waits for its answer is looked at again when the answer wakes it.
         let is_woken = state.is_asking() && state.woken.is_some();
         if state.is_claimed || state.is_passed_over || !state.is_offered && !is_woken {
             return Rest::Over;
@@ -625,7 +626,7 @@ impl Waiters {
             grant(state);
             // A poll may tell of the same grant again.
             if !std::mem::replace(&mut state.is_offered, true) {
-                // One that did not read its answer has had its time already.
+                // If it has not read its answer, its time counts from when that woke it.
                 let since = state.woken.filter(|_| state.is_asking()).unwrap_or_else(now);
                 self.offers.insert(since + PATIENCE, waiter.seq, waiter);
             }

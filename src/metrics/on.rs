@@ -223,11 +223,12 @@ impl Metrics {
         let group = catch_unwind(AssertUnwindSafe(|| group_of(name))).unwrap_or_else(|_| OTHERS.to_owned());
         let group = {
             let groups = client.groups.lock();
-            if groups.len() < GROUPS || groups.contains_key(&group) { group } else { OTHERS.to_owned() }
+            let group = if groups.len() < GROUPS || groups.contains_key(&group) { group } else { OTHERS.to_owned() };
+            if let Some(known) = groups.get(&group) {
+                return known.clone();
+            }
+            group
         };
-        if let Some(known) = client.groups.lock().get(&group) {
-            return known.clone();
-        }
         let own = Label::new("lock", group.clone());
         let labels: Vec<_> = client.labels.iter().cloned().chain([own]).collect();
         let new = LockMetrics::new(&Register { labels: &labels });

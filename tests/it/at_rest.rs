@@ -170,23 +170,23 @@ async fn is_left_alone((what, cost, call): Kind, on_several: bool, count: usize)
     .await;
 }
 
-#[tokio::test]
-async fn each_public_future_may_rest_alone() {
+/// One kind after the other.
+async fn each_is_left_alone(on_one_server: usize, on_several: usize) {
     for kind in ON_ONE_SERVER {
-        is_left_alone(*kind, false, 1).await;
+        is_left_alone(*kind, false, on_one_server).await;
     }
     for kind in ON_SEVERAL {
-        is_left_alone(*kind, true, 1).await;
+        is_left_alone(*kind, true, on_several).await;
     }
+}
+
+#[tokio::test]
+async fn each_public_future_may_rest_alone() {
+    each_is_left_alone(1, 1).await;
 }
 
 #[tokio::test]
 async fn each_public_future_may_rest_in_hundreds() {
     // Several servers: each is a call to each of them, and is renewed there.
-    for kind in ON_ONE_SERVER {
-        is_left_alone(*kind, false, 100).await;
-    }
-    for kind in ON_SEVERAL {
-        is_left_alone(*kind, true, 30).await;
-    }
+    each_is_left_alone(100, 30).await;
 }

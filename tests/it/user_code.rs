@@ -120,9 +120,16 @@ async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_provider_too() {
     .await;
 }
 
-/// Panics at the first line of each of these texts.
+/// Panics at the first line of each of these texts, or at each line.
 struct Panicking {
     texts: Vec<(&'static str, AtomicBool)>,
+    always: bool,
+}
+
+impl Panicking {
+    fn at<const N: usize>(texts: [&'static str; N]) -> Self {
+        Self { texts: texts.map(|text| (text, AtomicBool::new(false))).into(), always: false }
+    }
 }
 
 impl Subscriber for Panicking {
@@ -134,11 +141,14 @@ impl Subscriber for Panicking {
         Id::from_u64(1)
     }
 
-    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record(&self, _: &Id, _: &Record<'_>) {
+        assert!(!self.always, "on purpose: at a span");
+    }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
+        assert!(!self.always, "on purpose: at a line");
         let mut line = crate::support::Text::default();
         event.record(&mut line);
         for (text, has_panicked) in &self.texts {
@@ -156,8 +166,7 @@ impl Subscriber for Panicking {
 #[tokio::test]
 async fn a_log_subscriber_that_panics_does_not_end_the_client() {
     on_a_server(async |server| {
-        let texts = ["lost the connection", "reconnected"].map(|text| (text, AtomicBool::new(false))).into();
-        let subscriber = Arc::new(Panicking { texts });
+        let subscriber = Arc::new(Panicking::at(["lost the connection", "reconnected"]));
         let client: LockClient = Timing::default().connect(&server.url()).await;
         let _logging = crate::support::log_to(subscriber.clone());
         let guard = client.lock("held").lock().await.unwrap();
@@ -186,7 +195,7 @@ async fn a_log_subscriber_that_panics_in_the_background_costs_nobody_a_lock() {
     const SECOND: Duration = Duration::from_secs(1);
     in_virtual_time(async |embedded| {
         let texts = ["still waiting", "a renewal failed", "was not polled when its turn came", "lost a lock"];
-        let subscriber = Arc::new(Panicking { texts: texts.map(|text| (text, AtomicBool::new(false))).into() });
+        let subscriber = Arc::new(Panicking::at(texts));
         let (client, other) = (embedded.open(LockClient::builder()).await, embedded.open(LockClient::builder()).await);
         let (kept, forced) = (client.lock("kept").lock().await.unwrap(), client.lock("forced").lock().await.unwrap());
         let held = other.lock("x").lock().await.unwrap();
@@ -224,37 +233,11 @@ async fn a_log_subscriber_that_panics_in_the_background_costs_nobody_a_lock() {
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn a_log_subscriber_that_always_panics_ends_the_call_and_not_the_process() {
-    struct Always;
-
-    impl Subscriber for Always {
-        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-            metadata.target() == "fairlock::lock"
-        }
-
-        fn new_span(&self, _: &Attributes<'_>) -> Id {
-            Id::from_u64(1)
-        }
-
-        fn record(&self, _: &Id, _: &Record<'_>) {
-            panic!("on purpose");
-        }
-
-        fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-        fn event(&self, _: &Event<'_>) {
-            panic!("on purpose");
-        }
-
-        fn enter(&self, _: &Id) {}
-
-        fn exit(&self, _: &Id) {}
-    }
-
     let client = LockClient::embedded().unwrap();
     let lock = client.lock("x");
     let held = lock.lock().await.unwrap();
     {
-        let _logging = crate::support::log_to(Arc::new(Always));
+        let _logging = crate::support::log_to(Arc::new(Panicking { always: true, ..Panicking::at([]) }));
         // It panics as it begins to wait.
         let waits = std::panic::AssertUnwindSafe(limit(lock.lock())).catch_unwind();
         assert!(waits.await.is_err(), "it has panicked");

@@ -190,7 +190,7 @@ pub struct Checker {
     /// Of the lost ones: since when the server does not know them, or a shorter lease. Not those whose holders cannot hear of it.
     ended_at: BTreeMap<Hold, Duration>,
     /// Until when something hinders the requests of a client, renewals above all.
-    pub hindered: BTreeMap<String, Duration>,
+    hindered: BTreeMap<String, Duration>,
     /// Clients whose processes stand still.
     pub paused: BTreeSet<String>,
     /// Claims that have been found lost.
