@@ -74,9 +74,8 @@ local function examine(from, size, found)
   return places, clients, waits, #tickets > 0
 end
 
--- R6: finds the first live ticket whose client is reachable. Writes nothing, and refuses what it cannot read. `heard` is a
--- client that is about to be heard. `more`: it stopped at its bound, so that a live ticket may wait behind it. If frozen, all
--- keep their places until that is over (lib/freeze.lua).
+-- R6: finds the first live ticket whose client is reachable. Writes nothing, and refuses what it cannot read. `heard`: a client
+-- that is about to be heard. `more`: it stopped at its bound, and a live ticket may wait behind it. If frozen, all keep their places.
 local function look(places, heard)
   local found = { token = token, places = places, passed = 0, cleared = 0, dead = {}, lives = {}, marks = {}, work = 0, more = false }
   local noted = not frozen and places > 0 and tonumber(read('ZSCORE', deadlines, '!skip') or '0') or 0
@@ -118,10 +117,9 @@ local function look(places, heard)
   return found
 end
 
--- Gives the lock to the winner that was found, takes out dead places at the head, and notes how many need not be looked at
--- again: those that are passed over keep their places. Returns the owner and seq of the winner, or nothing. `ending` is
--- the owner whose hold ends; without a winner the caller has to end it. `is_own`: the caller is the winner itself, and
--- takes the lock then. `found.places` is then what is left; with 0 the keys of the queue are gone.
+-- Gives the lock to the winner that was found, takes out dead places at the head, and notes how many need not be looked at again:
+-- those that are passed over keep their places. Returns owner and seq of the winner, or nothing. `ending`: the owner whose hold
+-- ends; without a winner the caller ends it. `is_own`: the caller is the winner, and takes the lock then. Sets `found.places` to what is left.
 local function serve(found, ending, is_own)
   local places, winner, dead, cleared, passed = found.places, found.winner, found.dead, found.cleared, found.passed
   if found.is_new then forgive(found.forgiven, found.spent) end

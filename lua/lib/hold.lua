@@ -1,8 +1,7 @@
 -- The only place where a lock goes from free to held, or from one owner to the next. Pasted in place. Uses: call, lock, tokens,
 -- settings, clock, now_us, stored, owner, seq, token, lease, terms (of an acquire: grant_ttl/label), ending (the owner whose
 -- hold ends here).
--- First the token. Refused here, nothing has happened, and below a token is skipped. The other way round the hold would
--- have a token that could be given again when it is over (P2).
+-- First the token: refused here, nothing has happened, and refused below a token is skipped, not given twice (P2).
 -- A token is the time of its grant, as a rule. The first grant in each 100 s sets the time to live anew, and the
 -- others keep it, which is cheaper by a third: where the last one, which is smaller, has the same first digits. While tokens run
 -- ahead of the clock these stand still.
