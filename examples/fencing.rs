@@ -1,11 +1,11 @@
-//! A holder that was paused past its lease writes late, and the resource refuses the write by its token.
+//! A holder that was paused past its lease goes on, and the resource refuses what it writes: each holder claims the resource with
+//! its token before it reads, and writes only where its claim still stands.
 //!
 //! `cargo run --example fencing`, against `REDIS_URL` or redis://127.0.0.1/.
 //!
-//! The resource is a Redis key that remembers the greatest token; a database row does the same
-//! with `UPDATE … WHERE newest_token <= $1`.
+//! The resource is a number in a Redis hash. The README has the statements for PostgreSQL and SQLite.
 //!
-//! It ends with: `as claimed: the late write was refused`
+//! It ends with: `as claimed: one of two increments was refused, and none was lost`
 
 use std::time::Duration;
 
@@ -14,56 +14,89 @@ use redis::aio::MultiplexedConnection;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Writes, unless a holder with a greater token has written.
-const WRITE: &str = "if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'token') or '0') then return 0 end
-redis.call('HSET', KEYS[1], 'token', ARGV[1], 'value', ARGV[2])
-redis.call('EXPIRE', KEYS[1], 60)
+/// 0: a later holder was here.
+const CLAIM: &str = "if tonumber(redis.call('HGET', KEYS[1], 'token') or '0') > tonumber(ARGV[1]) then return 0 end
+redis.call('HSET', KEYS[1], 'token', ARGV[1])
 return 1";
 
-const RESOURCE: &str = "example:fencing:resource";
+/// 0: a later holder has claimed it.
+const WRITE: &str = "if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'value', ARGV[2])
+return 1";
+
+const NUMBER: &str = "example:fencing:number";
+
+/// A number that one holder at a time may change.
+struct Number {
+    redis: MultiplexedConnection,
+}
+
+impl Number {
+    /// Before anything is read.
+    async fn claim(&mut self, token: u64) -> Outcome<bool> {
+        Ok(redis::Script::new(CLAIM).key(NUMBER).arg(token).invoke_async(&mut self.redis).await?)
+    }
+
+    async fn read(&mut self) -> Outcome<u64> {
+        let value: Option<u64> = redis::cmd("HGET").arg(NUMBER).arg("value").query_async(&mut self.redis).await?;
+        Ok(value.unwrap_or(0))
+    }
+
+    /// Only where the claim of this token still stands.
+    async fn write(&mut self, token: u64, value: u64) -> Outcome<bool> {
+        Ok(redis::Script::new(WRITE).key(NUMBER).arg(token).arg(value).invoke_async(&mut self.redis).await?)
+    }
+
+    async fn delete(&mut self) -> Outcome<()> {
+        Ok(redis::cmd("DEL").arg(NUMBER).exec_async(&mut self.redis).await?)
+    }
+}
 
 #[tokio::main]
 async fn main() -> Outcome<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
-    let mut redis = redis::Client::open(url.as_str())?.get_multiplexed_async_connection().await?;
+    let redis = redis::Client::open(url.as_str())?.get_multiplexed_async_connection().await?;
+    let mut number = Number { redis };
+    number.delete().await?;
     let brief = Duration::from_millis(500);
     let builder = || LockClient::builder().operation_timeout(brief).poll_interval(brief);
     let (one, two) = (builder().connect(&url).await?, builder().connect(&url).await?);
 
     // A fixed lease stands for a process that hangs: nothing renews it.
     let paused = one.lock("example:fencing").with_lease(brief).lock().await?;
-    println!("A holds with token {}, and stops for a while", paused.token());
+    let claimed = number.claim(paused.token()).await?;
+    let read_by_a = number.read().await?;
+    println!(
+        "A holds with token {}, claimed the number ({claimed}), read {read_by_a}, and stops for a while",
+        paused.token()
+    );
+
     let next = two.lock("example:fencing").lock().await?;
-    println!("B holds with token {}", next.token());
-    let of_b = write(&mut redis, next.token(), "B was here").await?;
-    println!("B writes: {}", verdict(of_b));
+    let claimed = number.claim(next.token()).await?;
+    let read_by_b = number.read().await?;
+    println!("B holds with token {}, claimed the number ({claimed}), and read {read_by_b}", next.token());
 
     println!("A wakes up; is_valid() = {}; but suppose it had checked a moment earlier", paused.is_valid());
-    let of_a = write(&mut redis, paused.token(), "A was here").await?;
-    println!("A writes: {}", verdict(of_a));
+    let of_a = number.write(paused.token(), read_by_a + 1).await?;
+    println!("A writes {}: {}", read_by_a + 1, verdict(of_a));
+    let of_b = number.write(next.token(), read_by_b + 1).await?;
+    println!("B writes {}: {}", read_by_b + 1, verdict(of_b));
 
-    let value: String = redis::cmd("HGET").arg(RESOURCE).arg("value").query_async(&mut redis).await?;
-    println!("the value is: {value}");
+    let value = number.read().await?;
+    println!("the number is {value}");
     next.unlock().await?;
-    println!(
-        "A's unlock returns: {}",
-        paused.unlock().await.map_or_else(|error| error.to_string(), |freed| format!("{freed:?}"))
-    );
-    redis::cmd("DEL").arg(RESOURCE).exec_async(&mut redis).await?;
+    let unlocked = paused.unlock().await;
+    println!("A's unlock returns: {}", unlocked.map_or_else(|error| error.to_string(), |freed| format!("{freed:?}")));
+    number.delete().await?;
     one.close().await?;
     two.close().await?;
-    if !of_b || of_a {
+    if of_a || !of_b || value != 1 {
         return Err("the late write was not refused".into());
     }
-    println!("as claimed: the late write was refused");
+    println!("as claimed: one of two increments was refused, and none was lost");
     Ok(())
 }
 
-async fn write(redis: &mut MultiplexedConnection, token: u64, value: &str) -> Outcome<bool> {
-    let script = redis::Script::new(WRITE);
-    Ok(script.key(RESOURCE).arg(token).arg(value).invoke_async(redis).await?)
-}
-
 fn verdict(written: bool) -> &'static str {
-    if written { "accepted" } else { "refused, a later holder was here" }
+    if written { "accepted" } else { "refused, a later holder has claimed it" }
 }

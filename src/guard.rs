@@ -140,7 +140,8 @@ impl LockGuard {
     /// and the same for all nested guards. No round trip.
     ///
     /// A resource that remembers the greatest token it has seen and refuses smaller ones is safe from a
-    /// holder that does not know yet that it lost the lock. Nothing else is.
+    /// holder that does not know yet that it lost the lock. Nothing else is. Claim the resource with it before you read:
+    /// see [the recipe](crate::recipes#fencing). It is below 2^53, so it fits an `i64` and a number of JSON.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -375,7 +376,8 @@ impl Held {
     /// and the same for all nested guards. No round trip.
     ///
     /// A resource that remembers the greatest token it has seen and refuses smaller ones is safe from a
-    /// holder that does not know yet that it lost the lock. Nothing else is.
+    /// holder that does not know yet that it lost the lock. Nothing else is. Claim the resource with it before you read:
+    /// see [the recipe](crate::recipes#fencing). It is below 2^53, so it fits an `i64` and a number of JSON.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]

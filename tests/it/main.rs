@@ -24,6 +24,7 @@ mod exclusion;
 mod fairness;
 mod farewells;
 mod faults;
+mod fencing;
 mod found;
 mod guards;
 mod holders;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use fairlock::LockClient;
 use nix::sys::signal::Signal;
@@ -268,6 +268,28 @@ async fn a_request_that_is_given_up_leaves_the_queue() {
         while requests.join_next().await.is_some() {}
         eventually("nobody waits", async || gate.status().await.unwrap().waiters == 0).await;
         operator.unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// Its work goes on in a thread, so the lock has to stay with it: else the next one would be inside too.
+#[tokio::test]
+async fn a_request_that_is_given_up_inside_keeps_the_lock_until_its_work_is_done() {
+    with_recipes(async {
+        const WORK_MS: u64 = 600;
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        let (_service, address) = service(&server.url(), &[("TENANTS_WORK_MS", "600")]).await;
+        let mut requests = JoinSet::new();
+        order(&mut requests, &address, &client, "acme", 1).await;
+        let first = client.lock("example:tenant:acme").status().await.unwrap().holder.expect("it is inside");
+        requests.abort_all();
+        while requests.join_next().await.is_some() {}
+        let (status, body) = ask(&address, "POST /tenants/acme/orders").await;
+        let begun = body.split_whitespace().nth(2).map(|begun| begun.parse::<u64>().unwrap());
+        let since = first.since.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64;
+        assert_eq!(status, 200, "{body}");
+        assert!(begun.unwrap() >= since + WORK_MS, "{body}: the first one was inside since {since}");
     })
     .await;
 }
