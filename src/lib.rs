@@ -171,6 +171,7 @@ pub use traits::{Guard, Lock};
 /// [quorum]: crate::masters
 /// [operating]: crate::operating
 /// [recipes]: crate::recipes
+/// [migrating]: crate::migrating
 #[doc = include_str!("../README.md")]
 // Its code blocks are tests, and one of them needs the feature.
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
@@ -205,10 +206,21 @@ pub mod masters {}
 #[doc = include_str!("../docs/operating.md")]
 #[cfg(doc)]
 pub mod operating {}
+
 /// What locks are used for.
+///
+/// [migrating]: crate::migrating
 #[doc = include_str!("../docs/recipes.md")]
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod recipes {}
+
+/// From other locks to this one.
+///
+/// [quorum]: crate::masters
+/// [recipes]: crate::recipes
+#[doc = include_str!("../docs/migrating.md")]
+#[cfg(doc)]
+pub mod migrating {}
 
 /// How fast the lock is.
 ///
