@@ -3,7 +3,7 @@
 //!
 //! `cargo run --example fencing`, against `REDIS_URL` or redis://127.0.0.1/.
 //!
-//! The resource is a number in a Redis hash. The README has the statements for PostgreSQL and SQLite.
+//! The resource is a number in a Redis hash. docs/guide.md has the statements for PostgreSQL and SQLite.
 //!
 //! It ends with: `as claimed: one of two increments was refused, and none was lost`
 

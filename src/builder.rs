@@ -86,6 +86,22 @@ impl LockClient {
 /// Options of a [`LockClient`]. [`connect`](Self::connect) checks them, also against each other, and
 /// makes the client. Times count in whole milliseconds.
 ///
+/// | option | default | meaning |
+/// |---|---|---|
+/// | `lease` | 30 s | how long the server keeps a lock without a renewal; renewed every third of it |
+/// | `operation_timeout` | 2 s | how long one request may take |
+/// | `waiter_ttl` | 6 s | how long the waiters of a client keep their places while the server does not hear from it |
+/// | `poll_interval` | 2 s | how often a waiting client asks, in case a message was lost |
+/// | `grant_ttl` | 3 s | how long a lock handed to a waiter of this client is kept for it until it answers; longer than `poll_interval` |
+/// | `token_ttl` | 24 h | how long the last token of an unused name is remembered |
+/// | `max_waiters` | 65,536 | how many may wait for one name; one whose process died counts until its `waiter_ttl` is over |
+/// | `max_hold` | off | a hold that is renewed ends after this long, so a forgotten guard cannot keep the lock forever |
+/// | `label` | host:pid | what `status()` shows beside this client's holds and waits |
+/// | `prefix` | `fairlock` | what all keys begin with |
+///
+/// Clients with different options work together. Then P6 goes by the longest `waiter_ttl`, and P7 by the waiter's
+/// `poll_interval` where that is longer than the holder's lease.
+///
 /// ```no_run
 /// # async fn example() -> Result<(), fairlock::ConnectError> {
 /// use fairlock::LockClient;

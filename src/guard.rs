@@ -141,7 +141,7 @@ impl LockGuard {
     ///
     /// A resource that remembers the greatest token it has seen and refuses smaller ones is safe from a
     /// holder that does not know yet that it lost the lock. Nothing else is. Claim the resource with it before you read:
-    /// see [the recipe](crate::recipes#fencing). It is below 2^53, so it fits an `i64` and a number of JSON.
+    /// see [the guide](crate::guide#fencing). It is below 2^53, so it fits an `i64` and a number of JSON.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -377,7 +377,7 @@ impl Held {
     ///
     /// A resource that remembers the greatest token it has seen and refuses smaller ones is safe from a
     /// holder that does not know yet that it lost the lock. Nothing else is. Claim the resource with it before you read:
-    /// see [the recipe](crate::recipes#fencing). It is below 2^53, so it fits an `i64` and a number of JSON.
+    /// see [the guide](crate::guide#fencing). It is below 2^53, so it fits an `i64` and a number of JSON.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]

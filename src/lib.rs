@@ -28,12 +28,14 @@
 //!
 //! # More to read
 //!
-//! - [`readme`]: the promises P1 to P10, a comparison with other locks, the options, errors, a Redis
-//!   user with few rights.
+//! - [`guide`]: waiting, leases, nesting, losing a lock, fencing, several names, errors, closing, tests.
+//! - [`readme`]: the promises P1 to P10, and a comparison with other locks.
 //! - [`design`]: the protocol as it is built, its rules, and which test holds which promise.
 //! - [`masters`]: a lock on several independent masters, and what of the critique of Redlock it answers.
-//! - [`deploying`]: single servers, Sentinel, clusters, managed services, and what to set there.
+//! - [`deploying`]: single servers, Sentinel, clusters, managed services, what to set there, and a user with few rights.
 //! - [`operating`]: what a service shows of its locks: log, spans, metrics, alerts and a dashboard.
+//! - [`migrating`]: from other locks to this one.
+//! - [`command`]: the command `fairlock`.
 //! - [`recipes`]: several names at once, leader election, cron jobs, HTTP services, code that is not async.
 //! - [`performance`]: how fast it is, and how that is measured.
 //!
@@ -81,7 +83,7 @@
 //! ```
 //!
 //! A process can be paused between a check and the write after it, so a check alone is not enough: see
-//! [fencing](readme#fencing).
+//! [fencing](guide#fencing).
 //!
 //! A fixed lease, for work that may hang, and a limit on the wait:
 //!
@@ -105,7 +107,7 @@
 //! - `serde`: `Serialize` for [`LockStatus`], [`ClientState`] and what they have. Times are written as RFC 3339 in UTC,
 //!   durations as milliseconds in fields whose names end in `_ms`.
 //!
-//! The command `fairlock` is a package of its own, `fairlock-cli`; see [`readme`](readme#on-call).
+//! The command `fairlock` is a package of its own, `fairlock-cli`; see [`command`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -177,6 +179,25 @@ pub use traits::{Guard, Lock};
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod readme {}
 
+/// How to use it.
+///
+/// [promises]: crate::readme#promises
+/// [builder]: crate::LockClientBuilder
+/// [options]: crate::ConnectOptions
+/// [quorum]: crate::masters
+/// [recipes]: crate::recipes
+/// [deploying]: crate::deploying
+#[doc = include_str!("../docs/guide.md")]
+#[cfg(all(doc, any(feature = "embedded", not(doctest))))]
+pub mod guide {}
+
+/// The command `fairlock`, a package of its own: `fairlock-cli`.
+///
+/// [schema]: https://docs.rs/crate/fairlock/latest/source/docs/command.schema.json
+#[doc = include_str!("../docs/cli.md")]
+#[cfg(doc)]
+pub mod command {}
+
 /// How the lock works.
 ///
 /// [promises]: crate::readme#promises
@@ -201,7 +222,7 @@ pub mod masters {}
 
 /// For those on call.
 ///
-/// [oncall]: crate::readme#on-call
+/// [oncall]: crate::command
 /// [quorum]: crate::masters
 #[doc = include_str!("../docs/operating.md")]
 #[cfg(doc)]

@@ -111,7 +111,9 @@ impl Refusal {
     fn advice(&self) -> Option<&'static str> {
         Some(match self.code.as_str() {
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
-            "NOPERM" => "give the user the keys and channels of the prefix and the commands that README.md lists",
+            "NOPERM" => {
+                "give the user the keys and channels of the prefix and the commands that docs/deploying.md lists"
+            }
             "NOAUTH" | "WRONGPASS" => "put the right user and password into the URL",
             "OOM" => "free memory on the server, and use maxmemory-policy noeviction",
             "READONLY" => "connect to the primary: this server is a replica",
@@ -397,7 +399,7 @@ fn lacking(missing: &[String]) -> String {
 /// What else may be wrong where these rights are missing at the start.
 fn beside_rights(missing: &[String]) -> &'static str {
     if missing == ["+eval"] {
-        return "; more may be missing, which only EVAL can ask: README.md lists all that locks need";
+        return "; more may be missing, which only EVAL can ask: docs/deploying.md lists all that locks need";
     }
     // The server says the same about a command that it does not have.
     let is_of_a_command = missing.iter().any(|right| right.starts_with('+'));

@@ -284,7 +284,7 @@ async fn what_is_no_cluster_is_told_by_its_name() {
     .await;
 }
 
-/// The README's line, with four rights more.
+/// The line of docs/deploying.md, with four rights more.
 #[tokio::test]
 async fn each_right_that_a_cluster_needs_is_named() {
     limit(async {

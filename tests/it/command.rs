@@ -522,7 +522,7 @@ async fn acl_prints_the_least_that_a_user_needs() {
     .await;
 }
 
-/// The README shows the line for the prefix `fairlock`, and what `acl` prints has the same rights.
+/// docs/deploying.md shows the line for the prefix `fairlock`, and what `acl` prints has the same rights.
 #[tokio::test]
 async fn the_line_of_the_readme_is_that_of_acl() {
     let sorted = |rights: &[&str]| {
@@ -531,8 +531,8 @@ async fn the_line_of_the_readme_is_that_of_acl() {
         rights.sort();
         rights
     };
-    let readme = include_str!("../../README.md");
-    let line = readme.lines().find(|line| line.starts_with("ACL SETUSER worker ")).expect("the line in the README");
+    let page = include_str!("../../docs/deploying.md");
+    let line = page.lines().find(|line| line.starts_with("ACL SETUSER worker ")).expect("the line in the page");
     let printed = Tool::new("redis://127.0.0.1:1/", &["acl", "--user", "worker"]).run().await.out;
     let words = |text: &str| sorted(&text.split_whitespace().collect::<Vec<_>>());
     assert_eq!(words(line), words(&printed));

@@ -142,7 +142,7 @@ async fn an_eviction_policy_is_warned_of_once() {
     .await;
 }
 
-/// The README's line.
+/// The line of docs/deploying.md.
 pub const RIGHTS: [&str; 33] = [
     "on",
     ">secret",

@@ -1,4 +1,4 @@
-//! Fencing as the README and docs/recipes.md have it: two holders at once, one of which was paused, in every order of what they
+//! Fencing as docs/guide.md and docs/recipes.md have it: two holders at once, one of which was paused, in every order of what they
 //! do. The text of those pages runs. `FAIRLOCK_SQL=psql` runs it on PostgreSQL, with the settings of psql's environment.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::support::{Timing, on_a_server};
 
-const README: &str = include_str!("../../README.md");
+const GUIDE: &str = include_str!("../../docs/guide.md");
 const RECIPES: &str = include_str!("../../docs/recipes.md");
 const ORDERS: u32 = 20;
 
@@ -88,8 +88,8 @@ impl Sql {
             .spawn()
             .unwrap_or_else(|error| panic!("{program}: {error}; scripts/setup sqlite3 installs it"));
         let (input, output) = (shell.stdin.take().unwrap(), BufReader::new(shell.stdout.take().unwrap()));
-        let page = blocks(README, "sql");
-        let [page] = page[..] else { panic!("the README has one block of SQL") };
+        let page = blocks(GUIDE, "sql");
+        let [page] = page[..] else { panic!("the guide has one block of SQL") };
         let statements: Vec<_> = page.split_inclusive(';').filter(|text| text.contains(';')).collect();
         Self { shell, input, output, is_psql, statements: statements.try_into().unwrap() }
     }
@@ -148,11 +148,11 @@ impl Number for Sql {
 }
 
 #[test]
-fn the_sql_of_the_readme_loses_no_update() {
+fn the_sql_of_the_guide_loses_no_update() {
     assert_eq!(lost_updates(&mut Sql::start()), Vec::<String>::new());
 }
 
-/// What the README had before: nothing is claimed, and a smaller token is refused at the write.
+/// What the guide had before: nothing is claimed, and a smaller token is refused at the write.
 struct CheckedAtTheWrite(Sql);
 
 impl Number for CheckedAtTheWrite {
