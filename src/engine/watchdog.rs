@@ -3,6 +3,7 @@
 //! A renewal has three outcomes (R12): renewed, lost, and unknown, which is retried. Only "lost" or
 //! the local deadline ends a hold. A server that does not answer does not.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -36,7 +37,8 @@ pub fn start(holds: &Arc<Holds>) {
 /// One look at a hold: asks what there is to ask, and puts it back on the schedule. At its deadline it is lost.
 pub async fn attend(hold: Arc<Hold>) -> Renewal {
     let done = hold.done.clone();
-    let look = async {
+    // Pinned here, since `run_until_cancelled` would have room for it twice.
+    let look = pin!(async {
         if hold.expire_if_due().is_some() {
             if hold.has_reached_max_hold() {
                 tracing::warn!(target: "fairlock::lock", name = %hold.entry.keys.name, "held for max_hold: the lease was not renewed again");
@@ -53,7 +55,7 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
         };
         hold.schedule(outcome == Renewal::Unknown);
         outcome
-    };
+    });
     // The final unlock ends this. A renewal behind it would find the lock gone, and what is given back must not be renewed
     // (P10).
     done.run_until_cancelled(look).await.unwrap_or(Renewal::Over)

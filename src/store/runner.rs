@@ -136,7 +136,8 @@ impl Runner {
             // A look comes first, so that the usual case needs no timer.
             if !self.store.is_ready(lock_key, priority) || priority != Priority::Question && admission.is_closed() {
                 let by = by.unwrap_or_else(|| self.limit());
-                self.usable(lock_key, admission, priority, by).await?;
+                // Boxed, because it is rare: each request that waits for its turn would have room for it otherwise.
+                Box::pin(self.usable(lock_key, admission, priority, by)).await?;
             }
             let in_flight = match by {
                 None => admission.enter(priority, self.options.operation_timeout).await,
