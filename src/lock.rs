@@ -6,6 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
+use futures::future::Either;
 use tokio::time::sleep_until;
 
 use crate::engine::Engine;
@@ -488,7 +490,7 @@ impl FairLock {
             lease,
             watched: self.fixed_lease.is_none(),
             is_part: self.is_part,
-            wait,
+            limit: (!wait).then(|| self.engine.context.runner.limit()),
             proposed,
             scoped: caller.scoped,
             began: caller.began,
@@ -516,19 +518,18 @@ impl FairLock {
         let prepared = self.prepare(caller, wait, proposed);
         let (entry, request) = prepared.inspect_err(|error| observe::refused_at_once(&self.metrics, error))?;
         let context = &self.engine.context;
-        let terms = request.terms.clone();
         // Before the work, and so dropped after it: what is given up was left first.
-        let call = Call::begin(entry.who(&terms, context), &self.metrics);
+        let call = Call::begin(entry.who(&request.terms, context), &self.metrics);
         // Pinned here: passed on by value, it would be in this future twice.
-        let acquiring = pin!(acquire(&self.engine, &entry, request));
+        let acquiring = pin!(acquire(&self.engine, &entry, &request));
+        // Before it is polled: then nothing was asked, so nothing is known of others.
+        let is_late = limit.is_some_and(|limit| limit <= now());
         let hold = tokio::select! {
             // In this order. `close` has withdrawn the wait, so its future may have nothing left to
             // wait for.
             biased;
-            () = context.closing.cancelled() => Err(LockError::Closed),
-            () = context.gone.cancelled() => Err(LockError::RuntimeGone),
-            // Nothing was asked, so nothing is known of others.
-            () = ready(()), if limit.is_some_and(|limit| limit <= now()) => Err(LockError::Unreachable(no_time())),
+            () = context.over.cancelled() => Err(context.why_over()),
+            () = ready(()), if is_late => Err(LockError::Unreachable(no_time())),
             // Out of time. While the server is silent that does not mean that others hold the lock
             // (decision 42).
             outcome = within(limit, call.drive(acquiring)) => outcome.unwrap_or_else(|| {
@@ -538,8 +539,7 @@ impl FairLock {
         let outcome = match hold.map(|hold| hold.map(|hold| LockGuard::new(self.engine.clone(), hold))) {
             // Acquired while the client was being closed, or after those were counted whose deadlines a
             // thread watches. Dropping the guard gives it back.
-            Ok(Some(_)) if context.closing.is_cancelled() => Err(LockError::Closed),
-            Ok(Some(_)) if context.gone.is_cancelled() => Err(LockError::RuntimeGone),
+            Ok(Some(_)) if context.over.is_cancelled() => Err(context.why_over()),
             outcome => outcome,
         };
         match &outcome {
@@ -580,11 +580,11 @@ impl Caller {
 }
 
 /// `None` when the time is up first.
-async fn within<F: Future>(limit: Option<Instant>, future: F) -> Option<F::Output> {
+fn within<F: Future>(limit: Option<Instant>, future: F) -> impl Future<Output = Option<F::Output>> {
     match limit {
         // Boxed: the many calls that wait without a limit need no room for a timer.
-        Some(limit) => Box::pin(until(limit, future)).await,
-        None => Some(future.await),
+        Some(limit) => Either::Left(Box::pin(until(limit, future))),
+        None => Either::Right(future.map(Some)),
     }
 }
 

@@ -26,15 +26,15 @@ use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
 use crate::store::verbs::renew::{Renew, Renewed};
 
 /// What a caller wants.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct AcquireRequest {
     pub lease: Duration,
     /// Renewed by the watchdog.
     pub watched: bool,
     /// Of a call that wants more than this one.
     pub is_part: bool,
-    /// Queue if the lock is not free.
-    pub wait: bool,
+    /// Until when one that does not wait for the lock waits for the server. `None`: it queues if the lock is not free.
+    pub limit: Option<Instant>,
     /// Of one that does not wait: the token that it would like, or 0 (Q3).
     pub proposed: u64,
     /// Called in a scope, so that it may be re-entered.
@@ -51,22 +51,22 @@ pub struct AcquireRequest {
 pub async fn acquire(
     engine: &Arc<Engine>,
     entry: &Arc<Entry>,
-    request: AcquireRequest,
+    request: &AcquireRequest,
 ) -> Result<Option<Arc<Hold>>, LockError> {
-    // A call that does not wait for the lock waits for the server as long as one operation may take.
-    let limit = (!request.wait).then(|| engine.context.runner.limit());
     loop {
         // We need to look at this _before_ we ask for the turn, which that call keeps for as long as it
         // waits. Otherwise `try_lock` would first wait for a whole operation time-out.
-        if !request.wait && entry.is_queueing() {
+        if request.limit.is_some() && entry.is_queueing() {
             // Another branch of this owner waits in the queue, so the lock is not free.
             return Ok(None);
         }
-        let Some(turn) = take_turn(engine, entry, limit).await? else { return Ok(None) };
+        let Some(turn) = take_turn(engine, entry, request.limit).await? else { return Ok(None) };
         // A lost hold with guards counts too. Otherwise a nested call would begin a new hold, and the
         // outer section would not know that it has lost its own.
         let Some(hold) = entry.hold().filter(|hold| hold.live() > 0 || hold.end().is_none()) else {
-            return first_hold(engine, entry, request, limit, turn).await;
+            // We must keep the turn until this returns. Otherwise two branches of one owner could both ask for
+            // a first hold, and the second one would end the hold of the first (decision 3).
+            return first_hold(engine, entry, request).await;
         };
         // Read once. Another thread may drop the last guard between two looks, and a request for "one
         // more than 0 holds" would end the hold on the server and begin another one (B1).
@@ -74,7 +74,7 @@ pub async fn acquire(
         if holds > 0 {
             // Boxed, like everything here that is rare or short: waiters are many, and keep the size
             // of this future for as long as they wait.
-            return Box::pin(reenter(hold, holds, request, limit, turn)).await.map(Some);
+            return Box::pin(reenter(hold, holds, request, turn)).await.map(Some);
         }
         // The last guard is gone, but its release was not sent yet. Re-entering now would keep the
         // lock from those who wait, so the release goes first (P3).
@@ -104,17 +104,17 @@ async fn take_turn(
 }
 
 impl AcquireRequest {
+    fn is_over(&self) -> bool {
+        self.limit.is_some_and(|limit| limit <= now())
+    }
+
     fn mode(&self) -> Mode {
-        match (self.wait, self.proposed) {
-            (true, _) => Mode::Queue,
-            (false, 0) => Mode::Try,
-            (false, proposed) => Mode::Propose(proposed),
+        match (self.limit, self.proposed) {
+            (None, _) => Mode::Queue,
+            (Some(_), 0) => Mode::Try,
+            (Some(_), proposed) => Mode::Propose(proposed),
         }
     }
-}
-
-fn is_over(limit: Option<Instant>) -> bool {
-    limit.is_some_and(|limit| limit <= now())
 }
 
 /// One request, as far as it comes. Its caller's limit may end the wait in each of its awaits, and must then
@@ -144,8 +144,7 @@ async fn ask_once(
 async fn reenter(
     hold: Arc<Hold>,
     holds: u32,
-    request: AcquireRequest,
-    limit: Option<Instant>,
+    request: &AcquireRequest,
     turn: OwnedSemaphorePermit,
 ) -> Result<Arc<Hold>, LockError> {
     let (entry, context) = (&hold.entry, hold.context());
@@ -171,7 +170,7 @@ async fn reenter(
         let acquire = Acquire { lease: question.map_or_else(rest, |question| question.lease), ..acquire };
         // Before the await that may be the last one.
         hold.set_unsettled();
-        match ask_once(&context.runner, entry, acquire, limit, &mut 0, || true).await {
+        match ask_once(&context.runner, entry, acquire, request.limit, &mut 0, || true).await {
             Ok(None) => {}
             Ok(Some(answer)) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
@@ -197,7 +196,7 @@ async fn reenter(
                 }
             },
             Err(error) => {
-                let gives_up = is_over(limit);
+                let gives_up = request.is_over();
                 let pause = backoff.pause_after(&error);
                 entry.last_error.note(error)?;
                 if gives_up {
@@ -216,15 +215,11 @@ async fn reenter(
 async fn first_hold(
     engine: &Arc<Engine>,
     entry: &Arc<Entry>,
-    request: AcquireRequest,
-    limit: Option<Instant>,
-    _turn: OwnedSemaphorePermit,
+    request: &AcquireRequest,
 ) -> Result<Option<Arc<Hold>>, LockError> {
-    // We must keep the turn until this returns. Otherwise two branches of one owner could both ask for
-    // a first hold, and the second one would end the hold of the first (decision 3).
     let (mut backoff, mut turn) = (engine.context.backoff(), None);
     loop {
-        let mut attempt = Attempt::new(engine, entry, request.clone(), limit);
+        let mut attempt = Attempt::new(engine, entry, request);
         let waiter = attempt.waiter.clone();
         let asked = {
             let mut asking = Box::pin(until_sent(Box::pin(attempt.ask()), turn.take()));
@@ -266,10 +261,7 @@ async fn until_sent<T>(mut asking: impl Future<Output = T> + Unpin, mut turn: Op
 struct Attempt<'a> {
     engine: &'a Arc<Engine>,
     entry: &'a Arc<Entry>,
-    request: AcquireRequest,
-    /// Of the whole call, for one that does not wait for the lock.
-    limit: Option<Instant>,
-    seq: u64,
+    request: &'a AcquireRequest,
     waiter: Arc<Waiter>,
     /// Server time until which a copy without an answer may still be served; 0: none is under way.
     copies_until: i64,
@@ -290,17 +282,15 @@ enum Asked {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(engine: &'a Arc<Engine>, entry: &'a Arc<Entry>, request: AcquireRequest, limit: Option<Instant>) -> Self {
+    fn new(engine: &'a Arc<Engine>, entry: &'a Arc<Entry>, request: &'a AcquireRequest) -> Self {
         let seq = engine.context.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
-        let AcquireRequest { lease, ref terms, scoped, began, .. } = request;
+        let AcquireRequest { lease, ref terms, scoped, began, .. } = *request;
         let waiter = engine.poller.waiters.register(entry, seq, NewWaiter { lease, terms, scoped, began });
         Self {
             engine,
             entry,
             request,
-            limit,
-            seq,
             waiter,
             copies_until: 0,
             must_leave: false,
@@ -317,7 +307,7 @@ impl<'a> Attempt<'a> {
         let acquire = Acquire {
             keys: &self.entry.keys,
             owner: &self.entry.owner_id,
-            seq: self.seq,
+            seq: self.waiter.seq,
             mode: self.request.mode(),
             lease: self.request.lease,
             terms: &self.request.terms,
@@ -333,7 +323,7 @@ impl<'a> Attempt<'a> {
                 // Its future may have rested meanwhile.
                 !self.waiter.is_passed_over()
             };
-            let asking = ask_once(&context.runner, self.entry, acquire, self.limit, &mut self.copies_until, begin);
+            let asking = ask_once(&context.runner, self.entry, acquire, self.request.limit, &mut self.copies_until, begin);
             match asking.await {
                 Ok(None) => return Ok(Asked::Over),
                 Ok(Some(answer)) => {
@@ -371,7 +361,7 @@ impl<'a> Attempt<'a> {
                 Err(error) => {
                     // A script that failed half-way may have left anything behind.
                     self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);
-                    let gives_up = is_over(self.limit);
+                    let gives_up = self.request.is_over();
                     let pause = backoff.pause_after(&error);
                     last_error.note(error)?;
                     if gives_up {
@@ -423,7 +413,7 @@ impl<'a> Attempt<'a> {
             lease: self.request.lease,
             // A grant may last longer than the wanted lease. This lets the server set the shorter one,
             // unless it has served a later request since (decision 16).
-            only: Some(self.seq),
+            only: Some(self.waiter.seq),
             remember: false,
         };
         self.confirming.get_or_insert_with(now);
@@ -462,7 +452,7 @@ impl<'a> Attempt<'a> {
         self.must_leave = false;
         let new = NewHold {
             token,
-            attempt: self.seq,
+            attempt: self.waiter.seq,
             terms: self.request.terms.clone(),
             was_queued: self.entry.is_queueing(),
             deadline,
