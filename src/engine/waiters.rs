@@ -150,7 +150,7 @@ pub enum WaitOutcome {
     /// A grant that ends too soon to be relied on: ask.
     Confirm { token: u64 },
     /// The ticket has no place in the queue.
-    NoPlace(Turn),
+    NoPlace(Box<Turn>),
     /// Polls fail, and not for a passing reason.
     Failed(Box<LockError>),
 }
@@ -274,17 +274,16 @@ impl Waiter {
     /// whose answer is late.
     ///
     /// Pinned by the caller: passed on by value, it would be in the caller's future twice.
-    pub async fn drive<F: Future>(self: &Arc<Self>, mut part: Pin<&mut F>) -> F::Output {
+    pub fn drive<F: Future>(self: &Arc<Self>, mut part: Pin<&mut F>) -> impl Future<Output = F::Output> {
         let waker = Waker::from(self.clone());
         let mut is_first = true;
-        poll_fn(|context| {
+        poll_fn(move |context| {
             self.task.register(context.waker());
             if !self.note_poll() && !std::mem::take(&mut is_first) {
                 self.disturbed.store(true, Ordering::Relaxed);
             }
             part.as_mut().poll(&mut Context::from_waker(&waker))
         })
-        .await
     }
 
     /// It does not rest. False if it waits in the queue and was not woken.
@@ -324,7 +323,7 @@ impl Waiter {
             return Rest::Unread;
         }
         (state.is_offered, state.pushed) = (false, None);
-        state.outcome = Some(WaitOutcome::NoPlace(Turn::alone()));
+        state.outcome = Some(WaitOutcome::NoPlace(Turn::alone().into()));
         state.is_passed_over = true;
         Rest::PassedOver
     }
