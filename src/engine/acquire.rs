@@ -119,7 +119,7 @@ impl AcquireRequest<'_> {
 async fn ask_once(
     runner: &Runner,
     entry: &Entry,
-    acquire: Acquire<'_>,
+    acquire: &Acquire<'_>,
     limit: Option<Instant>,
     copies_until: &mut i64,
     mut begin: impl FnMut() -> bool,
@@ -166,7 +166,7 @@ async fn reenter(
         let acquire = Acquire { lease: question.map_or_else(rest, |question| question.lease), ..acquire };
         // Before the await that may be the last one.
         hold.set_unsettled();
-        match ask_once(&context.runner, entry, acquire, request.limit, &mut 0, || true).await {
+        match ask_once(&context.runner, entry, &acquire, request.limit, &mut 0, || true).await {
             Ok(None) => {}
             Ok(Some(answer)) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
@@ -307,7 +307,7 @@ impl<'a> Attempt<'a> {
             let asking = ask_once(
                 &context.runner,
                 &self.request.entry,
-                acquire,
+                &acquire,
                 self.request.limit,
                 &mut self.copies_until,
                 begin,
