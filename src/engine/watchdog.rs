@@ -49,7 +49,7 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
             None => Renewal::Renewed,
             // Bounded by the deadline: the loss is reported in time even if this renewal hangs (P8).
             Some(question) => {
-                let asked = timeout_at(hold.deadline().into(), survive(ask(&hold, question))).await;
+                let asked = timeout_at(hold.deadline().into(), survive(ask(&hold, &question))).await;
                 asked.ok().flatten().unwrap_or(Renewal::Unknown)
             }
         };
@@ -62,16 +62,16 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
 }
 
 /// One request, within the operation time-out. Moves the hold's deadline, or ends the hold.
-async fn ask(hold: &Hold, question: Question) -> Renewal {
+async fn ask(hold: &Hold, question: &Question) -> Renewal {
     let entry = &hold.entry;
-    let Question { lease, only, .. } = question;
+    let Question { lease, only, .. } = *question;
     let remember = hold.remember();
     let renew = Renew { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, lease, only, remember };
     match renew.run(&hold.context().runner).await {
         Ok(answer) => match answer.body {
             Renewed::Renewed { lease_left } => {
                 // Not more than the holder wanted (decision 16), which is more than a check asks for.
-                hold.extend(question, answer.sent, lease::deadline_told(answer.sent, lease_left, hold.lease));
+                hold.extend(*question, answer.sent, lease::deadline_told(answer.sent, lease_left, hold.lease));
                 Renewal::Renewed
             }
             // The final release overtook this renewal: that is no loss.

@@ -142,7 +142,9 @@ impl Runner {
             let in_flight = match by {
                 None => admission.enter(priority, self.options.operation_timeout).await,
                 Some(by) => {
-                    match timeout_at(by.into(), admission.enter(priority, self.options.operation_timeout)).await {
+                    let entering = admission.enter(priority, self.options.operation_timeout);
+                    // Boxed: those that wait without a limit need no room for a timer.
+                    match Box::pin(timeout_at(by.into(), entering)).await {
                         Ok(in_flight) => in_flight,
                         Err(_) => return Err(RequestError::NotSent(Arc::new(NoTurn))),
                     }
