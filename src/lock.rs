@@ -6,6 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
+use futures::future::Either;
 use tokio::time::sleep_until;
 
 use crate::engine::Engine;
@@ -227,15 +229,18 @@ impl FairLock {
     }
 
     /// `lock` on behalf of this caller.
-    pub(crate) async fn lock_as(&self, caller: Caller) -> Result<LockGuard, LockError> {
-        let guard = self.acquire(caller, true, 0, None).await?;
+    pub(crate) fn lock_as(&self, caller: Caller) -> impl Future<Output = Result<LockGuard, LockError>> {
         // A request that waits is never answered with "busy".
-        guard.ok_or(LockError::Timeout)
+        self.acquire(caller, true, 0, None).map(|guard| guard?.ok_or(LockError::Timeout))
     }
 
     /// `try_lock` on behalf of this caller. A first hold gets the proposed token, if it is above the last one (Q3).
-    pub(crate) async fn try_lock_as(&self, caller: Caller, proposed: u64) -> Result<Option<LockGuard>, LockError> {
-        self.acquire(caller, false, proposed, None).await
+    pub(crate) fn try_lock_as(
+        &self,
+        caller: Caller,
+        proposed: u64,
+    ) -> impl Future<Output = Result<Option<LockGuard>, LockError>> {
+        self.acquire(caller, false, proposed, None)
     }
 
     /// The same as a step of a call that has so much time, with the errors of [`lock_timeout`](Self::lock_timeout).
@@ -466,8 +471,7 @@ impl FairLock {
     }
 
     pub(crate) fn valid(&self) -> Result<(), LockError> {
-        self.request(Caller::current(), false, 0)?;
-        Ok(self.keys().map(drop)?)
+        self.request(Caller::current(), false, 0).map(drop)
     }
 
     fn keys(&self) -> Result<&Arc<Keys>, NameError> {
@@ -478,17 +482,21 @@ impl FairLock {
         Self { is_part: true, ..self.clone() }
     }
 
-    fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest, LockError> {
+    /// Who asks, and for what.
+    fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest<'_>, LockError> {
         let options = self.engine.context.options();
         let lease = self.fixed_lease.unwrap_or(options.lease);
         // Here and not in `with_lease`, which has no error to return.
         options.check_lease("the lease of with_lease", lease).map_err(LockError::Lease)?;
         let terms = self.terms.clone().map_err(LockError::Label)?;
+        let client = &self.engine.context.runner.client;
         Ok(AcquireRequest {
+            engine: &self.engine,
+            entry: self.engine.holds.owners.entry(self.keys()?, caller.owner, client),
             lease,
             watched: self.fixed_lease.is_none(),
             is_part: self.is_part,
-            wait,
+            limit: (!wait).then(|| self.engine.context.runner.limit()),
             proposed,
             scoped: caller.scoped,
             began: caller.began,
@@ -497,38 +505,37 @@ impl FairLock {
         })
     }
 
-    /// Who asks, and for what.
-    fn prepare(&self, caller: Caller, wait: bool, proposed: u64) -> Result<(Arc<Entry>, AcquireRequest), LockError> {
-        let request = self.request(caller, wait, proposed)?;
-        let client = &self.engine.context.runner.client;
-        Ok((self.engine.holds.owners.entry(self.keys()?, caller.owner, client), request))
-    }
-
-    async fn acquire(
+    // No `async fn`, which would keep room for its arguments for as long as it waits.
+    fn acquire(
         &self,
         caller: Caller,
         wait: bool,
         proposed: u64,
         timeout: Option<Duration>,
-    ) -> Result<Option<LockGuard>, LockError> {
+    ) -> impl Future<Output = Result<Option<LockGuard>, LockError>> {
         // A time-out that is too long to be added is as good as none.
         let limit = timeout.and_then(|timeout| now().checked_add(timeout));
-        let prepared = self.prepare(caller, wait, proposed);
-        let (entry, request) = prepared.inspect_err(|error| observe::refused_at_once(&self.metrics, error))?;
-        let context = &self.engine.context;
-        let terms = request.terms.clone();
+        let request = self.request(caller, wait, proposed);
+        match request.inspect_err(|error| observe::refused_at_once(&self.metrics, error)) {
+            Ok(request) => Either::Left(async move { self.ask(&request, limit).await }),
+            Err(error) => Either::Right(ready(Err(error))),
+        }
+    }
+
+    async fn ask(&self, request: &AcquireRequest<'_>, limit: Option<Instant>) -> Result<Option<LockGuard>, LockError> {
+        let (entry, context) = (&request.entry, &self.engine.context);
         // Before the work, and so dropped after it: what is given up was left first.
-        let call = Call::begin(entry.who(&terms, context), &self.metrics);
+        let call = Call::begin(entry.who(&request.terms, context), &self.metrics);
         // Pinned here: passed on by value, it would be in this future twice.
-        let acquiring = pin!(acquire(&self.engine, &entry, request));
+        let acquiring = pin!(acquire(request));
+        // Before it is polled: then nothing was asked, so nothing is known of others.
+        let is_late = limit.is_some_and(|limit| limit <= now());
         let hold = tokio::select! {
             // In this order. `close` has withdrawn the wait, so its future may have nothing left to
             // wait for.
             biased;
-            () = context.closing.cancelled() => Err(LockError::Closed),
-            () = context.gone.cancelled() => Err(LockError::RuntimeGone),
-            // Nothing was asked, so nothing is known of others.
-            () = ready(()), if limit.is_some_and(|limit| limit <= now()) => Err(LockError::Unreachable(no_time())),
+            () = context.over.cancelled() => Err(context.why_over()),
+            () = ready(()), if is_late => Err(LockError::Unreachable(no_time())),
             // Out of time. While the server is silent that does not mean that others hold the lock
             // (decision 42).
             outcome = within(limit, call.drive(acquiring)) => outcome.unwrap_or_else(|| {
@@ -538,8 +545,7 @@ impl FairLock {
         let outcome = match hold.map(|hold| hold.map(|hold| LockGuard::new(self.engine.clone(), hold))) {
             // Acquired while the client was being closed, or after those were counted whose deadlines a
             // thread watches. Dropping the guard gives it back.
-            Ok(Some(_)) if context.closing.is_cancelled() => Err(LockError::Closed),
-            Ok(Some(_)) if context.gone.is_cancelled() => Err(LockError::RuntimeGone),
+            Ok(Some(_)) if context.over.is_cancelled() => Err(context.why_over()),
             outcome => outcome,
         };
         match &outcome {
@@ -580,11 +586,11 @@ impl Caller {
 }
 
 /// `None` when the time is up first.
-async fn within<F: Future>(limit: Option<Instant>, future: F) -> Option<F::Output> {
+fn within<F: Future>(limit: Option<Instant>, future: F) -> impl Future<Output = Option<F::Output>> {
     match limit {
         // Boxed: the many calls that wait without a limit need no room for a timer.
-        Some(limit) => Box::pin(until(limit, future)).await,
-        None => Some(future.await),
+        Some(limit) => Either::Left(Box::pin(until(limit, future))),
+        None => Either::Right(future.map(Some)),
     }
 }
 

@@ -26,15 +26,18 @@ use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
 use crate::store::verbs::renew::{Renew, Renewed};
 
 /// What a caller wants.
-#[derive(Debug, Clone)]
-pub struct AcquireRequest {
+#[derive(Debug)]
+pub struct AcquireRequest<'a> {
+    pub engine: &'a Arc<Engine>,
+    /// Who wants it.
+    pub entry: Arc<Entry>,
     pub lease: Duration,
     /// Renewed by the watchdog.
     pub watched: bool,
     /// Of a call that wants more than this one.
     pub is_part: bool,
-    /// Queue if the lock is not free.
-    pub wait: bool,
+    /// Until when one that does not wait for the lock waits for the server. `None`: it queues if the lock is not free.
+    pub limit: Option<Instant>,
     /// Of one that does not wait: the token that it would like, or 0 (Q3).
     pub proposed: u64,
     /// Called in a scope, so that it may be re-entered.
@@ -48,25 +51,21 @@ pub struct AcquireRequest {
 
 /// One more guard's worth of the lock for this owner. `None` if the lock is not free and the request
 /// is not to wait. It tries without end: the caller limits the time by dropping it.
-pub async fn acquire(
-    engine: &Arc<Engine>,
-    entry: &Arc<Entry>,
-    request: AcquireRequest,
-) -> Result<Option<Arc<Hold>>, LockError> {
-    // A call that does not wait for the lock waits for the server as long as one operation may take.
-    let limit = (!request.wait).then(|| engine.context.runner.limit());
+pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, LockError> {
     loop {
         // We need to look at this _before_ we ask for the turn, which that call keeps for as long as it
         // waits. Otherwise `try_lock` would first wait for a whole operation time-out.
-        if !request.wait && entry.is_queueing() {
+        if request.limit.is_some() && request.entry.is_queueing() {
             // Another branch of this owner waits in the queue, so the lock is not free.
             return Ok(None);
         }
-        let Some(turn) = take_turn(engine, entry, limit).await? else { return Ok(None) };
+        let Some(turn) = take_turn(request).await? else { return Ok(None) };
         // A lost hold with guards counts too. Otherwise a nested call would begin a new hold, and the
         // outer section would not know that it has lost its own.
-        let Some(hold) = entry.hold().filter(|hold| hold.live() > 0 || hold.end().is_none()) else {
-            return first_hold(engine, entry, request, limit, turn).await;
+        let Some(hold) = request.entry.hold().filter(|hold| hold.live() > 0 || hold.end().is_none()) else {
+            // We must keep the turn until this returns. Otherwise two branches of one owner could both ask for
+            // a first hold, and the second one would end the hold of the first (decision 3).
+            return first_hold(request).await;
         };
         // Read once. Another thread may drop the last guard between two looks, and a request for "one
         // more than 0 holds" would end the hold on the server and begin another one (B1).
@@ -74,7 +73,7 @@ pub async fn acquire(
         if holds > 0 {
             // Boxed, like everything here that is rare or short: waiters are many, and keep the size
             // of this future for as long as they wait.
-            return Box::pin(reenter(hold, holds, request, limit, turn)).await.map(Some);
+            return Box::pin(reenter(hold, holds, request, turn)).await.map(Some);
         }
         // The last guard is gone, but its release was not sent yet. Re-entering now would keep the
         // lock from those who wait, so the release goes first (P3).
@@ -86,14 +85,11 @@ pub async fn acquire(
 
 /// The owner's turn at the server. `None`: the request is not to wait, and another call of this owner
 /// has the turn. If that call has no answer either, nobody knows whether the lock is free.
-async fn take_turn(
-    engine: &Arc<Engine>,
-    entry: &Arc<Entry>,
-    limit: Option<Instant>,
-) -> Result<Option<OwnedSemaphorePermit>, LockError> {
+async fn take_turn(request: &AcquireRequest<'_>) -> Result<Option<OwnedSemaphorePermit>, LockError> {
+    let AcquireRequest { engine, entry, limit, .. } = request;
     // An error would mean that the semaphore is closed, which it never is.
     let turn = entry.turn.clone().acquire_owned();
-    let Some(limit) = limit else { return turn.await.map(Some).map_err(|_| LockError::Closed) };
+    let Some(limit) = *limit else { return turn.await.map(Some).map_err(|_| LockError::Closed) };
     // The turn may belong to a release, after which the lock is free. So `try_lock` waits for it too.
     match Box::pin(timeout_at(limit.into(), turn)).await {
         Ok(turn) => turn.map(Some).map_err(|_| LockError::Closed),
@@ -103,18 +99,18 @@ async fn take_turn(
     }
 }
 
-impl AcquireRequest {
+impl AcquireRequest<'_> {
+    fn is_over(&self) -> bool {
+        self.limit.is_some_and(|limit| limit <= now())
+    }
+
     fn mode(&self) -> Mode {
-        match (self.wait, self.proposed) {
-            (true, _) => Mode::Queue,
-            (false, 0) => Mode::Try,
-            (false, proposed) => Mode::Propose(proposed),
+        match (self.limit, self.proposed) {
+            (None, _) => Mode::Queue,
+            (Some(_), 0) => Mode::Try,
+            (Some(_), proposed) => Mode::Propose(proposed),
         }
     }
-}
-
-fn is_over(limit: Option<Instant>) -> bool {
-    limit.is_some_and(|limit| limit <= now())
 }
 
 /// One request, as far as it comes. Its caller's limit may end the wait in each of its awaits, and must then
@@ -123,7 +119,7 @@ fn is_over(limit: Option<Instant>) -> bool {
 async fn ask_once(
     runner: &Runner,
     entry: &Entry,
-    acquire: Acquire<'_>,
+    acquire: &Acquire<'_>,
     limit: Option<Instant>,
     copies_until: &mut i64,
     mut begin: impl FnMut() -> bool,
@@ -144,8 +140,7 @@ async fn ask_once(
 async fn reenter(
     hold: Arc<Hold>,
     holds: u32,
-    request: AcquireRequest,
-    limit: Option<Instant>,
+    request: &AcquireRequest<'_>,
     turn: OwnedSemaphorePermit,
 ) -> Result<Arc<Hold>, LockError> {
     let (entry, context) = (&hold.entry, hold.context());
@@ -171,7 +166,7 @@ async fn reenter(
         let acquire = Acquire { lease: question.map_or_else(rest, |question| question.lease), ..acquire };
         // Before the await that may be the last one.
         hold.set_unsettled();
-        match ask_once(&context.runner, entry, acquire, limit, &mut 0, || true).await {
+        match ask_once(&context.runner, entry, &acquire, request.limit, &mut 0, || true).await {
             Ok(None) => {}
             Ok(Some(answer)) => match answer.body {
                 Acquired::Held { holds, lease_left, .. } => {
@@ -197,7 +192,7 @@ async fn reenter(
                 }
             },
             Err(error) => {
-                let gives_up = is_over(limit);
+                let gives_up = request.is_over();
                 let pause = backoff.pause_after(&error);
                 entry.last_error.note(error)?;
                 if gives_up {
@@ -213,18 +208,10 @@ async fn reenter(
 }
 
 /// The first hold: from nothing to owning the lock.
-async fn first_hold(
-    engine: &Arc<Engine>,
-    entry: &Arc<Entry>,
-    request: AcquireRequest,
-    limit: Option<Instant>,
-    _turn: OwnedSemaphorePermit,
-) -> Result<Option<Arc<Hold>>, LockError> {
-    // We must keep the turn until this returns. Otherwise two branches of one owner could both ask for
-    // a first hold, and the second one would end the hold of the first (decision 3).
-    let (mut backoff, mut turn) = (engine.context.backoff(), None);
+async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, LockError> {
+    let (mut backoff, mut turn) = (request.engine.context.backoff(), None);
     loop {
-        let mut attempt = Attempt::new(engine, entry, request.clone(), limit);
+        let mut attempt = Attempt::new(request);
         let waiter = attempt.waiter.clone();
         let asked = {
             let mut asking = Box::pin(until_sent(Box::pin(attempt.ask()), turn.take()));
@@ -244,15 +231,15 @@ async fn first_hold(
         // The server has forgotten this attempt, or its answer came too late. A new attempt goes to
         // the end of the queue. Dropping the old one leaves, in case something of it is still there.
         drop(attempt);
-        backoff.pause().await;
+        Box::pin(backoff.pause()).await;
         if let Some(turn) = &mut turn {
-            turn.begin().await;
+            Box::pin(turn.begin()).await;
         }
     }
 }
 
 /// Polled once, the request is on its way: then the turn is over.
-async fn until_sent<T>(mut asking: impl Future<Output = T> + Unpin, mut turn: Option<Turn>) -> T {
+async fn until_sent<T>(mut asking: impl Future<Output = T> + Unpin, mut turn: Option<Box<Turn>>) -> T {
     poll_fn(|context| {
         let asked = asking.poll_unpin(context);
         turn = None;
@@ -264,12 +251,7 @@ async fn until_sent<T>(mut asking: impl Future<Output = T> + Unpin, mut turn: Op
 /// One try to get the lock: (owner, seq).
 #[derive(Debug)]
 struct Attempt<'a> {
-    engine: &'a Arc<Engine>,
-    entry: &'a Arc<Entry>,
-    request: AcquireRequest,
-    /// Of the whole call, for one that does not wait for the lock.
-    limit: Option<Instant>,
-    seq: u64,
+    request: &'a AcquireRequest<'a>,
     waiter: Arc<Waiter>,
     /// Server time until which a copy without an answer may still be served; 0: none is under way.
     copies_until: i64,
@@ -290,34 +272,23 @@ enum Asked {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(engine: &'a Arc<Engine>, entry: &'a Arc<Entry>, request: AcquireRequest, limit: Option<Instant>) -> Self {
+    fn new(request: &'a AcquireRequest<'a>) -> Self {
+        let AcquireRequest { engine, ref entry, lease, ref terms, scoped, began, .. } = *request;
         let seq = engine.context.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
-        let AcquireRequest { lease, ref terms, scoped, began, .. } = request;
         let waiter = engine.poller.waiters.register(entry, seq, NewWaiter { lease, terms, scoped, began });
-        Self {
-            engine,
-            entry,
-            request,
-            limit,
-            seq,
-            waiter,
-            copies_until: 0,
-            must_leave: false,
-            confirming: None,
-            doubts: 0,
-        }
+        Self { request, waiter, copies_until: 0, must_leave: false, confirming: None, doubts: 0 }
     }
 
     /// Asks until there is an answer. Each retry is the same request (R1).
     async fn ask(&mut self) -> Result<Asked, LockError> {
-        let last_error = &self.entry.last_error;
-        let context = &self.engine.context;
+        let last_error = &self.request.entry.last_error;
+        let context = &self.request.engine.context;
         let mut backoff = context.backoff();
         let acquire = Acquire {
-            keys: &self.entry.keys,
-            owner: &self.entry.owner_id,
-            seq: self.seq,
+            keys: &self.request.entry.keys,
+            owner: &self.request.entry.owner_id,
+            seq: self.waiter.seq,
             mode: self.request.mode(),
             lease: self.request.lease,
             terms: &self.request.terms,
@@ -329,18 +300,25 @@ impl<'a> Attempt<'a> {
         loop {
             let begin = || {
                 // After the wait for a connection: what a new one has put in doubt is answered by this request.
-                self.doubts = self.engine.holds.doubts();
+                self.doubts = self.request.engine.holds.doubts();
                 // Its future may have rested meanwhile.
                 !self.waiter.is_passed_over()
             };
-            let asking = ask_once(&context.runner, self.entry, acquire, self.limit, &mut self.copies_until, begin);
+            let asking = ask_once(
+                &context.runner,
+                &self.request.entry,
+                &acquire,
+                self.request.limit,
+                &mut self.copies_until,
+                begin,
+            );
             match asking.await {
                 Ok(None) => return Ok(Asked::Over),
                 Ok(Some(answer)) => {
                     match answer.body {
                         Acquired::Held { token, lease_left, .. } => {
                             // A flush or a new connection came before this future looked: the server says it once more (P1).
-                            let is_doubted = self.doubts < self.engine.holds.doubts();
+                            let is_doubted = self.doubts < self.request.engine.holds.doubts();
                             self.must_leave = true;
                             let hold = if is_doubted {
                                 Box::pin(self.confirm(token)).await
@@ -355,7 +333,7 @@ impl<'a> Attempt<'a> {
                             // An earlier copy may have been told that the client was unknown (R8).
                             let doubtful = !known || self.copies_until > 0;
                             let place = NewPlace { queued, lease_left, more, doubtful };
-                            self.engine.poller.enqueue(&self.waiter, place);
+                            self.request.engine.poller.enqueue(&self.waiter, place);
                             return Ok(Asked::Queued);
                         }
                         Acquired::Busy { more: false } => return Ok(Asked::Busy),
@@ -371,7 +349,7 @@ impl<'a> Attempt<'a> {
                 Err(error) => {
                     // A script that failed half-way may have left anything behind.
                     self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);
-                    let gives_up = is_over(self.limit);
+                    let gives_up = self.request.is_over();
                     let pause = backoff.pause_after(&error);
                     last_error.note(error)?;
                     if gives_up {
@@ -386,9 +364,9 @@ impl<'a> Attempt<'a> {
     }
 
     /// Waits in the queue. `None`: the place in the queue is lost, and `next` says when to ask again.
-    async fn wait(&mut self, next: &mut Option<Turn>) -> Result<Option<Arc<Hold>>, LockError> {
-        let _queueing = self.entry.queueing();
-        observe::in_line(&self.entry.who(&self.request.terms, &self.engine.context));
+    async fn wait(&mut self, next: &mut Option<Box<Turn>>) -> Result<Option<Arc<Hold>>, LockError> {
+        let _queueing = self.request.entry.queueing();
+        observe::in_line(&self.request.entry.who(&self.request.terms, &self.request.engine.context));
         loop {
             match self.waiter.outcome().await {
                 WaitOutcome::Granted { token, until } => {
@@ -417,29 +395,29 @@ impl<'a> Attempt<'a> {
     /// Asks about a grant that came too late to be trusted: one round trip (R7).
     async fn confirm(&mut self, token: u64) -> Option<Arc<Hold>> {
         let renew = Renew {
-            keys: &self.entry.keys,
-            owner: &self.entry.owner_id,
+            keys: &self.request.entry.keys,
+            owner: &self.request.entry.owner_id,
             token,
             lease: self.request.lease,
             // A grant may last longer than the wanted lease. This lets the server set the shorter one,
             // unless it has served a later request since (decision 16).
-            only: Some(self.seq),
+            only: Some(self.waiter.seq),
             remember: false,
         };
         self.confirming.get_or_insert_with(now);
-        self.doubts = self.engine.holds.doubts();
-        match renew.run(&self.engine.context.runner).await {
+        self.doubts = self.request.engine.holds.doubts();
+        match renew.run(&self.request.engine.context.runner).await {
             Ok(answer) => {
                 if let Renewed::Renewed { lease_left } = answer.body {
                     return self.hold_told(token, answer.sent, lease_left);
                 }
             }
             Err(error) => {
-                tracing::debug!(target: "fairlock::lock", name = %self.entry.keys.name, %error, "a grant could not be confirmed; polling")
+                tracing::debug!(target: "fairlock::lock", name = %self.request.entry.keys.name, %error, "a grant could not be confirmed; polling")
             }
         }
         // A poll asks the same question, and the poller repeats it until there is an answer.
-        self.engine.poller.verify_soon(&self.entry.keys.lock);
+        self.request.engine.poller.verify_soon(&self.request.entry.keys.lock);
         None
     }
 
@@ -462,9 +440,9 @@ impl<'a> Attempt<'a> {
         self.must_leave = false;
         let new = NewHold {
             token,
-            attempt: self.seq,
+            attempt: self.waiter.seq,
             terms: self.request.terms.clone(),
-            was_queued: self.entry.is_queueing(),
+            was_queued: self.request.entry.is_queueing(),
             deadline,
             renewed,
             lease: self.request.lease,
@@ -476,7 +454,7 @@ impl<'a> Attempt<'a> {
             scoped: self.request.scoped,
             metrics: self.request.metrics.clone(),
         };
-        let hold = Hold::begin(&self.engine.holds, self.entry, new);
+        let hold = Hold::begin(&self.request.engine.holds, &self.request.entry, new);
         // Ended by force between the server's answer and this line: the message found no hold to
         // tell, but it told the waiter.
         if self.waiter.is_revoked(token) {
@@ -497,7 +475,7 @@ impl Attempt<'_> {
         if self.waiter.is_left_for(self.copies_until) {
             return;
         }
-        cleanup::leave_for(&self.engine.context, &self.waiter, self.copies_until);
+        cleanup::leave_for(&self.request.engine.context, &self.waiter, self.copies_until);
     }
 }
 
@@ -512,8 +490,8 @@ impl Drop for Attempt<'_> {
         }
         if self.copies_until > 0 {
             // That copy may have been told that the server had given this client up (R8).
-            self.engine.poller.waiters.doubt(&self.entry.keys.lock);
+            self.request.engine.poller.waiters.doubt(&self.request.entry.keys.lock);
         }
-        self.engine.poller.waiters.deregister(&self.waiter);
+        self.request.engine.poller.waiters.deregister(&self.waiter);
     }
 }

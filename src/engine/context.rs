@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::error::LockError;
 use super::farewells::Farewells;
 use crate::store::SpawnHook;
 use crate::store::backoff::Backoff;
@@ -27,6 +28,8 @@ pub struct Context {
     pub closing: CancellationToken,
     /// Cancelled when the runtime of the client has ended: waits end, and nothing more can be sent.
     pub gone: CancellationToken,
+    /// Cancelled with either: no call can be served any longer.
+    pub over: CancellationToken,
     /// Everything in the background, so that `close` can wait for it.
     pub tasks: TaskTracker,
     pub farewells: Farewells,
@@ -48,10 +51,12 @@ impl Context {
         let id = runner.client.bytes();
         let retry_seed = id.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         // After an operation time-out the supervisor pings, and has an answer within a second (decision 44).
+        let closing = CancellationToken::new();
         let farewells = Farewells::new(runner.options.operation_timeout + Duration::from_secs(1));
         Self {
             runner,
-            closing: CancellationToken::new(),
+            over: closing.child_token(),
+            closing,
             gone: CancellationToken::new(),
             tasks: TaskTracker::new(),
             farewells,
@@ -131,6 +136,12 @@ impl Context {
             return Err(RequestError::Closed);
         }
         self.gone.run_until_cancelled(request).await.unwrap_or(Err(RequestError::RuntimeGone))
+    }
+
+    /// Why no call can be served any longer. A client that was closed stays so when its runtime ends.
+    pub fn why_over(&self) -> LockError {
+        let is_gone = self.gone.is_cancelled() && !self.closing.is_cancelled();
+        if is_gone { LockError::RuntimeGone } else { LockError::Closed }
     }
 
     /// When nothing that was sent until now can have an effect on the server: its tickets and leases

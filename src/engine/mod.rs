@@ -162,6 +162,7 @@ impl Listener for Engine {
             return;
         }
         self.context.gone.cancel();
+        self.context.over.cancel();
         without_runtime::watch_deadlines(&self.holds);
     }
 }

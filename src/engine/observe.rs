@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tracing::instrument::Instrumented;
+use futures::future::Either;
 use tracing::{Instrument, Level, Span, field};
 
 use super::error::{LockError, Loss};
@@ -43,7 +43,8 @@ pub struct Call<'a> {
     metrics: &'a LockMetrics,
     /// `None`: nobody asks how long it took.
     began: Option<Instant>,
-    span: Span,
+    /// Boxed: many may wait, and few have one.
+    span: Option<Box<Span>>,
     is_over: bool,
 }
 
@@ -51,8 +52,8 @@ impl<'a> Call<'a> {
     pub fn begin(who: Who<'a>, metrics: &'a LockMetrics) -> Self {
         metrics.wait_began();
         let is_told = is_told(&who);
-        let span = if is_told {
-            tracing::debug_span!(
+        let span = || {
+            Box::new(tracing::debug_span!(
                 target: "fairlock::lock",
                 "lock",
                 name = %who.name,
@@ -60,16 +61,18 @@ impl<'a> Call<'a> {
                 label = %label_of(who.terms),
                 token = field::Empty,
                 wait_ms = field::Empty,
-            )
-        } else {
-            Span::none()
+            ))
         };
+        let span = is_told.then(span);
         Self { who, metrics, began: (ARE_ON || is_told).then(now), span, is_over: false }
     }
 
     /// The work of the call, in its span. Pinned by the caller, so that it is not moved into another future.
-    pub fn drive<'f, F: Future>(&self, work: Pin<&'f mut F>) -> Instrumented<Pin<&'f mut F>> {
-        work.instrument(self.span.clone())
+    pub fn drive<'f, F: Future>(&self, work: Pin<&'f mut F>) -> impl Future<Output = F::Output> + use<'f, F> {
+        match &self.span {
+            Some(span) => Either::Left(Box::pin(work.instrument((**span).clone()))),
+            None => Either::Right(work),
+        }
     }
 
     /// Whether the log wants to know of it.
@@ -85,8 +88,8 @@ impl<'a> Call<'a> {
         }
         let handed_over = handed_over();
         self.metrics.acquired(waited, handed_over);
-        if !self.span.is_disabled() {
-            self.span.record("token", token);
+        if let Some(span) = &self.span {
+            span.record("token", token);
         }
         if is_told(&self.who) {
             let (name, owner, label) = self.who.fields();
@@ -118,8 +121,8 @@ impl<'a> Call<'a> {
     fn end(&mut self) -> Option<Duration> {
         self.is_over = true;
         let waited = self.began.map(|began| now().saturating_duration_since(began));
-        if let Some(waited) = waited.filter(|_| !self.span.is_disabled() && !thread::panicking()) {
-            self.span.record("wait_ms", millis(waited));
+        if let (Some(span), Some(waited), false) = (&self.span, waited, thread::panicking()) {
+            span.record("wait_ms", millis(waited));
         }
         waited
     }

@@ -197,7 +197,7 @@ impl Poller {
         };
         for waiter in without.into_iter().filter(|waiter| granted.as_ref().is_none_or(|other| other.seq != waiter.seq))
         {
-            waiter.set_outcome(WaitOutcome::NoPlace(round.next_turn()));
+            waiter.set_outcome(WaitOutcome::NoPlace(round.next_turn().into()));
         }
     }
 

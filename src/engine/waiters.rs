@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
@@ -63,7 +63,6 @@ pub struct Waiter {
     /// the lock.
     pub last_error: Arc<LastError>,
     state: Mutex<WaiterState>,
-    notify: Notify,
     /// Whom to wake when the attempt is woken.
     task: AtomicWaker,
     /// Those of its client.
@@ -151,7 +150,7 @@ pub enum WaitOutcome {
     /// A grant that ends too soon to be relied on: ask.
     Confirm { token: u64 },
     /// The ticket has no place in the queue.
-    NoPlace(Turn),
+    NoPlace(Box<Turn>),
     /// Polls fail, and not for a passing reason.
     Failed(Box<LockError>),
 }
@@ -193,25 +192,10 @@ impl Turn {
 }
 
 impl Waiter {
-    /// Resolves when there is something to act upon.
-    pub async fn outcome(&self) -> WaitOutcome {
-        loop {
-            // `notify_one` keeps a permit when nothing is listening, so that a change between this
-            // look and the await is not missed.
-            if let Some(outcome) = self.take_outcome() {
-                return outcome;
-            }
-            let mut notified = pin!(self.notify.notified());
-            let mut is_first_poll = true;
-            poll_fn(|context| {
-                let polled = notified.as_mut().poll(context);
-                if polled.is_pending() && !std::mem::take(&mut is_first_poll) {
-                    self.disturbed.store(true, Ordering::Relaxed);
-                }
-                polled
-            })
-            .await;
-        }
+    /// Resolves when there is something to act upon. A part of what [`drive`](Self::drive) drives, which registers its task
+    /// before each look, so that a change is not missed.
+    pub fn outcome(&self) -> impl Future<Output = WaitOutcome> {
+        poll_fn(|_| self.take_outcome().map_or(Poll::Pending, Poll::Ready))
     }
 
     /// Whether the task that waits did nothing else since, as far as polls can tell. With another branch
@@ -290,27 +274,29 @@ impl Waiter {
     /// whose answer is late.
     ///
     /// Pinned by the caller: passed on by value, it would be in the caller's future twice.
-    pub async fn drive<F: Future>(self: &Arc<Self>, mut part: Pin<&mut F>) -> F::Output {
+    pub fn drive<F: Future>(self: &Arc<Self>, mut part: Pin<&mut F>) -> impl Future<Output = F::Output> {
         let waker = Waker::from(self.clone());
-        poll_fn(|context| {
+        let mut is_first = true;
+        poll_fn(move |context| {
             self.task.register(context.waker());
-            self.note_poll();
+            if !self.note_poll() && !std::mem::take(&mut is_first) {
+                self.disturbed.store(true, Ordering::Relaxed);
+            }
             part.as_mut().poll(&mut Context::from_waker(&waker))
         })
-        .await
     }
 
-    /// It does not rest.
-    fn note_poll(&self) {
-        let answered = {
+    /// It does not rest. False if it waits in the queue and was not woken.
+    fn note_poll(&self) -> bool {
+        let (woken, is_asking) = {
             let mut state = self.state.lock();
-            let woken = state.woken.take();
-            woken.filter(|_| state.is_asking())
+            (state.woken.take(), state.is_asking())
         };
         // Most read their answers at once, and need no look.
-        if let Some(woken) = answered {
+        if let Some(woken) = woken.filter(|_| is_asking) {
             self.offers.remove(woken + PATIENCE, self.seq);
         }
+        woken.is_some() || is_asking
     }
 
     /// It takes its grant. False if it was passed over before.
@@ -337,7 +323,7 @@ impl Waiter {
             return Rest::Unread;
         }
         (state.is_offered, state.pushed) = (false, None);
-        state.outcome = Some(WaitOutcome::NoPlace(Turn::alone()));
+        state.outcome = Some(WaitOutcome::NoPlace(Turn::alone().into()));
         state.is_passed_over = true;
         Rest::PassedOver
     }
@@ -370,8 +356,16 @@ impl Waiter {
     }
 
     fn update(&self, change: impl FnOnce(&mut WaiterState)) {
-        change(&mut self.state.lock());
-        self.notify.notify_one();
+        {
+            let mut state = self.state.lock();
+            change(&mut state);
+            // It reads its answer first, and then this.
+            if state.is_asking() {
+                return;
+            }
+            state.woken.get_or_insert_with(now);
+        }
+        self.task.wake();
     }
 }
 
@@ -457,7 +451,6 @@ impl Waiters {
             keys: entry.keys.clone(),
             last_error: entry.last_error.clone(),
             state: Mutex::default(),
-            notify: Notify::new(),
             task: AtomicWaker::new(),
             offers: self.offers.clone(),
         });
@@ -530,7 +523,7 @@ impl Waiters {
         }
         queue.waiters.insert(waiter.seq, waiter.clone());
         queue.poll_by(due);
-        waiter.update(|state| state.trust = Some(queue.trust.clone()));
+        waiter.state.lock().trust = Some(queue.trust.clone());
         is_first
     }
 

@@ -3,6 +3,7 @@
 //! A renewal has three outcomes (R12): renewed, lost, and unknown, which is retried. Only "lost" or
 //! the local deadline ends a hold. A server that does not answer does not.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -36,7 +37,8 @@ pub fn start(holds: &Arc<Holds>) {
 /// One look at a hold: asks what there is to ask, and puts it back on the schedule. At its deadline it is lost.
 pub async fn attend(hold: Arc<Hold>) -> Renewal {
     let done = hold.done.clone();
-    let look = async {
+    // Pinned here, since `run_until_cancelled` would have room for it twice.
+    let look = pin!(async {
         if hold.expire_if_due().is_some() {
             if hold.has_reached_max_hold() {
                 tracing::warn!(target: "fairlock::lock", name = %hold.entry.keys.name, "held for max_hold: the lease was not renewed again");
@@ -47,29 +49,29 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
             None => Renewal::Renewed,
             // Bounded by the deadline: the loss is reported in time even if this renewal hangs (P8).
             Some(question) => {
-                let asked = timeout_at(hold.deadline().into(), survive(ask(&hold, question))).await;
+                let asked = timeout_at(hold.deadline().into(), survive(ask(&hold, &question))).await;
                 asked.ok().flatten().unwrap_or(Renewal::Unknown)
             }
         };
         hold.schedule(outcome == Renewal::Unknown);
         outcome
-    };
+    });
     // The final unlock ends this. A renewal behind it would find the lock gone, and what is given back must not be renewed
     // (P10).
     done.run_until_cancelled(look).await.unwrap_or(Renewal::Over)
 }
 
 /// One request, within the operation time-out. Moves the hold's deadline, or ends the hold.
-async fn ask(hold: &Hold, question: Question) -> Renewal {
+async fn ask(hold: &Hold, question: &Question) -> Renewal {
     let entry = &hold.entry;
-    let Question { lease, only, .. } = question;
+    let Question { lease, only, .. } = *question;
     let remember = hold.remember();
     let renew = Renew { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, lease, only, remember };
     match renew.run(&hold.context().runner).await {
         Ok(answer) => match answer.body {
             Renewed::Renewed { lease_left } => {
                 // Not more than the holder wanted (decision 16), which is more than a check asks for.
-                hold.extend(question, answer.sent, lease::deadline_told(answer.sent, lease_left, hold.lease));
+                hold.extend(*question, answer.sent, lease::deadline_told(answer.sent, lease_left, hold.lease));
                 Renewal::Renewed
             }
             // The final release overtook this renewal: that is no loss.

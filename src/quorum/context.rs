@@ -74,11 +74,8 @@ impl Quorum {
         // There are at least three nodes, which are closed together.
         let Some(node) = self.nodes.all.first() else { return LockError::Closed };
         let context = &node.client.engine().context;
-        tokio::select! {
-            biased;
-            () = context.closing.cancelled() => LockError::Closed,
-            () = context.gone.cancelled() => LockError::RuntimeGone,
-        }
+        context.over.cancelled().await;
+        context.why_over()
     }
 
     /// When nothing that was sent until now can have an effect on a server.

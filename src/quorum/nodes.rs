@@ -192,10 +192,7 @@ impl Nodes {
     }
 
     fn is_over(&self) -> bool {
-        self.all.iter().any(|node| {
-            let context = &node.client.engine().context;
-            context.closing.is_cancelled() || context.gone.is_cancelled()
-        })
+        self.all.iter().any(|node| node.client.engine().context.over.is_cancelled())
     }
 
     /// So often that a frozen node is noticed within an operation time-out.

@@ -136,12 +136,15 @@ impl Runner {
             // A look comes first, so that the usual case needs no timer.
             if !self.store.is_ready(lock_key, priority) || priority != Priority::Question && admission.is_closed() {
                 let by = by.unwrap_or_else(|| self.limit());
-                self.usable(lock_key, admission, priority, by).await?;
+                // Boxed, because it is rare: each request that waits for its turn would have room for it otherwise.
+                Box::pin(self.usable(lock_key, admission, priority, by)).await?;
             }
             let in_flight = match by {
                 None => admission.enter(priority, self.options.operation_timeout).await,
                 Some(by) => {
-                    match timeout_at(by.into(), admission.enter(priority, self.options.operation_timeout)).await {
+                    let entering = admission.enter(priority, self.options.operation_timeout);
+                    // Boxed: those that wait without a limit need no room for a timer.
+                    match Box::pin(timeout_at(by.into(), entering)).await {
                         Ok(in_flight) => in_flight,
                         Err(_) => return Err(RequestError::NotSent(Arc::new(NoTurn))),
                     }

@@ -7,7 +7,7 @@ use crate::store::call::{Call, arg, key};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
-use crate::store::runner::{Answer, Runner};
+use crate::store::runner::{Admitted, Answer, Runner};
 use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("renew", include_str!("../../../lua/renew.lua"));
@@ -32,9 +32,14 @@ pub enum Renewed {
 
 impl Renew<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Renewed>, RequestError> {
-        let Keys { lock, tokens, .. } = self.keys;
         // Urgent: new acquires must never make a holder lose its lock (P8).
-        let admitted = runner.admit(lock, Priority::Urgent, None).await?;
+        let admitted = runner.admit(&self.keys.lock, Priority::Urgent, None).await?;
+        // Boxed: of 100,000 renewals that are due together, few are sent at a time.
+        Box::pin(self.send(runner, admitted)).await
+    }
+
+    async fn send(&self, runner: &Runner, admitted: Admitted) -> Result<Answer<Renewed>, RequestError> {
+        let Keys { lock, tokens, .. } = self.keys;
         // As text, because renew.lua compares it with the text in the hash. Lua would round a number
         // on its way to text.
         let token = self.token.to_string();
