@@ -9,5 +9,5 @@ if client_until - now < tonumber(grant_ttl) then lease = string.format('%d', cli
 --#paste hold
 -- R7: the message says how long the grant lasts, since the deadline may have made it shorter.
 local message = 'grant ' .. token .. ' ' .. lease .. ' ' .. owner .. ':' .. seq .. ' ' .. lock
--- pcall: without the right to publish the waiter finds its grant by a poll, and the lock still goes on (A14).
+-- pcall: without the right to publish the waiter finds its grant by a poll, and the lock still goes on.
 redis.pcall('PUBLISH', channel .. client, message)

@@ -68,7 +68,7 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
             return first_hold(request).await;
         };
         // Read once. Another thread may drop the last guard between two looks, and a request for "one
-        // more than 0 holds" would end the hold on the server and begin another one (B1).
+        // more than 0 holds" would end the hold on the server and begin another one.
         let holds = hold.live();
         if holds > 0 {
             // Boxed, like everything here that is rare or short: waiters are many, and keep the size

@@ -85,8 +85,7 @@ impl LastError {
 
     /// `why_not_sent`: for a request that still waits until it may be sent.
     pub fn get(&self, why_not_sent: impl FnOnce() -> Cause) -> Option<Cause> {
-        // A first request that hangs has no cause yet. It must not look like a lock that others hold
-        // (A5).
+        // A first request that hangs has no cause yet. It must not look like a lock that others hold.
         self.cause().or_else(|| match self.stage.load(Ordering::Relaxed) {
             ANSWERED => None,
             WAITING => Some(why_not_sent()),

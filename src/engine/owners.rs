@@ -123,7 +123,7 @@ impl<H> OwnerEntry<H> {
     /// Why a call that is out of time does not know whether others have the lock.
     pub fn why_unknown(&self, runner: &Runner) -> Option<Cause> {
         let lock = &self.keys.lock;
-        // Without a connection nobody knows it, also if others had the lock when it broke (A5).
+        // Without a connection nobody knows it, also if others had the lock when it broke.
         self.why_no_answer(runner).or_else(|| (!runner.is_connected(lock)).then(|| runner.why_not_sent(lock)))
     }
 

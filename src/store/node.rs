@@ -505,7 +505,7 @@ impl Shared {
         }
         let is_heard = match published {
             // The right is one of those that are asked for, so an error here is one of the connection, which
-            // the next request reports. (A14: a right that is taken away later is not fatal.)
+            // the next request reports. (A right that is taken away later is not fatal.)
             Err(_) => return,
             Ok(0) => false,
             Ok(_) => timeout(ECHO_LIMIT, self.echo.heard.notified()).await.is_ok(),
@@ -530,7 +530,7 @@ impl Shared {
     }
 
     /// Tracking without any tracked key: the server keeps nothing for it, and says when all keys are
-    /// flushed (A13). There is no such way to hear of a DEL, which the next renewal finds.
+    /// flushed. There is no such way to hear of a DEL, which the next renewal finds.
     async fn ask_for_flushes(&self, io: &mut MultiplexedConnection) {
         let tracking = redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").exec_async(io).await;
         if let Err(error) = tracking {

@@ -300,7 +300,7 @@ mod tests {
         assert!(matches!(checked(|o| o.lease = Duration::ZERO), Err(OptionsError::OutOfRange { option: "lease", .. })));
         assert!(matches!(checked(|o| o.waiter_ttl = Duration::from_secs(3)), Err(OptionsError::TooShort { .. })));
         assert!(matches!(checked(|o| o.grant_ttl = Duration::from_secs(1)), Err(OptionsError::TooShort { .. })));
-        // Review A8: who polls less often than a lease lasts notices its end too late (P7).
+        // Who polls less often than a lease lasts notices its end too late (P7).
         assert!(matches!(
             checked(|o| (o.lease, o.poll_interval, o.waiter_ttl) =
                 (Duration::from_secs(2), o.grant_ttl, Duration::from_secs(9))),

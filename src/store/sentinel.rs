@@ -2,7 +2,7 @@
 //!
 //! All Sentinels are asked, again and again, and a majority is believed: one that is cut off from the others
 //! may name a primary that was replaced. A client that only waits for its connection to break would stay with
-//! a primary that was frozen, demoted meanwhile, and goes on (T6 of the notes on topologies: 10 s).
+//! a primary that was frozen, demoted meanwhile, and goes on (10 s in a measurement).
 
 use std::collections::HashMap;
 use std::sync::Arc;

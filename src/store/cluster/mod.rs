@@ -4,7 +4,7 @@
 //! The redis crate's cluster connection does not fit: replies shift by one when a slot with a subscription
 //! moves, and its retries run a script twice. Here each node is the same supervised connection as that of a
 //! single server. All scripts go to the node that serves the slot of their keys, and a client subscribes at
-//! each of its nodes, so that PUBLISH counts it there (T5 of the notes on topologies: reachability is local).
+//! each of its nodes, so that PUBLISH counts it there (reachability is local).
 
 mod moving;
 pub mod router;

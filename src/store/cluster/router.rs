@@ -280,7 +280,7 @@ mod tests {
         let read = |code, message| Redirect::read(&Refusal::new(code, message), || Some(asked.clone()));
         assert_eq!(read("MOVED", "3999 10.0.0.2:7001"), Some(Redirect::Moved(at("10.0.0.2", 7001))));
         assert_eq!(read("ASK", "3999 ::1:7001"), Some(Redirect::Ask(at("::1", 7001))));
-        // T9: a node without a name of its own.
+        // A node without a name of its own.
         assert_eq!(read("MOVED", "890 :7106"), Some(Redirect::Moved(at("n1.internal", 7106))));
         assert_eq!(read("MOVED", "890 ?:7106"), None);
         assert_eq!(read("MOVED", "nonsense"), None);

@@ -92,7 +92,7 @@ fn address(node: &Value, asked: &Address) -> Result<Option<Address>, Malformed> 
     let port = slot(port)?;
     let named = text(endpoint).unwrap_or_default();
     let host = match (named.as_str(), asked) {
-        // The node that was asked does not know a name for it: it is then on the same host (T9).
+        // The node that was asked does not know a name for it: it is then on the same host.
         ("", Address::Tcp { host, .. }) => host.clone(),
         // It is to be called by a host name, and has none. Its IP address stands behind.
         ("?", _) => match rest.get(1).and_then(ip) {
