@@ -156,7 +156,7 @@ struct State {
     remembered: Instant,
     /// All guards were given back in time, and the server will not say what became of that.
     forgotten: bool,
-    /// `close` has sent a release beside the one that a caller has in hand.
+    /// A release is sent beside what has the turn: see [`Hold::take_over`].
     taken_over: bool,
     /// Where the hold is in the watchdog's schedule.
     due: Option<Instant>,
@@ -299,7 +299,7 @@ impl Hold {
     pub fn enter(&self, on_server: u32) -> bool {
         let mut state = self.state.lock();
         // Under the same lock as the count. A loss after this finds the new guard and tells it.
-        if state.end.is_some() || state.forgotten {
+        if state.end.is_some() || state.forgotten || state.taken_over {
             return false;
         }
         state.live += 1;
@@ -454,9 +454,12 @@ impl Hold {
         self.holding.forgotten(&self.who(), self.token, || self.held_for());
     }
 
-    /// `close` sends a release of its own: see [`release::take_over`](super::release::take_over).
-    pub fn set_taken_over(&self) {
-        self.state.lock().taken_over = true;
+    /// Without guards it is given back although another request of its owner has the turn, whose future may rest. No nested
+    /// call enters it any more: its answer may come after that release was sent (P1). False if there are guards.
+    pub fn take_over(&self) -> bool {
+        let mut state = self.state.lock();
+        state.taken_over |= state.live == 0;
+        state.taken_over
     }
 
     pub fn is_taken_over(&self) -> bool {
