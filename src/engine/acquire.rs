@@ -73,7 +73,11 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
         if holds > 0 {
             // Boxed, like everything here that is rare or short: waiters are many, and keep the size
             // of this future for as long as they wait.
-            return Box::pin(reenter(hold, holds, request, turn)).await.map(Some);
+            if let Some(hold) = Box::pin(reenter(hold, holds, request, turn)).await? {
+                return Ok(Some(hold));
+            }
+            // It was given back meanwhile, so this call is no nested one.
+            continue;
         }
         // The last guard is gone, but its release was not sent yet. Re-entering now would keep the
         // lock from those who wait, so the release goes first (P3).
@@ -136,13 +140,13 @@ async fn ask_once(
 }
 
 /// One more hold on what the owner has. If that was lost meanwhile, it says so and does not begin a
-/// new hold: the outer section would not know.
+/// new hold: the outer section would not know. `None`: it was given back while this rested.
 async fn reenter(
     hold: Arc<Hold>,
     holds: u32,
     request: &AcquireRequest<'_>,
     turn: OwnedSemaphorePermit,
-) -> Result<Arc<Hold>, LockError> {
+) -> Result<Option<Arc<Hold>>, LockError> {
     let (entry, context) = (&hold.entry, hold.context());
     let mut backoff = context.backoff();
     let acquire = Acquire {
@@ -176,16 +180,17 @@ async fn reenter(
                     }
                     // The hold may have been lost while this answer was on its way. Then the leave sent
                     // by the loss has a later seq, and takes this level back as well (R11).
-                    if hold.expire_if_due().is_some() || !hold.enter(holds) {
+                    if hold.is_taken_over() || hold.expire_if_due().is_some() || !hold.enter(holds) {
                         break;
                     }
                     drop(undo.cancel());
-                    return Ok(hold);
+                    return Ok(Some(hold));
                 }
                 // Our estimate of the server's clock was off; this answer has corrected it.
                 Acquired::Late => {}
                 // The server does not have this hold under our token, or gives an answer that a nested
                 // request cannot get. In doubt it must not be relied on (P1).
+                _ if hold.is_taken_over() => break,
                 _ => {
                     hold.lose(Loss::Gone);
                     break;
@@ -204,7 +209,8 @@ async fn reenter(
         }
         backoff.pause().await;
     }
-    Err(LockError::Lost)
+    // By a release, which `undo` waits for no more.
+    if hold.is_taken_over() { Ok(None) } else { Err(LockError::Lost) }
 }
 
 /// The first hold: from nothing to owning the lock.

@@ -156,7 +156,7 @@ struct State {
     remembered: Instant,
     /// All guards were given back in time, and the server will not say what became of that.
     forgotten: bool,
-    /// `close` has sent a release beside the one that a caller has in hand.
+    /// A release is sent beside what has the turn: see [`Hold::take_over`].
     taken_over: bool,
     /// Where the hold is in the watchdog's schedule.
     due: Option<Instant>,
@@ -299,7 +299,7 @@ impl Hold {
     pub fn enter(&self, on_server: u32) -> bool {
         let mut state = self.state.lock();
         // Under the same lock as the count. A loss after this finds the new guard and tells it.
-        if state.end.is_some() || state.forgotten {
+        if state.end.is_some() || state.forgotten || state.taken_over {
             return false;
         }
         state.live += 1;
@@ -454,9 +454,14 @@ impl Hold {
         self.holding.forgotten(&self.who(), self.token, || self.held_for());
     }
 
-    /// `close` sends a release of its own: see [`release::take_over`](super::release::take_over).
-    pub fn set_taken_over(&self) {
-        self.state.lock().taken_over = true;
+    /// Without guards it is given back although another request of its owner has the turn, whose future may rest. Returns the
+    /// seq of that release, or `None` if there are guards. No nested call enters it any more: its answer may come after that
+    /// release was sent (P1). The seq is drawn before anybody can see an end of this hold, so that it is smaller than that of
+    /// the owner's next attempt, which the release must not end (R4).
+    pub fn take_over(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        state.taken_over |= state.live == 0;
+        state.taken_over.then(|| self.context().next_seq())
     }
 
     pub fn is_taken_over(&self) -> bool {

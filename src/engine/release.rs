@@ -1,14 +1,16 @@
 //! Giving back: tells the server that a guard ended. Dropped half-way, the background finishes it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
 use super::cleanup;
 use super::error::{Loss, UnlockError};
 use super::hold::{End, Hold};
+use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::error::{Cause, NoAnswer, RequestError};
 use crate::store::verbs::release::{self as verb, Released};
@@ -32,7 +34,7 @@ pub struct Release {
     turn: Option<OwnedSemaphorePermit>,
     /// The last request that was sent: a retry repeats it (R1).
     sent: Option<Sent>,
-    /// The caller keeps the turn and stands still: see [`take_over`].
+    /// Who has the turn may stand still: see [`take_over`].
     without_turn: bool,
     /// Nothing is left to do when this is dropped.
     finished: bool,
@@ -103,9 +105,28 @@ impl Release {
     }
 
     async fn take_turn(&mut self) {
+        let turn = self.hold.entry.turn.clone();
         if self.turn.is_none() && !self.without_turn {
-            // An error would mean that the semaphore is closed, which it never is.
-            self.turn = self.hold.entry.turn.clone().acquire_owned().await.ok();
+            self.turn = turn.clone().try_acquire_owned().ok();
+        }
+        let mut turn = pin!(turn.acquire_owned());
+        while self.turn.is_none() && !self.without_turn {
+            match timeout(PATIENCE, turn.as_mut()).await {
+                // An error would mean that the semaphore is closed, which it never is.
+                Ok(turn) => return self.turn = turn.ok(),
+                // The future of a nested call or of another unlock has the turn, and may rest.
+                Err(_) => self.take_over(),
+            }
+        }
+    }
+
+    /// Goes on without the turn, if no guard is left.
+    fn take_over(&mut self) {
+        let Some(seq) = self.hold.take_over() else { return };
+        self.without_turn = true;
+        // A release that was sent without an answer is repeated as it is (R1).
+        if self.sent.is_none_or(|sent| sent.holds > 0) {
+            self.sent = Some(Sent { seq, holds: 0, again: false });
         }
     }
 
@@ -285,13 +306,14 @@ impl Drop for Release {
 
 /// Finishes a release that its caller has begun and may never drive again: for `close`.
 ///
-/// The caller keeps the owner's turn. That does no harm here: there is no guard left, the client is
-/// closing, and so 0 is what every release of this hold tells the server (P4). Either one may find the
-/// lock freed by the other, which `set_taken_over` makes known.
+/// The caller keeps the owner's turn. That does no harm here: there is no guard left, none can begin any more, and so
+/// 0 is what every release of this hold tells the server (P4). Either one may find the lock freed by the other, which
+/// `Hold::take_over` makes known.
 pub async fn take_over(hold: Arc<Hold>) {
-    hold.set_taken_over();
+    let Some(seq) = hold.take_over() else { return };
     let limit = hold.context().forgotten_at(hold.lease);
-    let mut release = InBackground(Release { hold, turn: None, sent: None, without_turn: true, finished: false });
+    let sent = Some(Sent { seq, holds: 0, again: false });
+    let mut release = InBackground(Release { hold, turn: None, sent, without_turn: true, finished: false });
     let _ = timeout_at(limit.into(), release.0.run_to_the_end()).await;
 }
 

@@ -1,11 +1,18 @@
 //! Every public future, polled once and then left alone for an hour: one of them, and a hundred of each kind. Nobody else
-//! loses a lock, and nobody waits longer than 250 ms for each of them, or one lease for a set of locks and for several servers.
+//! loses a lock, and nobody waits longer than 250 ms for each of them, or one lease for a set of locks.
 
-use std::future::Future;
+// What is made here is a call that is to rest.
+#![allow(clippy::async_yields_async)]
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::future::{Future, ready};
+use std::net::TcpListener;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::time::Duration;
 
-use fairlock::{FairLock, LockClient, LockGuard, QuorumClient, QuorumGuard, QuorumLock};
+use fairlock::{EmbeddedServer, FairLock, LockClient, LockGuard, Owner, QuorumClient, QuorumGuard, QuorumLock};
 use futures::FutureExt;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep};
@@ -17,19 +24,33 @@ const LEASE: Duration = Duration::from_secs(30);
 const EACH: Duration = Duration::from_millis(250);
 
 type Call = Pin<Box<dyn Future<Output = ()>>>;
+/// What the call needs comes first.
+type Making = Pin<Box<dyn Future<Output = Call>>>;
 
 /// What a call may use. Each has names of its own.
 struct Place {
+    servers: Vec<EmbeddedServer>,
+    /// Of a server that says nothing.
+    silent: String,
     client: LockClient,
+    /// Others wait for it.
     lock: FairLock,
     /// Another client has it.
     taken: FairLock,
-    /// For those that need one.
-    guard: Option<LockGuard>,
+    /// Nobody else wants it.
+    own: FairLock,
     quorum: QuorumClient,
     of_quorum: QuorumLock,
     quorum_taken: QuorumLock,
-    quorum_guard: Option<QuorumGuard>,
+    quorum_own: QuorumLock,
+    /// What is given back as soon as the calls rest.
+    briefly: Rc<RefCell<Vec<Box<dyn Any>>>>,
+}
+
+impl Place {
+    fn keep_briefly(&self, guard: impl Any) {
+        self.briefly.borrow_mut().push(Box::new(guard));
+    }
 }
 
 /// How long others may have to wait for one that rests.
@@ -40,14 +61,14 @@ enum Cost {
 }
 
 /// A call, and what it costs others at most.
-type Kind = (&'static str, Cost, fn(Place) -> Call);
+type Kind = (&'static str, Cost, fn(Place) -> Making);
 
 const ON_ONE_SERVER: &[Kind] = &[
     ("lock", Cost::Moment, |it| rests(async move { it.lock.lock().await })),
     ("lock, fixed", Cost::Moment, |it| rests(async move { it.lock.with_lease(HOUR).lock().await })),
     ("lock, nested", Cost::Moment, |it| {
         rests(async move {
-            let owner = fairlock::Owner::new();
+            let owner = Owner::new();
             owner.scope(async { (it.lock.lock().await, it.lock.lock().await) }).await
         })
     }),
@@ -57,11 +78,35 @@ const ON_ONE_SERVER: &[Kind] = &[
     ("lock_timeout", Cost::Moment, |it| rests(async move { it.lock.lock_timeout(2 * HOUR).await })),
     ("lock_timeout, in a queue", Cost::Moment, |it| rests(async move { it.taken.lock_timeout(2 * HOUR).await })),
     ("with", Cost::Moment, |it| rests(async move { it.lock.with(async |_| ()).await })),
-    ("in a scope", Cost::Moment, |it| rests(fairlock::Owner::new().scope(async move { it.lock.lock().await }))),
+    ("in a scope", Cost::Moment, |it| rests(Owner::new().scope(async move { it.lock.lock().await }))),
     ("run", Cost::Moment, |it| rests(async move { it.client.run(it.lock.lock()).await })),
-    ("unlock", Cost::Moment, |it| rests(it.guard.unwrap().unlock())),
-    ("lost", Cost::Moment, |it| rests(async move { it.guard.unwrap().held().lost().await })),
-    ("ended", Cost::Moment, |it| rests(async move { it.guard.unwrap().held().ended().await })),
+    ("lock, inside of its own", Cost::Moment, |it| {
+        after(async move {
+            let owner = Owner::new();
+            it.keep_briefly(owner.scope(it.lock.lock()).await.unwrap());
+            call(owner.scope(async move { it.lock.lock().await }))
+        })
+    }),
+    ("unlock", Cost::Moment, |it| after(async move { call(it.lock.lock().await.unwrap().unlock()) })),
+    ("unlock, inside of its own", Cost::Moment, |it| {
+        after(async move {
+            let owner = Owner::new();
+            it.keep_briefly(owner.scope(it.lock.lock()).await.unwrap());
+            call(owner.scope(it.lock.lock()).await.unwrap().unlock())
+        })
+    }),
+    ("lost", Cost::Moment, |it| {
+        after(async move {
+            let guard = it.own.lock().await.unwrap();
+            call(async move { guard.held().lost().await })
+        })
+    }),
+    ("ended", Cost::Moment, |it| {
+        after(async move {
+            let guard = it.own.lock().await.unwrap();
+            call(async move { guard.held().ended().await })
+        })
+    }),
     ("status", Cost::Moment, |it| rests(async move { it.lock.status().await })),
     ("is_locked", Cost::Moment, |it| rests(async move { it.lock.is_locked().await })),
     ("force_unlock", Cost::Moment, |it| rests(async move { it.lock.force_unlock().await })),
@@ -78,94 +123,174 @@ const ON_ONE_SERVER: &[Kind] = &[
     ("lock_all, lock_timeout", Cost::Lease, |it| {
         rests(async move { it.client.lock_all([it.lock.name(), it.taken.name()]).lock_timeout(2 * HOUR).await })
     }),
+    ("lock_all, unlock", Cost::Moment, |it| {
+        after(async move { call(it.client.lock_all([it.lock.name(), it.own.name()]).lock().await.unwrap().unlock()) })
+    }),
+    ("lock_all, lost", Cost::Moment, |it| {
+        after(async move {
+            let all = it.client.lock_all([it.own.name()]).lock().await.unwrap();
+            call(async move { _ = all.lost().await })
+        })
+    }),
+    ("close", Cost::Moment, |it| {
+        after(async move {
+            let client = LockClient::builder().embedded(&it.servers[0]).unwrap();
+            let held = client.lock(it.lock.name()).lock().await.unwrap();
+            call(async move { (client.close().await, held) })
+        })
+    }),
+    ("connect", Cost::Moment, |it| rests(async move { LockClient::connect(&it.silent).await })),
 ];
 
 const ON_SEVERAL: &[Kind] = &[
-    ("lock", Cost::Lease, |it| rests(async move { it.of_quorum.lock().await })),
-    ("lock, at a gate", Cost::Lease, |it| rests(async move { it.quorum_taken.lock().await })),
-    ("try_lock", Cost::Lease, |it| rests(async move { it.of_quorum.try_lock().await })),
-    ("lock_timeout", Cost::Lease, |it| rests(async move { it.of_quorum.lock_timeout(2 * HOUR).await })),
-    ("with", Cost::Lease, |it| rests(async move { it.of_quorum.with(async |_| ()).await })),
-    ("unlock", Cost::Lease, |it| rests(it.quorum_guard.unwrap().unlock())),
-    ("lost", Cost::Lease, |it| rests(async move { it.quorum_guard.unwrap().lost().await })),
-    ("status", Cost::Lease, |it| rests(async move { it.of_quorum.status().await })),
-    ("force_unlock", Cost::Lease, |it| rests(async move { it.of_quorum.force_unlock().await })),
-    ("lock_all", Cost::Lease, |it| rests(async move { it.quorum.lock_all([it.of_quorum.name()]).lock().await })),
+    ("lock", Cost::Moment, |it| rests(async move { it.of_quorum.lock().await })),
+    ("lock, at a gate", Cost::Moment, |it| rests(async move { it.quorum_taken.lock().await })),
+    ("try_lock", Cost::Moment, |it| rests(async move { it.of_quorum.try_lock().await })),
+    ("lock_timeout", Cost::Moment, |it| rests(async move { it.of_quorum.lock_timeout(2 * HOUR).await })),
+    ("with", Cost::Moment, |it| rests(async move { it.of_quorum.with(async |_| ()).await })),
+    ("lock, nested", Cost::Moment, |it| {
+        rests(Owner::new().scope(async move { (it.of_quorum.lock().await, it.of_quorum.lock().await) }))
+    }),
+    ("lock, inside of its own", Cost::Moment, |it| {
+        after(async move {
+            let owner = Owner::new();
+            it.keep_briefly(owner.scope(it.of_quorum.lock()).await.unwrap());
+            call(owner.scope(async move { it.of_quorum.lock().await }))
+        })
+    }),
+    ("unlock", Cost::Moment, |it| after(async move { call(it.of_quorum.lock().await.unwrap().unlock()) })),
+    ("unlock, inside of its own", Cost::Moment, |it| {
+        after(async move {
+            let owner = Owner::new();
+            it.keep_briefly(owner.scope(it.of_quorum.lock()).await.unwrap());
+            call(owner.scope(it.of_quorum.lock()).await.unwrap().unlock())
+        })
+    }),
+    ("lost", Cost::Moment, |it| {
+        after(async move {
+            let guard = it.quorum_own.lock().await.unwrap();
+            call(async move { guard.lost().await })
+        })
+    }),
+    ("status", Cost::Moment, |it| rests(async move { it.of_quorum.status().await })),
+    ("force_unlock", Cost::Moment, |it| rests(async move { it.of_quorum.force_unlock().await })),
+    ("lock_all", Cost::Moment, |it| rests(async move { it.quorum.lock_all([it.of_quorum.name()]).lock().await })),
+    ("lock_all, unlock", Cost::Moment, |it| {
+        after(async move {
+            call(it.quorum.lock_all([it.of_quorum.name(), it.quorum_own.name()]).lock().await.unwrap().unlock())
+        })
+    }),
+    ("lock_all, lost", Cost::Moment, |it| {
+        after(async move {
+            let all = it.quorum.lock_all([it.quorum_own.name()]).lock().await.unwrap();
+            call(async move { _ = all.lost().await })
+        })
+    }),
+    ("close", Cost::Moment, |it| {
+        after(async move {
+            let quorum = quorum_of(&it.servers);
+            let held = quorum.lock(it.of_quorum.name()).lock().await.unwrap();
+            call(async move { (quorum.close().await, held) })
+        })
+    }),
+    ("connect", Cost::Moment, |it| rests(async move { QuorumClient::connect([&it.silent; 3]).await })),
 ];
 
-fn rests<T: 'static>(call: impl Future<Output = T> + 'static) -> Call {
+fn call<T: 'static>(call: impl Future<Output = T> + 'static) -> Call {
     Box::pin(call.map(drop))
 }
 
-fn quorum_of(servers: &[Embedded]) -> QuorumClient {
-    let servers: Vec<_> = servers.iter().map(|each| each.server.clone()).collect();
-    QuorumClient::builder().strict_restart(false).embedded(&servers).expect("the servers are there")
+fn rests<T: 'static>(future: impl Future<Output = T> + 'static) -> Making {
+    Box::pin(ready(call(future)))
+}
+
+fn after(making: impl Future<Output = Call> + 'static) -> Making {
+    Box::pin(making)
+}
+
+fn quorum_of(servers: &[EmbeddedServer]) -> QuorumClient {
+    QuorumClient::builder().strict_restart(false).embedded(servers).expect("the servers are there")
 }
 
 /// `count` calls of one kind rest, and others do what they do.
-async fn is_left_alone((what, cost, call): Kind, on_several: bool, count: usize) {
+async fn is_left_alone((what, cost, make): Kind, on_several: bool, count: usize) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("redis://{}", listener.local_addr().unwrap());
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
-        let (client, other) =
-            (servers[0].open(LockClient::builder()).await, servers[0].open(LockClient::builder()).await);
-        let (quorum, other_quorum) = (quorum_of(servers), quorum_of(servers));
+        let servers: Vec<_> = servers.iter().map(|each| each.server.clone()).collect();
+        let open = || LockClient::builder().embedded(&servers[0]).expect("the server is there");
+        let (client, other) = (open(), open());
+        let (quorum, other_quorum) = (quorum_of(&servers), quorum_of(&servers));
         let mut kept = Vec::new();
+        let mut quorum_kept = Vec::new();
         for number in 0..5 {
             kept.push(client.lock(format!("kept {number}")).lock().await.unwrap());
         }
+        if on_several {
+            quorum_kept.push(quorum.lock("quorum kept").lock().await.unwrap());
+        }
         let (mut calls, mut taken, mut quorum_taken) = (Vec::new(), Vec::new(), Vec::new());
-        let needs_a_guard = ["unlock", "lost", "ended"].contains(&what);
+        let briefly = Rc::<RefCell<Vec<Box<dyn Any>>>>::default();
         for number in 0..count {
             let name = |what| format!("{what} {number}");
-            let (mut guard, mut quorum_guard) = (None, None);
             if on_several {
                 quorum_taken.push(other_quorum.lock(name("quorum taken")).lock().await.unwrap());
-                if needs_a_guard {
-                    quorum_guard = Some(quorum.lock(name("quorum guarded")).lock().await.unwrap());
-                }
             } else {
                 taken.push(other.lock(name("taken")).lock().await.unwrap());
-                if needs_a_guard {
-                    guard = Some(client.lock(name("guarded")).lock().await.unwrap());
-                }
             }
             let place = Place {
+                servers: servers.clone(),
+                silent: silent.clone(),
                 lock: client.lock(name("free")),
                 taken: client.lock(name("taken")),
-                guard,
+                own: client.lock(name("own")),
                 of_quorum: quorum.lock(name("quorum free")),
                 quorum_taken: quorum.lock(name("quorum taken")),
-                quorum_guard,
+                quorum_own: quorum.lock(name("quorum own")),
                 client: client.clone(),
                 quorum: quorum.clone(),
+                briefly: briefly.clone(),
             };
-            calls.push(call(place));
+            calls.push(make(place).await);
         }
         for call in &mut calls {
-            let _ = call.now_or_never();
+            assert!(call.now_or_never().is_none(), "{what}: it rests");
             tokio::task::yield_now().await;
         }
+        briefly.take();
         let began = Instant::now();
         let most = if cost == Cost::Lease { LEASE } else { EACH } * count as u32 + Duration::from_secs(2);
         // Those who wait behind them, and another name of the same client.
         if on_several {
-            let names = (0..count).map(|number| other_quorum.lock(format!("quorum free {number}")));
-            let names: Vec<_> = names.collect();
-            drop(join_all(names.iter().map(QuorumLock::lock)).await);
+            let names: Vec<_> = (0..count).map(|number| other_quorum.lock(format!("quorum free {number}"))).collect();
+            let guards = join_all(names.iter().map(QuorumLock::lock)).await;
+            assert!(guards.iter().all(Result::is_ok), "{what}, {count}: {guards:?}");
         } else {
             let names: Vec<_> = (0..count).map(|number| other.lock(format!("free {number}"))).collect();
-            drop(join_all(names.iter().map(FairLock::lock)).await);
+            let guards = join_all(names.iter().map(FairLock::lock)).await;
+            assert!(guards.iter().all(Result::is_ok), "{what}, {count}: {guards:?}");
         }
-        let again: Vec<_> = (0..count).map(|number| other.lock(format!("taken {number}"))).collect();
-        drop(taken);
-        for lock in &again {
-            lock.lock().await.unwrap().unlock().await.unwrap();
+        drop((taken, quorum_taken));
+        for number in 0..count {
+            if on_several {
+                other_quorum.lock(format!("quorum taken {number}")).lock().await.unwrap().unlock().await.unwrap();
+            } else {
+                other.lock(format!("taken {number}")).lock().await.unwrap().unlock().await.unwrap();
+            }
         }
         client.lock("another").lock().await.unwrap().unlock().await.unwrap();
         assert!(began.elapsed() <= most, "{what}, {count}: others waited {:?}", began.elapsed());
         sleep(HOUR).await;
         assert!(kept.iter().all(LockGuard::is_valid), "{what}, {count}: a lock was lost");
-        assert!(quorum_taken.iter().all(QuorumGuard::is_valid), "{what}, {count}: a lock of a quorum was lost");
-        drop((calls, quorum_taken, kept));
+        assert!(quorum_kept.iter().all(QuorumGuard::is_valid), "{what}, {count}: a lock of a quorum was lost");
+        // Who rests while it has a lock keeps it.
+        for number in 0..if what.ends_with("lost") || what == "ended" { count } else { 0 } {
+            let name = |what| format!("{what} {number}");
+            let one = other.lock(name("own")).try_lock().await.unwrap();
+            let several = other_quorum.lock(name("quorum own")).try_lock().await.unwrap();
+            assert!(if on_several { several.is_none() } else { one.is_none() }, "{what}, {count}: it lost its own");
+        }
+        drop((calls, quorum_kept, kept));
     })
     .await;
 }

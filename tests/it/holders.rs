@@ -60,6 +60,27 @@ async fn p7_a_stopped_holder_is_replaced_when_its_lease_ends() {
     limit(p7_replaced_after(Signal::SIGSTOP)).await;
 }
 
+/// After a regular poll that finds it held too: the next one would come three quarters of an interval too late.
+#[tokio::test]
+async fn p7_a_waiter_polls_when_the_lease_of_a_dead_holder_ends() {
+    const SECOND: Duration = Duration::from_secs(1);
+    in_virtual_time(async |embedded| {
+        let dies = embedded.open(LockClient::builder()).await;
+        let waiter = LockClient::builder().poll_interval(20 * SECOND).grant_ttl(25 * SECOND).waiter_ttl(90 * SECOND);
+        let lives = embedded.open(waiter).await;
+        let began = Instant::now();
+        let guard = dies.lock(NAME).with_lease(25 * SECOND).lock().await.unwrap();
+        embedded.network.cut_off(dies.id());
+        let next = held(&lives).await;
+        let took = began.elapsed();
+        assert!(took >= 25 * SECOND && took < 25 * SECOND + SECOND / 10, "replaced after {took:?}");
+        next.unlock().await.unwrap();
+        embedded.network.mend(dies.id());
+        drop(guard);
+    })
+    .await;
+}
+
 /// R5: the local deadline counts from before the request was sent, so the holder needs no reply to know it.
 #[tokio::test]
 async fn p8_a_holder_that_was_stopped_past_its_lease_knows_it_without_the_network() {

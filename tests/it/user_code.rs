@@ -455,4 +455,28 @@ mod recorder {
         });
         assert!(asking.asked.load(Ordering::SeqCst) > 10);
     }
+
+    /// In a store of its own it is asked for each lock that is made, and in a panic there the lock belongs to no group.
+    #[test]
+    fn a_function_that_makes_groups_may_panic_and_use_the_client() {
+        let asking = Arc::new(Asking { calls: true, ..Asking::default() });
+        let group_asks = asking.clone();
+        apart(async move || {
+            on_a_server(async |server| {
+                let group = move |name: &str| {
+                    group_asks.ask();
+                    assert!(name != "x", "on purpose: in the group");
+                    name.to_owned()
+                };
+                let client = Timing::default().builder().metrics_group(group).connect(server.url()).await.unwrap();
+                let _ = asking.client.set(client.clone());
+                for name in ["x", "other", "x"] {
+                    client.lock(name).lock().await.unwrap().unlock().await.unwrap();
+                }
+                assert!(asking.asked.load(Ordering::SeqCst) >= 3);
+                client.close().await.unwrap();
+            })
+            .await;
+        });
+    }
 }
