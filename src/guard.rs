@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::Engine;
+use crate::engine::guard::EngineGuard;
 use crate::engine::hold::Hold;
-use crate::engine::release::Release;
-use crate::engine::requests;
-use crate::error::{Ended, Loss, RequestError, UnlockError};
+use crate::error::{Ended, Loss, UnlockError};
 use crate::owner::Owner;
 
 pub use crate::engine::release::Unlocked;
@@ -56,11 +54,7 @@ pub use crate::engine::release::Unlocked;
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
     held: Held,
-    /// Keeps the client working while there is a guard: it hears revocations and resumes after
-    /// reconnects.
-    _engine: Arc<Engine>,
-    /// Unlocked: dropping it does nothing.
-    ended: bool,
+    guard: EngineGuard,
 }
 
 /// A view of a hold for those who do not end it. Cheap to clone; it keeps nothing locked.
@@ -81,8 +75,8 @@ pub struct Held {
 }
 
 impl LockGuard {
-    pub(crate) fn new(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
-        Self { held: Held { hold }, _engine: engine, ended: false }
+    pub(crate) fn new(guard: EngineGuard) -> Self {
+        Self { held: Held { hold: guard.hold.clone() }, guard }
     }
 
     /// Gives this hold back and waits for the server's answer. One round trip.
@@ -116,7 +110,7 @@ impl LockGuard {
     /// # Cancel safety
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
-        self.into_release().run().await
+        self.guard.into_release().run().await
     }
 
     /// A view of the hold that can be cloned and given to others. No round trip.
@@ -321,16 +315,6 @@ impl LockGuard {
         self.held.name()
     }
 
-    /// Makes every later token of this lock greater than `floor`. `false`: it is not held any longer. One round trip.
-    pub(crate) async fn raise(&self, floor: u64) -> Result<bool, RequestError> {
-        requests::raise(&self.held.hold, floor).await
-    }
-
-    /// Whether its call waited behind others: it was handed over to a place in the queue.
-    pub(crate) fn was_handed_over(&self) -> bool {
-        self.held.hold.was_queued
-    }
-
     /// The call that wants this lock and others is polled.
     pub(crate) fn keep(&self) {
         self.held.hold.keep();
@@ -339,35 +323,6 @@ impl LockGuard {
     /// That call has all of them.
     pub(crate) fn complete(&self) {
         self.held.hold.complete();
-    }
-
-    /// It is there, for those who look at spans.
-    pub(crate) fn show(&self) {
-        let hold = &self.held.hold;
-        hold.holding.show(&hold.who(), hold.token);
-    }
-
-    /// From here on it counts as given back. The server is told when the release is run, or in the background when that is
-    /// dropped.
-    pub(crate) fn into_release(mut self) -> Release {
-        self.end()
-    }
-
-    fn end(&mut self) -> Release {
-        // Before the count. The guard itself is still dropped after this, and must not count twice
-        // (P4).
-        self.ended = true;
-        self.held.hold.drop_guard();
-        Release::new(self.held.hold.clone())
-    }
-}
-
-impl Drop for LockGuard {
-    fn drop(&mut self) {
-        if !self.ended {
-            // A release that is dropped before it is finished goes to the background.
-            drop(self.end());
-        }
     }
 }
 
@@ -477,22 +432,7 @@ impl Held {
     /// # Cancel safety
     /// Safe to drop and call again.
     pub async fn ended(&self) -> Ended {
-        loop {
-            if let Some(ended) = self.hold.ended() {
-                return ended;
-            }
-            self.hold.over.cancelled().await;
-        }
-    }
-
-    /// How it has ended, if it has. Nothing waits for its deadline because of this.
-    pub(crate) fn has_ended(&self) -> Option<Ended> {
-        self.hold.ended()
-    }
-
-    /// Whether no guard is left: a release is on its way, if it has not ended yet.
-    pub(crate) fn is_given_back(&self) -> bool {
-        self.hold.live() == 0
+        self.hold.until_ended().await
     }
 
     /// A token that is cancelled when the hold is lost, for code that takes one. No round trip.
@@ -580,13 +520,6 @@ impl Held {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.hold.entry.keys.name
-    }
-}
-
-impl Held {
-    /// Ends the hold as lost, and leaves on the server: for a hold on several servers, too few of which are left.
-    pub(crate) fn lose(&self, loss: Loss) {
-        self.hold.lose(loss);
     }
 }
 

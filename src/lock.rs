@@ -1,30 +1,16 @@
 //! A lock by its name.
 
 use std::fmt;
-use std::future::{Future, ready};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use tokio::time::sleep_until;
+use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::engine::acquire::{AcquireRequest, acquire};
-use crate::engine::hold::Entry;
-use crate::engine::last_error::no_time;
-use crate::engine::observe::{self, Call};
-use crate::engine::requests;
-use crate::error::{LockError, NameError, RequestError, WithError};
+use crate::engine::lock::{Caller, EngineLock};
+use crate::error::{LockError, RequestError, WithError};
 use crate::guard::{Held, LockGuard};
-use crate::metrics::LockMetrics;
 use crate::owner::{self, Owner};
-use crate::status::LockStatus;
-use crate::store::clock::now;
-use crate::store::keys::{self, Keys, LONGEST_NAME};
-use crate::store::options::{OptionsError, check_label};
-
-/// How many waiters [`FairLock::status`] shows.
-const WAITERS_SHOWN: u32 = 100;
+use crate::status::{LockStatus, WAITERS_SHOWN};
 
 /// A lock, by its name. Cheap to make and to clone. Making one sends nothing to the server.
 ///
@@ -48,33 +34,19 @@ const WAITERS_SHOWN: u32 = 100;
 /// ```
 #[derive(Clone)]
 pub struct FairLock {
-    engine: Arc<Engine>,
-    name: Arc<str>,
-    keys: Result<Arc<Keys>, NameError>,
-    fixed_lease: Option<Duration>,
-    /// One of those that a call takes together.
-    is_part: bool,
-    /// Of its places in the queue, with the label.
-    terms: Result<Arc<str>, OptionsError>,
-    metrics: LockMetrics,
+    lock: EngineLock,
 }
 
 impl fmt::Debug for FairLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FairLock").field("name", &self.name).field("fixed_lease", &self.fixed_lease).finish()
+        let EngineLock { fixed_lease, .. } = &self.lock;
+        f.debug_struct("FairLock").field("name", &self.name()).field("fixed_lease", fixed_lease).finish()
     }
 }
 
 impl FairLock {
     pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Self {
-        let keys = match name.len() {
-            0 => Err(NameError::Empty),
-            length if length > LONGEST_NAME => Err(NameError::TooLong(length)),
-            _ => Ok(Arc::new(Keys::new(&engine.context.options().prefix, name))),
-        };
-        let terms = Ok(engine.context.runner.terms.clone());
-        let metrics = engine.context.options().metrics.of_lock(name);
-        Self { engine, name: name.into(), keys, fixed_lease: None, is_part: false, terms, metrics }
+        Self { lock: EngineLock::new(engine, name) }
     }
 
     /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after that
@@ -101,7 +73,7 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
-        Self { fixed_lease: Some(lease), ..self.clone() }
+        Self { lock: self.lock.with_lease(lease) }
     }
 
     /// The same lock with a label for the calls made through it, instead of the client's: what
@@ -122,9 +94,7 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn labelled(&self, label: impl AsRef<str>) -> Self {
-        let options = self.engine.context.options();
-        let terms = check_label(label.as_ref()).map(|()| keys::terms(options.grant_ttl, label.as_ref()).into());
-        Self { terms, ..self.clone() }
+        Self { lock: self.lock.labelled(label.as_ref()) }
     }
 
     /// The name. No round trip.
@@ -138,7 +108,7 @@ impl FairLock {
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        self.lock.name()
     }
 
     /// Waits for the lock, first come, first served, without a time limit.
@@ -170,7 +140,8 @@ impl FairLock {
     /// queues again when it is polled. If it rests while its very first request is under way, and that gets a free lock, others wait
     /// for a whole lease.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
-        self.lock_as(Caller::current()).await
+        // A request that waits is never answered with "busy".
+        self.acquire(true, None).await?.ok_or(LockError::Timeout)
     }
 
     /// Like [`lock`](Self::lock), but for at most that long.
@@ -198,8 +169,7 @@ impl FairLock {
     /// # Cancel safety
     /// As for `lock`.
     pub async fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard, LockError> {
-        let guard = self.acquire(Caller::current(), true, 0, Some(timeout)).await?;
-        guard.ok_or(LockError::Timeout)
+        self.acquire(true, Some(timeout)).await?.ok_or(LockError::Timeout)
     }
 
     /// Takes the lock if it is free and the queue is empty, else `None`. One round trip. It never
@@ -223,24 +193,17 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
-        self.try_lock_as(Caller::current(), 0).await
-    }
-
-    /// `lock` on behalf of this caller.
-    pub(crate) async fn lock_as(&self, caller: Caller) -> Result<LockGuard, LockError> {
-        let guard = self.acquire(caller, true, 0, None).await?;
-        // A request that waits is never answered with "busy".
-        guard.ok_or(LockError::Timeout)
-    }
-
-    /// `try_lock` on behalf of this caller. A first hold gets the proposed token, if it is above the last one (Q3).
-    pub(crate) async fn try_lock_as(&self, caller: Caller, proposed: u64) -> Result<Option<LockGuard>, LockError> {
-        self.acquire(caller, false, proposed, None).await
+        self.acquire(false, None).await
     }
 
     /// The same as a step of a call that has so much time, with the errors of [`lock_timeout`](Self::lock_timeout).
     pub(crate) async fn try_lock_for(&self, longest: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
-        self.acquire(Caller::current(), false, 0, longest).await
+        self.acquire(false, longest).await
+    }
+
+    async fn acquire(&self, wait: bool, limit: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
+        let caller = Caller::of(owner::current());
+        Ok(self.lock.acquire(caller, wait, 0, limit).await?.map(LockGuard::new))
     }
 
     /// Acquires the lock, runs `section` in the owner's scope, and releases. Lock calls inside
@@ -311,7 +274,7 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock(&self) -> Result<bool, RequestError> {
-        requests::force_unlock(&self.engine.context, self.keys()?, None).await
+        self.lock.force_unlock(None).await
     }
 
     /// Like [`force_unlock`](Self::force_unlock), but only if the hold has this token. Returns whether it had. Who looked
@@ -336,7 +299,7 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock_token(&self, token: u64) -> Result<bool, RequestError> {
-        requests::force_unlock(&self.engine.context, self.keys()?, Some(token)).await
+        self.lock.force_unlock(Some(token)).await
     }
 
     /// Who holds the lock and who waits, as of one instant on the server. Shows the first 100 waiters.
@@ -362,8 +325,7 @@ impl FairLock {
     /// # Cancel safety
     /// It changes nothing.
     pub async fn status(&self) -> Result<LockStatus, RequestError> {
-        let answer = requests::inspect(&self.engine.context, self.keys()?, WAITERS_SHOWN).await?;
-        Ok(LockStatus::new(answer))
+        Ok(LockStatus::new(self.lock.inspect(WAITERS_SHOWN).await?))
     }
 
     /// Whether the lock is held. One round trip. The answer may be outdated when you read it: to act
@@ -384,7 +346,7 @@ impl FairLock {
     /// # Cancel safety
     /// It changes nothing.
     pub async fn is_locked(&self) -> Result<bool, RequestError> {
-        let inspected = requests::inspect(&self.engine.context, self.keys()?, 0).await?;
+        let inspected = self.lock.inspect(0).await?;
         Ok(!inspected.body.owner.is_empty())
     }
 
@@ -426,177 +388,19 @@ impl FairLock {
     /// ```
     #[must_use]
     pub fn hold_count(&self) -> u32 {
-        let Ok(keys) = self.keys() else { return 0 };
-        let owners = &self.engine.holds.owners;
         let holds = match owner::current() {
-            Some(owner) => owners.hold_of(&keys.lock, owner).into_iter().collect(),
-            None => owners.holds_at(&keys.lock, usize::MAX),
+            Some(owner) => self.lock.hold_of(owner).into_iter().collect(),
+            None => self.lock.holds(),
         };
         holds.iter().filter(|hold| hold.is_valid()).map(|hold| hold.live()).sum()
     }
 
-    /// Whether the server serves locks: unlike [`is_locked`](Self::is_locked) it is refused where `lock` would be. One
-    /// round trip.
-    pub(crate) async fn probe(&self) -> Result<(), RequestError> {
-        requests::probe(&self.engine.context, self.keys()?).await
-    }
-
-    /// Whether this owner waits behind others, as the server has said. No round trip.
-    pub(crate) fn is_behind_others(&self, owner: Owner) -> bool {
-        let runner = &self.engine.context.runner;
-        self.entry_of(owner).is_some_and(|entry| entry.is_queueing() && entry.why_no_answer(runner).is_none())
-    }
-
-    /// Resolves when no other call of this owner, nor its release, has its turn at the server.
-    pub(crate) async fn own_turn(&self, owner: Owner) {
-        if let Some(entry) = self.entry_of(owner).filter(|entry| !entry.is_queueing()) {
-            // Never closed. The turn is given back at once.
-            let _ = entry.turn.acquire().await;
-        }
-    }
-
-    /// What this owner has or wants here now.
-    fn entry_of(&self, owner: Owner) -> Option<Arc<Entry>> {
-        self.keys().ok().and_then(|keys| self.engine.holds.owners.entry_of(&keys.lock, owner))
-    }
-
     /// Whether it can be had at all, by its name, lease and label.
     pub(crate) fn check(&self) -> Result<(), LockError> {
-        self.valid().inspect_err(|error| observe::refused_at_once(&self.metrics, error))
-    }
-
-    pub(crate) fn valid(&self) -> Result<(), LockError> {
-        self.request(Caller::current(), false, 0)?;
-        Ok(self.keys().map(drop)?)
-    }
-
-    fn keys(&self) -> Result<&Arc<Keys>, NameError> {
-        self.keys.as_ref().map_err(Clone::clone)
+        self.lock.check()
     }
 
     pub(crate) fn as_part(&self) -> Self {
-        Self { is_part: true, ..self.clone() }
-    }
-
-    fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest, LockError> {
-        let options = self.engine.context.options();
-        let lease = self.fixed_lease.unwrap_or(options.lease);
-        // Here and not in `with_lease`, which has no error to return.
-        options.check_lease("the lease of with_lease", lease).map_err(LockError::Lease)?;
-        let terms = self.terms.clone().map_err(LockError::Label)?;
-        Ok(AcquireRequest {
-            lease,
-            watched: self.fixed_lease.is_none(),
-            is_part: self.is_part,
-            wait,
-            proposed,
-            scoped: caller.scoped,
-            began: caller.began,
-            terms,
-            metrics: self.metrics.clone(),
-        })
-    }
-
-    /// Who asks, and for what.
-    fn prepare(&self, caller: Caller, wait: bool, proposed: u64) -> Result<(Arc<Entry>, AcquireRequest), LockError> {
-        let request = self.request(caller, wait, proposed)?;
-        let client = &self.engine.context.runner.client;
-        Ok((self.engine.holds.owners.entry(self.keys()?, caller.owner, client), request))
-    }
-
-    async fn acquire(
-        &self,
-        caller: Caller,
-        wait: bool,
-        proposed: u64,
-        timeout: Option<Duration>,
-    ) -> Result<Option<LockGuard>, LockError> {
-        // A time-out that is too long to be added is as good as none.
-        let limit = timeout.and_then(|timeout| now().checked_add(timeout));
-        let prepared = self.prepare(caller, wait, proposed);
-        let (entry, request) = prepared.inspect_err(|error| observe::refused_at_once(&self.metrics, error))?;
-        let context = &self.engine.context;
-        let terms = request.terms.clone();
-        // Before the work, and so dropped after it: what is given up was left first.
-        let call = Call::begin(entry.who(&terms, context), &self.metrics);
-        // Pinned here: passed on by value, it would be in this future twice.
-        let acquiring = pin!(acquire(&self.engine, &entry, request));
-        let hold = tokio::select! {
-            // In this order. `close` has withdrawn the wait, so its future may have nothing left to
-            // wait for.
-            biased;
-            () = context.closing.cancelled() => Err(LockError::Closed),
-            () = context.gone.cancelled() => Err(LockError::RuntimeGone),
-            // Nothing was asked, so nothing is known of others.
-            () = ready(()), if limit.is_some_and(|limit| limit <= now()) => Err(LockError::Unreachable(no_time())),
-            // Out of time. While the server is silent that does not mean that others hold the lock
-            // (decision 42).
-            outcome = within(limit, call.drive(acquiring)) => outcome.unwrap_or_else(|| {
-                Err(entry.why_unknown(&context.runner).map_or(LockError::Timeout, LockError::Unreachable))
-            }),
-        };
-        let outcome = match hold.map(|hold| hold.map(|hold| LockGuard::new(self.engine.clone(), hold))) {
-            // Acquired while the client was being closed, or after those were counted whose deadlines a
-            // thread watches. Dropping the guard gives it back.
-            Ok(Some(_)) if context.closing.is_cancelled() => Err(LockError::Closed),
-            Ok(Some(_)) if context.gone.is_cancelled() => Err(LockError::RuntimeGone),
-            outcome => outcome,
-        };
-        match &outcome {
-            Ok(Some(guard)) => {
-                if call.is_told() {
-                    guard.show();
-                }
-                // A nested call got it from its own owner.
-                call.acquired(guard.token(), || guard.holds() == 1 && guard.was_handed_over());
-            }
-            Ok(None) => call.busy(),
-            Err(error) => call.failed(error),
-        }
-        outcome
-    }
-
-    /// With the label of the calls made through it.
-    pub(crate) fn terms(&self) -> &str {
-        self.terms.as_deref().unwrap_or_default()
-    }
-}
-
-/// On whose behalf a call is made.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Caller {
-    pub owner: Owner,
-    /// It may be re-entered.
-    pub scoped: bool,
-    /// When it called. A call for several servers may come to this one later.
-    pub began: Instant,
-}
-
-impl Caller {
-    pub fn current() -> Self {
-        let scope = owner::current();
-        Self { owner: scope.unwrap_or_else(Owner::new), scoped: scope.is_some(), began: now() }
-    }
-}
-
-/// `None` when the time is up first.
-async fn within<F: Future>(limit: Option<Instant>, future: F) -> Option<F::Output> {
-    match limit {
-        // Boxed: the many calls that wait without a limit need no room for a timer.
-        Some(limit) => Box::pin(until(limit, future)).await,
-        None => Some(future.await),
-    }
-}
-
-/// Looks at the time first, unlike `tokio::time::timeout`: when many callers give up together, the slot
-/// of one that is dropped passes to the next, which must not send a request that its caller has given
-/// up as well.
-async fn until<F: Future>(limit: Instant, future: F) -> Option<F::Output> {
-    tokio::select! {
-        // The time first. Calls that give up together pass their slots on to each other, and none of
-        // them may send a request any longer (decision 39).
-        biased;
-        () = sleep_until(limit.into()) => None,
-        output = future => Some(output),
+        Self { lock: self.lock.as_part() }
     }
 }

@@ -5,6 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::store::runner::Answer;
 use crate::store::verbs::inspect::{Inspected, QueueEntry};
 
+/// How many waiters a status shows.
+pub(crate) const WAITERS_SHOWN: u32 = 100;
+
 /// Who holds a lock and who waits, as of one instant on the server. All times are by the server's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

@@ -277,6 +277,16 @@ impl Hold {
         }
     }
 
+    /// Resolves when it has ended.
+    pub async fn until_ended(&self) -> Ended {
+        loop {
+            if let Some(ended) = self.ended() {
+                return ended;
+            }
+            self.over.cancelled().await;
+        }
+    }
+
     pub fn live(&self) -> u32 {
         self.state.lock().live
     }

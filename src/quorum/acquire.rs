@@ -15,14 +15,16 @@ use super::error::NoQuorum;
 use super::hold::{NodeGuard, NodeHold, QuorumHold, Share};
 use super::nodes::Waiting;
 use super::owners::Turn;
+use crate::engine::error::LockError;
+use crate::engine::guard::EngineGuard;
 use crate::engine::last_error::NoAnswerYet;
+use crate::engine::lock::{Caller, EngineLock};
 use crate::engine::observe::{Holding, Who};
-use crate::error::{Cause, LockError};
-use crate::guard::LockGuard;
-use crate::lock::{Caller, FairLock};
+use crate::engine::owner::Owner;
+use crate::engine::requests;
 use crate::metrics::LockMetrics;
-use crate::owner::Owner;
 use crate::store::clock::now;
+use crate::store::error::Cause;
 use crate::sync::Mutex;
 
 /// One call.
@@ -30,7 +32,7 @@ pub struct Acquire<'a> {
     pub quorum: &'a Arc<Quorum>,
     pub name: &'a Arc<str>,
     /// The lock at each node.
-    pub locks: &'a Arc<[FairLock]>,
+    pub locks: &'a Arc<[EngineLock]>,
     pub owner: Owner,
     /// In a scope: what the owner may re-enter.
     pub turn: Option<Arc<Turn<QuorumHold>>>,
@@ -81,12 +83,12 @@ enum Tried {
 }
 
 /// The answer of one node. `None`: others have it.
-type Tryout = Result<Option<LockGuard>, LockError>;
+type Tryout = Result<Option<EngineGuard>, LockError>;
 
 /// What one round of requests has brought.
 #[derive(Default)]
 struct Round {
-    got: BTreeMap<usize, LockGuard>,
+    got: BTreeMap<usize, EngineGuard>,
     /// The first node where others have the lock.
     busy: Option<usize>,
 }
@@ -103,7 +105,7 @@ impl Acquire<'_> {
     }
 
     fn terms(&self) -> &str {
-        self.locks.first().map_or("", FairLock::terms)
+        self.locks.first().map_or("", EngineLock::terms)
     }
 
     /// Waits for the lock, without an end.
@@ -195,13 +197,13 @@ impl Acquire<'_> {
             from = at + 1;
             // Where it was lost, or refuses this name, the next one is waited at.
             let Some(guard) = self.wait_at(at).await? else { continue };
-            if guard.was_handed_over() {
+            if guard.hold.was_queued {
                 self.quorum.contention.seen(self.name);
                 self.told.of_others();
             }
             got.insert(at, guard);
             let above: Vec<_> = nodes.usable().into_iter().filter(|index| *index > at).collect();
-            let proposed = got.values().map(LockGuard::token).max().unwrap_or(0);
+            let proposed = got.values().map(EngineGuard::token).max().unwrap_or(0);
             let round = self.try_all(&above, proposed).await?;
             got.extend(round.got);
             if got.len() >= nodes.majority() {
@@ -224,12 +226,13 @@ impl Acquire<'_> {
     }
 
     /// Waits in the queue of one node. `None`: it can no longer be used.
-    async fn wait_at(&self, index: usize) -> Result<Option<LockGuard>, LockError> {
+    async fn wait_at(&self, index: usize) -> Result<Option<EngineGuard>, LockError> {
         let Some(lock) = self.locks.get(index) else { return Ok(None) };
         // Dropped, the call leaves the queue (R9).
-        let mut locking = pin!(lock.lock_as(self.caller()));
+        let mut locking = pin!(lock.acquire(self.caller(), true, 0, None));
         tokio::select! {
             biased;
+            // A call that waits is never told that others have it.
             outcome = &mut locking => self.one(outcome),
             () = self.quorum.nodes.lost(index) => {
                 // Asked while the call is in the queue.
@@ -242,9 +245,9 @@ impl Acquire<'_> {
     }
 
     /// An error that ends the call, or `None` for one that another node may not have.
-    fn one(&self, outcome: Result<LockGuard, LockError>) -> Result<Option<LockGuard>, LockError> {
+    fn one(&self, outcome: Tryout) -> Tryout {
         match outcome {
-            Ok(guard) => Ok(Some(guard)),
+            Ok(guard) => Ok(guard),
             Err(LockError::Unreachable(cause)) => {
                 self.told.set(cause);
                 Ok(None)
@@ -292,7 +295,7 @@ impl Acquire<'_> {
     }
 
     /// `None`: no answer in time.
-    async fn try_at(&self, index: usize, lock: &FairLock, proposed: u64) -> Option<Tryout> {
+    async fn try_at(&self, index: usize, lock: &EngineLock, proposed: u64) -> Option<Tryout> {
         let nodes = &self.quorum.nodes;
         // What this owner has given back before comes first, and is no part of the time that the node has (Q10).
         if timeout(nodes.node_timeout, lock.own_turn(self.owner)).await.is_err() {
@@ -300,7 +303,7 @@ impl Acquire<'_> {
             nodes.doubt(index, self.name);
             return None;
         }
-        let answer = timeout(nodes.node_timeout, lock.try_lock_as(self.caller(), proposed)).await;
+        let answer = timeout(nodes.node_timeout, lock.acquire(self.caller(), false, proposed, None)).await;
         if answer.is_err() {
             self.suspect(index);
         }
@@ -308,14 +311,14 @@ impl Acquire<'_> {
     }
 
     /// Q3, Q4: a hold on those nodes that count.
-    async fn form(&self, got: BTreeMap<usize, LockGuard>) -> Result<Tried, LockError> {
+    async fn form(&self, got: BTreeMap<usize, EngineGuard>) -> Result<Tried, LockError> {
         let nodes = &self.quorum.nodes;
         // None of them was raised before: what this owner has given back is never entered again, so each is a new hold.
-        let token = got.values().map(LockGuard::token).max().unwrap_or(0);
+        let token = got.values().map(EngineGuard::token).max().unwrap_or(0);
         // Nothing is left to raise where all have given the same, as they are asked to.
         let is_given_alike = got.values().all(|guard| guard.token() == token);
         let raised = if is_given_alike { got } else { self.raise(got, token).await };
-        let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.is_valid());
+        let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.hold.is_valid());
         let counting: Vec<_> = counting.into_iter().map(|(index, guard)| NodeGuard { index, guard }).collect();
         // A node that does not count is not held for nothing.
         drop(others);
@@ -332,7 +335,7 @@ impl Acquire<'_> {
             began: now(),
             holding: Holding::begin(self.metrics.clone()),
             majority: nodes.majority(),
-            nodes: counting.iter().map(|node| NodeHold { index: node.index, held: node.guard.held() }).collect(),
+            nodes: counting.iter().map(|node| NodeHold { index: node.index, hold: node.guard.hold.clone() }).collect(),
             _turn: self.turn.clone(),
             shares: AtomicUsize::new(1),
             given_up: Notify::new(),
@@ -344,11 +347,11 @@ impl Acquire<'_> {
     }
 
     /// Raises all of them to this token. Those that did not acknowledge it are given back.
-    async fn raise(&self, got: BTreeMap<usize, LockGuard>, token: u64) -> BTreeMap<usize, LockGuard> {
+    async fn raise(&self, got: BTreeMap<usize, EngineGuard>, token: u64) -> BTreeMap<usize, EngineGuard> {
         let nodes = &self.quorum.nodes;
         let raising = got.into_iter().map(|(index, guard)| async move {
             // Also at the node that gave it: the answer says that it is still held there, after a force_unlock too.
-            let raised = timeout(nodes.node_timeout, guard.raise(token)).await;
+            let raised = timeout(nodes.node_timeout, requests::raise(&guard.hold, token)).await;
             (index, guard, raised)
         });
         let mut acknowledged = BTreeMap::new();
@@ -367,7 +370,7 @@ impl Acquire<'_> {
     pub async fn reenter(&self, share: Share) -> Result<Option<Taken>, LockError> {
         let (nodes, hold) = (&self.quorum.nodes, share.hold());
         // Where it has ended, a new hold would have no part in this one (Q10).
-        let valid: Vec<_> = hold.nodes.iter().filter(|node| node.held.is_valid()).collect();
+        let valid: Vec<_> = hold.nodes.iter().filter(|node| node.hold.is_valid()).collect();
         let served: Vec<_> = valid.iter().copied().filter(|node| nodes.is_usable(node.index)).collect();
         // Where too few can be used, one may be back before its time is over.
         let entered = if served.len() >= hold.majority { served } else { valid };
@@ -375,13 +378,13 @@ impl Acquire<'_> {
             let lock = self.locks.get(node.index)?;
             // Never waits: another call of this owner may give it all back meanwhile, and who queues at several nodes may
             // be served at some of them past those who wait at the gate (Q1).
-            Some(async move { (node, timeout(nodes.node_timeout, lock.try_lock_as(self.caller(), 0)).await) })
+            Some(async move { (node, timeout(nodes.node_timeout, lock.acquire(self.caller(), false, 0, None)).await) })
         });
         let mut guards = Vec::new();
         for (node, outcome) in join_all(locking).await {
             match outcome {
                 // Another token: it has ended meanwhile, and this is a new one.
-                Ok(Ok(Some(guard))) if guard.token() == node.held.token() => {
+                Ok(Ok(Some(guard))) if guard.token() == node.hold.token => {
                     guards.push(NodeGuard { index: node.index, guard });
                 }
                 Ok(_) => {}
@@ -390,7 +393,7 @@ impl Acquire<'_> {
             }
         }
         // Q4: one may have been lost while another one had no answer.
-        guards.retain(|node| node.guard.is_valid());
+        guards.retain(|node| node.guard.hold.is_valid());
         if guards.len() >= hold.majority && hold.is_valid() {
             return Ok(Some((share, guards)));
         }

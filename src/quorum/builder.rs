@@ -222,7 +222,7 @@ impl QuorumClientBuilder {
                 Err(error) if error.may_pass() => drop(first_error.get_or_insert(error)),
                 Err(error) => return Err(error),
             }
-            nodes.push(Node::new(client, address));
+            nodes.push(Node::new(client.engine().clone(), address));
         }
         let nodes = checked.nodes(nodes)?;
         match first_error {
@@ -262,7 +262,7 @@ impl QuorumClientBuilder {
             let each = checked.each.clone().node(address.clone());
             let (client, is_connected) = each.embedded_or_go_on(server, id.clone())?;
             connected += usize::from(is_connected);
-            nodes.push(Node::new(client, address));
+            nodes.push(Node::new(client.engine().clone(), address));
         }
         let nodes = checked.nodes(nodes)?;
         // As over connections: a minority may be down.

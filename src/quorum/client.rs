@@ -53,7 +53,7 @@ impl QuorumClient {
     /// The same at all servers.
     #[cfg(feature = "embedded")]
     pub(crate) fn id(&self) -> &str {
-        self.quorum.nodes.all.first().map_or("", |node| node.client.id())
+        self.quorum.nodes.all.first().map_or("", |node| &node.engine.context.runner.client)
     }
 
     /// The lock of that name: 1 to 1024 bytes of anything. No round trip.
@@ -97,7 +97,7 @@ impl QuorumClient {
         let outcomes: Vec<_> = nodes.all.iter().map(|_| OnceLock::new()).collect();
         let close_one = async |index: usize| {
             if let (Some(node), Some(outcome)) = (nodes.all.get(index), outcomes.get(index)) {
-                let _ = outcome.set(node.client.close().await);
+                let _ = outcome.set(close::close(&node.engine).await);
             }
         };
         let (used, others): (Vec<_>, Vec<_>) = (0..nodes.all.len()).partition(|index| nodes.is_usable(*index));
@@ -118,8 +118,8 @@ impl QuorumClient {
             join_all((0..nodes.all.len()).map(close_one)).await;
         }
         let outcomes = || outcomes.iter().filter_map(OnceLock::get);
-        let unfinished = outcomes().filter_map(|outcome| outcome.as_ref().err()).map(|error| error.unfinished).sum();
-        let closed = outcomes().filter(|outcome| outcome.is_ok()).count();
+        let unfinished = outcomes().sum();
+        let closed = outcomes().filter(|unfinished| **unfinished == 0).count();
         let servers = nodes.all.len() - closed;
         if closed >= nodes.majority() { Ok(()) } else { Err(CloseError { unfinished, servers }) }
     }
@@ -127,7 +127,7 @@ impl QuorumClient {
     /// What guards of this client hold: the same owner at the same lock on a majority.
     fn held(&self) -> usize {
         let mut counts = BTreeMap::new();
-        for hold in self.quorum.nodes.all.iter().flat_map(|node| close::held(node.client.engine())) {
+        for hold in self.quorum.nodes.all.iter().flat_map(|node| close::held(&node.engine)) {
             *counts.entry((hold.entry.keys.lock.clone(), hold.entry.owner.number())).or_insert(0_usize) += 1;
         }
         counts.into_values().filter(|count| *count >= self.quorum.nodes.majority()).count()

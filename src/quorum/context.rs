@@ -11,10 +11,10 @@ use super::contention::Contention;
 use super::hold::QuorumHold;
 use super::nodes::Nodes;
 use super::owners::Owners;
-use crate::error::LockError;
-use crate::guard::LockGuard;
+use crate::engine::error::LockError;
+use crate::engine::guard::EngineGuard;
+use crate::engine::owner::Owner;
 use crate::metrics::Metrics;
-use crate::owner::Owner;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::sync::Mutex;
@@ -49,7 +49,7 @@ impl Quorum {
 
     /// An owner's id, which all nodes have for it.
     pub fn id_of(&self, owner: Owner) -> String {
-        let client = self.nodes.all.first().map_or("", |node| node.client.id());
+        let client = self.nodes.all.first().map_or("", |node| &node.engine.context.runner.client);
         format!("{client}:{}", owner.number())
     }
 
@@ -66,14 +66,14 @@ impl Quorum {
 
     pub fn backoff(&self) -> Backoff {
         // There are at least three nodes.
-        self.nodes.all.first().map_or_else(Backoff::reconnect, |node| node.client.engine().context.backoff())
+        self.nodes.all.first().map_or_else(Backoff::reconnect, |node| node.engine.context.backoff())
     }
 
     /// Resolves when no call can be served any longer.
     pub async fn ended(&self) -> LockError {
         // There are at least three nodes, which are closed together.
         let Some(node) = self.nodes.all.first() else { return LockError::Closed };
-        let context = &node.client.engine().context;
+        let context = &node.engine.context;
         tokio::select! {
             biased;
             () = context.closing.cancelled() => LockError::Closed,
@@ -84,25 +84,25 @@ impl Quorum {
     /// When nothing that was sent until now can have an effect on a server.
     pub fn forgotten_at(&self) -> Instant {
         let node = self.nodes.all.first();
-        node.map_or_else(now, |node| node.client.engine().context.forgotten_at(self.longest_lease))
+        node.map_or_else(now, |node| node.engine.context.forgotten_at(self.longest_lease))
     }
 
     /// `None`: the runtime of the client has ended.
     pub async fn drive<F: Future>(&self, call: F) -> Option<F::Output> {
-        self.nodes.all.first()?.client.engine().context.gone.run_until_cancelled(call).await
+        self.nodes.all.first()?.engine.context.gone.run_until_cancelled(call).await
     }
 
     /// Runs a task in the background of the client.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(node) = self.nodes.all.first() {
-            node.client.engine().context.spawn(task);
+            node.engine.context.spawn(task);
         }
     }
 
     /// Gives these back, and waits for the answers for a short time: where there is none the release goes on in the
     /// background.
-    pub async fn release(&self, guards: impl IntoIterator<Item = LockGuard>) {
-        join_all(guards.into_iter().map(|guard| timeout(self.nodes.node_timeout, guard.unlock()))).await;
+    pub async fn release(&self, guards: impl IntoIterator<Item = EngineGuard>) {
+        join_all(guards.into_iter().map(|guard| timeout(self.nodes.node_timeout, guard.into_release().run()))).await;
     }
 }
 

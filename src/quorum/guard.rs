@@ -15,10 +15,9 @@ use super::acquire::Taken;
 use super::context::{InUse, Quorum};
 use super::error::TooFewAnswers;
 use super::hold::{NodeGuard, QuorumHold, Share};
-use crate::engine::release::Release;
-use crate::error::{Loss, UnlockError};
-use crate::guard::Unlocked;
-use crate::owner::Owner;
+use crate::engine::error::{Loss, UnlockError};
+use crate::engine::owner::Owner;
+use crate::engine::release::{Release, Unlocked};
 
 /// One hold on a majority of the servers. It ends with [`unlock`](Self::unlock), or when it is dropped.
 ///
@@ -214,7 +213,7 @@ impl QuorumGuard {
     #[must_use]
     pub fn nodes(&self) -> Vec<usize> {
         let is_mine = |index: usize| self.guards.iter().any(|node| node.index == index);
-        let valid = self.hold.nodes.iter().filter(|node| node.held.is_valid()).map(|node| node.index);
+        let valid = self.hold.nodes.iter().filter(|node| node.hold.is_valid()).map(|node| node.index);
         valid.filter(|index| is_mine(*index)).collect()
     }
 

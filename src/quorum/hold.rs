@@ -8,11 +8,12 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 
 use super::owners::Turn;
+use crate::engine::error::{Ended, Loss};
+use crate::engine::guard::EngineGuard;
+use crate::engine::hold::Hold;
 use crate::engine::losses::Lost;
 use crate::engine::observe::{Holding, Who};
-use crate::error::{Ended, Loss};
-use crate::guard::{Held, LockGuard};
-use crate::owner::Owner;
+use crate::engine::owner::Owner;
 use crate::store::clock::now;
 
 /// The hold on one node that counts.
@@ -20,7 +21,7 @@ use crate::store::clock::now;
 pub struct NodeHold {
     /// Which node.
     pub index: usize,
-    pub held: Held,
+    pub hold: Arc<Hold>,
 }
 
 /// A hold on a majority of the nodes. Nested guards share it (Q11).
@@ -91,7 +92,7 @@ impl Drop for Share {
 impl QuorumHold {
     /// The m-th largest deadline (Q5): at each instant until then a majority is valid.
     pub fn valid_for(&self) -> Duration {
-        let mut times: Vec<_> = self.nodes.iter().map(|node| node.held.valid_for()).collect();
+        let mut times: Vec<_> = self.nodes.iter().map(|node| node.hold.valid_for()).collect();
         times.sort_unstable_by(|one, other| other.cmp(one));
         let is_lost = self.loss.get().is_some();
         times.get(self.majority - 1).copied().filter(|_| !is_lost).unwrap_or_default()
@@ -114,9 +115,9 @@ impl QuorumHold {
         }
         let (mut left, mut lost) = (0, None);
         for node in &self.nodes {
-            match node.held.has_ended() {
+            match node.hold.ended() {
                 // Its release may have no answer for long.
-                None if node.held.is_given_back() => {}
+                None if node.hold.live() == 0 => {}
                 None => left += 1,
                 Some(Ended::Lost(loss)) => lost = Some(loss),
                 Some(Ended::Freed) => {}
@@ -133,7 +134,7 @@ impl QuorumHold {
 
     /// Resolves when the majority is lost. `None`: all of it was given back.
     async fn end(&self) -> Option<Loss> {
-        let mut ending: FuturesUnordered<_> = self.nodes.iter().map(|node| node.held.ended()).collect();
+        let mut ending: FuturesUnordered<_> = self.nodes.iter().map(|node| node.hold.until_ended()).collect();
         loop {
             // Registered before the look: a release that begins between the look and the await is not missed.
             let given_up = self.given_up.notified();
@@ -180,7 +181,7 @@ impl QuorumHold {
     pub async fn leave_when_lost(self: Arc<Self>) {
         if let Some(loss) = self.end().await {
             self.tell_of_loss(loss);
-            self.nodes.iter().for_each(|node| node.held.lose(loss));
+            self.nodes.iter().for_each(|node| node.hold.lose(loss));
         }
     }
 }
@@ -189,5 +190,5 @@ impl QuorumHold {
 #[derive(Debug)]
 pub struct NodeGuard {
     pub index: usize,
-    pub guard: LockGuard,
+    pub guard: EngineGuard,
 }

@@ -15,11 +15,12 @@ use super::error::TooFewAnswers;
 use super::guard::QuorumGuard;
 use super::hold::Share;
 use super::status::{NodeStatus, QuorumStatus};
+use crate::engine::lock::EngineLock;
 use crate::engine::observe::{self, Call};
 use crate::error::{LockError, OptionsError, RequestError, WithError};
-use crate::lock::FairLock;
 use crate::metrics::LockMetrics;
 use crate::owner::{self, Owner};
+use crate::status::{LockStatus, WAITERS_SHOWN};
 use crate::store::clock::now;
 
 /// A lock on a majority of several masters, by its name. Cheap to make and to clone.
@@ -46,7 +47,7 @@ use crate::store::clock::now;
 pub struct QuorumLock {
     quorum: Arc<Quorum>,
     name: Arc<str>,
-    locks: Arc<[FairLock]>,
+    locks: Arc<[EngineLock]>,
     lease: Result<(), OptionsError>,
     metrics: LockMetrics,
 }
@@ -63,12 +64,12 @@ impl QuorumLock {
     }
 
     pub(super) fn new(quorum: Arc<Quorum>, name: &str) -> Self {
-        let locks = quorum.nodes.all.iter().map(|node| node.client.lock(name)).collect();
+        let locks = quorum.nodes.all.iter().map(|node| EngineLock::new(node.engine.clone(), name)).collect();
         let metrics = quorum.metrics.of_lock(name);
         Self { quorum, name: name.into(), locks, lease: Ok(()), metrics }
     }
 
-    fn with_each(&self, change: impl Fn(&FairLock) -> FairLock) -> Self {
+    fn with_each(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
         Self { locks: self.locks.iter().map(change).collect(), ..self.clone() }
     }
 
@@ -306,7 +307,7 @@ impl QuorumLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run at any of them.
     pub async fn force_unlock(&self) -> Result<bool, RequestError> {
-        self.forced(join_all(self.locks.iter().map(FairLock::force_unlock)).await)
+        self.forced(join_all(self.locks.iter().map(|lock| lock.force_unlock(None))).await)
     }
 
     /// Like [`force_unlock`](Self::force_unlock), but at each server only the hold that it has in this status. So who looked
@@ -338,7 +339,7 @@ impl QuorumLock {
         let ending = self.locks.iter().zip(&shown.nodes).map(|(lock, node)| async move {
             let holder = node.status.as_ref().ok().and_then(|status| status.holder.as_ref());
             match holder {
-                Some(holder) => lock.force_unlock_token(holder.token).await,
+                Some(holder) => lock.force_unlock(Some(holder.token)).await,
                 None => Ok(false),
             }
         });
@@ -385,7 +386,7 @@ impl QuorumLock {
     pub async fn status(&self) -> QuorumStatus {
         let nodes = &self.quorum.nodes;
         let asking = nodes.all.iter().zip(self.locks.iter()).enumerate().map(|(index, (node, lock))| async move {
-            let status = lock.status().await;
+            let status = lock.inspect(WAITERS_SHOWN).await.map(LockStatus::new);
             // After the answer: with it, the server may have been connected.
             NodeStatus { address: node.address.clone(), status, same_as: nodes.same_as(index) }
         });
@@ -395,7 +396,7 @@ impl QuorumLock {
     /// Whether it can be had at all, by its name, lease and label.
     pub(crate) fn check(&self) -> Result<(), LockError> {
         let lease = self.lease.clone().map_err(LockError::Lease);
-        let checked = lease.and_then(|()| self.locks.iter().try_for_each(FairLock::valid));
+        let checked = lease.and_then(|()| self.locks.iter().try_for_each(EngineLock::valid));
         checked.inspect_err(|error| observe::refused_at_once(&self.metrics, error))
     }
 
