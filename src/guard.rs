@@ -1,13 +1,11 @@
 //! What a holder has in hand.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::guard::EngineGuard;
-use crate::engine::hold::Hold;
+use crate::backend::{AnyGuard, AnyHold};
 use crate::error::{Ended, Loss, UnlockError};
 use crate::owner::Owner;
 
@@ -54,7 +52,7 @@ pub use crate::engine::release::Unlocked;
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
     held: Held,
-    guard: EngineGuard,
+    guard: AnyGuard,
 }
 
 /// A view of a hold for those who do not end it. Cheap to clone; it keeps nothing locked.
@@ -71,12 +69,12 @@ pub struct LockGuard {
 /// ```
 #[derive(Clone)]
 pub struct Held {
-    hold: Arc<Hold>,
+    hold: AnyHold,
 }
 
 impl LockGuard {
-    pub(crate) fn new(guard: EngineGuard) -> Self {
-        Self { held: Held { hold: guard.hold.clone() }, guard }
+    pub(crate) fn new(guard: AnyGuard) -> Self {
+        Self { held: Held { hold: guard.hold() }, guard }
     }
 
     /// Gives this hold back and waits for the server's answer. One round trip.
@@ -110,7 +108,7 @@ impl LockGuard {
     /// # Cancel safety
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
-        self.guard.into_release().run().await
+        self.guard.unlock().await
     }
 
     /// A view of the hold that can be cloned and given to others. No round trip.
@@ -315,6 +313,28 @@ impl LockGuard {
         self.held.name()
     }
 
+    /// On which servers it is held, by their places in the list that was given to
+    /// [`connect`](crate::LockClient::connect), from 0: those that this guard has and whose lease is not over. `[0]` on one
+    /// server, until it is lost. No round trip.
+    ///
+    /// A hold keeps to the servers that it began on: one that is lost does not come back into it. A nested guard does without
+    /// those that cannot be used when it is taken.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
+    /// let client = fairlock::LockClient::builder().without_strict_restart().embedded(&servers)?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// assert_eq!(guard.servers(), [0, 1, 2]);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn servers(&self) -> Vec<usize> {
+        self.guard.servers()
+    }
+
     /// The call that wants this lock and others is polled.
     pub(crate) fn keep(&self) {
         self.held.hold.keep();
@@ -347,7 +367,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn token(&self) -> u64 {
-        self.hold.token
+        self.hold.token()
     }
 
     /// Whether the lock is surely held at this instant, by the local clock. No round trip.
@@ -362,7 +382,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.hold.is_valid()
+        self.valid_for() > Duration::ZERO
     }
 
     /// For how long the lock is surely held if no further renewal succeeds; zero when it is lost. No
@@ -456,7 +476,7 @@ impl Held {
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
         // A child: a caller that cancels it must not tell all others of an end.
-        self.hold.over.child_token()
+        self.hold.over().child_token()
     }
 
     /// How many guards share this hold: 1, and one more for each nested one. No round trip.
@@ -489,7 +509,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn owner(&self) -> Owner {
-        self.hold.entry.owner
+        self.hold.owner()
     }
 
     /// The id of that owner: what [`status`](crate::FairLock::status) calls it. No round trip.
@@ -505,7 +525,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn owner_id(&self) -> &str {
-        &self.hold.entry.owner_id
+        self.hold.owner_id()
     }
 
     /// The name of the lock. No round trip.
@@ -519,7 +539,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.hold.entry.keys.name
+        self.hold.name()
     }
 }
 

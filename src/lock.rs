@@ -1,16 +1,21 @@
 //! A lock by its name.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::Engine;
+use futures::future::join_all;
+
+use crate::backend::{AnyLock, majority};
+use crate::engine::hold::Hold;
 use crate::engine::lock::{Caller, EngineLock};
 use crate::error::{LockError, RequestError, WithError};
 use crate::guard::{Held, LockGuard};
 use crate::owner::{self, Owner};
-use crate::status::{LockStatus, WAITERS_SHOWN};
+use crate::quorum::error::TooFewAnswers;
+use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 
 /// A lock, by its name. Cheap to make and to clone. Making one sends nothing to the server.
 ///
@@ -34,19 +39,19 @@ use crate::status::{LockStatus, WAITERS_SHOWN};
 /// ```
 #[derive(Clone)]
 pub struct FairLock {
-    lock: EngineLock,
+    lock: AnyLock,
 }
 
 impl fmt::Debug for FairLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let EngineLock { fixed_lease, .. } = &self.lock;
-        f.debug_struct("FairLock").field("name", &self.name()).field("fixed_lease", fixed_lease).finish()
+        let fixed_lease = self.lock.each().first().and_then(|lock| lock.fixed_lease);
+        f.debug_struct("FairLock").field("name", &self.name()).field("fixed_lease", &fixed_lease).finish()
     }
 }
 
 impl FairLock {
-    pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Self {
-        Self { lock: EngineLock::new(engine, name) }
+    pub(crate) fn new(lock: AnyLock) -> Self {
+        Self { lock }
     }
 
     /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after that
@@ -203,7 +208,7 @@ impl FairLock {
 
     async fn acquire(&self, wait: bool, limit: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
         let caller = Caller::of(owner::current());
-        Ok(self.lock.acquire(caller, wait, 0, limit).await?.map(LockGuard::new))
+        Ok(self.lock.acquire(caller, wait, limit).await?.map(LockGuard::new))
     }
 
     /// Acquires the lock, runs `section` in the owner's scope, and releases. Lock calls inside
@@ -274,7 +279,7 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock(&self) -> Result<bool, RequestError> {
-        self.lock.force_unlock(None).await
+        forced(join_all(self.lock.each().iter().map(|lock| lock.force_unlock(None))).await)
     }
 
     /// Like [`force_unlock`](Self::force_unlock), but only if the hold has this token. Returns whether it had. Who looked
@@ -299,7 +304,45 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock_token(&self, token: u64) -> Result<bool, RequestError> {
-        self.lock.force_unlock(Some(token)).await
+        if let [one] = self.lock.each() {
+            return one.force_unlock(Some(token)).await;
+        }
+        // Each server has a token of its own for the hold, and the guard has the greatest of them.
+        let shown = self.status().await?;
+        let is_it = shown.holder.as_ref().is_some_and(|holder| holder.token == token);
+        if is_it { self.force_unlock_shown(&shown).await } else { Ok(false) }
+    }
+
+    /// Like [`force_unlock`](Self::force_unlock), but at each server only the hold that it has in this status. So who looked
+    /// first does not take the lock away from the next holder. Returns whether one of them was still there. One round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let earlier = lock.lock().await?;
+    /// let shown = lock.status().await?;
+    /// earlier.unlock().await?;
+    /// let guard = lock.lock().await?;
+    /// assert!(!lock.force_unlock_shown(&shown).await?);
+    /// assert!(guard.is_valid());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`force_unlock`](Self::force_unlock). It may be called again with the same status.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped after its first poll, it may have run.
+    pub async fn force_unlock_shown(&self, shown: &LockStatus) -> Result<bool, RequestError> {
+        let ending = self.lock.each().iter().zip(&shown.servers).map(|(lock, server)| async move {
+            match server.answer.as_ref().ok().and_then(|answer| answer.holder.as_ref()) {
+                Some(holder) => lock.force_unlock(Some(holder.token)).await,
+                None => Ok(false),
+            }
+        });
+        forced(join_all(ending).await)
     }
 
     /// Who holds the lock and who waits, as of one instant on the server. Shows the first 100 waiters.
@@ -325,7 +368,17 @@ impl FairLock {
     /// # Cancel safety
     /// It changes nothing.
     pub async fn status(&self) -> Result<LockStatus, RequestError> {
-        Ok(LockStatus::new(self.lock.inspect(WAITERS_SHOWN).await?))
+        self.inspect(WAITERS_SHOWN).await
+    }
+
+    /// With the first `most` of those who wait.
+    async fn inspect(&self, most: u32) -> Result<LockStatus, RequestError> {
+        let asking = self.lock.each().iter().enumerate().map(|(index, lock)| async move {
+            let answer = lock.inspect(most).await.map(LockStatus::new);
+            // After the answer: with it, the server may have been connected.
+            ServerStatus { address: lock.address().to_owned(), answer, same_as: self.lock.same_as(index) }
+        });
+        LockStatus::together(join_all(asking).await)
     }
 
     /// Whether the lock is held. One round trip. The answer may be outdated when you read it: to act
@@ -346,20 +399,24 @@ impl FairLock {
     /// # Cancel safety
     /// It changes nothing.
     pub async fn is_locked(&self) -> Result<bool, RequestError> {
-        let inspected = self.lock.inspect(0).await?;
-        Ok(!inspected.body.owner.is_empty())
+        let status = self.inspect(0).await?;
+        let is_known = status.is_known();
+        let error = status.servers.into_iter().find_map(|server| server.answer.err());
+        match error {
+            Some(error) if !is_known => Err(error),
+            _ => Ok(status.holder.is_some()),
+        }
     }
 
-    /// Whether the owner of this scope surely holds the lock, by the local clock. Outside of a scope:
-    /// whether any owner of this client does. No round trip.
+    /// Whether the owner of this [scope](owner::scope) surely holds the lock, by the local clock. Outside of a scope each call
+    /// has an owner of its own, so there it is `false`: see [`is_held_here`](Self::is_held_here). No round trip.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
     /// let lock = client.lock("orders:42");
-    /// let guard = lock.lock().await?;
-    /// assert!(lock.held_by_me());
-    /// guard.unlock().await?;
+    /// let inner = lock.clone();
+    /// assert!(lock.with(async |_held| inner.held_by_me()).await?);
     /// assert!(!lock.held_by_me());
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
@@ -369,8 +426,25 @@ impl FairLock {
         self.hold_count() > 0
     }
 
-    /// How many guards the owner of this scope has on the lock. Outside of a scope: all owners of this
-    /// client together. Lost holds do not count. No round trip.
+    /// Whether any owner of this client surely holds the lock, by the local clock: this task, or another one. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// assert!(lock.is_held_here());
+    /// guard.unlock().await?;
+    /// assert!(!lock.is_held_here());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn is_held_here(&self) -> bool {
+        self.counted(EngineLock::holds) > 0
+    }
+
+    /// How many guards the owner of this scope has on the lock; 0 outside of a scope. Lost holds do not count. No round trip.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -388,11 +462,21 @@ impl FairLock {
     /// ```
     #[must_use]
     pub fn hold_count(&self) -> u32 {
-        let holds = match owner::current() {
-            Some(owner) => self.lock.hold_of(owner).into_iter().collect(),
-            None => self.lock.holds(),
+        owner::current().map_or(0, |owner| self.counted(|lock| lock.hold_of(owner).into_iter().collect()))
+    }
+
+    /// How many guards there are on these holds. Of several servers a majority has to have the hold.
+    fn counted(&self, holds: impl Fn(&EngineLock) -> Vec<Arc<Hold>>) -> u32 {
+        let mut counts: BTreeMap<Owner, Vec<u32>> = BTreeMap::new();
+        for hold in self.lock.each().iter().flat_map(holds).filter(|hold| hold.is_valid()) {
+            counts.entry(hold.entry.owner).or_default().push(hold.live());
+        }
+        let majority = majority(self.lock.each().len());
+        let count = |mut at_servers: Vec<u32>| {
+            at_servers.sort_unstable_by(|one, other| other.cmp(one));
+            at_servers.get(majority - 1).copied()
         };
-        holds.iter().filter(|hold| hold.is_valid()).map(|hold| hold.live()).sum()
+        counts.into_values().filter_map(count).sum()
     }
 
     /// Whether it can be had at all, by its name, lease and label.
@@ -402,5 +486,30 @@ impl FairLock {
 
     pub(crate) fn as_part(&self) -> Self {
         Self { lock: self.lock.as_part() }
+    }
+}
+
+/// What the servers say together of a `force_unlock`: a majority of them has to answer.
+fn forced(outcomes: Vec<Result<bool, RequestError>>) -> Result<bool, RequestError> {
+    let (all, majority) = (outcomes.len(), majority(outcomes.len()));
+    let may_have_run = outcomes.iter().any(|outcome| outcome.as_ref().map_or_else(may_have_run, |_| true));
+    let (answers, errors): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
+    let (confirmed, was_held) = (answers.len(), answers.iter().any(|answer| matches!(answer, Ok(true))));
+    match errors.into_iter().find_map(Result::err) {
+        // Not the error of one of several, which may say that nothing was sent.
+        Some(error) if confirmed < majority && may_have_run && all > 1 => {
+            Err(RequestError::Unanswered(Arc::new(TooFewAnswers { confirmed, majority, last: Some(error) })))
+        }
+        Some(error) if confirmed < majority => Err(error),
+        _ => Ok(was_held),
+    }
+}
+
+/// Whether a request with this error has, or may have, changed something.
+fn may_have_run(error: &RequestError) -> bool {
+    match error {
+        RequestError::Unanswered(_) => true,
+        RequestError::Refused(refusal) => refusal.in_script,
+        _ => false,
     }
 }

@@ -53,6 +53,11 @@ impl EngineLock {
         &self.name
     }
 
+    /// The URL of the server without the password.
+    pub fn address(&self) -> &str {
+        &self.engine.context.options().address
+    }
+
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self { fixed_lease: Some(lease), ..self.clone() }
     }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use futures::future::join_all;
-use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::context::Quorum;
 use super::error::NoQuorum;
@@ -20,7 +20,6 @@ use crate::engine::guard::EngineGuard;
 use crate::engine::last_error::NoAnswerYet;
 use crate::engine::lock::{Caller, EngineLock};
 use crate::engine::observe::{Holding, Who};
-use crate::engine::owner::Owner;
 use crate::engine::requests;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
@@ -33,11 +32,11 @@ pub struct Acquire<'a> {
     pub name: &'a Arc<str>,
     /// The lock at each node.
     pub locks: &'a Arc<[EngineLock]>,
-    pub owner: Owner,
+    pub caller: Caller,
+    /// The call wants other locks too.
+    pub is_part: bool,
     /// In a scope: what the owner may re-enter.
     pub turn: Option<Arc<Turn<QuorumHold>>>,
-    /// When it was called.
-    pub began: Instant,
     /// For a caller who runs out of time.
     pub told: &'a Told,
     pub metrics: &'a LockMetrics,
@@ -82,26 +81,41 @@ enum Tried {
     Failed,
 }
 
+/// What it has at some nodes.
+type Got = BTreeMap<usize, EngineGuard>;
+
 /// The answer of one node. `None`: others have it.
 type Tryout = Result<Option<EngineGuard>, LockError>;
 
 /// What one round of requests has brought.
 #[derive(Default)]
 struct Round {
-    got: BTreeMap<usize, EngineGuard>,
+    got: Got,
     /// The first node where others have the lock.
     busy: Option<usize>,
+}
+
+/// The call that has these is polled: until all are there, nothing else renews them (P6).
+fn keep(got: &Got) {
+    got.values().for_each(|guard| guard.hold.keep());
+}
+
+/// Keeps them while this is polled. Never ends.
+async fn keep_on(got: &Got) {
+    loop {
+        keep(got);
+        let valid_for = got.values().map(|guard| guard.hold.valid_for()).min();
+        match valid_for {
+            Some(left) => sleep((left / 4).clamp(Duration::from_millis(20), Duration::from_secs(60))).await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl Acquire<'_> {
     /// Whom it is told of.
     pub fn who<'a>(&'a self, owner_id: &'a str) -> Who<'a> {
         Who { name: self.name, owner: owner_id, terms: self.terms(), is_node: false }
-    }
-
-    /// On each node.
-    fn caller(&self) -> Caller {
-        Caller { owner: self.owner, scoped: self.turn.is_some(), began: self.began }
     }
 
     fn terms(&self) -> &str {
@@ -151,7 +165,7 @@ impl Acquire<'_> {
         if nodes.usable().len() < nodes.majority() {
             return self.unreachable();
         }
-        let is_behind_others = || self.locks.iter().any(|lock| lock.is_behind_others(self.owner));
+        let is_behind_others = || self.locks.iter().any(|lock| lock.is_behind_others(self.caller.owner));
         if self.told.is_of_others() || is_behind_others() {
             return LockError::Timeout;
         }
@@ -196,13 +210,14 @@ impl Acquire<'_> {
         {
             from = at + 1;
             // Where it was lost, or refuses this name, the next one is waited at.
-            let Some(guard) = self.wait_at(at).await? else { continue };
+            let Some(guard) = self.wait_at(at, &got).await? else { continue };
             if guard.hold.was_queued {
                 self.quorum.contention.seen(self.name);
                 self.told.of_others();
             }
             got.insert(at, guard);
             let above: Vec<_> = nodes.usable().into_iter().filter(|index| *index > at).collect();
+            keep(&got);
             let proposed = got.values().map(EngineGuard::token).max().unwrap_or(0);
             let round = self.try_all(&above, proposed).await?;
             got.extend(round.got);
@@ -225,22 +240,23 @@ impl Acquire<'_> {
         Ok(Tried::Failed)
     }
 
-    /// Waits in the queue of one node. `None`: it can no longer be used.
-    async fn wait_at(&self, index: usize) -> Result<Option<EngineGuard>, LockError> {
+    /// Waits in the queue of one node, and keeps what it has at others. `None`: it can no longer be used.
+    async fn wait_at(&self, index: usize, got: &Got) -> Result<Option<EngineGuard>, LockError> {
         let Some(lock) = self.locks.get(index) else { return Ok(None) };
         // Dropped, the call leaves the queue (R9).
-        let mut locking = pin!(lock.acquire(self.caller(), true, 0, None));
+        let mut locking = pin!(lock.acquire(self.caller, true, 0, None));
         tokio::select! {
             biased;
             // A call that waits is never told that others have it.
             outcome = &mut locking => self.one(outcome),
             () = self.quorum.nodes.lost(index) => {
                 // Asked while the call is in the queue.
-                if lock.is_behind_others(self.owner) {
+                if lock.is_behind_others(self.caller.owner) {
                     self.told.of_others();
                 }
                 Ok(None)
             }
+            () = keep_on(got) => Ok(None),
         }
     }
 
@@ -298,12 +314,12 @@ impl Acquire<'_> {
     async fn try_at(&self, index: usize, lock: &EngineLock, proposed: u64) -> Option<Tryout> {
         let nodes = &self.quorum.nodes;
         // What this owner has given back before comes first, and is no part of the time that the node has (Q10).
-        if timeout(nodes.node_timeout, lock.own_turn(self.owner)).await.is_err() {
+        if timeout(nodes.node_timeout, lock.own_turn(self.caller.owner)).await.is_err() {
             self.told.set(Arc::new(NoAnswerYet));
             nodes.doubt(index, self.name);
             return None;
         }
-        let answer = timeout(nodes.node_timeout, lock.acquire(self.caller(), false, proposed, None)).await;
+        let answer = timeout(nodes.node_timeout, lock.acquire(self.caller, false, proposed, None)).await;
         if answer.is_err() {
             self.suspect(index);
         }
@@ -311,7 +327,7 @@ impl Acquire<'_> {
     }
 
     /// Q3, Q4: a hold on those nodes that count.
-    async fn form(&self, got: BTreeMap<usize, EngineGuard>) -> Result<Tried, LockError> {
+    async fn form(&self, got: Got) -> Result<Tried, LockError> {
         let nodes = &self.quorum.nodes;
         // None of them was raised before: what this owner has given back is never entered again, so each is a new hold.
         let token = got.values().map(EngineGuard::token).max().unwrap_or(0);
@@ -328,8 +344,8 @@ impl Acquire<'_> {
         }
         let hold = Arc::new(QuorumHold {
             name: self.name.clone(),
-            owner: self.owner,
-            owner_id: self.quorum.id_of(self.owner),
+            owner: self.caller.owner,
+            owner_id: self.quorum.id_of(self.caller.owner),
             terms: self.terms().into(),
             token,
             began: now(),
@@ -338,16 +354,25 @@ impl Acquire<'_> {
             nodes: counting.iter().map(|node| NodeHold { index: node.index, hold: node.guard.hold.clone() }).collect(),
             _turn: self.turn.clone(),
             shares: AtomicUsize::new(1),
-            given_up: Notify::new(),
+            over: CancellationToken::new(),
             loss: OnceLock::new(),
         });
         tracing::debug!(target: "fairlock::quorum", name = %self.name, token, nodes = ?hold.indices(), "has a majority");
-        self.quorum.spawn(hold.clone().leave_when_lost());
+        for node in &hold.nodes {
+            let whole: Weak<QuorumHold> = Arc::downgrade(&hold);
+            // Each is a new hold, which is a part of nothing else.
+            let _ = node.hold.whole.set(whole);
+        }
+        // What has ended before that line has told nobody.
+        hold.look();
+        if !self.is_part {
+            hold.complete();
+        }
         Ok(Tried::Held((Share::first(hold), counting)))
     }
 
     /// Raises all of them to this token. Those that did not acknowledge it are given back.
-    async fn raise(&self, got: BTreeMap<usize, EngineGuard>, token: u64) -> BTreeMap<usize, EngineGuard> {
+    async fn raise(&self, got: Got, token: u64) -> Got {
         let nodes = &self.quorum.nodes;
         let raising = got.into_iter().map(|(index, guard)| async move {
             // Also at the node that gave it: the answer says that it is still held there, after a force_unlock too.
@@ -378,7 +403,7 @@ impl Acquire<'_> {
             let lock = self.locks.get(node.index)?;
             // Never waits: another call of this owner may give it all back meanwhile, and who queues at several nodes may
             // be served at some of them past those who wait at the gate (Q1).
-            Some(async move { (node, timeout(nodes.node_timeout, lock.acquire(self.caller(), false, 0, None)).await) })
+            Some(async move { (node, timeout(nodes.node_timeout, lock.acquire(self.caller, false, 0, None)).await) })
         });
         let mut guards = Vec::new();
         for (node, outcome) in join_all(locking).await {

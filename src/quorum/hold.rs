@@ -4,13 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use futures::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::owners::Turn;
 use crate::engine::error::{Ended, Loss};
 use crate::engine::guard::EngineGuard;
-use crate::engine::hold::Hold;
+use crate::engine::hold::{Hold, Whole};
 use crate::engine::losses::Lost;
 use crate::engine::observe::{Holding, Who};
 use crate::engine::owner::Owner;
@@ -45,8 +44,8 @@ pub struct QuorumHold {
     pub _turn: Option<Arc<Turn<Self>>>,
     /// Guards alive.
     pub shares: AtomicUsize,
-    /// Notified when a guard has been given up at some nodes: these may have been the last ones of a majority.
-    pub given_up: Notify,
+    /// Cancelled when it has ended: it is lost, or a majority of its nodes has answered that it is given back.
+    pub over: CancellationToken,
     /// Set once: a loss is final, whatever a node answers later.
     pub loss: OnceLock<Loss>,
 }
@@ -132,31 +131,51 @@ impl QuorumHold {
         self.shares.load(Ordering::Relaxed) == 0
     }
 
-    /// Resolves when the majority is lost. `None`: all of it was given back.
-    async fn end(&self) -> Option<Loss> {
-        let mut ending: FuturesUnordered<_> = self.nodes.iter().map(|node| node.hold.until_ended()).collect();
+    /// How it has ended, if it has. At the deadline of a majority it has, whether somebody looks or not.
+    pub fn ended(&self) -> Option<Ended> {
+        let loss = self.loss().map(Ended::Lost);
+        loss.or_else(|| self.over.is_cancelled().then_some(Ended::Freed))
+    }
+
+    /// Resolves when it has ended.
+    pub async fn until_ended(&self) -> Ended {
         loop {
-            // Registered before the look: a release that begins between the look and the await is not missed.
-            let given_up = self.given_up.notified();
-            if let Some(loss) = self.loss() {
-                return Some(loss);
+            if let Some(ended) = self.ended() {
+                return ended;
             }
-            tokio::select! {
-                biased;
-                ended = ending.next() => {
-                    ended?;
-                }
-                () = given_up => {}
-            }
+            self.over.cancelled().await;
         }
     }
 
-    /// Resolves when the majority is lost. Never, if it was given back.
-    pub async fn lost(&self) -> Loss {
-        match self.end().await {
-            Some(loss) => loss,
-            None => std::future::pending().await,
-        }
+    /// Notes its end, if it has come: a node has ended, or a guard was given up at some, which may have been the last ones of
+    /// a majority.
+    pub fn look(&self) {
+        let Some(loss) = self.loss() else {
+            let ended = || self.nodes.iter().filter(|node| node.hold.ended().is_some()).count();
+            if self.is_given_back() && ended() >= self.majority {
+                self.over.cancel();
+            }
+            return;
+        };
+        self.over.cancel();
+        // Otherwise the watchdog would renew what is left as long as the guard lives, and nobody would get past it.
+        self.nodes.iter().for_each(|node| node.hold.lose(loss));
+        self.tell_of_loss(loss);
+    }
+
+    /// Guards alive.
+    pub fn live(&self) -> u32 {
+        u32::try_from(self.shares.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
+    }
+
+    /// The call that wants this lock and others is polled.
+    pub fn keep(&self) {
+        self.nodes.iter().for_each(|node| node.hold.keep());
+    }
+
+    /// That call has all of them.
+    pub fn complete(&self) {
+        self.nodes.iter().for_each(|node| node.hold.complete());
     }
 
     /// Whose it is, for what is told of it.
@@ -175,14 +194,11 @@ impl QuorumHold {
             if loss == Loss::Closed { lost.debug() } else { lost.warn() }
         }
     }
+}
 
-    /// Leaves what is left of a majority that was lost: otherwise the watchdog would renew it as long as the guard
-    /// lives, and nobody would get past it.
-    pub async fn leave_when_lost(self: Arc<Self>) {
-        if let Some(loss) = self.end().await {
-            self.tell_of_loss(loss);
-            self.nodes.iter().for_each(|node| node.hold.lose(loss));
-        }
+impl Whole for QuorumHold {
+    fn part_has_ended(&self) {
+        self.look();
     }
 }
 

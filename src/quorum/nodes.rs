@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use crate::engine::Engine;
 use crate::engine::lock::EngineLock;
 use crate::store::clock::now;
-use crate::store::error::{Cause, NoAnswer, RefusalKind, RequestError};
+use crate::store::error::{Cause, ConnectError, NoAnswer, RefusalKind, RequestError};
 use crate::sync::Mutex;
 
 /// How often it is looked which nodes can be used, while somebody waits at one of them.
@@ -36,6 +36,7 @@ pub struct Node {
 #[derive(Debug)]
 pub struct Nodes {
     pub all: Vec<Node>,
+    engines: Vec<Arc<Engine>>,
     /// How long a request may take before its node is left out.
     pub node_timeout: Duration,
     /// Notified when a node can be used again, or can no longer be used.
@@ -51,13 +52,14 @@ struct Watch {
 }
 
 impl Node {
-    pub fn new(engine: Arc<Engine>, address: String) -> Self {
+    fn new(engine: Arc<Engine>) -> Self {
+        let address = engine.context.options().address.clone();
         let [silent, distinct, is_told_of] = [const { AtomicBool::new(false) }; 3];
         Self { engine, address, silent, distinct, is_told_of }
     }
 
     /// Which server it is, once it was connected. Only with `strict_restart`.
-    pub fn server_id(&self) -> Option<String> {
+    fn server_id(&self) -> Option<String> {
         self.engine.context.runner.server_id()
     }
 
@@ -76,8 +78,21 @@ impl Node {
 }
 
 impl Nodes {
-    pub fn new(all: Vec<Node>, node_timeout: Duration) -> Self {
-        Self { all, node_timeout, changed: Notify::new(), watch: Mutex::default() }
+    /// Refuses two that are one server: it would count twice, and its loss would be that of two.
+    pub fn new(engines: Vec<Arc<Engine>>, node_timeout: Duration) -> Result<Self, ConnectError> {
+        let all: Vec<_> = engines.iter().cloned().map(Node::new).collect();
+        let id = Node::server_id;
+        for (index, node) in all.iter().enumerate() {
+            let same = |other: &&Node| other.address == node.address || id(node).is_some() && id(node) == id(other);
+            if let Some(other) = all.iter().take(index).find(same) {
+                return Err(ConnectError::SameServer { one: other.address.clone(), other: node.address.clone() });
+            }
+        }
+        Ok(Self { all, engines, node_timeout, changed: Notify::new(), watch: Mutex::default() })
+    }
+
+    pub fn engines(&self) -> &[Arc<Engine>] {
+        &self.engines
     }
 
     /// How many have to count.

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use fairlock::{FairLock, LockClient, LockGuard, QuorumClient, QuorumGuard, QuorumLock};
+use fairlock::{FairLock, LockClient, LockGuard};
 use futures::FutureExt;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep};
@@ -26,10 +26,10 @@ struct Place {
     taken: FairLock,
     /// For those that need one.
     guard: Option<LockGuard>,
-    quorum: QuorumClient,
-    of_quorum: QuorumLock,
-    quorum_taken: QuorumLock,
-    quorum_guard: Option<QuorumGuard>,
+    quorum: LockClient,
+    of_quorum: FairLock,
+    quorum_taken: FairLock,
+    quorum_guard: Option<LockGuard>,
 }
 
 /// How long others may have to wait for one that rests.
@@ -52,7 +52,6 @@ const ON_ONE_SERVER: &[Kind] = &[
         })
     }),
     ("lock, in a queue", Cost::Moment, |it| rests(async move { it.taken.lock().await })),
-    ("lock, from the trait", Cost::Moment, |it| rests(async move { fairlock::Lock::lock(&it.lock).await })),
     ("try_lock", Cost::Moment, |it| rests(async move { it.lock.try_lock().await })),
     ("lock_timeout", Cost::Moment, |it| rests(async move { it.lock.lock_timeout(2 * HOUR).await })),
     ("lock_timeout, in a queue", Cost::Moment, |it| rests(async move { it.taken.lock_timeout(2 * HOUR).await })),
@@ -97,9 +96,9 @@ fn rests<T: 'static>(call: impl Future<Output = T> + 'static) -> Call {
     Box::pin(call.map(drop))
 }
 
-fn quorum_of(servers: &[Embedded]) -> QuorumClient {
+fn quorum_of(servers: &[Embedded]) -> LockClient {
     let servers: Vec<_> = servers.iter().map(|each| each.server.clone()).collect();
-    QuorumClient::builder().strict_restart(false).embedded(&servers).expect("the servers are there")
+    LockClient::builder().without_strict_restart().embedded(&servers).expect("the servers are there")
 }
 
 /// `count` calls of one kind rest, and others do what they do.
@@ -150,7 +149,7 @@ async fn is_left_alone((what, cost, call): Kind, on_several: bool, count: usize)
         if on_several {
             let names = (0..count).map(|number| other_quorum.lock(format!("quorum free {number}")));
             let names: Vec<_> = names.collect();
-            drop(join_all(names.iter().map(QuorumLock::lock)).await);
+            drop(join_all(names.iter().map(FairLock::lock)).await);
         } else {
             let names: Vec<_> = (0..count).map(|number| other.lock(format!("free {number}"))).collect();
             drop(join_all(names.iter().map(FairLock::lock)).await);
@@ -164,7 +163,7 @@ async fn is_left_alone((what, cost, call): Kind, on_several: bool, count: usize)
         assert!(began.elapsed() <= most, "{what}, {count}: others waited {:?}", began.elapsed());
         sleep(HOUR).await;
         assert!(kept.iter().all(LockGuard::is_valid), "{what}, {count}: a lock was lost");
-        assert!(quorum_taken.iter().all(QuorumGuard::is_valid), "{what}, {count}: a lock of a quorum was lost");
+        assert!(quorum_taken.iter().all(LockGuard::is_valid), "{what}, {count}: a lock of a quorum was lost");
         drop((calls, quorum_taken, kept));
     })
     .await;

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use fairlock::{EmbeddedServer, Guard, Lock, LockClient, LockError, Loss, QuorumClient, owner};
+use fairlock::{EmbeddedServer, FairLock, LockClient, LockError, Loss, owner};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{Collect, Timing};
@@ -58,12 +58,12 @@ fn told(said: &Collect) -> usize {
 }
 
 /// Of three servers.
-fn quorum(timing: Timing) -> QuorumClient {
+fn quorum(timing: Timing) -> LockClient {
     let servers = [0; 3].map(|_| EmbeddedServer::new());
-    QuorumClient::builder().nodes(timing.builder()).strict_restart(false).embedded(&servers).unwrap()
+    timing.builder().without_strict_restart().embedded(&servers).unwrap()
 }
 
-async fn wait_for_itself(lock: impl Lock, timing: Timing) {
+async fn wait_for_itself(lock: FairLock, timing: Timing) {
     let said = said_while(async {
         let _guard = lock.lock().await.unwrap();
         // Later than the hold began, also where time stands still.
@@ -85,7 +85,7 @@ async fn a_task_that_waits_for_itself_is_told_once() {
     wait_for_itself(quorum(timing).lock("x"), timing).await;
 }
 
-async fn wait_for_a_task(lock: impl Lock + 'static, timing: Timing) {
+async fn wait_for_a_task(lock: FairLock, timing: Timing) {
     let said = said_while(owner::scope(async {
         let _guard = lock.lock().await.unwrap();
         sleep(Duration::from_millis(1)).await;
@@ -105,7 +105,7 @@ async fn a_task_that_a_scope_spawned_and_waits_for_is_told() {
     wait_for_a_task(quorum(timing).lock("x"), timing).await;
 }
 
-async fn branches(lock: impl Lock, timing: Timing) {
+async fn branches(lock: FairLock, timing: Timing) {
     let said = said_while(async {
         let section = async |before: Duration, within: Duration| {
             sleep(before).await;
