@@ -252,7 +252,7 @@ fn the_parser_of_imports_finds_known_imports() {
     let imports = imports();
     for (file, other) in [
         ("lib.rs", "client.rs"),
-        ("lock.rs", "engine/mod.rs"),
+        ("lock.rs", "engine/lock.rs"),
         ("engine/mod.rs", "engine/poller.rs"),
         ("engine/acquire.rs", "engine/mod.rs"),
         ("engine/poller.rs", "store/verbs/poll.rs"),
