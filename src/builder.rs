@@ -96,6 +96,8 @@ impl LockClient {
     pub fn builder() -> LockClientBuilder {
         LockClientBuilder {
             options: Options::default(),
+            waiter_ttl: None,
+            grant_ttl: None,
             clock_difference: CLOCK_DIFFERENCE,
             without_strict_restart: false,
             root_certificate: None,
@@ -112,9 +114,9 @@ impl LockClient {
 /// |---|---|---|
 /// | `lease` | 30 s | how long the server keeps a lock without a renewal; renewed every third of it |
 /// | `operation_timeout` | 2 s | how long one request may take |
-/// | `waiter_ttl` | 6 s | how long the waiters of a client keep their places while the server does not hear from it |
+/// | `waiter_ttl` | 6 s, or three `poll_interval` if that is longer | how long the waiters of a client keep their places while the server does not hear from it |
 /// | `poll_interval` | 2 s | how often a waiting client asks, in case a message was lost |
-/// | `grant_ttl` | 3 s | how long a lock handed to a waiter of this client is kept for it until it answers; longer than `poll_interval` |
+/// | `grant_ttl` | 3 s, or one and a half `poll_interval` if that is longer | how long a lock handed to a waiter of this client is kept for it until it answers; longer than `poll_interval` |
 /// | `token_ttl` | 24 h | how long the last token of an unused name is remembered |
 /// | `max_waiters` | 65,536 | how many may wait for one name; one whose process died counts until its `waiter_ttl` is over |
 /// | `max_hold` | off | a hold that is renewed ends after this long, so a forgotten guard cannot keep the lock forever |
@@ -140,6 +142,9 @@ impl LockClient {
 #[must_use = "a builder does nothing until it connects"]
 pub struct LockClientBuilder {
     options: Options,
+    /// `None`: it follows the poll interval.
+    waiter_ttl: Option<Duration>,
+    grant_ttl: Option<Duration>,
     /// Of several servers. `options` has none: one server needs none.
     clock_difference: Duration,
     /// Of several servers, where it is on otherwise.
@@ -175,14 +180,15 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long the waiters of this client keep their places while the server does not hear from it. Defaults to 6 s.
+    /// How long the waiters of this client keep their places while the server does not hear from it: three times
+    /// [`poll_interval`](Self::poll_interval) at least. Defaults to that, and to 6 s at least.
     ///
     /// ```
     /// # use std::time::Duration;
     /// let builder = fairlock::LockClient::builder().waiter_ttl(Duration::from_secs(10));
     /// ```
     pub fn waiter_ttl(mut self, ttl: Duration) -> Self {
-        self.options.waiter_ttl = ttl;
+        self.waiter_ttl = Some(ttl);
         self
     }
 
@@ -199,14 +205,14 @@ impl LockClientBuilder {
 
     /// How long a lock that was handed to a waiter of this client is kept for it until the waiter
     /// answers. It must be longer than [`poll_interval`](Self::poll_interval), and longer than a round
-    /// trip on a slow link. Defaults to 3 s.
+    /// trip on a slow link. Defaults to one and a half of it, and to 3 s at least.
     ///
     /// ```
     /// # use std::time::Duration;
     /// let builder = fairlock::LockClient::builder().grant_ttl(Duration::from_secs(4));
     /// ```
     pub fn grant_ttl(mut self, ttl: Duration) -> Self {
-        self.options.grant_ttl = ttl;
+        self.grant_ttl = Some(ttl);
         self
     }
 
@@ -608,6 +614,11 @@ impl Place {
     /// `sockets`: whether the runtime needs an io driver.
     fn new(builder: LockClientBuilder, servers: usize, sockets: bool) -> Result<Self, ConnectError> {
         let LockClientBuilder { mut options, runtime, goes_on, .. } = builder;
+        let poll_interval = options.poll_interval;
+        let grant_ttl = || options.grant_ttl.max(poll_interval.saturating_mul(3) / 2);
+        options.grant_ttl = builder.grant_ttl.unwrap_or_else(grant_ttl);
+        let waiter_ttl = || options.waiter_ttl.max(poll_interval.saturating_mul(3)).max(options.grant_ttl);
+        options.waiter_ttl = builder.waiter_ttl.unwrap_or_else(waiter_ttl);
         if servers != 1 {
             if servers < FEWEST {
                 return Err(OptionsError::TooFewServers(servers).into());

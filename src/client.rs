@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, resume_unwind};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -33,6 +33,11 @@ use crate::state::{ClientState, StateWatch};
 pub struct LockClient {
     backend: Backend,
 }
+
+// What it shares is behind locks that a panic does not poison, and user code runs outside of them. So it may be used where a
+// panic was caught, as in a test or in a handler of a server.
+impl UnwindSafe for LockClient {}
+impl RefUnwindSafe for LockClient {}
 
 impl fmt::Debug for LockClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,7 @@
 //! What a holder has in hand.
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -188,7 +189,7 @@ impl LockGuard {
     /// once on a force-unlock. No round trip.
     ///
     /// While this guard is alive its hold cannot end in another way. For a task that outlives the guard
-    /// there are [`Held::lost`] and [`Held::ended`].
+    /// there is [`Held::ended`].
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -233,21 +234,21 @@ impl LockGuard {
         self.held.ended().await
     }
 
-    /// A token that is cancelled when the hold ends, for code that takes one: see [`Held::lost_token`].
+    /// A token that is cancelled when the hold ends, for code that takes one: see [`Held::ended_token`].
     /// No round trip.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
     /// let guard = client.lock("orders:42").lock().await?;
-    /// let work = guard.lost_token().run_until_cancelled_owned(async { "done" }).await;
+    /// let work = guard.ended_token().run_until_cancelled_owned(async { "done" }).await;
     /// assert_eq!(work, Some("done"));
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
     #[must_use]
-    pub fn lost_token(&self) -> CancellationToken {
-        self.held.lost_token()
+    pub fn ended_token(&self) -> CancellationToken {
+        self.held.ended_token()
     }
 
     /// How many guards share this hold: 1, and one more for each nested one. No round trip.
@@ -403,10 +404,11 @@ impl Held {
         self.hold.valid_for()
     }
 
-    /// Resolves when the hold has ended: with how it was lost, or with `None` when it was given back. A
-    /// task that watches for the loss ends with the hold in either case. No round trip.
+    /// Resolves when the hold has ended, and says how. No round trip.
     ///
-    /// A loss is told at the local deadline without any network, and at once on a force-unlock.
+    /// [`Ended::Freed`] when the server, or a majority of several, has confirmed the release of the last guard. If it never
+    /// does, this resolves when the client stops asking: the hold was given back while it was good. [`Ended::Lost`] at the local
+    /// deadline without any network, and at once on a force-unlock.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -414,37 +416,12 @@ impl Held {
     /// let guard = client.lock("orders:42").lock().await?;
     /// let held = guard.held();
     /// let monitor = tokio::spawn(async move {
-    ///     if let Some(loss) = held.lost().await {
+    ///     if let Some(loss) = held.ended().await.loss() {
     ///         eprintln!("stop the work: {loss}");
     ///     }
     /// });
     /// guard.unlock().await?;
     /// monitor.await?;
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    ///
-    /// # Cancel safety
-    /// Safe to drop and call again.
-    pub async fn lost(&self) -> Option<Loss> {
-        match self.ended().await {
-            Ended::Lost(loss) => Some(loss),
-            Ended::Freed => None,
-        }
-    }
-
-    /// Resolves when the hold has ended, and says how. No round trip.
-    ///
-    /// [`Ended::Freed`] when the server has confirmed the release of the last guard. If it never does,
-    /// this resolves when the client stops asking: the hold was given back while it was good.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// let guard = client.lock("orders:42").lock().await?;
-    /// let held = guard.held();
-    /// drop(guard);
-    /// assert_eq!(held.ended().await, fairlock::Ended::Freed);
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
@@ -465,7 +442,7 @@ impl Held {
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
     /// let guard = client.lock("orders:42").lock().await?;
-    /// let token = guard.held().lost_token();
+    /// let token = guard.held().ended_token();
     /// let work = token.run_until_cancelled(async { "done" }).await;
     /// assert_eq!(work, Some("done"));
     /// guard.unlock().await?;
@@ -474,7 +451,7 @@ impl Held {
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
     #[must_use]
-    pub fn lost_token(&self) -> CancellationToken {
+    pub fn ended_token(&self) -> CancellationToken {
         // A child: a caller that cancels it must not tell all others of an end.
         self.hold.over().child_token()
     }
@@ -542,6 +519,12 @@ impl Held {
         self.hold.name()
     }
 }
+
+// As a client is.
+impl UnwindSafe for LockGuard {}
+impl RefUnwindSafe for LockGuard {}
+impl UnwindSafe for Held {}
+impl RefUnwindSafe for Held {}
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

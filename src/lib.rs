@@ -5,7 +5,7 @@
 //! - **Reentrant** where you ask for it: calls under one [`Owner`] nest, and the count stays exact when
 //!   replies get lost. Outside an [`owner::scope`] each call excludes all others, in the same task too.
 //! - **Fenced**: each hold has a [token](Held::token) that is greater than any before it.
-//! - **Honest about loss**: a holder [is told](Held::lost) that it lost the lock, at its local deadline
+//! - **Honest about loss**: a holder [is told](LockGuard::lost) that it lost the lock, at its local deadline
 //!   without any network.
 //!
 //! ```no_run

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,10 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 pub struct FairLock {
     lock: AnyLock,
 }
+
+// As a client is.
+impl UnwindSafe for FairLock {}
+impl RefUnwindSafe for FairLock {}
 
 impl fmt::Debug for FairLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

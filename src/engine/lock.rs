@@ -15,6 +15,7 @@ use super::hold::{Entry, Hold};
 use super::last_error::no_time;
 use super::observe::{self, Call};
 use super::owner::Owner;
+use super::release::Release;
 use super::requests;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
@@ -205,9 +206,12 @@ impl EngineLock {
 
     /// Resolves when no other call of this owner, nor its release, has its turn at the server.
     pub async fn own_turn(&self, owner: Owner) {
-        if let Some(entry) = self.entry_of(owner).filter(|entry| !entry.is_queueing()) {
-            // Never closed. The turn is given back at once.
-            let _ = entry.turn.acquire().await;
+        let Some(entry) = self.entry_of(owner).filter(|entry| !entry.is_queueing()) else { return };
+        // Never closed.
+        let Ok(turn) = entry.turn.clone().acquire_owned().await else { return };
+        // Given back a moment ago, and not sent yet: the release goes first, as in `acquire`.
+        if let Some(hold) = entry.hold().filter(|hold| hold.live() == 0 && hold.end().is_none()) {
+            let _ = Box::pin(Release::with_turn(hold, turn).run()).await;
         }
     }
 

@@ -46,6 +46,7 @@ pub enum OptionsError {
     LabelTooLong(usize),
     /// A time of zero, below a millisecond, or of more than a year.
     #[error("{option} is {value:?}; it must be between 1 ms and 365 days")]
+    #[non_exhaustive]
     OutOfRange {
         /// The option.
         option: &'static str,
@@ -54,6 +55,7 @@ pub enum OptionsError {
     },
     /// One time must be at least another.
     #[error("{larger} ({larger_value:?}) must be at least {smaller} ({smaller_value:?}): {reason}")]
+    #[non_exhaustive]
     TooShort {
         /// The option that is too short.
         larger: &'static str,
@@ -104,6 +106,7 @@ pub enum OptionsError {
     QuorumOfClusters,
     /// A certificate or key cannot be used.
     #[error("the {what} cannot be used: {reason}")]
+    #[non_exhaustive]
     Certificate {
         /// Which one.
         what: &'static str,
@@ -203,8 +206,9 @@ impl Options {
         let times = [
             ("lease", self.lease),
             ("operation_timeout", self.operation_timeout),
-            ("waiter_ttl", self.waiter_ttl),
+            // Before those that follow it.
             ("poll_interval", self.poll_interval),
+            ("waiter_ttl", self.waiter_ttl),
             ("grant_ttl", self.grant_ttl),
             ("token_ttl", self.token_ttl),
             // No max_hold is no time that could be wrong: the lease stands in, which is in the list

@@ -59,7 +59,7 @@ const ON_ONE_SERVER: &[Kind] = &[
     ("in a scope", Cost::Moment, |it| rests(fairlock::Owner::new().scope(async move { it.lock.lock().await }))),
     ("run", Cost::Moment, |it| rests(async move { it.client.run(it.lock.lock()).await })),
     ("unlock", Cost::Moment, |it| rests(it.guard.unwrap().unlock())),
-    ("lost", Cost::Moment, |it| rests(async move { it.guard.unwrap().held().lost().await })),
+    ("lost", Cost::Moment, |it| rests(async move { it.guard.unwrap().held().ended().await })),
     ("ended", Cost::Moment, |it| rests(async move { it.guard.unwrap().held().ended().await })),
     ("status", Cost::Moment, |it| rests(async move { it.lock.status().await })),
     ("is_locked", Cost::Moment, |it| rests(async move { it.lock.is_locked().await })),

@@ -36,7 +36,7 @@ async fn a_wait_for_the_loss_hears_of_the_end_of_a_fixed_lease() {
     owner::scope(async {
         let outer = plain.with_lease(timing.lease).lock().await.unwrap();
         let view = outer.held();
-        let monitor = tokio::spawn(async move { view.lost().await });
+        let monitor = tokio::spawn(async move { view.ended().await.loss() });
         let lost = timeout(2 * timing.lease, monitor).await.expect("at the deadline").unwrap();
         assert_eq!(lost, Some(Loss::Expired));
         drop(outer);
@@ -165,7 +165,7 @@ async fn a_watcher_that_begins_while_the_deadline_passes_hears_of_it() {
             while guard.valid_for() > ahead {
                 std::hint::spin_loop();
             }
-            tokens.push(guard.lost_token());
+            tokens.push(guard.ended_token());
             tokio::task::yield_now().await;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
