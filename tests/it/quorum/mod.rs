@@ -7,6 +7,7 @@ mod errors;
 mod faults;
 mod loss;
 mod nested;
+mod page;
 mod waits;
 
 use std::sync::Arc;
