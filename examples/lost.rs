@@ -34,10 +34,10 @@ async fn main() -> Outcome<()> {
 
     println!("a cancellation token, for code that takes one:");
     let guard_of_another = lock.lock().await?;
-    let cancelled = guard_of_another.lost_token();
+    let cancelled = guard_of_another.ended_token();
     lock.force_unlock().await?;
     tokio::time::timeout(Duration::from_secs(5), cancelled.cancelled()).await?;
-    println!("  lost_token() is cancelled");
+    println!("  ended_token() is cancelled");
 
     drop((guard, guard_of_another));
     client.close().await?;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use fairlock::{LockClient, QuorumClient};
+use fairlock::LockClient;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -65,12 +65,12 @@ async fn work(urls: Vec<String>, resource: Arc<Resource>) -> Outcome<()> {
     // Servers that are new have forgotten nothing. In production leave `strict_restart` on: a server that comes back
     // without its data then counts only when the longest lease is over.
     let each = LockClient::builder().operation_timeout(Duration::from_secs(1));
-    let client = connect(QuorumClient::builder().nodes(each).strict_restart(false), &urls).await?;
+    let client = connect(each.without_strict_restart(), &urls).await?;
     let lock = client.lock("shared");
     for _ in 0..HOLDS_OF_EACH {
         let guard = lock.lock().await?;
         resource.visit(guard.token()).await;
-        let nodes = guard.nodes();
+        let nodes = guard.servers();
         if let Err(error) = guard.unlock().await {
             // A majority had it when it began, and a server of it was killed meanwhile: the others end with their leases.
             println!("held on the servers {nodes:?}: {error}");
@@ -81,7 +81,7 @@ async fn work(urls: Vec<String>, resource: Arc<Resource>) -> Outcome<()> {
 }
 
 /// The servers may need a moment until they listen.
-async fn connect(builder: fairlock::QuorumClientBuilder, urls: &[String]) -> Outcome<QuorumClient> {
+async fn connect(builder: fairlock::LockClientBuilder, urls: &[String]) -> Outcome<LockClient> {
     let mut tries = 0;
     loop {
         match builder.clone().connect(urls).await {

@@ -13,15 +13,13 @@ use crate::engine::last_error::is_only_late;
 use crate::error::{LockError, Loss, UnlockAllError};
 use crate::guard::LockGuard;
 use crate::lock::FairLock;
-use crate::quorum::{QuorumClient, QuorumLock};
 use crate::store::clock::now;
-use crate::traits::{Guard, Lock};
 
 /// How many are tried at the same time. A larger set takes turns with the other calls of its client.
 const AT_ONCE: usize = 64;
 
 /// Several locks that are taken together: all of them or none. Made by
-/// [`LockClient::lock_all`] and [`QuorumClient::lock_all`]. Making one sends nothing to the server.
+/// [`LockClient::lock_all`]. Making one sends nothing to the server.
 ///
 /// # No deadlock
 /// The names are sorted, and a name that is given twice counts once. First all are tried at the same time. Where others have
@@ -50,9 +48,9 @@ const AT_ONCE: usize = 64;
 /// # #[cfg(not(feature = "embedded"))] fn main() {}
 /// ```
 #[derive(Debug, Clone)]
-pub struct LockAll<L: Lock = FairLock> {
+pub struct LockAll {
     /// Sorted, each name once.
-    locks: Vec<L>,
+    locks: Vec<FairLock>,
 }
 
 /// The guards of a [`LockAll`], one for each name. It ends with [`unlock`](Self::unlock), or when it is dropped.
@@ -70,9 +68,9 @@ pub struct LockAll<L: Lock = FairLock> {
 /// # #[cfg(not(feature = "embedded"))] fn main() {}
 /// ```
 #[must_use = "the locks are released when the guard is dropped"]
-pub struct AllGuard<G: Guard = LockGuard> {
+pub struct AllGuard {
     /// In the order of their names.
-    guards: Vec<G>,
+    guards: Vec<LockGuard>,
 }
 
 impl LockClient {
@@ -92,30 +90,10 @@ impl LockClient {
     }
 }
 
-impl QuorumClient {
-    /// The locks of these names, to be taken together. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
-    /// # let client = fairlock::QuorumClient::builder().strict_restart(false).embedded(&servers)?;
-    /// let guard = client.lock_all(["b", "a"]).lock().await?;
-    /// assert!(guard.is_valid());
-    /// guard.unlock().await?;
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAll<QuorumLock> {
-        LockAll::new(names.into_iter().map(|name| self.lock(name)))
-    }
-}
-
-impl<L: Lock> LockAll<L> {
+impl LockAll {
     /// Locks of one client: the order of their names is the same for all who use them.
-    fn new(locks: impl Iterator<Item = L>) -> Self {
-        let mut locks: Vec<L> = locks.map(|lock| lock.as_part()).collect();
+    fn new(locks: impl Iterator<Item = FairLock>) -> Self {
+        let mut locks: Vec<FairLock> = locks.map(|lock| lock.as_part()).collect();
         locks.sort_by(|one, other| one.name().cmp(other.name()));
         locks.dedup_by(|one, other| one.name() == other.name());
         Self { locks }
@@ -131,7 +109,7 @@ impl<L: Lock> LockAll<L> {
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.locks.iter().map(Lock::name)
+        self.locks.iter().map(FairLock::name)
     }
 
     /// The same locks with a lease of their own that is *not* renewed, as [`FairLock::with_lease`]. No round trip.
@@ -194,7 +172,7 @@ impl<L: Lock> LockAll<L> {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in the queue, and the background gives back what was acquired.
-    pub async fn lock(&self) -> Result<AllGuard<L::Guard>, LockError> {
+    pub async fn lock(&self) -> Result<AllGuard, LockError> {
         self.acquire(None).await
     }
 
@@ -220,7 +198,7 @@ impl<L: Lock> LockAll<L> {
     ///
     /// # Cancel safety
     /// As for `lock`.
-    pub async fn lock_timeout(&self, limit: Duration) -> Result<AllGuard<L::Guard>, LockError> {
+    pub async fn lock_timeout(&self, limit: Duration) -> Result<AllGuard, LockError> {
         // A limit that is too far away to be added is as good as none.
         self.acquire(now().checked_add(limit)).await
     }
@@ -246,11 +224,11 @@ impl<L: Lock> LockAll<L> {
     ///
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
-    pub async fn try_lock(&self) -> Result<Option<AllGuard<L::Guard>>, LockError> {
+    pub async fn try_lock(&self) -> Result<Option<AllGuard>, LockError> {
         self.check()?;
         let mut taken = AllGuard { guards: Vec::new() };
         for some in self.locks.chunks(AT_ONCE) {
-            let tried = join_all(some.iter().map(Lock::try_lock)).await;
+            let tried = join_all(some.iter().map(FairLock::try_lock)).await;
             let acquired: Vec<_> = tried.into_iter().collect::<Result<_, _>>()?;
             let is_busy = acquired.iter().any(Option::is_none);
             taken.guards.extend(acquired.into_iter().flatten());
@@ -261,18 +239,18 @@ impl<L: Lock> LockAll<L> {
                 return Ok(None);
             }
         }
-        taken.guards.iter().for_each(Guard::complete);
+        taken.guards.iter().for_each(LockGuard::complete);
         Ok(Some(taken))
     }
 
     /// Nothing is taken for a set of which one can never be had.
     fn check(&self) -> Result<(), LockError> {
-        self.locks.iter().try_for_each(Lock::check)
+        self.locks.iter().try_for_each(FairLock::check)
     }
 
     /// Waits for a name only while it holds nothing but names before it. The names of all clients have one order,
     /// so of those that wait for each other the one with the last name waits for somebody who does not wait.
-    async fn acquire(&self, limit: Option<Instant>) -> Result<AllGuard<L::Guard>, LockError> {
+    async fn acquire(&self, limit: Option<Instant>) -> Result<AllGuard, LockError> {
         self.check()?;
         let mut taken = AllGuard { guards: Vec::new() };
         let (mut at_once, mut saw_others) = (AT_ONCE, false);
@@ -282,7 +260,7 @@ impl<L: Lock> LockAll<L> {
             }
             let ahead = self.locks.get(taken.guards.len()..).unwrap_or_default();
             if ahead.is_empty() {
-                taken.guards.iter().for_each(Guard::complete);
+                taken.guards.iter().for_each(LockGuard::complete);
                 return Ok(taken);
             }
             let tried = join_all(ahead.iter().take(at_once).map(|lock| lock.try_lock_for(left(limit)))).await;
@@ -303,7 +281,7 @@ impl<L: Lock> LockAll<L> {
     }
 
     /// Waits for the first name that is not held. It returns without it when another one is lost.
-    async fn wait_for_next(&self, taken: &mut AllGuard<L::Guard>, limit: Option<Instant>) -> Result<(), LockError> {
+    async fn wait_for_next(&self, taken: &mut AllGuard, limit: Option<Instant>) -> Result<(), LockError> {
         let Some(next) = self.locks.get(taken.guards.len()) else { return Ok(()) };
         tokio::select! {
             // First: what is lost has to be waited for before this one.
@@ -316,7 +294,7 @@ impl<L: Lock> LockAll<L> {
     }
 }
 
-impl<G: Guard> AllGuard<G> {
+impl AllGuard {
     /// The names in their order. No round trip.
     ///
     /// ```
@@ -327,7 +305,7 @@ impl<G: Guard> AllGuard<G> {
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.guards.iter().map(Guard::name)
+        self.guards.iter().map(LockGuard::name)
     }
 
     /// The guard of one name. No round trip.
@@ -341,7 +319,7 @@ impl<G: Guard> AllGuard<G> {
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<&G> {
+    pub fn get(&self, name: &str) -> Option<&LockGuard> {
         let index = self.guards.binary_search_by(|guard| guard.name().cmp(name)).ok()?;
         self.guards.get(index)
     }
@@ -357,7 +335,7 @@ impl<G: Guard> AllGuard<G> {
     /// ```
     #[must_use]
     pub fn token(&self, name: &str) -> Option<u64> {
-        self.get(name).map(Guard::token)
+        self.get(name).map(LockGuard::token)
     }
 
     /// Each name with its fencing token. A resource checks the token of its own name: those of two names cannot be compared. No
@@ -390,7 +368,7 @@ impl<G: Guard> AllGuard<G> {
     /// ```
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.guards.iter().all(Guard::is_valid)
+        self.guards.iter().all(LockGuard::is_valid)
     }
 
     /// For how long all are surely held if no further renewal succeeds; zero when one is lost. Without a name there is no
@@ -407,7 +385,7 @@ impl<G: Guard> AllGuard<G> {
     /// ```
     #[must_use]
     pub fn valid_for(&self) -> Duration {
-        self.guards.iter().map(Guard::valid_for).min().unwrap_or(Duration::MAX)
+        self.guards.iter().map(LockGuard::valid_for).min().unwrap_or(Duration::MAX)
     }
 
     /// Resolves when one of them is lost, with its name. The others stay held until the guard is dropped. No round trip.
@@ -482,12 +460,12 @@ impl<G: Guard> AllGuard<G> {
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
     #[must_use = "the locks are released when the guards are dropped"]
-    pub fn into_guards(mut self) -> Vec<G> {
+    pub fn into_guards(mut self) -> Vec<LockGuard> {
         std::mem::take(&mut self.guards)
     }
 
     /// Takes over what was acquired, up to the first that was not. What comes after that is given back.
-    fn extend(&mut self, tried: Vec<Result<Option<G>, LockError>>) -> Option<Refused> {
+    fn extend(&mut self, tried: Vec<Result<Option<LockGuard>, LockError>>) -> Option<Refused> {
         let (mut above, mut refused) = (Self { guards: Vec::new() }, None);
         for outcome in tried {
             match outcome {
@@ -505,7 +483,7 @@ impl<G: Guard> AllGuard<G> {
     /// Makes sure that what is held meanwhile is renewed, as long as this is polled. Never ends.
     async fn keep(&self) {
         loop {
-            self.guards.iter().for_each(Guard::keep);
+            self.guards.iter().for_each(LockGuard::keep);
             sleep((self.valid_for() / 4).clamp(Duration::from_millis(20), Duration::from_secs(60))).await;
         }
     }
@@ -518,7 +496,7 @@ impl<G: Guard> AllGuard<G> {
     }
 }
 
-impl<G: Guard> Drop for AllGuard<G> {
+impl Drop for AllGuard {
     fn drop(&mut self) {
         // The last name first, as in `unlock`.
         while let Some(guard) = self.guards.pop() {
@@ -527,7 +505,7 @@ impl<G: Guard> Drop for AllGuard<G> {
     }
 }
 
-impl<G: Guard> fmt::Debug for AllGuard<G> {
+impl fmt::Debug for AllGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.tokens()).finish()
     }
@@ -562,7 +540,7 @@ fn is_over(limit: Option<Instant>) -> bool {
     left(limit).is_some_and(|left| left.is_zero())
 }
 
-async fn wait<L: Lock>(lock: &L, limit: Option<Instant>) -> Result<L::Guard, LockError> {
+async fn wait(lock: &FairLock, limit: Option<Instant>) -> Result<LockGuard, LockError> {
     match left(limit) {
         Some(left) => lock.lock_timeout(left).await,
         None => lock.lock().await,

@@ -4,13 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
+use crate::backend::{Backend, majority};
 use crate::client::LockClient;
+use crate::engine::Engine;
+use crate::engine::context::Context;
 use crate::error::ConnectError;
 use crate::metrics::Metrics;
+use crate::quorum::context::Quorum;
+use crate::quorum::nodes::Nodes;
+use crate::servers::{IntoServers, IntoUrls};
 #[cfg(feature = "embedded")]
 use crate::store::changes::Changes;
 #[cfg(feature = "embedded")]
@@ -19,10 +26,18 @@ use crate::store::connect_options::{ConnectOptions, Topology};
 use crate::store::dial::Access;
 #[cfg(feature = "embedded")]
 use crate::store::embedded::{EmbeddedServer, EmbeddedStore};
+#[cfg(feature = "embedded")]
+use crate::store::error::Disconnected;
 use crate::store::location::Location;
 use crate::store::node::{Node, Purpose};
 use crate::store::options::{Options, OptionsError};
-use crate::store::{ServedKeys, Store, cluster, runtime, sentinel};
+use crate::store::runner::Runner;
+use crate::store::{ServedKeys, SpawnHook, Store, cluster, runtime, sentinel};
+
+/// Default for `clock_difference`.
+const CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
+/// Of several servers: with fewer no loss of one can be survived.
+const FEWEST: usize = 3;
 
 impl LockClient {
     /// Connects with the default options; see [`LockClientBuilder`]. Takes at most twice the
@@ -39,8 +54,8 @@ impl LockClient {
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
-    pub async fn connect(url: impl AsRef<str>) -> Result<Self, ConnectError> {
-        Self::builder().connect(url).await
+    pub async fn connect(urls: impl IntoUrls) -> Result<Self, ConnectError> {
+        Self::builder().connect(urls).await
     }
 
     /// A client of a server of its own inside this process, for a first look and for tests. It runs
@@ -79,7 +94,16 @@ impl LockClient {
     /// # Ok(()) }
     /// ```
     pub fn builder() -> LockClientBuilder {
-        LockClientBuilder { options: Options::default(), root_certificate: None, runtime: None, goes_on: false }
+        LockClientBuilder {
+            options: Options::default(),
+            waiter_ttl: None,
+            grant_ttl: None,
+            clock_difference: CLOCK_DIFFERENCE,
+            without_strict_restart: false,
+            root_certificate: None,
+            runtime: None,
+            goes_on: false,
+        }
     }
 }
 
@@ -90,9 +114,9 @@ impl LockClient {
 /// |---|---|---|
 /// | `lease` | 30 s | how long the server keeps a lock without a renewal; renewed every third of it |
 /// | `operation_timeout` | 2 s | how long one request may take |
-/// | `waiter_ttl` | 6 s | how long the waiters of a client keep their places while the server does not hear from it |
+/// | `waiter_ttl` | 6 s, or three `poll_interval` if that is longer | how long the waiters of a client keep their places while the server does not hear from it |
 /// | `poll_interval` | 2 s | how often a waiting client asks, in case a message was lost |
-/// | `grant_ttl` | 3 s | how long a lock handed to a waiter of this client is kept for it until it answers; longer than `poll_interval` |
+/// | `grant_ttl` | 3 s, or one and a half `poll_interval` if that is longer | how long a lock handed to a waiter of this client is kept for it until it answers; longer than `poll_interval` |
 /// | `token_ttl` | 24 h | how long the last token of an unused name is remembered |
 /// | `max_waiters` | 65,536 | how many may wait for one name; one whose process died counts until its `waiter_ttl` is over |
 /// | `max_hold` | off | a hold that is renewed ends after this long, so a forgotten guard cannot keep the lock forever |
@@ -118,6 +142,13 @@ impl LockClient {
 #[must_use = "a builder does nothing until it connects"]
 pub struct LockClientBuilder {
     options: Options,
+    /// `None`: it follows the poll interval.
+    waiter_ttl: Option<Duration>,
+    grant_ttl: Option<Duration>,
+    /// Of several servers. `options` has none: one server needs none.
+    clock_difference: Duration,
+    /// Of several servers, where it is on otherwise.
+    without_strict_restart: bool,
     root_certificate: Option<Vec<u8>>,
     runtime: Option<Handle>,
     /// Where the first attempt to connect fails.
@@ -149,14 +180,15 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long the waiters of this client keep their places while the server does not hear from it. Defaults to 6 s.
+    /// How long the waiters of this client keep their places while the server does not hear from it: three times
+    /// [`poll_interval`](Self::poll_interval) at least. Defaults to that, and to 6 s at least.
     ///
     /// ```
     /// # use std::time::Duration;
     /// let builder = fairlock::LockClient::builder().waiter_ttl(Duration::from_secs(10));
     /// ```
     pub fn waiter_ttl(mut self, ttl: Duration) -> Self {
-        self.options.waiter_ttl = ttl;
+        self.waiter_ttl = Some(ttl);
         self
     }
 
@@ -173,14 +205,14 @@ impl LockClientBuilder {
 
     /// How long a lock that was handed to a waiter of this client is kept for it until the waiter
     /// answers. It must be longer than [`poll_interval`](Self::poll_interval), and longer than a round
-    /// trip on a slow link. Defaults to 3 s.
+    /// trip on a slow link. Defaults to one and a half of it, and to 3 s at least.
     ///
     /// ```
     /// # use std::time::Duration;
     /// let builder = fairlock::LockClient::builder().grant_ttl(Duration::from_secs(4));
     /// ```
     pub fn grant_ttl(mut self, ttl: Duration) -> Self {
-        self.options.grant_ttl = ttl;
+        self.grant_ttl = Some(ttl);
         self
     }
 
@@ -248,6 +280,7 @@ impl LockClientBuilder {
     /// ```
     pub fn strict_restart(mut self, longest_lease: Duration) -> Self {
         self.options.strict_restart = Some(longest_lease);
+        self.without_strict_restart = false;
         self
     }
 
@@ -272,8 +305,41 @@ impl LockClientBuilder {
         self
     }
 
-    pub(crate) fn goes_on(&self) -> bool {
-        self.goes_on
+    /// No [`strict_restart`](Self::strict_restart) on several servers, where it is on by default. For tests: a server that
+    /// comes back empty can then let two hold the lock.
+    ///
+    /// ```
+    /// let for_tests = fairlock::LockClient::builder().without_strict_restart();
+    /// ```
+    pub fn without_strict_restart(mut self) -> Self {
+        self.options.strict_restart = None;
+        self.without_strict_restart = true;
+        self
+    }
+
+    /// By how much the clock of each of several servers may be off the true time, while a server is down and until it grants
+    /// again. Defaults to 1 s. Tokens come from these clocks; validity does not. One server needs none.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let builder = fairlock::LockClient::builder().clock_difference(Duration::from_millis(200));
+    /// ```
+    pub fn clock_difference(mut self, difference: Duration) -> Self {
+        self.clock_difference = difference;
+        self
+    }
+
+    /// How long one of several servers may take to answer before the others go on without it. It is then left out until it has
+    /// answered. Defaults to a quarter of the operation time-out, which it may not be above; longer than a round trip to the
+    /// slowest server. One server has the operation time-out.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let builder = fairlock::LockClient::builder().server_timeout(Duration::from_millis(100));
+    /// ```
+    pub fn server_timeout(mut self, limit: Duration) -> Self {
+        self.options.server_timeout = Some(limit);
+        self
     }
 
     /// Free text that [`status`](crate::FairLock::status) shows beside this client's holds and waits.
@@ -315,17 +381,6 @@ impl LockClientBuilder {
     pub fn metrics_group(mut self, group: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         self.options.metrics_options.set_group_of(group);
         self
-    }
-
-    /// For the client of one server of a quorum.
-    pub(crate) fn node(mut self, node: String) -> Self {
-        self.options.node = Some(node);
-        self
-    }
-
-    /// What the quorum itself counts.
-    pub(crate) fn metrics(&self) -> Metrics {
-        Metrics::new(&self.options.metrics_options, None)
     }
 
     /// The runtime that the client's connection and background tasks live in. Defaults to the one that
@@ -385,42 +440,61 @@ impl LockClientBuilder {
         self
     }
 
-    /// Checks the options and connects to a server, to the primary that Sentinels name, or to a cluster: see
-    /// [`ConnectOptions::from_url`] for the URLs.
+    /// Checks the options and connects to a server, to the primary that Sentinels name, to a cluster, or to a majority of
+    /// several servers: see [`ConnectOptions::from_url`] for the URLs, and [`IntoUrls`] for what may name them.
     ///
-    /// Takes at most twice the operation time-out for a single server, and three times for Sentinels and clusters; with
-    /// a cluster half a second more for each master that does not answer. From then on the client keeps the connection by
-    /// itself.
+    /// Takes at most twice the operation time-out for a single server, and three times for Sentinels, clusters and several
+    /// servers; with a cluster half a second more for each master that does not answer. From then on the client keeps the
+    /// connection by itself.
+    ///
+    /// # Several servers
+    /// With three URLs or more a lock is held on a majority of them: see [`masters`](crate::masters). Each names one server, or
+    /// the primary of a service that Sentinels watch. All clients of the same locks need the same servers in the same order, and
+    /// the same [`strict_restart`](Self::strict_restart), which is on here: without it, it is the lease. A minority of the
+    /// servers may be out of reach; they are used as soon as they answer.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fairlock::ConnectError> {
-    /// let client = fairlock::LockClient::builder().label("worker 7").connect("redis://127.0.0.1/").await?;
+    /// use fairlock::LockClient;
+    ///
+    /// let client = LockClient::builder().label("worker 7").connect("redis://127.0.0.1/").await?;
+    /// let urls = ["redis://one.internal/", "redis://two.internal/", "redis://three.internal/"];
+    /// let of_three = LockClient::builder().label("worker 7").connect(urls).await?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError`] says which option, address, credential or server is wrong. Nothing was
-    /// changed on the server.
+    /// [`ConnectError`] says which option, address, credential or server is wrong. Nothing was changed on the server.
+    ///
+    /// Of several servers it says [which](ConnectError::Server), also where a majority could serve, if the error does not pass by
+    /// itself; [`ConnectError::NoQuorum`] if too few can be reached. Two URLs that lead to one server are refused; without
+    /// `strict_restart` that is seen only if they are alike.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
-    pub async fn connect(self, url: impl AsRef<str>) -> Result<LockClient, ConnectError> {
-        // First: without a runtime nothing else matters.
-        let place = Place::new(self.options, self.runtime, true)?;
-        let goes_on = self.goes_on;
-        let mut server = ConnectOptions::from_url(url)?;
-        match &mut server.tls {
-            Some(tls) => tls.root_certificate = self.root_certificate,
-            None => unused(self.root_certificate)?,
+    pub async fn connect(mut self, urls: impl IntoUrls) -> Result<LockClient, ConnectError> {
+        let urls = urls.urls();
+        let is_one = urls.len() == 1;
+        let servers = urls.into_iter().enumerate().map(|(index, url)| {
+            // Not the URL: where it cannot be read nobody knows what in it is a password.
+            let of_server = |error: ConnectError| error.of_server(format!("URL {}", index + 1));
+            ConnectOptions::from_url(url).map_err(|error| if is_one { error } else { of_server(error) })
+        });
+        let mut servers: Vec<_> = servers.collect::<Result<_, _>>()?;
+        for tls in servers.iter_mut().filter_map(|server| server.tls.as_mut()) {
+            tls.root_certificate.clone_from(&self.root_certificate);
         }
-        place.connect(server, goes_on).await
+        if servers.iter().any(|server| server.tls.is_some()) {
+            self.root_certificate = None;
+        }
+        self.connect_to(servers).await
     }
 
     /// Checks the options and connects with more than a URL says: a provider of credentials, a client
     /// certificate.
     ///
-    /// Takes as long as [`connect`](Self::connect). From then on the client keeps the connection by
-    /// itself, and uses the same options for each reconnect.
+    /// Takes as long as [`connect`](Self::connect), to one server or to several. From then on the client keeps the connection
+    /// by itself, and uses the same options for each reconnect.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fairlock::ConnectError> {
@@ -428,37 +502,33 @@ impl LockClientBuilder {
     ///
     /// let options = ConnectOptions::unix("/run/redis/redis.sock").username("worker").password("secret");
     /// let client = LockClient::builder().label("worker 7").connect_with(options).await?;
+    /// let servers = ["one.internal", "two.internal", "three.internal"].map(|host| ConnectOptions::tcp(host, 6379));
+    /// let of_three = LockClient::builder().connect_with(servers).await?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError`] says which option, address, credential or server is wrong. Nothing was
-    /// changed on the server.
+    /// As for [`connect`](Self::connect).
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
-    pub async fn connect_with(self, server: ConnectOptions) -> Result<LockClient, ConnectError> {
-        let place = Place::new(self.options, self.runtime, true)?;
-        unused(self.root_certificate)?;
-        place.connect(server, self.goes_on).await
+    pub async fn connect_with(self, servers: impl IntoServers) -> Result<LockClient, ConnectError> {
+        self.connect_to(servers.servers()).await
     }
 
-    /// For a server that may be down, and come back later.
-    pub(crate) async fn connect_or_go_on(
-        self,
-        server: ConnectOptions,
-        id: String,
-    ) -> Result<(LockClient, Outcome), ConnectError> {
-        let place = Place::new(self.options, self.runtime, true)?;
-        unused(self.root_certificate)?;
-        place.connect_or_go_on(server, id).await
+    async fn connect_to(self, servers: Vec<ConnectOptions>) -> Result<LockClient, ConnectError> {
+        let place = Place::new(self, servers.len(), true)?;
+        if servers.len() > 1 && servers.iter().any(ConnectOptions::is_cluster) {
+            return Err(OptionsError::QuorumOfClusters.into());
+        }
+        // The same for all, so that an owner has one name.
+        let id = Uuid::new_v4().simple().to_string();
+        let connecting = servers.into_iter().map(|server| place.connect(server, &id));
+        let tried = join_all(connecting).await.into_iter().collect::<Result<_, _>>()?;
+        place.client(tried)
     }
 
-    pub(crate) fn lease_and_operation_timeout(&self) -> (Duration, Duration) {
-        (self.options.lease, self.options.operation_timeout)
-    }
-
-    /// Checks the options and connects to a server inside this process.
+    /// Checks the options and connects to a server inside this process, or to several.
     ///
     /// ```
     /// use fairlock::{EmbeddedServer, LockClient};
@@ -471,6 +541,13 @@ impl LockClientBuilder {
     /// let guard = one.lock("x").lock().await?;
     /// assert_eq!(two.lock("x").status().await?.holder.map(|holder| holder.label), Some("one".into()));
     /// # drop(guard);
+    ///
+    /// let servers = [EmbeddedServer::new(), EmbeddedServer::new(), EmbeddedServer::new()];
+    /// let client = LockClient::builder().without_strict_restart().embedded(&servers)?;
+    /// servers[1].shut_down();
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// assert_eq!(guard.servers(), [0, 2]);
+    /// # drop(guard);
     /// # Ok(()) }
     /// ```
     ///
@@ -479,32 +556,23 @@ impl LockClientBuilder {
     /// [shut down](crate::EmbeddedServer::shut_down).
     #[cfg(feature = "embedded")]
     #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
-    pub fn embedded(self, server: &EmbeddedServer) -> Result<LockClient, ConnectError> {
-        if self.goes_on {
-            return Ok(self.embedded_or_go_on(server, server.next_client())?.0);
-        }
-        let Place { options, runtime, .. } = Place::new(self.options, self.runtime, false)?;
-        unused(self.root_certificate)?;
-        let _entered = runtime.enter();
-        let id = server.next_client();
-        let store = EmbeddedStore::connect(server, &options, &id)?;
-        let spawn_hook = store.spawn_hook();
-        Ok(LockClient::start(Box::new(store), options, id, runtime.clone(), Some(spawn_hook)))
-    }
-
-    /// One of several servers. It goes on by itself where that one is down; says whether it is connected.
-    #[cfg(feature = "embedded")]
-    pub(crate) fn embedded_or_go_on(
-        self,
-        server: &EmbeddedServer,
-        id: String,
-    ) -> Result<(LockClient, bool), ConnectError> {
-        let Place { options, runtime, .. } = Place::new(self.options, self.runtime, false)?;
-        unused(self.root_certificate)?;
-        let _entered = runtime.enter();
-        let (store, is_connected) = EmbeddedStore::connect_or_go_on(server, &options, &id);
-        let spawn_hook = store.spawn_hook();
-        Ok((LockClient::start(Box::new(store), options, id, runtime.clone(), Some(spawn_hook)), is_connected))
+    pub fn embedded(self, servers: &(impl AsRef<[EmbeddedServer]> + ?Sized)) -> Result<LockClient, ConnectError> {
+        let servers = servers.as_ref();
+        let place = Place::new(self, servers.len(), false)?;
+        let _entered = place.runtime.enter();
+        let id = servers.first().map(EmbeddedServer::next_client).unwrap_or_default();
+        let tried = servers.iter().enumerate().map(|(number, server)| {
+            let address =
+                if servers.len() > 1 { format!("embedded server {number}") } else { "the embedded server".into() };
+            let options = place.options(address.clone());
+            let (store, is_connected) = EmbeddedStore::connect_or_go_on(server, &options, &id);
+            let spawn_hook = Some(store.spawn_hook());
+            let unreachable = ConnectError::Unreachable { address, cause: Arc::new(Disconnected) };
+            let outcome = if is_connected { Ok(()) } else { Err(unreachable) };
+            (place.engine(Box::new(store), options, id.clone(), spawn_hook), outcome)
+        });
+        let tried = tried.collect();
+        place.client(tried)
     }
 
     /// The same to a cluster of such servers, for simulators: `look` fills the table.
@@ -514,10 +582,10 @@ impl LockClientBuilder {
         nodes: &[EmbeddedServer],
         look: impl FnOnce(&Table<EmbeddedStore>),
     ) -> Result<(LockClient, Arc<Table<EmbeddedStore>>), ConnectError> {
-        let Place { options, runtime, .. } = Place::new(self.options, self.runtime, false)?;
-        let _entered = runtime.enter();
+        let place = Place::new(self, 1, false)?;
+        let _entered = place.runtime.enter();
         let Some(first) = nodes.first() else { return Err(ConnectError::NoMasters { address: String::new() }) };
-        let id = first.next_client();
+        let (id, options) = (first.next_client(), place.options("an embedded cluster".into()));
         let changes = Arc::<Changes>::default();
         let (all, seat_options, client, seat_changes) =
             (nodes.to_vec(), options.clone(), id.clone(), Arc::clone(&changes));
@@ -526,66 +594,126 @@ impl LockClientBuilder {
         look(&table);
         let router = Router::new(table.clone(), options.operation_timeout, changes);
         let spawn_hook = table.all().next().map(EmbeddedStore::spawn_hook);
-        Ok((LockClient::start(Box::new(router), options, id, runtime.clone(), spawn_hook), table))
+        let engine = place.engine(Box::new(router), options, id, spawn_hook);
+        Ok((place.client(vec![(engine, Ok(()))])?, table))
     }
-}
-
-/// Refuses a certificate that nothing would read: it would look like a check that is made.
-fn unused(root_certificate: Option<Vec<u8>>) -> Result<(), OptionsError> {
-    root_certificate.map_or(Ok(()), |_| Err(OptionsError::UnusedRootCertificate))
 }
 
 /// Checked options, and the runtime of a client.
 struct Place {
-    options: Arc<Options>,
+    options: Options,
     runtime: Handle,
     /// It is another runtime than that of the caller.
     elsewhere: bool,
+    goes_on: bool,
+    /// How many there are.
+    servers: usize,
 }
 
 impl Place {
     /// `sockets`: whether the runtime needs an io driver.
-    fn new(options: Options, runtime: Option<Handle>, sockets: bool) -> Result<Self, ConnectError> {
+    fn new(builder: LockClientBuilder, servers: usize, sockets: bool) -> Result<Self, ConnectError> {
+        let LockClientBuilder { mut options, runtime, goes_on, .. } = builder;
+        let poll_interval = options.poll_interval;
+        let grant_ttl = || options.grant_ttl.max(poll_interval.saturating_mul(3) / 2);
+        options.grant_ttl = builder.grant_ttl.unwrap_or_else(grant_ttl);
+        let waiter_ttl = || options.waiter_ttl.max(poll_interval.saturating_mul(3)).max(options.grant_ttl);
+        options.waiter_ttl = builder.waiter_ttl.unwrap_or_else(waiter_ttl);
+        if servers != 1 {
+            if servers < FEWEST {
+                return Err(OptionsError::TooFewServers(servers).into());
+            }
+            options.clock_difference = builder.clock_difference;
+            let longest = options.strict_restart.unwrap_or(options.lease);
+            options.strict_restart = (!builder.without_strict_restart).then_some(longest);
+        }
         options.check()?;
-        // Looked up now, once: no call has to look for the recorder.
-        let metrics = Metrics::new(&options.metrics_options, options.node.as_deref());
-        let options = Options { metrics, ..options };
+        // A certificate that nothing would read would look like a check that is made.
+        if builder.root_certificate.is_some() {
+            return Err(OptionsError::UnusedRootCertificate.into());
+        }
         let is_gone = runtime.as_ref().is_some_and(runtime::is_gone);
         let elsewhere = runtime.is_some();
         let runtime = runtime.or_else(|| Handle::try_current().ok()).ok_or(ConnectError::NoRuntime)?;
         if is_gone || !runtime::has_drivers(&runtime, sockets) {
             return Err(ConnectError::NoRuntime);
         }
-        Ok(Self { options: Arc::new(options), runtime, elsewhere })
+        Ok(Self { options, runtime, elsewhere, goes_on, servers })
     }
 
-    async fn connect(self, server: ConnectOptions, goes_on: bool) -> Result<LockClient, ConnectError> {
-        let id = Uuid::new_v4().simple().to_string();
-        let (client, outcome) = self.connect_or_go_on(server, id).await?;
-        match outcome {
-            Err(error) if !(goes_on && error.may_pass()) => Err(error),
-            _ => Ok(client),
-        }
+    /// The options for one of the servers.
+    fn options(&self, address: String) -> Arc<Options> {
+        let node = (self.servers > 1).then(|| address.clone());
+        // Looked up now, once: no call has to look for the recorder.
+        let metrics = Metrics::new(&self.options.metrics_options, node.as_deref());
+        Arc::new(Options { address, node, metrics, ..self.options.clone() })
+    }
+
+    fn engine(
+        &self,
+        store: Box<dyn Store>,
+        options: Arc<Options>,
+        id: String,
+        spawn_hook: Option<SpawnHook>,
+    ) -> Arc<Engine> {
+        Engine::start(Context::new(Runner::new(store, options, id), self.runtime.clone(), spawn_hook))
     }
 
     /// The client goes on by itself where the first attempt failed.
-    async fn connect_or_go_on(self, server: ConnectOptions, id: String) -> Result<(LockClient, Outcome), ConnectError> {
-        let Self { options, runtime, elsewhere } = self;
+    async fn connect(&self, server: ConnectOptions, id: &str) -> Result<Tried, ConnectError> {
+        let (address, id) = (server.to_string(), id.to_owned());
+        let options = self.options(address.clone());
         // Sockets and timers belong to the runtime in which they are made. So the connection has to be
         // made there, not where this future is polled.
-        let (store, outcome) = if elsewhere {
+        let connected = if self.elsewhere {
             let (options, id) = (options.clone(), id.clone());
-            let connecting = runtime.spawn(async move { connect(server, &options, &id).await });
+            let connecting = self.runtime.spawn(async move { connect(server, &options, &id).await });
             // Ends it when this future is dropped. An error here: that runtime has ended.
-            AbortOnDropHandle::new(connecting).await.map_err(|_| ConnectError::NoRuntime)??
+            AbortOnDropHandle::new(connecting).await.map_err(|_| ConnectError::NoRuntime)?
         } else {
-            connect(server, &options, &id).await?
+            connect(server, &options, &id).await
         };
-        Ok((LockClient::start(store, options, id, runtime, None), outcome))
+        let (store, outcome) = connected.map_err(|error| self.of_server(error, &address))?;
+        Ok((self.engine(store, options, id, None), outcome))
+    }
+
+    /// Says which of several servers it is.
+    fn of_server(&self, error: ConnectError, address: &str) -> ConnectError {
+        if self.servers > 1 { error.of_server(address.to_owned()) } else { error }
+    }
+
+    /// The client, if enough servers are connected and nothing is wrong that does not pass.
+    fn client(self, tried: Vec<Tried>) -> Result<LockClient, ConnectError> {
+        let (all, majority) = (tried.len(), majority(tried.len()));
+        let (mut engines, mut connected, mut first_error) = (Vec::new(), 0, None);
+        for (engine, outcome) in tried {
+            match outcome.map_err(|error| self.of_server(error, &engine.context.options().address)) {
+                Ok(()) => connected += 1,
+                Err(error) if error.may_pass() => drop(first_error.get_or_insert(error)),
+                Err(error) => return Err(error),
+            }
+            engines.push(engine);
+        }
+        let backend = match engines.as_slice() {
+            [engine] => Backend::One(engine.clone()),
+            _ => {
+                let nodes = Nodes::new(engines, self.options.server_timeout())?;
+                Backend::Several(Quorum::new(nodes, Metrics::new(&self.options.metrics_options, None)))
+            }
+        };
+        match first_error {
+            Some(error) if connected < majority && !self.goes_on => Err(match backend {
+                Backend::One(_) => error,
+                Backend::Several(_) => ConnectError::NoQuorum { connected, all, majority, cause: Box::new(error) },
+            }),
+            _ => Ok(LockClient::new(backend)),
+        }
     }
 }
 
-/// How the first attempt to connect has ended.
+/// A server, and how the first attempt to connect to it has ended.
+type Tried = (Arc<Engine>, Outcome);
+
 type Outcome = Result<(), ConnectError>;
 
 /// Connects to the server, or to the servers. There is a store also where the first attempt failed, which goes on trying if

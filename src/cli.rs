@@ -31,10 +31,13 @@ pub struct Answer {
 
 /// Sends one command that changes nothing to each server.
 pub async fn ask(client: &LockClient, words: &[&str]) -> Vec<Answer> {
-    let context = &client.engine().context;
-    let runner = &context.runner;
-    let servers = runner.seats().into_iter().filter_map(|seat| runner.server(seat));
-    let asking = servers.map(|server| async {
+    let contexts = client.backend().engines().iter().map(|engine| &engine.context);
+    let servers = contexts.flat_map(|context| {
+        let runner = &context.runner;
+        runner.seats().into_iter().filter_map(move |seat| Some((context, runner.server(seat)?)))
+    });
+    let asking = servers.map(|(context, server)| async move {
+        let runner = &context.runner;
         let told = context.ask(runner.ask(server, words)).await;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Answer { address: server.address(), texts: told.map(|(told, _)| told.texts.into_iter().map(text).collect()) }

@@ -2,22 +2,18 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, resume_unwind};
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::runtime::Handle;
+use futures::future::join_all;
 
-use crate::engine::context::Context;
-use crate::engine::{Engine, close, requests};
+use crate::backend::{Backend, majority};
+use crate::engine::requests;
 use crate::error::{CloseError, RequestError};
 use crate::list::LockList;
 use crate::lock::FairLock;
 use crate::state::{ClientState, StateWatch};
-use crate::store::options::Options;
-use crate::store::runner::Runner;
-use crate::store::{SpawnHook, Store};
 
 /// A client: one connection to one server, and everything that is held and waited for over it.
 ///
@@ -35,8 +31,13 @@ use crate::store::{SpawnHook, Store};
 /// ```
 #[derive(Clone)]
 pub struct LockClient {
-    engine: Arc<Engine>,
+    backend: Backend,
 }
+
+// What it shares is behind locks that a panic does not poison, and user code runs outside of them. So it may be used where a
+// panic was caught, as in a test or in a handler of a server.
+impl UnwindSafe for LockClient {}
+impl RefUnwindSafe for LockClient {}
 
 impl fmt::Debug for LockClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,19 +46,13 @@ impl fmt::Debug for LockClient {
 }
 
 impl LockClient {
-    pub(crate) fn start(
-        store: Box<dyn Store>,
-        options: Arc<Options>,
-        id: String,
-        runtime: Handle,
-        spawn_hook: Option<SpawnHook>,
-    ) -> Self {
-        let runner = Runner::new(store, options, id);
-        Self { engine: Engine::start(Context::new(runner, runtime, spawn_hook)) }
+    pub(crate) fn new(backend: Backend) -> Self {
+        Self { backend }
     }
 
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
+    #[cfg(feature = "_cli")]
+    pub(crate) fn backend(&self) -> &Backend {
+        &self.backend
     }
 
     /// The lock of that name: 1 to 1024 bytes of anything. No round trip.
@@ -74,7 +69,7 @@ impl LockClient {
     /// ```
     #[must_use]
     pub fn lock(&self, name: impl AsRef<str>) -> FairLock {
-        FairLock::new(self.engine.clone(), name.as_ref())
+        FairLock::new(self.backend.lock(name.as_ref()))
     }
 
     /// This client's id: the first part of its owners' ids in [`FairLock::status`]. No round trip.
@@ -91,7 +86,7 @@ impl LockClient {
     /// ```
     #[must_use]
     pub fn id(&self) -> &str {
-        &self.engine.context.runner.client
+        self.backend.id()
     }
 
     /// The locks of this client's prefix that are held or waited for, and whose names match: `*` for all of them. In no
@@ -130,7 +125,7 @@ impl LockClient {
     /// The stream ends with the first [`RequestError`]. `Refused`: the user has no right to SCAN (`+scan`), which nothing else
     /// needs. It lets a user see the names of all keys of the server. `Unanswered`: the connection broke; begin the list anew.
     pub fn list(&self, glob: impl AsRef<str>) -> LockList {
-        LockList::new(self.engine.clone(), glob.as_ref())
+        LockList::new(self.backend.clone(), glob.as_ref())
     }
 
     /// The time of one round trip to the server; in a cluster the longest of those to its masters, which are asked at the
@@ -150,7 +145,20 @@ impl LockClient {
     /// # Cancel safety
     /// It changes nothing.
     pub async fn ping(&self) -> Result<Duration, RequestError> {
-        requests::ping(&self.engine.context).await
+        let engines = self.backend.engines();
+        let pings = join_all(engines.iter().map(|engine| requests::ping(&engine.context))).await;
+        let (mut times, mut errors) = (Vec::new(), Vec::new());
+        for ping in pings {
+            match ping {
+                Ok(time) => times.push(time),
+                Err(error) => errors.push(error),
+            }
+        }
+        times.sort_unstable();
+        match (times.get(majority(engines.len()) - 1), errors.pop()) {
+            (None, Some(error)) => Err(error),
+            (time, _) => Ok(time.copied().unwrap_or_default()),
+        }
     }
 
     /// Whether the client is connected, as far as it knows. No round trip.
@@ -166,7 +174,7 @@ impl LockClient {
     /// ```
     #[must_use]
     pub fn state(&self) -> ClientState {
-        ClientState::of(&self.engine)
+        ClientState::of(&self.backend)
     }
 
     /// Tells when [`state`](Self::state) changes. No round trip.
@@ -186,7 +194,7 @@ impl LockClient {
     /// ```
     #[must_use = "it tells nothing unless it is asked"]
     pub fn watch_state(&self) -> StateWatch {
-        StateWatch::new(self.engine.clone())
+        StateWatch::new(self.backend.clone())
     }
 
     /// Finishes every release that is under way, releases everything else that this client holds, leaves
@@ -219,10 +227,7 @@ impl LockClient {
     /// The end runs in the background: a future that is dropped, or is not polled again, closes the client
     /// all the same. Call it again to wait.
     pub async fn close(&self) -> Result<(), CloseError> {
-        match close::close(&self.engine).await {
-            0 => Ok(()),
-            unfinished => Err(CloseError { unfinished, servers: 1 }),
-        }
+        self.backend.close().await
     }
 
     /// Runs `work` and [closes](Self::close) the client, whether it returns, returns an error, or panics:
@@ -276,7 +281,7 @@ mod tests {
         let client = LockClient::embedded().unwrap();
         let lock = client.lock("a");
         let kept = client.lock("kept").lock().await.unwrap();
-        let scheduled = || client.engine.holds.schedule.len();
+        let scheduled = || client.backend.engines()[0].holds.schedule.len();
         for _ in 0..3 {
             let guard = lock.lock().await.unwrap();
             assert_eq!(scheduled(), 2);

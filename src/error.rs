@@ -17,6 +17,7 @@ pub enum WithError<T> {
     Lock(#[from] LockError),
     /// The section ran to its end, but the lock is not known to have been held until then.
     #[error("the section ran, but not surely under the lock")]
+    #[non_exhaustive]
     Unlock {
         /// What the section returned.
         output: T,
@@ -30,6 +31,7 @@ pub enum WithError<T> {
 /// given back.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("not surely held until they were unlocked: {}", failed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "))]
+#[non_exhaustive]
 pub struct UnlockAllError {
     /// The first of them, by name.
     #[source]
@@ -43,10 +45,11 @@ pub struct UnlockAllError {
 #[error(
     "servers without an answer: {servers}; releases or leaves without one: {unfinished}; what they left ends by itself"
 )]
+#[non_exhaustive]
 pub struct CloseError {
     /// How many releases or leaves had no answer. Without a connection none may have been sent.
     pub unfinished: usize,
-    /// How many servers did not answer all in time: 1, unless it is a [`QuorumClient`](crate::QuorumClient).
+    /// How many servers did not answer all in time: 1, unless the client has [several](crate::masters).
     pub servers: usize,
 }
 

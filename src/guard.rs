@@ -1,16 +1,13 @@
 //! What a holder has in hand.
 
 use std::fmt;
-use std::sync::Arc;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::Engine;
-use crate::engine::hold::Hold;
-use crate::engine::release::Release;
-use crate::engine::requests;
-use crate::error::{Ended, Loss, RequestError, UnlockError};
+use crate::backend::{AnyGuard, AnyHold};
+use crate::error::{Ended, Loss, UnlockError};
 use crate::owner::Owner;
 
 pub use crate::engine::release::Unlocked;
@@ -56,11 +53,7 @@ pub use crate::engine::release::Unlocked;
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
     held: Held,
-    /// Keeps the client working while there is a guard: it hears revocations and resumes after
-    /// reconnects.
-    _engine: Arc<Engine>,
-    /// Unlocked: dropping it does nothing.
-    ended: bool,
+    guard: AnyGuard,
 }
 
 /// A view of a hold for those who do not end it. Cheap to clone; it keeps nothing locked.
@@ -77,12 +70,12 @@ pub struct LockGuard {
 /// ```
 #[derive(Clone)]
 pub struct Held {
-    hold: Arc<Hold>,
+    hold: AnyHold,
 }
 
 impl LockGuard {
-    pub(crate) fn new(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
-        Self { held: Held { hold }, _engine: engine, ended: false }
+    pub(crate) fn new(guard: AnyGuard) -> Self {
+        Self { held: Held { hold: guard.hold() }, guard }
     }
 
     /// Gives this hold back and waits for the server's answer. One round trip.
@@ -116,7 +109,7 @@ impl LockGuard {
     /// # Cancel safety
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
-        self.into_release().run().await
+        self.guard.unlock().await
     }
 
     /// A view of the hold that can be cloned and given to others. No round trip.
@@ -196,7 +189,7 @@ impl LockGuard {
     /// once on a force-unlock. No round trip.
     ///
     /// While this guard is alive its hold cannot end in another way. For a task that outlives the guard
-    /// there are [`Held::lost`] and [`Held::ended`].
+    /// there is [`Held::ended`].
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -241,21 +234,21 @@ impl LockGuard {
         self.held.ended().await
     }
 
-    /// A token that is cancelled when the hold ends, for code that takes one: see [`Held::lost_token`].
+    /// A token that is cancelled when the hold ends, for code that takes one: see [`Held::ended_token`].
     /// No round trip.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
     /// let guard = client.lock("orders:42").lock().await?;
-    /// let work = guard.lost_token().run_until_cancelled_owned(async { "done" }).await;
+    /// let work = guard.ended_token().run_until_cancelled_owned(async { "done" }).await;
     /// assert_eq!(work, Some("done"));
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
     #[must_use]
-    pub fn lost_token(&self) -> CancellationToken {
-        self.held.lost_token()
+    pub fn ended_token(&self) -> CancellationToken {
+        self.held.ended_token()
     }
 
     /// How many guards share this hold: 1, and one more for each nested one. No round trip.
@@ -321,14 +314,26 @@ impl LockGuard {
         self.held.name()
     }
 
-    /// Makes every later token of this lock greater than `floor`. `false`: it is not held any longer. One round trip.
-    pub(crate) async fn raise(&self, floor: u64) -> Result<bool, RequestError> {
-        requests::raise(&self.held.hold, floor).await
-    }
-
-    /// Whether its call waited behind others: it was handed over to a place in the queue.
-    pub(crate) fn was_handed_over(&self) -> bool {
-        self.held.hold.was_queued
+    /// On which servers it is held, by their places in the list that was given to
+    /// [`connect`](crate::LockClient::connect), from 0: those that this guard has and whose lease is not over. `[0]` on one
+    /// server, until it is lost. No round trip.
+    ///
+    /// A hold keeps to the servers that it began on: one that is lost does not come back into it. A nested guard does without
+    /// those that cannot be used when it is taken.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
+    /// let client = fairlock::LockClient::builder().without_strict_restart().embedded(&servers)?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// assert_eq!(guard.servers(), [0, 1, 2]);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn servers(&self) -> Vec<usize> {
+        self.guard.servers()
     }
 
     /// The call that wants this lock and others is polled.
@@ -339,35 +344,6 @@ impl LockGuard {
     /// That call has all of them.
     pub(crate) fn complete(&self) {
         self.held.hold.complete();
-    }
-
-    /// It is there, for those who look at spans.
-    pub(crate) fn show(&self) {
-        let hold = &self.held.hold;
-        hold.holding.show(&hold.who(), hold.token);
-    }
-
-    /// From here on it counts as given back. The server is told when the release is run, or in the background when that is
-    /// dropped.
-    pub(crate) fn into_release(mut self) -> Release {
-        self.end()
-    }
-
-    fn end(&mut self) -> Release {
-        // Before the count. The guard itself is still dropped after this, and must not count twice
-        // (P4).
-        self.ended = true;
-        self.held.hold.drop_guard();
-        Release::new(self.held.hold.clone())
-    }
-}
-
-impl Drop for LockGuard {
-    fn drop(&mut self) {
-        if !self.ended {
-            // A release that is dropped before it is finished goes to the background.
-            drop(self.end());
-        }
     }
 }
 
@@ -392,7 +368,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn token(&self) -> u64 {
-        self.hold.token
+        self.hold.token()
     }
 
     /// Whether the lock is surely held at this instant, by the local clock. No round trip.
@@ -407,7 +383,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.hold.is_valid()
+        self.valid_for() > Duration::ZERO
     }
 
     /// For how long the lock is surely held if no further renewal succeeds; zero when it is lost. No
@@ -428,10 +404,11 @@ impl Held {
         self.hold.valid_for()
     }
 
-    /// Resolves when the hold has ended: with how it was lost, or with `None` when it was given back. A
-    /// task that watches for the loss ends with the hold in either case. No round trip.
+    /// Resolves when the hold has ended, and says how. No round trip.
     ///
-    /// A loss is told at the local deadline without any network, and at once on a force-unlock.
+    /// [`Ended::Freed`] when the server, or a majority of several, has confirmed the release of the last guard. If it never
+    /// does, this resolves when the client stops asking: the hold was given back while it was good. [`Ended::Lost`] at the local
+    /// deadline without any network, and at once on a force-unlock.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -439,7 +416,7 @@ impl Held {
     /// let guard = client.lock("orders:42").lock().await?;
     /// let held = guard.held();
     /// let monitor = tokio::spawn(async move {
-    ///     if let Some(loss) = held.lost().await {
+    ///     if let Some(loss) = held.ended().await.loss() {
     ///         eprintln!("stop the work: {loss}");
     ///     }
     /// });
@@ -451,48 +428,8 @@ impl Held {
     ///
     /// # Cancel safety
     /// Safe to drop and call again.
-    pub async fn lost(&self) -> Option<Loss> {
-        match self.ended().await {
-            Ended::Lost(loss) => Some(loss),
-            Ended::Freed => None,
-        }
-    }
-
-    /// Resolves when the hold has ended, and says how. No round trip.
-    ///
-    /// [`Ended::Freed`] when the server has confirmed the release of the last guard. If it never does,
-    /// this resolves when the client stops asking: the hold was given back while it was good.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// let guard = client.lock("orders:42").lock().await?;
-    /// let held = guard.held();
-    /// drop(guard);
-    /// assert_eq!(held.ended().await, fairlock::Ended::Freed);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    ///
-    /// # Cancel safety
-    /// Safe to drop and call again.
     pub async fn ended(&self) -> Ended {
-        loop {
-            if let Some(ended) = self.hold.ended() {
-                return ended;
-            }
-            self.hold.over.cancelled().await;
-        }
-    }
-
-    /// How it has ended, if it has. Nothing waits for its deadline because of this.
-    pub(crate) fn has_ended(&self) -> Option<Ended> {
-        self.hold.ended()
-    }
-
-    /// Whether no guard is left: a release is on its way, if it has not ended yet.
-    pub(crate) fn is_given_back(&self) -> bool {
-        self.hold.live() == 0
+        self.hold.until_ended().await
     }
 
     /// A token that is cancelled when the hold is lost, for code that takes one. No round trip.
@@ -505,7 +442,7 @@ impl Held {
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
     /// let guard = client.lock("orders:42").lock().await?;
-    /// let token = guard.held().lost_token();
+    /// let token = guard.held().ended_token();
     /// let work = token.run_until_cancelled(async { "done" }).await;
     /// assert_eq!(work, Some("done"));
     /// guard.unlock().await?;
@@ -514,9 +451,9 @@ impl Held {
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
     #[must_use]
-    pub fn lost_token(&self) -> CancellationToken {
+    pub fn ended_token(&self) -> CancellationToken {
         // A child: a caller that cancels it must not tell all others of an end.
-        self.hold.over.child_token()
+        self.hold.over().child_token()
     }
 
     /// How many guards share this hold: 1, and one more for each nested one. No round trip.
@@ -549,7 +486,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn owner(&self) -> Owner {
-        self.hold.entry.owner
+        self.hold.owner()
     }
 
     /// The id of that owner: what [`status`](crate::FairLock::status) calls it. No round trip.
@@ -565,7 +502,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn owner_id(&self) -> &str {
-        &self.hold.entry.owner_id
+        self.hold.owner_id()
     }
 
     /// The name of the lock. No round trip.
@@ -579,16 +516,15 @@ impl Held {
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.hold.entry.keys.name
+        self.hold.name()
     }
 }
 
-impl Held {
-    /// Ends the hold as lost, and leaves on the server: for a hold on several servers, too few of which are left.
-    pub(crate) fn lose(&self, loss: Loss) {
-        self.hold.lose(loss);
-    }
-}
+// As a client is.
+impl UnwindSafe for LockGuard {}
+impl RefUnwindSafe for LockGuard {}
+impl UnwindSafe for Held {}
+impl RefUnwindSafe for Held {}
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,7 @@
 //! - **Reentrant** where you ask for it: calls under one [`Owner`] nest, and the count stays exact when
 //!   replies get lost. Outside an [`owner::scope`] each call excludes all others, in the same task too.
 //! - **Fenced**: each hold has a [token](Held::token) that is greater than any before it.
-//! - **Honest about loss**: a holder [is told](Held::lost) that it lost the lock, at its local deadline
+//! - **Honest about loss**: a holder [is told](LockGuard::lost) that it lost the lock, at its local deadline
 //!   without any network.
 //!
 //! ```no_run
@@ -111,14 +111,16 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-// Three layers, from top to bottom: the public page (the other modules here), the engine, the store. Below them are the
-// metrics, which each of them tells. Calls go down. tests/house.rs checks that no file imports from a layer above.
+// Four layers, from top to bottom: the public page (the other modules here), the quorum, the engine, the store. Below them are
+// the metrics, which each of them tells. Calls go down. tests/house.rs checks that no file imports from a layer above.
 mod engine;
 mod metrics;
+mod quorum;
 mod store;
 mod sync;
 
 mod all;
+mod backend;
 mod builder;
 #[cfg(feature = "_cli")]
 #[doc(hidden)]
@@ -132,13 +134,12 @@ mod guard;
 mod list;
 mod lock;
 pub mod owner;
-mod quorum;
+mod servers;
 #[cfg(feature = "embedded")]
 #[doc(hidden)]
 pub mod simulation;
 mod state;
 mod status;
-mod traits;
 #[cfg(feature = "serde")]
 mod wire;
 
@@ -156,11 +157,10 @@ pub use guard::{Held, LockGuard, Unlocked};
 pub use list::LockList;
 pub use lock::FairLock;
 pub use owner::Owner;
-pub use quorum::{NodeStatus, QuorumClient, QuorumClientBuilder, QuorumGuard, QuorumLock, QuorumStatus};
+pub use servers::{IntoServers, IntoUrls};
 pub use state::{ClientState, ConnectionState, ServerState, StateWatch};
-pub use status::{Holder, LockStatus, Waiter};
+pub use status::{Holder, LockStatus, ServerStatus, Waiter};
 pub use store::connect_options::{ConnectOptions, Credentials};
-pub use traits::{Guard, Lock};
 
 // The pages of the repository, as modules of the documentation. A page names its links at its end; of two
 // definitions of a link the first one counts, so those here replace a path by a module.

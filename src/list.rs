@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 
-use crate::engine::Engine;
+use crate::backend::Backend;
 use crate::engine::listing::Listing;
 use crate::error::RequestError;
 use crate::lock::FairLock;
@@ -20,12 +19,12 @@ pub struct LockList {
 }
 
 impl LockList {
-    pub(crate) fn new(engine: Arc<Engine>, glob: &str) -> Self {
-        let listing = Listing::new(engine.context.clone(), glob);
-        let locks = stream::unfold((engine, listing), |(engine, mut listing)| async move {
+    pub(crate) fn new(backend: Backend, glob: &str) -> Self {
+        let listing = Listing::new(backend.engines().iter().map(|engine| engine.context.clone()), glob);
+        let locks = stream::unfold((backend, listing), |(backend, mut listing)| async move {
             let name = listing.next().await.transpose()?;
-            let lock = name.map(|name| FairLock::new(engine.clone(), &name));
-            Some((lock, (engine, listing)))
+            let lock = name.map(|name| FairLock::new(backend.lock(&name)));
+            Some((lock, (backend, listing)))
         });
         Self { locks: locks.boxed() }
     }

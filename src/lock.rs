@@ -1,32 +1,22 @@
 //! A lock by its name.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::future::{Future, ready};
-use std::pin::pin;
+use std::future::Future;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::Either;
-use tokio::time::sleep_until;
+use futures::future::join_all;
 
-use crate::engine::Engine;
-use crate::engine::acquire::{AcquireRequest, acquire};
-use crate::engine::hold::Entry;
-use crate::engine::last_error::no_time;
-use crate::engine::observe::{self, Call};
-use crate::engine::requests;
-use crate::error::{LockError, NameError, RequestError, WithError};
+use crate::backend::{AnyLock, majority};
+use crate::engine::hold::Hold;
+use crate::engine::lock::{Caller, EngineLock};
+use crate::error::{LockError, RequestError, WithError};
 use crate::guard::{Held, LockGuard};
-use crate::metrics::LockMetrics;
 use crate::owner::{self, Owner};
-use crate::status::LockStatus;
-use crate::store::clock::now;
-use crate::store::keys::{self, Keys, LONGEST_NAME};
-use crate::store::options::{OptionsError, check_label};
-
-/// How many waiters [`FairLock::status`] shows.
-const WAITERS_SHOWN: u32 = 100;
+use crate::quorum::error::TooFewAnswers;
+use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 
 /// A lock, by its name. Cheap to make and to clone. Making one sends nothing to the server.
 ///
@@ -50,33 +40,23 @@ const WAITERS_SHOWN: u32 = 100;
 /// ```
 #[derive(Clone)]
 pub struct FairLock {
-    engine: Arc<Engine>,
-    name: Arc<str>,
-    keys: Result<Arc<Keys>, NameError>,
-    fixed_lease: Option<Duration>,
-    /// One of those that a call takes together.
-    is_part: bool,
-    /// Of its places in the queue, with the label.
-    terms: Result<Arc<str>, OptionsError>,
-    metrics: LockMetrics,
+    lock: AnyLock,
 }
+
+// As a client is.
+impl UnwindSafe for FairLock {}
+impl RefUnwindSafe for FairLock {}
 
 impl fmt::Debug for FairLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FairLock").field("name", &self.name).field("fixed_lease", &self.fixed_lease).finish()
+        let fixed_lease = self.lock.each().first().and_then(|lock| lock.fixed_lease);
+        f.debug_struct("FairLock").field("name", &self.name()).field("fixed_lease", &fixed_lease).finish()
     }
 }
 
 impl FairLock {
-    pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Self {
-        let keys = match name.len() {
-            0 => Err(NameError::Empty),
-            length if length > LONGEST_NAME => Err(NameError::TooLong(length)),
-            _ => Ok(Arc::new(Keys::new(&engine.context.options().prefix, name))),
-        };
-        let terms = Ok(engine.context.runner.terms.clone());
-        let metrics = engine.context.options().metrics.of_lock(name);
-        Self { engine, name: name.into(), keys, fixed_lease: None, is_part: false, terms, metrics }
+    pub(crate) fn new(lock: AnyLock) -> Self {
+        Self { lock }
     }
 
     /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after that
@@ -103,7 +83,7 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
-        Self { fixed_lease: Some(lease), ..self.clone() }
+        Self { lock: self.lock.with_lease(lease) }
     }
 
     /// The same lock with a label for the calls made through it, instead of the client's: what
@@ -124,9 +104,7 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn labelled(&self, label: impl AsRef<str>) -> Self {
-        let options = self.engine.context.options();
-        let terms = check_label(label.as_ref()).map(|()| keys::terms(options.grant_ttl, label.as_ref()).into());
-        Self { terms, ..self.clone() }
+        Self { lock: self.lock.labelled(label.as_ref()) }
     }
 
     /// The name. No round trip.
@@ -140,7 +118,7 @@ impl FairLock {
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        self.lock.name()
     }
 
     /// Waits for the lock, first come, first served, without a time limit.
@@ -172,7 +150,8 @@ impl FairLock {
     /// queues again when it is polled. If it rests while its very first request is under way, and that gets a free lock, others wait
     /// for a whole lease.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
-        self.lock_as(Caller::current()).await
+        // A request that waits is never answered with "busy".
+        self.acquire(true, None).await?.ok_or(LockError::Timeout)
     }
 
     /// Like [`lock`](Self::lock), but for at most that long.
@@ -200,8 +179,7 @@ impl FairLock {
     /// # Cancel safety
     /// As for `lock`.
     pub async fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard, LockError> {
-        let guard = self.acquire(Caller::current(), true, 0, Some(timeout)).await?;
-        guard.ok_or(LockError::Timeout)
+        self.acquire(true, Some(timeout)).await?.ok_or(LockError::Timeout)
     }
 
     /// Takes the lock if it is free and the queue is empty, else `None`. One round trip. It never
@@ -225,27 +203,17 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
-        self.try_lock_as(Caller::current(), 0).await
-    }
-
-    /// `lock` on behalf of this caller.
-    pub(crate) fn lock_as(&self, caller: Caller) -> impl Future<Output = Result<LockGuard, LockError>> {
-        // A request that waits is never answered with "busy".
-        self.acquire(caller, true, 0, None).map(|guard| guard?.ok_or(LockError::Timeout))
-    }
-
-    /// `try_lock` on behalf of this caller. A first hold gets the proposed token, if it is above the last one (Q3).
-    pub(crate) fn try_lock_as(
-        &self,
-        caller: Caller,
-        proposed: u64,
-    ) -> impl Future<Output = Result<Option<LockGuard>, LockError>> {
-        self.acquire(caller, false, proposed, None)
+        self.acquire(false, None).await
     }
 
     /// The same as a step of a call that has so much time, with the errors of [`lock_timeout`](Self::lock_timeout).
     pub(crate) async fn try_lock_for(&self, longest: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
-        self.acquire(Caller::current(), false, 0, longest).await
+        self.acquire(false, longest).await
+    }
+
+    async fn acquire(&self, wait: bool, limit: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
+        let caller = Caller::of(owner::current());
+        Ok(self.lock.acquire(caller, wait, limit).await?.map(LockGuard::new))
     }
 
     /// Acquires the lock, runs `section` in the owner's scope, and releases. Lock calls inside
@@ -316,7 +284,7 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock(&self) -> Result<bool, RequestError> {
-        requests::force_unlock(&self.engine.context, self.keys()?, None).await
+        forced(join_all(self.lock.each().iter().map(|lock| lock.force_unlock(None))).await)
     }
 
     /// Like [`force_unlock`](Self::force_unlock), but only if the hold has this token. Returns whether it had. Who looked
@@ -341,7 +309,45 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock_token(&self, token: u64) -> Result<bool, RequestError> {
-        requests::force_unlock(&self.engine.context, self.keys()?, Some(token)).await
+        if let [one] = self.lock.each() {
+            return one.force_unlock(Some(token)).await;
+        }
+        // Each server has a token of its own for the hold, and the guard has the greatest of them.
+        let shown = self.status().await?;
+        let is_it = shown.holder.as_ref().is_some_and(|holder| holder.token == token);
+        if is_it { self.force_unlock_shown(&shown).await } else { Ok(false) }
+    }
+
+    /// Like [`force_unlock`](Self::force_unlock), but at each server only the hold that it has in this status. So who looked
+    /// first does not take the lock away from the next holder. Returns whether one of them was still there. One round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let earlier = lock.lock().await?;
+    /// let shown = lock.status().await?;
+    /// earlier.unlock().await?;
+    /// let guard = lock.lock().await?;
+    /// assert!(!lock.force_unlock_shown(&shown).await?);
+    /// assert!(guard.is_valid());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`force_unlock`](Self::force_unlock). It may be called again with the same status.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped after its first poll, it may have run.
+    pub async fn force_unlock_shown(&self, shown: &LockStatus) -> Result<bool, RequestError> {
+        let ending = self.lock.each().iter().zip(&shown.servers).map(|(lock, server)| async move {
+            match server.answer.as_ref().ok().and_then(|answer| answer.holder.as_ref()) {
+                Some(holder) => lock.force_unlock(Some(holder.token)).await,
+                None => Ok(false),
+            }
+        });
+        forced(join_all(ending).await)
     }
 
     /// Who holds the lock and who waits, as of one instant on the server. Shows the first 100 waiters.
@@ -367,8 +373,17 @@ impl FairLock {
     /// # Cancel safety
     /// It changes nothing.
     pub async fn status(&self) -> Result<LockStatus, RequestError> {
-        let answer = requests::inspect(&self.engine.context, self.keys()?, WAITERS_SHOWN).await?;
-        Ok(LockStatus::new(answer))
+        self.inspect(WAITERS_SHOWN).await
+    }
+
+    /// With the first `most` of those who wait.
+    async fn inspect(&self, most: u32) -> Result<LockStatus, RequestError> {
+        let asking = self.lock.each().iter().enumerate().map(|(index, lock)| async move {
+            let answer = lock.inspect(most).await.map(LockStatus::new);
+            // After the answer: with it, the server may have been connected.
+            ServerStatus { address: lock.address().to_owned(), answer, same_as: self.lock.same_as(index) }
+        });
+        LockStatus::together(join_all(asking).await)
     }
 
     /// Whether the lock is held. One round trip. The answer may be outdated when you read it: to act
@@ -389,20 +404,24 @@ impl FairLock {
     /// # Cancel safety
     /// It changes nothing.
     pub async fn is_locked(&self) -> Result<bool, RequestError> {
-        let inspected = requests::inspect(&self.engine.context, self.keys()?, 0).await?;
-        Ok(!inspected.body.owner.is_empty())
+        let status = self.inspect(0).await?;
+        let is_known = status.is_known();
+        let error = status.servers.into_iter().find_map(|server| server.answer.err());
+        match error {
+            Some(error) if !is_known => Err(error),
+            _ => Ok(status.holder.is_some()),
+        }
     }
 
-    /// Whether the owner of this scope surely holds the lock, by the local clock. Outside of a scope:
-    /// whether any owner of this client does. No round trip.
+    /// Whether the owner of this [scope](owner::scope) surely holds the lock, by the local clock. Outside of a scope each call
+    /// has an owner of its own, so there it is `false`: see [`is_held_here`](Self::is_held_here). No round trip.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
     /// let lock = client.lock("orders:42");
-    /// let guard = lock.lock().await?;
-    /// assert!(lock.held_by_me());
-    /// guard.unlock().await?;
+    /// let inner = lock.clone();
+    /// assert!(lock.with(async |_held| inner.held_by_me()).await?);
     /// assert!(!lock.held_by_me());
     /// # Ok(()) }
     /// # #[cfg(not(feature = "embedded"))] fn main() {}
@@ -412,8 +431,25 @@ impl FairLock {
         self.hold_count() > 0
     }
 
-    /// How many guards the owner of this scope has on the lock. Outside of a scope: all owners of this
-    /// client together. Lost holds do not count. No round trip.
+    /// Whether any owner of this client surely holds the lock, by the local clock: this task, or another one. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// assert!(lock.is_held_here());
+    /// guard.unlock().await?;
+    /// assert!(!lock.is_held_here());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn is_held_here(&self) -> bool {
+        self.counted(EngineLock::holds) > 0
+    }
+
+    /// How many guards the owner of this scope has on the lock; 0 outside of a scope. Lost holds do not count. No round trip.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -431,178 +467,54 @@ impl FairLock {
     /// ```
     #[must_use]
     pub fn hold_count(&self) -> u32 {
-        let Ok(keys) = self.keys() else { return 0 };
-        let owners = &self.engine.holds.owners;
-        let holds = match owner::current() {
-            Some(owner) => owners.hold_of(&keys.lock, owner).into_iter().collect(),
-            None => owners.holds_at(&keys.lock, usize::MAX),
-        };
-        holds.iter().filter(|hold| hold.is_valid()).map(|hold| hold.live()).sum()
+        owner::current().map_or(0, |owner| self.counted(|lock| lock.hold_of(owner).into_iter().collect()))
     }
 
-    /// Whether the server serves locks: unlike [`is_locked`](Self::is_locked) it is refused where `lock` would be. One
-    /// round trip.
-    pub(crate) async fn probe(&self) -> Result<(), RequestError> {
-        requests::probe(&self.engine.context, self.keys()?).await
-    }
-
-    /// Whether this owner waits behind others, as the server has said. No round trip.
-    pub(crate) fn is_behind_others(&self, owner: Owner) -> bool {
-        let runner = &self.engine.context.runner;
-        self.entry_of(owner).is_some_and(|entry| entry.is_queueing() && entry.why_no_answer(runner).is_none())
-    }
-
-    /// Resolves when no other call of this owner, nor its release, has its turn at the server.
-    pub(crate) async fn own_turn(&self, owner: Owner) {
-        if let Some(entry) = self.entry_of(owner).filter(|entry| !entry.is_queueing()) {
-            // Never closed. The turn is given back at once.
-            let _ = entry.turn.acquire().await;
+    /// How many guards there are on these holds. Of several servers a majority has to have the hold.
+    fn counted(&self, holds: impl Fn(&EngineLock) -> Vec<Arc<Hold>>) -> u32 {
+        let mut counts: BTreeMap<Owner, Vec<u32>> = BTreeMap::new();
+        for hold in self.lock.each().iter().flat_map(holds).filter(|hold| hold.is_valid()) {
+            counts.entry(hold.entry.owner).or_default().push(hold.live());
         }
-    }
-
-    /// What this owner has or wants here now.
-    fn entry_of(&self, owner: Owner) -> Option<Arc<Entry>> {
-        self.keys().ok().and_then(|keys| self.engine.holds.owners.entry_of(&keys.lock, owner))
+        let majority = majority(self.lock.each().len());
+        let count = |mut at_servers: Vec<u32>| {
+            at_servers.sort_unstable_by(|one, other| other.cmp(one));
+            at_servers.get(majority - 1).copied()
+        };
+        counts.into_values().filter_map(count).sum()
     }
 
     /// Whether it can be had at all, by its name, lease and label.
     pub(crate) fn check(&self) -> Result<(), LockError> {
-        self.valid().inspect_err(|error| observe::refused_at_once(&self.metrics, error))
-    }
-
-    pub(crate) fn valid(&self) -> Result<(), LockError> {
-        self.request(Caller::current(), false, 0).map(drop)
-    }
-
-    fn keys(&self) -> Result<&Arc<Keys>, NameError> {
-        self.keys.as_ref().map_err(Clone::clone)
+        self.lock.check()
     }
 
     pub(crate) fn as_part(&self) -> Self {
-        Self { is_part: true, ..self.clone() }
+        Self { lock: self.lock.as_part() }
     }
+}
 
-    /// Who asks, and for what.
-    fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest<'_>, LockError> {
-        let options = self.engine.context.options();
-        let lease = self.fixed_lease.unwrap_or(options.lease);
-        // Here and not in `with_lease`, which has no error to return.
-        options.check_lease("the lease of with_lease", lease).map_err(LockError::Lease)?;
-        let terms = self.terms.clone().map_err(LockError::Label)?;
-        let client = &self.engine.context.runner.client;
-        Ok(AcquireRequest {
-            engine: &self.engine,
-            entry: self.engine.holds.owners.entry(self.keys()?, caller.owner, client),
-            lease,
-            watched: self.fixed_lease.is_none(),
-            is_part: self.is_part,
-            limit: (!wait).then(|| self.engine.context.runner.limit()),
-            proposed,
-            scoped: caller.scoped,
-            began: caller.began,
-            terms,
-            metrics: self.metrics.clone(),
-        })
-    }
-
-    // No `async fn`, which would keep room for its arguments for as long as it waits.
-    fn acquire(
-        &self,
-        caller: Caller,
-        wait: bool,
-        proposed: u64,
-        timeout: Option<Duration>,
-    ) -> impl Future<Output = Result<Option<LockGuard>, LockError>> {
-        // A time-out that is too long to be added is as good as none.
-        let limit = timeout.and_then(|timeout| now().checked_add(timeout));
-        let request = self.request(caller, wait, proposed);
-        match request.inspect_err(|error| observe::refused_at_once(&self.metrics, error)) {
-            Ok(request) => Either::Left(async move { self.ask(&request, limit).await }),
-            Err(error) => Either::Right(ready(Err(error))),
+/// What the servers say together of a `force_unlock`: a majority of them has to answer.
+fn forced(outcomes: Vec<Result<bool, RequestError>>) -> Result<bool, RequestError> {
+    let (all, majority) = (outcomes.len(), majority(outcomes.len()));
+    let may_have_run = outcomes.iter().any(|outcome| outcome.as_ref().map_or_else(may_have_run, |_| true));
+    let (answers, errors): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
+    let (confirmed, was_held) = (answers.len(), answers.iter().any(|answer| matches!(answer, Ok(true))));
+    match errors.into_iter().find_map(Result::err) {
+        // Not the error of one of several, which may say that nothing was sent.
+        Some(error) if confirmed < majority && may_have_run && all > 1 => {
+            Err(RequestError::Unanswered(Arc::new(TooFewAnswers { confirmed, majority, last: Some(error) })))
         }
-    }
-
-    async fn ask(&self, request: &AcquireRequest<'_>, limit: Option<Instant>) -> Result<Option<LockGuard>, LockError> {
-        let (entry, context) = (&request.entry, &self.engine.context);
-        // Before the work, and so dropped after it: what is given up was left first.
-        let call = Call::begin(entry.who(&request.terms, context), &self.metrics);
-        // Pinned here: passed on by value, it would be in this future twice.
-        let acquiring = pin!(acquire(request));
-        // Before it is polled: then nothing was asked, so nothing is known of others.
-        let is_late = limit.is_some_and(|limit| limit <= now());
-        let hold = tokio::select! {
-            // In this order. `close` has withdrawn the wait, so its future may have nothing left to
-            // wait for.
-            biased;
-            () = context.over.cancelled() => Err(context.why_over()),
-            () = ready(()), if is_late => Err(LockError::Unreachable(no_time())),
-            // Out of time. While the server is silent that does not mean that others hold the lock
-            // (decision 42).
-            outcome = within(limit, call.drive(acquiring)) => outcome.unwrap_or_else(|| {
-                Err(entry.why_unknown(&context.runner).map_or(LockError::Timeout, LockError::Unreachable))
-            }),
-        };
-        let outcome = match hold.map(|hold| hold.map(|hold| LockGuard::new(self.engine.clone(), hold))) {
-            // Acquired while the client was being closed, or after those were counted whose deadlines a
-            // thread watches. Dropping the guard gives it back.
-            Ok(Some(_)) if context.over.is_cancelled() => Err(context.why_over()),
-            outcome => outcome,
-        };
-        match &outcome {
-            Ok(Some(guard)) => {
-                if call.is_told() {
-                    guard.show();
-                }
-                // A nested call got it from its own owner.
-                call.acquired(guard.token(), || guard.holds() == 1 && guard.was_handed_over());
-            }
-            Ok(None) => call.busy(),
-            Err(error) => call.failed(error),
-        }
-        outcome
-    }
-
-    /// With the label of the calls made through it.
-    pub(crate) fn terms(&self) -> &str {
-        self.terms.as_deref().unwrap_or_default()
+        Some(error) if confirmed < majority => Err(error),
+        _ => Ok(was_held),
     }
 }
 
-/// On whose behalf a call is made.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Caller {
-    pub owner: Owner,
-    /// It may be re-entered.
-    pub scoped: bool,
-    /// When it called. A call for several servers may come to this one later.
-    pub began: Instant,
-}
-
-impl Caller {
-    pub fn current() -> Self {
-        let scope = owner::current();
-        Self { owner: scope.unwrap_or_else(Owner::new), scoped: scope.is_some(), began: now() }
-    }
-}
-
-/// `None` when the time is up first.
-fn within<F: Future>(limit: Option<Instant>, future: F) -> impl Future<Output = Option<F::Output>> {
-    match limit {
-        // Boxed: the many calls that wait without a limit need no room for a timer.
-        Some(limit) => Either::Left(Box::pin(until(limit, future))),
-        None => Either::Right(future.map(Some)),
-    }
-}
-
-/// Looks at the time first, unlike `tokio::time::timeout`: when many callers give up together, the slot
-/// of one that is dropped passes to the next, which must not send a request that its caller has given
-/// up as well.
-async fn until<F: Future>(limit: Instant, future: F) -> Option<F::Output> {
-    tokio::select! {
-        // The time first. Calls that give up together pass their slots on to each other, and none of
-        // them may send a request any longer (decision 39).
-        biased;
-        () = sleep_until(limit.into()) => None,
-        output = future => Some(output),
+/// Whether a request with this error has, or may have, changed something.
+fn may_have_run(error: &RequestError) -> bool {
+    match error {
+        RequestError::Unanswered(_) => true,
+        RequestError::Refused(refusal) => refusal.in_script,
+        _ => false,
     }
 }

@@ -9,7 +9,7 @@ pub use crate::store::embedded::member::Slot;
 
 use crate::store::cluster::table::Table;
 use crate::store::embedded::EmbeddedStore;
-use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, Owner, QuorumClient};
+use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, Owner};
 
 /// An embedded server around which things go wrong.
 #[must_use]
@@ -21,12 +21,6 @@ pub fn server(faults: impl Faults) -> EmbeddedServer {
 #[must_use]
 pub fn servers<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<EmbeddedServer> {
     EmbeddedServer::several(faults)
-}
-
-/// The id that a quorum's client has at each of its servers.
-#[must_use]
-pub fn id_of(client: &QuorumClient) -> String {
-    client.id().to_owned()
 }
 
 /// Runs one command on the server's keys, outside of any script: what an administrator might do, or a look at the

@@ -1,12 +1,14 @@
 //! Whether a client is connected.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::Engine;
+use futures::future::select_all;
+
+use crate::backend::{Backend, majority};
 use crate::error::Cause;
 use crate::store::Server;
+use crate::store::changes::Changes;
 use crate::store::server::Line;
 
 /// Whether a client is connected, as far as it knows: a line that was cut a moment ago counts as connected until the next
@@ -15,8 +17,11 @@ use crate::store::server::Line;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ClientState {
-    /// Each server: one, or each master of a cluster.
+    /// Each server: one, each master of a cluster, or each of several.
     pub servers: Vec<ServerState>,
+    /// So many of them have to be connected. `None`: all that are in use.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    needed: Option<usize>,
 }
 
 /// The connection to one server.
@@ -69,13 +74,15 @@ impl fmt::Display for ConnectionState {
 }
 
 impl ClientState {
-    pub(crate) fn of(engine: &Engine) -> Self {
-        let runner = &engine.context.runner;
-        let servers = runner.seats().into_iter().filter_map(|seat| runner.server(seat)).map(ServerState::of);
-        Self { servers: servers.collect() }
+    pub(crate) fn of(backend: &Backend) -> Self {
+        let engines = backend.engines();
+        let runners = engines.iter().map(|engine| &engine.context.runner);
+        let servers = runners.flat_map(|runner| runner.seats().into_iter().filter_map(|seat| runner.server(seat)));
+        let needed = (engines.len() > 1).then(|| majority(engines.len()));
+        Self { servers: servers.map(ServerState::of).collect(), needed }
     }
 
-    /// Of all servers together: connected if each one is that is in use.
+    /// The state of all servers together: connected if each one is that is in use, and of several if a majority is.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -86,7 +93,9 @@ impl ClientState {
     /// ```
     #[must_use]
     pub fn connection(&self) -> ConnectionState {
-        let any = |state| self.servers.iter().any(|server| server.connection == state);
+        let count = |state| self.servers.iter().filter(|server| server.connection == state).count();
+        let any = |state| count(state) > 0;
+        let is_served = self.needed.is_some_and(|needed| count(ConnectionState::Connected) >= needed);
         // The worst one. A client ends on all servers at once.
         [
             ConnectionState::Closed,
@@ -95,7 +104,7 @@ impl ClientState {
             ConnectionState::Connected,
         ]
         .into_iter()
-        .find(|state| any(*state))
+        .find(|state| any(*state) && !(is_served && *state == ConnectionState::Reconnecting))
         // A cluster without a master, or one of which no lock was asked for.
         .unwrap_or(if self.servers.is_empty() { ConnectionState::Reconnecting } else { ConnectionState::Idle })
     }
@@ -132,14 +141,14 @@ impl ServerState {
 /// Tells when a client is connected, reconnecting or closed: [`LockClient::watch_state`](crate::LockClient::watch_state).
 /// It keeps the client open, as a clone of it does.
 pub struct StateWatch {
-    engine: Arc<Engine>,
+    backend: Backend,
     last: ClientState,
 }
 
 impl StateWatch {
-    pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        let last = ClientState::of(&engine);
-        Self { engine, last }
+    pub(crate) fn new(backend: Backend) -> Self {
+        let last = ClientState::of(&backend);
+        Self { backend, last }
     }
 
     /// The next state that differs from the one before, in the connection or the address of a server. What changes and
@@ -167,16 +176,16 @@ impl StateWatch {
         if matches!(self.last.connection(), ConnectionState::Closed | ConnectionState::RuntimeGone) {
             return None;
         }
-        let changes = self.engine.context.runner.changes();
+        let changes = || self.backend.engines().iter().map(|engine| engine.context.runner.changes());
         loop {
             // Before the look: a change after it is waited for.
-            let seen = changes.count();
-            let state = ClientState::of(&self.engine);
+            let seen: Vec<_> = changes().map(Changes::count).collect();
+            let state = ClientState::of(&self.backend);
             if !state.is_like(&self.last) {
                 self.last = state.clone();
                 return Some(state);
             }
-            changes.beyond(seen).await;
+            select_all(changes().zip(seen).map(|(changes, seen)| Box::pin(changes.beyond(seen)))).await;
         }
     }
 }

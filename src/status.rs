@@ -1,29 +1,64 @@
 //! What the server knows of a lock.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::backend::majority;
+use crate::error::RequestError;
 use crate::store::runner::Answer;
 use crate::store::verbs::inspect::{Inspected, QueueEntry};
 
+/// How many waiters a status shows.
+pub(crate) const WAITERS_SHOWN: u32 = 100;
+
 /// Who holds a lock and who waits, as of one instant on the server. All times are by the server's clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// Of several servers there is no common instant, since each answers when it is asked: then this is what a majority of them
+/// says together, and [`servers`](Self::servers) has what each of them says.
+#[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockStatus {
-    /// That instant.
+    /// That instant; of several servers the latest.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
     pub at: SystemTime,
-    /// The holder, if any.
+    /// The holder, if any. Of several servers the one that a majority has, with the greatest token that one of these tells: see
+    /// [`is_known`](Self::is_known).
     pub holder: Option<Holder>,
-    /// Those who wait, first in line first; at most 100.
+    /// Those who wait, first in line first; at most 100. Of several servers, at the one where most do.
     pub queue: Vec<Waiter>,
     /// How many wait, including those beyond the first 100. Exact among the first 256; behind those, tickets of clients
     /// that died count until the server comes to them.
     pub waiters: u64,
     /// Nobody is served for so long, although the lock may be free: the server was started anew or has lost its data,
-    /// and this client has [`strict_restart`](crate::LockClientBuilder::strict_restart). `None`: the server serves.
+    /// and this client has [`strict_restart`](crate::LockClientBuilder::strict_restart). `None`: the server serves, or a
+    /// majority of several does.
     #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::wire::millis_if_any"))]
     pub frozen_for: Option<Duration>,
+    /// What each server says, in the order in which they were given to [`connect`](crate::LockClient::connect). With one server
+    /// it is written by `serde` only above.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_one"))]
+    pub servers: Vec<ServerStatus>,
+}
+
+/// What one server knows of a lock.
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct ServerStatus {
+    /// The URL of the server, without the password.
+    pub address: String,
+    /// Its answer, whose own `servers` is empty, or why there is none.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::answer"))]
+    pub answer: Result<LockStatus, RequestError>,
+    /// Which of the others it is, by another address: then it never counts. Seen with
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart) only.
+    pub same_as: Option<usize>,
+}
+
+#[cfg(feature = "serde")]
+fn is_one(servers: &[ServerStatus]) -> bool {
+    servers.len() <= 1
 }
 
 /// A holder, as the server knows it.
@@ -89,7 +124,55 @@ impl LockStatus {
         });
         let waiter = |(index, entry)| Waiter::new(index + 1, at, entry);
         let queue = inspected.queue.into_iter().enumerate().map(waiter).collect();
-        Self { at, holder, queue, waiters: inspected.waiters, frozen_for: inspected.frozen_for }
+        let servers = Vec::new();
+        Self { at, holder, queue, waiters: inspected.waiters, frozen_for: inspected.frozen_for, servers }
+    }
+
+    /// What these say together. The error of one of them, if none of them answers.
+    pub(crate) fn together(servers: Vec<ServerStatus>) -> Result<Self, RequestError> {
+        let answers = || servers.iter().filter_map(|server| server.answer.as_ref().ok());
+        let Some(most) = answers().max_by_key(|answer| answer.waiters) else {
+            let error = servers.into_iter().find_map(|server| server.answer.err());
+            return Err(error.unwrap_or(RequestError::Closed));
+        };
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        let holders = || answers().filter_map(|answer| answer.holder.as_ref());
+        holders().for_each(|holder| *counts.entry(&holder.owner).or_default() += 1);
+        let majority = majority(servers.len());
+        let is_held = |holder: &&Holder| counts.get(holder.owner.as_str()).is_some_and(|count| *count >= majority);
+        let mut frozen: Vec<_> = answers().map(|answer| answer.frozen_for.unwrap_or_default()).collect();
+        frozen.sort_unstable();
+        let frozen_for = frozen.get(majority - 1).or(frozen.last()).copied().filter(|left| !left.is_zero());
+        let together = Self {
+            at: answers().map(|answer| answer.at).max().unwrap_or(most.at),
+            holder: holders().filter(is_held).max_by_key(|holder| holder.token).cloned(),
+            queue: most.queue.clone(),
+            waiters: most.waiters,
+            frozen_for,
+            servers: Vec::new(),
+        };
+        Ok(Self { servers, ..together })
+    }
+
+    /// Whether enough servers answered to know who holds the lock. If it is false, `holder` is `None` also where somebody holds
+    /// it. On one server it is always true.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
+    /// let client = fairlock::LockClient::builder().without_strict_restart().embedded(&servers)?;
+    /// let lock = client.lock("orders:42");
+    /// servers[0].shut_down();
+    /// assert!(lock.status().await?.is_known());
+    /// servers[1].shut_down();
+    /// assert!(!lock.status().await?.is_known());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.servers.iter().filter(|server| server.answer.is_ok()).count() >= majority(self.servers.len())
     }
 }
 

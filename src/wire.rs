@@ -2,9 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::Serializer;
+use serde::{Serialize, Serializer};
 
-use crate::error::Cause;
+use crate::error::{Cause, RequestError};
 
 pub fn time<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&rfc3339(*time))
@@ -25,6 +25,13 @@ pub fn cause<S: Serializer>(cause: &Option<Cause>, serializer: S) -> Result<S::O
     match cause {
         Some(cause) => serializer.collect_str(cause),
         None => serializer.serialize_none(),
+    }
+}
+
+pub fn answer<S: Serializer, T: Serialize>(answer: &Result<T, RequestError>, serializer: S) -> Result<S::Ok, S::Error> {
+    match answer {
+        Ok(told) => told.serialize(serializer),
+        Err(error) => serializer.collect_map([("error", error.to_string())]),
     }
 }
 

@@ -54,7 +54,7 @@ pub async fn run(args: &Args, doctor: &Doctor, out: &mut Output) -> Result<u8, F
 }
 
 fn not_connected(error: &ConnectError, report: &mut Report) {
-    if let ConnectError::Rights { missing } = error {
+    if let ConnectError::Rights { missing, .. } = error {
         for right in missing {
             let advice = format!("ACL SETUSER <user> {right}; `fairlock acl` prints all that a user needs");
             report.add("rights", Level::Broken, format!("the user lacks {right}"), advice);

@@ -85,7 +85,7 @@ impl Both {
         let guard = lock.lock().await?;
         let mut old = OldLock { redis, value: format!("fairlock:{}", guard.token()) };
         old.take().await?;
-        let lost = guard.lost_token().child_token();
+        let lost = guard.ended_token().child_token();
         let renewing = AbortOnDropHandle::new(tokio::spawn(keep(old.clone(), lost.clone())));
         Ok(Self { guard, old, renewing, lost })
     }

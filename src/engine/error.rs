@@ -22,6 +22,7 @@ pub enum LockError {
     Lost,
     /// `max_waiters` wait already.
     #[error("{waiters} are waiting, which is all that max_waiters allows")]
+    #[non_exhaustive]
     QueueFull {
         /// How many wait.
         waiters: u64,
@@ -74,6 +75,29 @@ impl LockError {
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Timeout | Self::QueueFull { .. })
     }
+
+    /// Whether the same call may succeed later, with the same client and nothing changed by a person: others have the lock now,
+    /// or no server could be reached.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = loop {
+    ///     match client.lock("nightly").lock_timeout(Duration::from_secs(5)).await {
+    ///         Err(error) if error.is_retryable() => eprintln!("once more: {error}"),
+    ///         outcome => break outcome?,
+    ///     }
+    /// };
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.is_busy() || matches!(self, Self::Unreachable(_))
+    }
 }
 
 /// How a hold was lost.
@@ -107,11 +131,26 @@ pub enum Ended {
     Lost(Loss),
 }
 
+impl Ended {
+    /// How it was lost, if it was.
+    ///
+    /// ```
+    /// assert_eq!(fairlock::Ended::Freed.loss(), None);
+    /// ```
+    #[must_use]
+    pub fn loss(self) -> Option<Loss> {
+        match self {
+            Self::Lost(loss) => Some(loss),
+            Self::Freed => None,
+        }
+    }
+}
+
 /// Why [`unlock`](crate::LockGuard::unlock) cannot say that the lock was held until now.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnlockError {
-    /// The lock was lost before. What was done since [`lost`](crate::Held::lost) resolved was done
+    /// The lock was lost before. What was done since [`lost`](crate::LockGuard::lost) resolved was done
     /// without it.
     #[error("the lock was lost before it was unlocked: {0}")]
     Lost(Loss),
@@ -119,6 +158,7 @@ pub enum UnlockError {
     /// [inside a script](Refusal::in_script): then it may also be free or another's already. The client
     /// goes on trying; at `until` the lease is over anyway.
     #[error("the server refused the release, {after}: {refusal}", after = after_release(refusal))]
+    #[non_exhaustive]
     Refused {
         /// What the server said.
         refusal: Refusal,
@@ -128,6 +168,7 @@ pub enum UnlockError {
     },
     /// The server did not answer. The client goes on trying; at `until` the lease is over anyway.
     #[error("no answer to the release: {cause}; the lock is free now or soon, at the latest when its lease ends")]
+    #[non_exhaustive]
     Unknown {
         /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
         /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
@@ -138,6 +179,7 @@ pub enum UnlockError {
     /// The runtime that the client was made in has ended, so the server cannot be told. See
     /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
     #[error("the runtime of this client has ended: the lock is free when its lease ends")]
+    #[non_exhaustive]
     RuntimeGone {
         /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
         /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.

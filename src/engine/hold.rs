@@ -4,8 +4,8 @@
 //! the server, never added to or subtracted from, so a retry does no harm (P4).
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,11 @@ use crate::sync::Mutex;
 
 /// One owner at one lock.
 pub type Entry = OwnerEntry<Hold>;
+
+/// A hold on several servers, of which some holds are the parts. Told by each of them that has ended.
+pub trait Whole: fmt::Debug + Send + Sync {
+    fn part_has_ended(&self);
+}
 
 /// All holds of one client.
 pub struct Holds {
@@ -131,6 +136,8 @@ pub struct Hold {
     pub over: CancellationToken,
     /// Cancelled by the final unlock: a renewal under way ends.
     pub done: CancellationToken,
+    /// What it is a part of, if there is such a thing.
+    pub whole: OnceLock<Weak<dyn Whole>>,
     state: Mutex<State>,
 }
 
@@ -204,6 +211,7 @@ impl Hold {
             holding: Holding::begin(new.metrics),
             over: CancellationToken::new(),
             done: CancellationToken::new(),
+            whole: OnceLock::new(),
             state: Mutex::new(State {
                 live: 1,
                 on_server: Some(1),
@@ -274,6 +282,16 @@ impl Hold {
             Some(End::Lost(loss)) => Some(Ended::Lost(loss)),
             Some(End::Freed) => Some(Ended::Freed),
             None => self.state.lock().forgotten.then_some(Ended::Freed),
+        }
+    }
+
+    /// Resolves when it has ended.
+    pub async fn until_ended(&self) -> Ended {
+        loop {
+            if let Some(ended) = self.ended() {
+                return ended;
+            }
+            self.over.cancelled().await;
         }
     }
 
@@ -435,7 +453,7 @@ impl Hold {
         // A loss that was told stays a loss.
         self.state.lock().end.get_or_insert(End::Freed);
         self.stop_renewing();
-        self.over.cancel();
+        self.set_over();
         self.holding.freed(&self.who(), self.token, || self.held_for());
     }
 
@@ -450,7 +468,7 @@ impl Hold {
             state.forgotten = true;
         }
         self.stop_renewing();
-        self.over.cancel();
+        self.set_over();
         self.holding.forgotten(&self.who(), self.token, || self.held_for());
     }
 
@@ -495,10 +513,18 @@ impl Hold {
         // Not inside the block above, since this takes the lock on the state again. The holder hears of it without any
         // network (P8).
         self.stop_renewing();
-        self.over.cancel();
+        // Before the others are told, who may lose the rest of several servers.
         cleanup::leave(context, request);
+        self.set_over();
         // Last: the log and the recorder are the user's, and may panic.
         self.tell_of_loss(loss);
+    }
+
+    fn set_over(&self) {
+        self.over.cancel();
+        if let Some(whole) = self.whole.get().and_then(Weak::upgrade) {
+            whole.part_has_ended();
+        }
     }
 
     fn tell_of_loss(&self, loss: Loss) {

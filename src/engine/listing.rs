@@ -23,11 +23,14 @@ const REMEMBERED: usize = 1 << 20;
 
 /// Where a listing is.
 pub struct Listing {
-    context: Arc<Context>,
+    /// Those of the servers that are still to be listed, the present one first.
+    contexts: VecDeque<Arc<Context>>,
+    /// How many of several servers may still fail: what is held is known to a majority.
+    may_fail: usize,
     glob: String,
     /// For the server: the literal start of the glob. A pattern with many stars could keep it busy for long.
     pattern: String,
-    /// The seats of the servers that are to be scanned. `None`: it has not begun.
+    /// The seats of the server, or of the masters of a cluster, that are to be scanned. `None`: it has not begun there.
     seats: Option<VecDeque<u16>>,
     place: Option<Place>,
     names: VecDeque<String>,
@@ -42,17 +45,20 @@ struct Place {
 }
 
 impl Listing {
-    pub fn new(context: Arc<Context>, glob: &str) -> Self {
-        let pattern = keys::pattern(&context.options().prefix, &glob::literal_start(glob));
-        let (seats, names) = (None, VecDeque::new());
-        Self { context, glob: glob.to_owned(), pattern, seats, place: None, names, seen: Seen::default() }
+    /// Of one server, or of several with the same options.
+    pub fn new(contexts: impl Iterator<Item = Arc<Context>>, glob: &str) -> Self {
+        let contexts: VecDeque<_> = contexts.collect();
+        let prefix = contexts.front().map_or("", |context| &context.options().prefix);
+        let pattern = keys::pattern(prefix, &glob::literal_start(glob));
+        let (seats, names, may_fail) = (None, VecDeque::new(), contexts.len().saturating_sub(1) / 2);
+        Self { contexts, may_fail, glob: glob.to_owned(), pattern, seats, place: None, names, seen: Seen::default() }
     }
 
     /// The next name; `None`: there are no more. An error is the end as well.
     pub async fn next(&mut self) -> Result<Option<String>, RequestError> {
         let outcome = self.find_next().await;
         if outcome.is_err() {
-            self.seats = Some(VecDeque::new());
+            self.contexts.clear();
         }
         outcome
     }
@@ -65,19 +71,35 @@ impl Listing {
             if let Some(name) = self.names.pop_front() {
                 return Ok(Some(name));
             }
-            let runner = &self.context.runner;
-            let seats = self.seats.get_or_insert_with(|| runner.seats().into());
-            let Some(seat) = seats.front().copied() else { return Ok(None) };
-            self.read_page(seat).await?;
+            let Some(context) = self.contexts.front().cloned() else { return Ok(None) };
+            let seats = self.seats.get_or_insert_with(|| context.runner.seats().into());
+            let Some(seat) = seats.front().copied() else {
+                self.go_on();
+                continue;
+            };
+            match self.read_page(&context, seat).await {
+                Err(error @ (RequestError::Closed | RequestError::RuntimeGone)) => return Err(error),
+                Err(_) if self.may_fail > 0 => {
+                    self.may_fail -= 1;
+                    self.go_on();
+                }
+                outcome => outcome?,
+            }
         }
     }
 
-    async fn read_page(&mut self, seat: u16) -> Result<(), RequestError> {
-        let runner = &self.context.runner;
+    /// To the next server.
+    fn go_on(&mut self) {
+        self.contexts.pop_front();
+        (self.seats, self.place) = (None, None);
+    }
+
+    async fn read_page(&mut self, context: &Context, seat: u16) -> Result<(), RequestError> {
+        let runner = &context.runner;
         let server = runner.server(seat).ok_or_else(broken_off)?;
         let cursor = self.place.as_ref().map_or("0", |place| &place.cursor);
         let scan = ["SCAN", cursor, "MATCH", &self.pattern, "COUNT", KEYS_IN_A_PAGE];
-        let (told, _) = self.context.ask(runner.ask(server, &scan)).await?;
+        let (told, _) = context.ask(runner.ask(server, &scan)).await?;
         // After the answer: the end of the connection before is noticed before there is a new one.
         if self.place.as_ref().is_some_and(|place| place.connection.is_cancelled()) {
             return Err(broken_off());
@@ -86,7 +108,8 @@ impl Listing {
         let mut texts = texts.into_iter().map(|text| String::from_utf8(text).ok());
         let cursor = texts.next().flatten().ok_or_else(malformed)?;
         // A key that is no UTF-8 is none of a lock.
-        texts.flatten().for_each(|key| self.keep(&key));
+        let prefix = &context.options().prefix;
+        texts.flatten().for_each(|key| self.keep(prefix, &key));
         self.place = (cursor != "0").then_some(Place { cursor, connection });
         if self.place.is_none()
             && let Some(seats) = &mut self.seats
@@ -98,8 +121,7 @@ impl Listing {
 
     /// Keeps the name if this key shows that the lock is held or waited for. The server could tell which type each key has
     /// and leave out the others, but that costs it three times as much as sending them.
-    fn keep(&mut self, key: &str) {
-        let prefix = &self.context.options().prefix;
+    fn keep(&mut self, prefix: &str, key: &str) {
         let name = [Kind::Lock, Kind::Queue].iter().find_map(|kind| kind.name_in(prefix, key));
         let name = name.filter(|name| (1..=LONGEST_NAME).contains(&name.len()));
         if let Some(name) = name.filter(|name| glob::matches(self.glob.as_bytes(), name.as_bytes()))

@@ -3,26 +3,27 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use futures::future::join_all;
-use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::context::Quorum;
 use super::error::NoQuorum;
 use super::hold::{NodeGuard, NodeHold, QuorumHold, Share};
 use super::nodes::Waiting;
 use super::owners::Turn;
+use crate::engine::error::LockError;
+use crate::engine::guard::EngineGuard;
 use crate::engine::last_error::NoAnswerYet;
+use crate::engine::lock::{Caller, EngineLock};
 use crate::engine::observe::{Holding, Who};
-use crate::error::{Cause, LockError};
-use crate::guard::LockGuard;
-use crate::lock::{Caller, FairLock};
+use crate::engine::requests;
 use crate::metrics::LockMetrics;
-use crate::owner::Owner;
 use crate::store::clock::now;
+use crate::store::error::Cause;
 use crate::sync::Mutex;
 
 /// One call.
@@ -30,12 +31,12 @@ pub struct Acquire<'a> {
     pub quorum: &'a Arc<Quorum>,
     pub name: &'a Arc<str>,
     /// The lock at each node.
-    pub locks: &'a Arc<[FairLock]>,
-    pub owner: Owner,
+    pub locks: &'a Arc<[EngineLock]>,
+    pub caller: Caller,
+    /// The call wants other locks too.
+    pub is_part: bool,
     /// In a scope: what the owner may re-enter.
     pub turn: Option<Arc<Turn<QuorumHold>>>,
-    /// When it was called.
-    pub began: Instant,
     /// For a caller who runs out of time.
     pub told: &'a Told,
     pub metrics: &'a LockMetrics,
@@ -80,15 +81,35 @@ enum Tried {
     Failed,
 }
 
+/// What it has at some nodes.
+type Got = BTreeMap<usize, EngineGuard>;
+
 /// The answer of one node. `None`: others have it.
-type Tryout = Result<Option<LockGuard>, LockError>;
+type Tryout = Result<Option<EngineGuard>, LockError>;
 
 /// What one round of requests has brought.
 #[derive(Default)]
 struct Round {
-    got: BTreeMap<usize, LockGuard>,
+    got: Got,
     /// The first node where others have the lock.
     busy: Option<usize>,
+}
+
+/// The call that has these is polled: until all are there, nothing else renews them (P6).
+fn keep(got: &Got) {
+    got.values().for_each(|guard| guard.hold.keep());
+}
+
+/// Keeps them while this is polled. Never ends.
+async fn keep_on(got: &Got) {
+    loop {
+        keep(got);
+        let valid_for = got.values().map(|guard| guard.hold.valid_for()).min();
+        match valid_for {
+            Some(left) => sleep((left / 4).clamp(Duration::from_millis(20), Duration::from_secs(60))).await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl Acquire<'_> {
@@ -97,13 +118,8 @@ impl Acquire<'_> {
         Who { name: self.name, owner: owner_id, terms: self.terms(), is_node: false }
     }
 
-    /// On each node.
-    fn caller(&self) -> Caller {
-        Caller { owner: self.owner, scoped: self.turn.is_some(), began: self.began }
-    }
-
     fn terms(&self) -> &str {
-        self.locks.first().map_or("", FairLock::terms)
+        self.locks.first().map_or("", EngineLock::terms)
     }
 
     /// Waits for the lock, without an end.
@@ -149,7 +165,7 @@ impl Acquire<'_> {
         if nodes.usable().len() < nodes.majority() {
             return self.unreachable();
         }
-        let is_behind_others = || self.locks.iter().any(|lock| lock.is_behind_others(self.owner));
+        let is_behind_others = || self.locks.iter().any(|lock| lock.is_behind_others(self.caller.owner));
         if self.told.is_of_others() || is_behind_others() {
             return LockError::Timeout;
         }
@@ -194,14 +210,15 @@ impl Acquire<'_> {
         {
             from = at + 1;
             // Where it was lost, or refuses this name, the next one is waited at.
-            let Some(guard) = self.wait_at(at).await? else { continue };
-            if guard.was_handed_over() {
+            let Some(guard) = self.wait_at(at, &got).await? else { continue };
+            if guard.hold.was_queued {
                 self.quorum.contention.seen(self.name);
                 self.told.of_others();
             }
             got.insert(at, guard);
             let above: Vec<_> = nodes.usable().into_iter().filter(|index| *index > at).collect();
-            let proposed = got.values().map(LockGuard::token).max().unwrap_or(0);
+            keep(&got);
+            let proposed = got.values().map(EngineGuard::token).max().unwrap_or(0);
             let round = self.try_all(&above, proposed).await?;
             got.extend(round.got);
             if got.len() >= nodes.majority() {
@@ -223,28 +240,30 @@ impl Acquire<'_> {
         Ok(Tried::Failed)
     }
 
-    /// Waits in the queue of one node. `None`: it can no longer be used.
-    async fn wait_at(&self, index: usize) -> Result<Option<LockGuard>, LockError> {
+    /// Waits in the queue of one node, and keeps what it has at others. `None`: it can no longer be used.
+    async fn wait_at(&self, index: usize, got: &Got) -> Result<Option<EngineGuard>, LockError> {
         let Some(lock) = self.locks.get(index) else { return Ok(None) };
         // Dropped, the call leaves the queue (R9).
-        let mut locking = pin!(lock.lock_as(self.caller()));
+        let mut locking = pin!(lock.acquire(self.caller, true, 0, None));
         tokio::select! {
             biased;
+            // A call that waits is never told that others have it.
             outcome = &mut locking => self.one(outcome),
             () = self.quorum.nodes.lost(index) => {
                 // Asked while the call is in the queue.
-                if lock.is_behind_others(self.owner) {
+                if lock.is_behind_others(self.caller.owner) {
                     self.told.of_others();
                 }
                 Ok(None)
             }
+            () = keep_on(got) => Ok(None),
         }
     }
 
     /// An error that ends the call, or `None` for one that another node may not have.
-    fn one(&self, outcome: Result<LockGuard, LockError>) -> Result<Option<LockGuard>, LockError> {
+    fn one(&self, outcome: Tryout) -> Tryout {
         match outcome {
-            Ok(guard) => Ok(Some(guard)),
+            Ok(guard) => Ok(guard),
             Err(LockError::Unreachable(cause)) => {
                 self.told.set(cause);
                 Ok(None)
@@ -292,15 +311,15 @@ impl Acquire<'_> {
     }
 
     /// `None`: no answer in time.
-    async fn try_at(&self, index: usize, lock: &FairLock, proposed: u64) -> Option<Tryout> {
+    async fn try_at(&self, index: usize, lock: &EngineLock, proposed: u64) -> Option<Tryout> {
         let nodes = &self.quorum.nodes;
         // What this owner has given back before comes first, and is no part of the time that the node has (Q10).
-        if timeout(nodes.node_timeout, lock.own_turn(self.owner)).await.is_err() {
+        if timeout(nodes.node_timeout, lock.own_turn(self.caller.owner)).await.is_err() {
             self.told.set(Arc::new(NoAnswerYet));
             nodes.doubt(index, self.name);
             return None;
         }
-        let answer = timeout(nodes.node_timeout, lock.try_lock_as(self.caller(), proposed)).await;
+        let answer = timeout(nodes.node_timeout, lock.acquire(self.caller, false, proposed, None)).await;
         if answer.is_err() {
             self.suspect(index);
         }
@@ -308,14 +327,14 @@ impl Acquire<'_> {
     }
 
     /// Q3, Q4: a hold on those nodes that count.
-    async fn form(&self, got: BTreeMap<usize, LockGuard>) -> Result<Tried, LockError> {
+    async fn form(&self, got: Got) -> Result<Tried, LockError> {
         let nodes = &self.quorum.nodes;
         // None of them was raised before: what this owner has given back is never entered again, so each is a new hold.
-        let token = got.values().map(LockGuard::token).max().unwrap_or(0);
+        let token = got.values().map(EngineGuard::token).max().unwrap_or(0);
         // Nothing is left to raise where all have given the same, as they are asked to.
         let is_given_alike = got.values().all(|guard| guard.token() == token);
         let raised = if is_given_alike { got } else { self.raise(got, token).await };
-        let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.is_valid());
+        let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.hold.is_valid());
         let counting: Vec<_> = counting.into_iter().map(|(index, guard)| NodeGuard { index, guard }).collect();
         // A node that does not count is not held for nothing.
         drop(others);
@@ -325,30 +344,39 @@ impl Acquire<'_> {
         }
         let hold = Arc::new(QuorumHold {
             name: self.name.clone(),
-            owner: self.owner,
-            owner_id: self.quorum.id_of(self.owner),
+            owner: self.caller.owner,
+            owner_id: self.quorum.id_of(self.caller.owner),
             terms: self.terms().into(),
             token,
             began: now(),
             holding: Holding::begin(self.metrics.clone()),
             majority: nodes.majority(),
-            nodes: counting.iter().map(|node| NodeHold { index: node.index, held: node.guard.held() }).collect(),
+            nodes: counting.iter().map(|node| NodeHold { index: node.index, hold: node.guard.hold.clone() }).collect(),
             _turn: self.turn.clone(),
             shares: AtomicUsize::new(1),
-            given_up: Notify::new(),
+            over: CancellationToken::new(),
             loss: OnceLock::new(),
         });
         tracing::debug!(target: "fairlock::quorum", name = %self.name, token, nodes = ?hold.indices(), "has a majority");
-        self.quorum.spawn(hold.clone().leave_when_lost());
+        for node in &hold.nodes {
+            let whole: Weak<QuorumHold> = Arc::downgrade(&hold);
+            // Each is a new hold, which is a part of nothing else.
+            let _ = node.hold.whole.set(whole);
+        }
+        // What has ended before that line has told nobody.
+        hold.look();
+        if !self.is_part {
+            hold.complete();
+        }
         Ok(Tried::Held((Share::first(hold), counting)))
     }
 
     /// Raises all of them to this token. Those that did not acknowledge it are given back.
-    async fn raise(&self, got: BTreeMap<usize, LockGuard>, token: u64) -> BTreeMap<usize, LockGuard> {
+    async fn raise(&self, got: Got, token: u64) -> Got {
         let nodes = &self.quorum.nodes;
         let raising = got.into_iter().map(|(index, guard)| async move {
             // Also at the node that gave it: the answer says that it is still held there, after a force_unlock too.
-            let raised = timeout(nodes.node_timeout, guard.raise(token)).await;
+            let raised = timeout(nodes.node_timeout, requests::raise(&guard.hold, token)).await;
             (index, guard, raised)
         });
         let mut acknowledged = BTreeMap::new();
@@ -367,7 +395,7 @@ impl Acquire<'_> {
     pub async fn reenter(&self, share: Share) -> Result<Option<Taken>, LockError> {
         let (nodes, hold) = (&self.quorum.nodes, share.hold());
         // Where it has ended, a new hold would have no part in this one (Q10).
-        let valid: Vec<_> = hold.nodes.iter().filter(|node| node.held.is_valid()).collect();
+        let valid: Vec<_> = hold.nodes.iter().filter(|node| node.hold.is_valid()).collect();
         let served: Vec<_> = valid.iter().copied().filter(|node| nodes.is_usable(node.index)).collect();
         // Where too few can be used, one may be back before its time is over.
         let entered = if served.len() >= hold.majority { served } else { valid };
@@ -375,13 +403,13 @@ impl Acquire<'_> {
             let lock = self.locks.get(node.index)?;
             // Never waits: another call of this owner may give it all back meanwhile, and who queues at several nodes may
             // be served at some of them past those who wait at the gate (Q1).
-            Some(async move { (node, timeout(nodes.node_timeout, lock.try_lock_as(self.caller(), 0)).await) })
+            Some(async move { (node, timeout(nodes.node_timeout, lock.acquire(self.caller, false, 0, None)).await) })
         });
         let mut guards = Vec::new();
         for (node, outcome) in join_all(locking).await {
             match outcome {
                 // Another token: it has ended meanwhile, and this is a new one.
-                Ok(Ok(Some(guard))) if guard.token() == node.held.token() => {
+                Ok(Ok(Some(guard))) if guard.token() == node.hold.token => {
                     guards.push(NodeGuard { index: node.index, guard });
                 }
                 Ok(_) => {}
@@ -390,7 +418,7 @@ impl Acquire<'_> {
             }
         }
         // Q4: one may have been lost while another one had no answer.
-        guards.retain(|node| node.guard.is_valid());
+        guards.retain(|node| node.guard.hold.is_valid());
         if guards.len() >= hold.majority && hold.is_valid() {
             return Ok(Some((share, guards)));
         }

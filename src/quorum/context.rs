@@ -1,20 +1,22 @@
 //! What the clones, locks and guards of one client share.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, HashMap};
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
-use futures::future::join_all;
+use futures::future::{Either, join_all, select};
 use tokio::time::timeout;
 
 use super::contention::Contention;
 use super::hold::QuorumHold;
 use super::nodes::Nodes;
 use super::owners::Owners;
-use crate::error::LockError;
-use crate::guard::LockGuard;
+use crate::engine::close;
+use crate::engine::error::LockError;
+use crate::engine::guard::EngineGuard;
+use crate::engine::owner::Owner;
 use crate::metrics::Metrics;
-use crate::owner::Owner;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::sync::Mutex;
@@ -24,8 +26,6 @@ use crate::sync::Mutex;
 pub struct Quorum {
     pub nodes: Arc<Nodes>,
     pub owners: Arc<Owners<QuorumHold>>,
-    /// The longest lease of any client: what a freeze outlasts (Q8).
-    pub longest_lease: Duration,
     /// How many calls and guards of this client there are for a name.
     in_use: Mutex<HashMap<Arc<str>, usize>>,
     /// Which of them others want too.
@@ -42,14 +42,14 @@ pub struct InUse {
 }
 
 impl Quorum {
-    pub fn new(nodes: Nodes, longest_lease: Duration, metrics: Metrics) -> Arc<Self> {
+    pub fn new(nodes: Nodes, metrics: Metrics) -> Arc<Self> {
         let (nodes, owners, in_use) = (Arc::new(nodes), Arc::default(), Mutex::default());
-        Arc::new(Self { nodes, owners, longest_lease, in_use, contention: Contention::default(), metrics })
+        Arc::new(Self { nodes, owners, in_use, contention: Contention::default(), metrics })
     }
 
     /// An owner's id, which all nodes have for it.
     pub fn id_of(&self, owner: Owner) -> String {
-        let client = self.nodes.all.first().map_or("", |node| node.client.id());
+        let client = self.nodes.all.first().map_or("", |node| &node.engine.context.runner.client);
         format!("{client}:{}", owner.number())
     }
 
@@ -66,40 +66,84 @@ impl Quorum {
 
     pub fn backoff(&self) -> Backoff {
         // There are at least three nodes.
-        self.nodes.all.first().map_or_else(Backoff::reconnect, |node| node.client.engine().context.backoff())
+        self.nodes.all.first().map_or_else(Backoff::reconnect, |node| node.engine.context.backoff())
     }
 
     /// Resolves when no call can be served any longer.
     pub async fn ended(&self) -> LockError {
         // There are at least three nodes, which are closed together.
         let Some(node) = self.nodes.all.first() else { return LockError::Closed };
-        let context = &node.client.engine().context;
+        let context = &node.engine.context;
         context.over.cancelled().await;
         context.why_over()
     }
 
-    /// When nothing that was sent until now can have an effect on a server.
-    pub fn forgotten_at(&self) -> Instant {
-        let node = self.nodes.all.first();
-        node.map_or_else(now, |node| node.client.engine().context.forgotten_at(self.longest_lease))
+    /// When nothing that was sent until now for this hold can have an effect on a server.
+    pub fn forgotten_at(&self, hold: &QuorumHold) -> Instant {
+        // The lease is the same at each of them.
+        hold.nodes.first().map_or_else(now, |node| node.hold.context().forgotten_at(node.hold.lease))
     }
 
     /// `None`: the runtime of the client has ended.
     pub async fn drive<F: Future>(&self, call: F) -> Option<F::Output> {
-        self.nodes.all.first()?.client.engine().context.gone.run_until_cancelled(call).await
+        self.nodes.all.first()?.engine.context.gone.run_until_cancelled(call).await
     }
 
     /// Runs a task in the background of the client.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(node) = self.nodes.all.first() {
-            node.client.engine().context.spawn(task);
+            node.engine.context.spawn(task);
         }
     }
 
     /// Gives these back, and waits for the answers for a short time: where there is none the release goes on in the
     /// background.
-    pub async fn release(&self, guards: impl IntoIterator<Item = LockGuard>) {
-        join_all(guards.into_iter().map(|guard| timeout(self.nodes.node_timeout, guard.unlock()))).await;
+    pub async fn release(&self, guards: impl IntoIterator<Item = EngineGuard>) {
+        join_all(guards.into_iter().map(|guard| timeout(self.nodes.node_timeout, guard.into_release().run()))).await;
+    }
+
+    /// Closes all clients at the same time. `Some`: fewer than a majority of the servers answered all in time; how many requests
+    /// have no answer, and at how many servers that was.
+    pub async fn close(&self) -> Option<(usize, usize)> {
+        let nodes = &self.nodes;
+        close::warn_of(self.held());
+        let outcomes: Vec<_> = nodes.all.iter().map(|_| OnceLock::new()).collect();
+        let close_one = async |index: usize| {
+            if let (Some(node), Some(outcome)) = (nodes.all.get(index), outcomes.get(index)) {
+                let _ = outcome.set(close::close(&node.engine).await);
+            }
+        };
+        let (used, others): (Vec<_>, Vec<_>) = (0..nodes.all.len()).partition(|index| nodes.is_usable(*index));
+        let closing = pin!(async {
+            match select(
+                pin!(join_all(used.into_iter().map(close_one))),
+                pin!(join_all(others.into_iter().map(close_one))),
+            )
+            .await
+            {
+                // A server that is down does not answer. But it may be up again.
+                Either::Left((_, others)) => drop(timeout(nodes.node_timeout, others).await),
+                Either::Right((_, used)) => drop(used.await),
+            }
+        });
+        // Without its runtime no client waits for anything. Otherwise each one has begun, and ends in the background.
+        if self.drive(closing).await.is_none() {
+            join_all((0..nodes.all.len()).map(close_one)).await;
+        }
+        let outcomes = || outcomes.iter().filter_map(OnceLock::get);
+        let unfinished = outcomes().sum();
+        let closed = outcomes().filter(|unfinished| **unfinished == 0).count();
+        let servers = nodes.all.len() - closed;
+        (closed < nodes.majority()).then_some((unfinished, servers))
+    }
+
+    /// What guards of this client hold: the same owner at the same lock on a majority.
+    fn held(&self) -> usize {
+        let mut counts = BTreeMap::new();
+        for hold in self.nodes.all.iter().flat_map(|node| close::held(&node.engine)) {
+            *counts.entry((hold.entry.keys.lock.clone(), hold.entry.owner.number())).or_insert(0_usize) += 1;
+        }
+        counts.into_values().filter(|count| *count >= self.nodes.majority()).count()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{Cause, RequestError};
+use crate::store::error::{Cause, RequestError};
 
 /// Fewer than a majority of the servers can be used now.
 #[derive(Debug, thiserror::Error)]

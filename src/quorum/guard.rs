@@ -1,10 +1,9 @@
-//! What a holder of a quorum has in hand.
+//! What a holder of a quorum has in hand, and how it is given back.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -15,85 +14,30 @@ use super::acquire::Taken;
 use super::context::{InUse, Quorum};
 use super::error::TooFewAnswers;
 use super::hold::{NodeGuard, QuorumHold, Share};
-use crate::engine::release::Release;
-use crate::error::{Loss, UnlockError};
-use crate::guard::Unlocked;
-use crate::owner::Owner;
+use crate::engine::error::UnlockError;
+use crate::engine::release::{Release, Unlocked};
 
-/// One hold on a majority of the servers. It ends with [`unlock`](Self::unlock), or when it is dropped.
-///
-/// A watchdog renews the lease at each of its servers. It is valid as long as a majority of all servers has it; a server
-/// that is lost meanwhile does not come back into it.
-///
-/// ```no_run
-/// # async fn example(client: fairlock::QuorumClient) -> Result<(), Box<dyn std::error::Error>> {
-/// let guard = client.lock("orders:42").lock().await?;
-/// assert!(guard.is_valid() && guard.nodes().len() >= 2);
-/// guard.unlock().await?;
-/// # Ok(()) }
-/// ```
-#[must_use = "the lock is released when the guard is dropped"]
+/// One hold on a majority of the servers. Dropped, it is given back in the background.
+#[derive(Debug)]
 pub struct QuorumGuard {
     quorum: Arc<Quorum>,
-    hold: Arc<QuorumHold>,
+    pub hold: Arc<QuorumHold>,
     /// Gone when it is being given back.
     share: Option<Share>,
     guards: Vec<NodeGuard>,
     in_use: Option<InUse>,
 }
 
-impl fmt::Debug for QuorumGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuorumGuard")
-            .field("name", &self.name())
-            .field("token", &self.token())
-            .field("nodes", &self.nodes())
-            .field("valid_for", &self.valid_for())
-            .finish_non_exhaustive()
-    }
-}
-
 impl QuorumGuard {
-    /// What it holds at its servers is renewed in any case.
-    #[allow(clippy::unused_self)]
-    pub(crate) fn keep(&self) {}
-
-    #[allow(clippy::unused_self)]
-    pub(crate) fn complete(&self) {}
-
-    pub(super) fn new(quorum: Arc<Quorum>, in_use: InUse, (share, guards): Taken) -> Self {
+    pub fn new(quorum: Arc<Quorum>, in_use: InUse, (share, guards): Taken) -> Self {
         Self { quorum, hold: share.hold().clone(), share: Some(share), guards, in_use: Some(in_use) }
     }
 
-    /// Gives this hold back at all its servers and waits for their answers, for a majority of them as long as a release
-    /// may take. One round trip to all of them at the same time.
-    ///
-    /// [`Unlocked::Freed`]: the lock is free, or the next waiter has it already.
-    /// [`Unlocked::StillHeld`]: the owner has more guards.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
-    /// # let client = fairlock::QuorumClient::builder().strict_restart(false).embedded(&servers)?;
-    /// use fairlock::Unlocked;
-    ///
-    /// let guard = client.lock("orders:42").lock().await?;
-    /// assert_eq!(guard.unlock().await?, Unlocked::Freed);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    ///
-    /// # Errors
-    /// [`UnlockError::Lost`] if the majority was lost before. [`UnlockError::Unknown`] or [`UnlockError::Refused`] if too
-    /// few servers have confirmed; the client goes on trying.
-    ///
-    /// # Cancel safety
-    /// Once called, the release is certain: if the future is dropped, the background finishes it.
+    /// Gives it back at all its servers, and waits for a majority of their answers as long as a release may take.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
         // Before anything is given back: that ends the holds too.
         let loss = self.hold.loss();
-        let until = self.quorum.forgotten_at();
+        let until = self.quorum.forgotten_at(&self.hold);
         let (quorum, hold, releases) = (self.quorum.clone(), self.hold.clone(), self.end());
         let releasing = pin!(release(&quorum, &hold, releases));
         let outcomes = quorum.drive(releasing).await.ok_or(UnlockError::RuntimeGone { until })?;
@@ -103,8 +47,8 @@ impl QuorumGuard {
         }
     }
 
-    /// It is there, for those who look at spans.
-    pub(super) fn show(&self) {
+    /// Opens the hold's tracing span.
+    pub fn show(&self) {
         self.hold.holding.show(&self.hold.who(), self.hold.token);
     }
 
@@ -114,144 +58,16 @@ impl QuorumGuard {
         // Q7: the first node is told last.
         let guards = std::mem::take(&mut self.guards).into_iter().rev();
         let releases = guards.map(|node| (node.index, node.guard.into_release())).collect();
-        self.hold.given_up.notify_waiters();
+        self.hold.look();
         releases
     }
 
-    /// The fencing token. It is greater than that of every guard of this lock before it, and the same for all nested
-    /// guards. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
-    /// # let client = fairlock::QuorumClient::builder().strict_restart(false).embedded(&servers)?;
-    /// let lock = client.lock("orders:42");
-    /// let first = lock.lock().await?;
-    /// let token = first.token();
-    /// first.unlock().await?;
-    /// assert!(lock.lock().await?.token() > token);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn token(&self) -> u64 {
-        self.hold.token
-    }
-
-    /// Whether a majority of the servers surely has the hold at this instant, by the local clock. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
-    /// # let client = fairlock::QuorumClient::builder().strict_restart(false).embedded(&servers)?;
-    /// let guard = client.lock("orders:42").lock().await?;
-    /// servers[0].shut_down();
-    /// assert!(guard.is_valid());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        self.hold.is_valid()
-    }
-
-    /// For how long a majority surely has it if no further renewal succeeds; zero when it is lost. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
-    /// # let client = fairlock::QuorumClient::builder().strict_restart(false).embedded(&servers)?;
-    /// use std::time::Duration;
-    ///
-    /// let guard = client.lock("orders:42").lock().await?;
-    /// assert!(guard.valid_for() > Duration::from_secs(20));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn valid_for(&self) -> Duration {
-        self.hold.valid_for()
-    }
-
-    /// Resolves when the majority is lost, and says how the server was lost that ended it. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
-    /// # let client = fairlock::QuorumClient::builder().strict_restart(false).embedded(&servers)?;
-    /// let lock = client.lock("orders:42");
-    /// let guard = lock.lock().await?;
-    /// lock.force_unlock().await?;
-    /// assert_eq!(guard.lost().await, fairlock::Loss::Forced);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    ///
-    /// # Cancel safety
-    /// Safe to drop and call again.
-    pub async fn lost(&self) -> Loss {
-        self.hold.lost().await
-    }
-
-    /// Which servers this guard has and whose lease is not over, by their place in the list given to
-    /// [`connect`](crate::QuorumClient::connect), from 0. A nested guard does without those that cannot be used when it is
-    /// taken. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
-    /// # let client = fairlock::QuorumClient::builder().strict_restart(false).embedded(&servers)?;
-    /// let guard = client.lock("orders:42").lock().await?;
-    /// assert_eq!(guard.nodes(), [0, 1, 2]);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn nodes(&self) -> Vec<usize> {
+    /// Which servers it has and whose lease is not over, by their places in the list. A nested guard does without those that
+    /// cannot be used when it is taken.
+    pub fn servers(&self) -> Vec<usize> {
         let is_mine = |index: usize| self.guards.iter().any(|node| node.index == index);
-        let valid = self.hold.nodes.iter().filter(|node| node.held.is_valid()).map(|node| node.index);
+        let valid = self.hold.nodes.iter().filter(|node| node.hold.is_valid()).map(|node| node.index);
         valid.filter(|index| is_mine(*index)).collect()
-    }
-
-    /// Whose hold it is. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
-    /// # let client = fairlock::QuorumClient::builder().strict_restart(false).embedded(&servers)?;
-    /// use fairlock::Owner;
-    ///
-    /// let me = Owner::new();
-    /// let guard = me.scope(async { client.lock("orders:42").lock().await }).await?;
-    /// assert_eq!(guard.owner(), me);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn owner(&self) -> Owner {
-        self.hold.owner
-    }
-
-    /// The name of the lock. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
-    /// # let client = fairlock::QuorumClient::builder().strict_restart(false).embedded(&servers)?;
-    /// assert_eq!(client.lock("orders:42").lock().await?.name(), "orders:42");
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.hold.name
     }
 }
 

@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use futures::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::owners::Turn;
+use crate::engine::error::{Ended, Loss};
+use crate::engine::guard::EngineGuard;
+use crate::engine::hold::{Hold, Whole};
 use crate::engine::losses::Lost;
 use crate::engine::observe::{Holding, Who};
-use crate::error::{Ended, Loss};
-use crate::guard::{Held, LockGuard};
-use crate::owner::Owner;
+use crate::engine::owner::Owner;
 use crate::store::clock::now;
 
 /// The hold on one node that counts.
@@ -20,7 +20,7 @@ use crate::store::clock::now;
 pub struct NodeHold {
     /// Which node.
     pub index: usize,
-    pub held: Held,
+    pub hold: Arc<Hold>,
 }
 
 /// A hold on a majority of the nodes. Nested guards share it (Q11).
@@ -44,8 +44,8 @@ pub struct QuorumHold {
     pub _turn: Option<Arc<Turn<Self>>>,
     /// Guards alive.
     pub shares: AtomicUsize,
-    /// Notified when a guard has been given up at some nodes: these may have been the last ones of a majority.
-    pub given_up: Notify,
+    /// Cancelled when it has ended: it is lost, or a majority of its nodes has answered that it is given back.
+    pub over: CancellationToken,
     /// Set once: a loss is final, whatever a node answers later.
     pub loss: OnceLock<Loss>,
 }
@@ -91,7 +91,7 @@ impl Drop for Share {
 impl QuorumHold {
     /// The m-th largest deadline (Q5): at each instant until then a majority is valid.
     pub fn valid_for(&self) -> Duration {
-        let mut times: Vec<_> = self.nodes.iter().map(|node| node.held.valid_for()).collect();
+        let mut times: Vec<_> = self.nodes.iter().map(|node| node.hold.valid_for()).collect();
         times.sort_unstable_by(|one, other| other.cmp(one));
         let is_lost = self.loss.get().is_some();
         times.get(self.majority - 1).copied().filter(|_| !is_lost).unwrap_or_default()
@@ -114,9 +114,9 @@ impl QuorumHold {
         }
         let (mut left, mut lost) = (0, None);
         for node in &self.nodes {
-            match node.held.has_ended() {
+            match node.hold.ended() {
                 // Its release may have no answer for long.
-                None if node.held.is_given_back() => {}
+                None if node.hold.live() == 0 => {}
                 None => left += 1,
                 Some(Ended::Lost(loss)) => lost = Some(loss),
                 Some(Ended::Freed) => {}
@@ -131,31 +131,51 @@ impl QuorumHold {
         self.shares.load(Ordering::Relaxed) == 0
     }
 
-    /// Resolves when the majority is lost. `None`: all of it was given back.
-    async fn end(&self) -> Option<Loss> {
-        let mut ending: FuturesUnordered<_> = self.nodes.iter().map(|node| node.held.ended()).collect();
+    /// How it has ended, if it has. At the deadline of a majority it has, whether somebody looks or not.
+    pub fn ended(&self) -> Option<Ended> {
+        let loss = self.loss().map(Ended::Lost);
+        loss.or_else(|| self.over.is_cancelled().then_some(Ended::Freed))
+    }
+
+    /// Resolves when it has ended.
+    pub async fn until_ended(&self) -> Ended {
         loop {
-            // Registered before the look: a release that begins between the look and the await is not missed.
-            let given_up = self.given_up.notified();
-            if let Some(loss) = self.loss() {
-                return Some(loss);
+            if let Some(ended) = self.ended() {
+                return ended;
             }
-            tokio::select! {
-                biased;
-                ended = ending.next() => {
-                    ended?;
-                }
-                () = given_up => {}
-            }
+            self.over.cancelled().await;
         }
     }
 
-    /// Resolves when the majority is lost. Never, if it was given back.
-    pub async fn lost(&self) -> Loss {
-        match self.end().await {
-            Some(loss) => loss,
-            None => std::future::pending().await,
-        }
+    /// Notes its end, if it has come: a node has ended, or a guard was given up at some, which may have been the last ones of
+    /// a majority.
+    pub fn look(&self) {
+        let Some(loss) = self.loss() else {
+            let ended = || self.nodes.iter().filter(|node| node.hold.ended().is_some()).count();
+            if self.is_given_back() && ended() >= self.majority {
+                self.over.cancel();
+            }
+            return;
+        };
+        self.over.cancel();
+        // Otherwise the watchdog would renew what is left as long as the guard lives, and nobody would get past it.
+        self.nodes.iter().for_each(|node| node.hold.lose(loss));
+        self.tell_of_loss(loss);
+    }
+
+    /// Guards alive.
+    pub fn live(&self) -> u32 {
+        u32::try_from(self.shares.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
+    }
+
+    /// The call that wants this lock and others is polled.
+    pub fn keep(&self) {
+        self.nodes.iter().for_each(|node| node.hold.keep());
+    }
+
+    /// That call has all of them.
+    pub fn complete(&self) {
+        self.nodes.iter().for_each(|node| node.hold.complete());
     }
 
     /// Whose it is, for what is told of it.
@@ -174,14 +194,11 @@ impl QuorumHold {
             if loss == Loss::Closed { lost.debug() } else { lost.warn() }
         }
     }
+}
 
-    /// Leaves what is left of a majority that was lost: otherwise the watchdog would renew it as long as the guard
-    /// lives, and nobody would get past it.
-    pub async fn leave_when_lost(self: Arc<Self>) {
-        if let Some(loss) = self.end().await {
-            self.tell_of_loss(loss);
-            self.nodes.iter().for_each(|node| node.held.lose(loss));
-        }
+impl Whole for QuorumHold {
+    fn part_has_ended(&self) {
+        self.look();
     }
 }
 
@@ -189,5 +206,5 @@ impl QuorumHold {
 #[derive(Debug)]
 pub struct NodeGuard {
     pub index: usize,
-    pub guard: LockGuard,
+    pub guard: EngineGuard,
 }

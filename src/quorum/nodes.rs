@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::client::LockClient;
-use crate::error::{Cause, RequestError};
+use crate::engine::Engine;
+use crate::engine::lock::EngineLock;
 use crate::store::clock::now;
-use crate::store::error::{NoAnswer, RefusalKind};
+use crate::store::error::{Cause, ConnectError, NoAnswer, RefusalKind, RequestError};
 use crate::sync::Mutex;
 
 /// How often it is looked which nodes can be used, while somebody waits at one of them.
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// One server.
 #[derive(Debug)]
 pub struct Node {
-    pub client: LockClient,
+    pub engine: Arc<Engine>,
     /// For messages.
     pub address: String,
     /// It did not answer in time, or refuses everything, and nothing else was heard of it since.
@@ -36,6 +36,7 @@ pub struct Node {
 #[derive(Debug)]
 pub struct Nodes {
     pub all: Vec<Node>,
+    engines: Vec<Arc<Engine>>,
     /// How long a request may take before its node is left out.
     pub node_timeout: Duration,
     /// Notified when a node can be used again, or can no longer be used.
@@ -51,33 +52,47 @@ struct Watch {
 }
 
 impl Node {
-    pub fn new(client: LockClient, address: String) -> Self {
+    fn new(engine: Arc<Engine>) -> Self {
+        let address = engine.context.options().address.clone();
         let [silent, distinct, is_told_of] = [const { AtomicBool::new(false) }; 3];
-        Self { client, address, silent, distinct, is_told_of }
+        Self { engine, address, silent, distinct, is_told_of }
     }
 
     /// Which server it is, once it was connected. Only with `strict_restart`.
-    pub fn server_id(&self) -> Option<String> {
-        self.client.engine().context.runner.server_id()
+    fn server_id(&self) -> Option<String> {
+        self.engine.context.runner.server_id()
     }
 
     /// Whether it is connected, answers, and grants.
     fn is_usable(&self) -> bool {
-        let runner = &self.client.engine().context.runner;
+        let runner = &self.engine.context.runner;
         // A single server, so that the key does not matter.
         runner.is_connected("") && !runner.is_frozen("") && !self.silent.load(Ordering::Relaxed)
     }
 
     /// Why it did not answer within that time.
     fn why_silent(&self, limit: Duration) -> Cause {
-        let refusal = self.client.engine().context.runner.refusal("");
+        let refusal = self.engine.context.runner.refusal("");
         refusal.map_or_else(|| Arc::new(NoAnswer(limit)) as Cause, |refusal| Arc::new(refusal))
     }
 }
 
 impl Nodes {
-    pub fn new(all: Vec<Node>, node_timeout: Duration) -> Self {
-        Self { all, node_timeout, changed: Notify::new(), watch: Mutex::default() }
+    /// Refuses two that are one server: it would count twice, and its loss would be that of two.
+    pub fn new(engines: Vec<Arc<Engine>>, node_timeout: Duration) -> Result<Self, ConnectError> {
+        let all: Vec<_> = engines.iter().cloned().map(Node::new).collect();
+        let id = Node::server_id;
+        for (index, node) in all.iter().enumerate() {
+            let same = |other: &&Node| other.address == node.address || id(node).is_some() && id(node) == id(other);
+            if let Some(other) = all.iter().take(index).find(same) {
+                return Err(ConnectError::SameServer { one: other.address.clone(), other: node.address.clone() });
+            }
+        }
+        Ok(Self { all, engines, node_timeout, changed: Notify::new(), watch: Mutex::default() })
+    }
+
+    pub fn engines(&self) -> &[Arc<Engine>] {
+        &self.engines
     }
 
     /// How many have to count.
@@ -93,7 +108,7 @@ impl Nodes {
     /// later one does not take it (Q3).
     pub fn token_now(&self, indices: &[usize]) -> u64 {
         let nodes = indices.iter().filter_map(|index| self.all.get(*index));
-        let clocks = nodes.map(|node| node.client.engine().context.runner.server_micros(""));
+        let clocks = nodes.map(|node| node.engine.context.runner.server_micros(""));
         clocks.max().and_then(|micros| u64::try_from(micros).ok()).unwrap_or(0)
     }
 
@@ -103,7 +118,7 @@ impl Nodes {
 
     /// For how much longer each of those that are frozen grants nothing.
     pub fn frozen_for(&self) -> Vec<Duration> {
-        let runners = self.all.iter().map(|node| &node.client.engine().context.runner);
+        let runners = self.all.iter().map(|node| &node.engine.context.runner);
         runners.filter(|runner| runner.is_connected("")).filter_map(|runner| runner.frozen_for("")).collect()
     }
 
@@ -160,7 +175,7 @@ impl Nodes {
         if !node.silent.swap(true, Ordering::Relaxed) {
             self.changed.notify_waiters();
             let asking = ask_until_it_serves(Arc::downgrade(self), index, name.clone());
-            node.client.engine().context.spawn(asking);
+            node.engine.context.spawn(asking);
             // Last, here and below: the log is the user's, and may panic.
             tracing::warn!(target: "fairlock::quorum", node = %node.address, %cause, "a server of the quorum is left out until it serves again");
         }
@@ -192,12 +207,12 @@ impl Nodes {
     }
 
     fn is_over(&self) -> bool {
-        self.all.iter().any(|node| node.client.engine().context.over.is_cancelled())
+        self.all.iter().any(|node| node.engine.context.over.is_cancelled())
     }
 
     /// So often that a frozen node is noticed within an operation time-out.
     fn ask_again(&self, asked: &mut Instant) -> bool {
-        let operation_timeout = self.all.first().map(|node| node.client.engine().context.operation_timeout());
+        let operation_timeout = self.all.first().map(|node| node.engine.context.operation_timeout());
         let is_due = operation_timeout.is_some_and(|timeout| *asked + timeout / 3 <= now());
         if is_due {
             *asked = now();
@@ -215,8 +230,8 @@ impl Nodes {
     /// Asks a node whether it serves, and leaves it out if there is no answer.
     pub fn doubt(self: &Arc<Self>, index: usize, name: &Arc<str>) {
         let Some(node) = self.all.get(index) else { return };
-        let (nodes, name, lock) = (self.clone(), name.clone(), node.client.lock(name));
-        node.client.engine().context.spawn(async move {
+        let (nodes, name, lock) = (self.clone(), name.clone(), EngineLock::new(node.engine.clone(), name));
+        node.engine.context.spawn(async move {
             if timeout(nodes.node_timeout, lock.probe()).await.is_err() {
                 nodes.suspect(index, &name);
             }
@@ -230,7 +245,7 @@ async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, name: Arc<str>) {
         // Not kept during the pause: the last client may be dropped while its server is down.
         let Some(nodes) = nodes.upgrade() else { return };
         let Some(node) = nodes.all.get(index) else { return };
-        match node.client.lock(&name).probe().await {
+        match EngineLock::new(node.engine.clone(), &name).probe().await {
             Err(RequestError::Closed | RequestError::RuntimeGone) => return,
             // Each of these took an operation time-out, as a rule.
             Err(RequestError::NotSent(_) | RequestError::Unanswered(_)) => {}
@@ -261,7 +276,7 @@ impl<'a> Waiting<'a> {
             !std::mem::replace(&mut watch.runs, true)
         };
         if begins && let Some(node) = nodes.all.first() {
-            node.client.engine().context.spawn(nodes.clone().look_after(name.clone()));
+            node.engine.context.spawn(nodes.clone().look_after(name.clone()));
         }
         Self { nodes }
     }

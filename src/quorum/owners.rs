@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use crate::owner::Owner;
+use crate::engine::owner::Owner;
 use crate::sync::Mutex;
 
 type Key = (Arc<str>, Owner);

@@ -218,6 +218,7 @@ pub enum ConnectError {
     /// There is no connection to that address, or no answer from it: the name is not known, nothing
     /// listens there, or the server is silent. This may pass.
     #[error("cannot reach the server at {address}: {cause}")]
+    #[non_exhaustive]
     Unreachable {
         /// Host and port, or the path of the socket.
         address: String,
@@ -226,6 +227,7 @@ pub enum ConnectError {
     },
     /// The TLS certificate of the server, or of this client, is not accepted.
     #[error("no TLS connection to the server at {address}: the certificate is not accepted: {reason}")]
+    #[non_exhaustive]
     Certificate {
         /// Host and port.
         address: String,
@@ -234,6 +236,7 @@ pub enum ConnectError {
     },
     /// Something answers at that address, but it is not Redis, or TLS is on at one end only.
     #[error("the server at {address} does not speak Redis' protocol here: {found}")]
+    #[non_exhaustive]
     WrongProtocol {
         /// Host and port, or the path of the socket.
         address: String,
@@ -249,6 +252,7 @@ pub enum ConnectError {
     /// The user may not run what the scripts need, or the server has a command renamed or disabled. Nothing
     /// was run.
     #[error("{}{}", lacking(missing), beside_rights(missing))]
+    #[non_exhaustive]
     Rights {
         /// Each missing right as `ACL SETUSER` takes it: `+command`, `~keys`, `&channels`. The question is
         /// asked by EVAL: a user without the right to it lacks `+eval`, and may lack more.
@@ -259,18 +263,21 @@ pub enum ConnectError {
     Cluster,
     /// The server is no node of a cluster, and the URL is that of a cluster.
     #[error("the server at {address} is no node of a cluster: connect with redis://{address}/")]
+    #[non_exhaustive]
     NotCluster {
         /// Host and port.
         address: String,
     },
     /// The cluster has no master that could be asked: no slot is served.
     #[error("no master of the cluster serves any slot: see CLUSTER SLOTS and CLUSTER INFO at {address}")]
+    #[non_exhaustive]
     NoMasters {
         /// Host and port of the node that said so.
         address: String,
     },
     /// Two servers of a quorum are one: it would count twice, and its loss would be that of two.
     #[error("{one} and {other} lead to the same server: a quorum needs servers that are lost one by one")]
+    #[non_exhaustive]
     SameServer {
         /// The URL of one of them, without the password.
         one: String,
@@ -279,6 +286,7 @@ pub enum ConnectError {
     },
     /// Of one of the servers of a quorum.
     #[error("{server}: {cause}")]
+    #[non_exhaustive]
     Server {
         /// Its URL without the password, or the place of a URL that cannot be read.
         server: String,
@@ -287,6 +295,7 @@ pub enum ConnectError {
     },
     /// Fewer than a majority of the servers of a quorum can be reached. This may pass.
     #[error("{connected} of {all} servers can be reached, and {majority} are needed: {cause}")]
+    #[non_exhaustive]
     NoQuorum {
         /// So many can.
         connected: usize,
@@ -302,6 +311,7 @@ pub enum ConnectError {
     Sentinel,
     /// The server is not a Sentinel, and the URL names it as one.
     #[error("the server at {address} is not a Sentinel: their usual port is 26379")]
+    #[non_exhaustive]
     NotSentinel {
         /// Host and port.
         address: String,
@@ -310,6 +320,7 @@ pub enum ConnectError {
     #[error(
         "the Sentinel at {address} does not accept the user or password: set sentinel_username and sentinel_password: {reason}"
     )]
+    #[non_exhaustive]
     SentinelCredentials {
         /// Host and port.
         address: String,
@@ -318,6 +329,7 @@ pub enum ConnectError {
     },
     /// More than half of the Sentinels do not know the service.
     #[error("the Sentinels do not know the service {service:?}: see `sentinel monitor` in their configuration")]
+    #[non_exhaustive]
     UnknownService {
         /// The name in the URL.
         service: String,
@@ -325,6 +337,7 @@ pub enum ConnectError {
     /// No more than half of the Sentinels name the same primary: too few answer, or they disagree, as they
     /// do for a moment during a failover. This may pass.
     #[error("no majority of the Sentinels names a primary of {service:?}: {answers}")]
+    #[non_exhaustive]
     NoMajority {
         /// The name of the service.
         service: String,
@@ -333,6 +346,7 @@ pub enum ConnectError {
     },
     /// The server is too old.
     #[error("the server is Redis {found}: upgrade it to Redis 7.0 or Valkey 7.2, or later")]
+    #[non_exhaustive]
     TooOld {
         /// The version that the server reports.
         found: String,
@@ -345,6 +359,7 @@ pub enum ConnectError {
     #[error(
         "strict_restart needs the field {missing} of INFO, which the server does not tell: leave strict_restart out"
     )]
+    #[non_exhaustive]
     NoLife {
         /// The field.
         missing: &'static str,

@@ -19,6 +19,12 @@ pub struct Options {
     pub max_hold: Option<Duration>,
     /// The longest lease of any client.
     pub strict_restart: Option<Duration>,
+    /// By how much the clock of each of several servers may be off.
+    pub clock_difference: Duration,
+    /// How long one of several servers may take to answer. `None`: a quarter of the operation time-out.
+    pub server_timeout: Option<Duration>,
+    /// The URL of the server without the password, for messages.
+    pub address: String,
     /// Which server of a quorum this client is for. Then the quorum tells in the log what is held and lost.
     pub node: Option<String>,
     pub metrics_options: MetricsOptions,
@@ -40,6 +46,7 @@ pub enum OptionsError {
     LabelTooLong(usize),
     /// A time of zero, below a millisecond, or of more than a year.
     #[error("{option} is {value:?}; it must be between 1 ms and 365 days")]
+    #[non_exhaustive]
     OutOfRange {
         /// The option.
         option: &'static str,
@@ -48,6 +55,7 @@ pub enum OptionsError {
     },
     /// One time must be at least another.
     #[error("{larger} ({larger_value:?}) must be at least {smaller} ({smaller_value:?}): {reason}")]
+    #[non_exhaustive]
     TooShort {
         /// The option that is too short.
         larger: &'static str,
@@ -98,6 +106,7 @@ pub enum OptionsError {
     QuorumOfClusters,
     /// A certificate or key cannot be used.
     #[error("the {what} cannot be used: {reason}")]
+    #[non_exhaustive]
     Certificate {
         /// Which one.
         what: &'static str,
@@ -126,6 +135,9 @@ impl Default for Options {
             max_waiters: 1 << 16,
             max_hold: None,
             strict_restart: None,
+            clock_difference: Duration::ZERO,
+            server_timeout: None,
+            address: String::new(),
             node: None,
             metrics_options: MetricsOptions::default(),
             metrics: Metrics::default(),
@@ -159,7 +171,12 @@ impl Options {
         }
         self.check_ranges()?;
         self.check_lease("lease", self.lease)?;
-        self.check_freeze("grant_ttl", self.grant_ttl)?;
+        self.check_freeze("grant_ttl", self.grant_ttl, 2 * self.clock_difference)?;
+        at_least(
+            ("operation_timeout", self.operation_timeout),
+            ("server_timeout", self.server_timeout()),
+            "a request that has ended cannot be waited for",
+        )?;
         // P9: a lost message costs a poll interval. The next poll must still find the ticket alive. And in less than half
         // of a waiter_ttl some client is heard, unless the server or the network stands still (lib/silence.lua).
         long_enough(
@@ -189,16 +206,26 @@ impl Options {
         let times = [
             ("lease", self.lease),
             ("operation_timeout", self.operation_timeout),
-            ("waiter_ttl", self.waiter_ttl),
+            // Before those that follow it.
             ("poll_interval", self.poll_interval),
+            ("waiter_ttl", self.waiter_ttl),
             ("grant_ttl", self.grant_ttl),
             ("token_ttl", self.token_ttl),
             // No max_hold is no time that could be wrong: the lease stands in, which is in the list
             // already.
             ("max_hold", self.max_hold.unwrap_or(self.lease)),
             ("strict_restart", self.strict_restart.unwrap_or(self.lease)),
+            ("server_timeout", self.server_timeout()),
+            // Unlike the others it may be zero.
+            ("clock_difference", self.clock_difference.max(Duration::from_millis(1))),
+            ("strict_restart and twice the clock_difference", self.freeze().unwrap_or(self.lease)),
         ];
         times.into_iter().try_for_each(|(option, value)| in_range(option, value))
+    }
+
+    /// How long one of several servers may take to answer before the others go on without it.
+    pub fn server_timeout(&self) -> Duration {
+        self.server_timeout.unwrap_or((self.operation_timeout / 4).max(Duration::from_millis(1)))
     }
 
     /// Checks a lease: the client's, or that of a single lock.
@@ -220,12 +247,12 @@ impl Options {
             (option, lease),
             "the last token must be remembered while it is in use",
         )?;
-        self.check_freeze(option, lease)
+        self.check_freeze(option, lease, Duration::ZERO)
     }
 
     /// P1 over a restart: what may be held for longer than the freeze is held by two after it.
-    fn check_freeze(&self, option: &'static str, value: Duration) -> Result<(), OptionsError> {
-        let longest = self.strict_restart.unwrap_or(value);
+    fn check_freeze(&self, option: &'static str, value: Duration, more: Duration) -> Result<(), OptionsError> {
+        let longest = self.strict_restart.map_or(value, |longest| longest + more);
         at_least(
             ("strict_restart", longest),
             (option, value),
@@ -235,7 +262,10 @@ impl Options {
 
     /// How long a server that may have forgotten a grant makes none. `None`: not at all.
     pub fn freeze(&self) -> Option<Duration> {
-        self.strict_restart.map(|longest| longest + REPLICATION_LAG)
+        // Q8: the tokens of a server that has forgotten all come from its clock.
+        self.strict_restart.map(|longest| {
+            longest.saturating_add(self.clock_difference.saturating_mul(2)).saturating_add(REPLICATION_LAG)
+        })
     }
 }
 

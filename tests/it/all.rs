@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fairlock::{AllGuard, FairLock, Guard, Lock, LockAll, LockClient, LockError, Loss, UnlockError, owner};
+use fairlock::{AllGuard, FairLock, LockAll, LockClient, LockError, Loss, UnlockError, owner};
 use futures::FutureExt;
 use tokio::task::JoinSet;
 
@@ -380,7 +380,7 @@ impl Inside {
     }
 
     /// Alone with each name, and with a greater token than all before.
-    async fn visit<G: Guard>(&self, guard: &AllGuard<G>, stay: Duration) {
+    async fn visit(&self, guard: &AllGuard, stay: Duration) {
         for (name, token) in guard.tokens() {
             let (taken, last) = &self.0[name];
             assert!(!taken.swap(true, Ordering::SeqCst), "two are inside of {name}");
@@ -394,11 +394,11 @@ impl Inside {
 }
 
 /// One of several tasks that take random sets, give up, are cancelled, or try.
-async fn take_random_sets<L: Lock>(
+async fn take_random_sets(
     mut random: Random,
     names: &[String],
     inside: &Inside,
-    set: impl Fn(Vec<String>) -> LockAll<L>,
+    set: impl Fn(Vec<String>) -> LockAll,
     rounds: u32,
 ) -> u32 {
     let mut visits = 0;
@@ -530,7 +530,7 @@ async fn p1_random_sets_of_a_quorum() {
         let servers = [0; 3].map(|_| fairlock::EmbeddedServer::new());
         let names = names(4);
         let inside = Inside::of(&names);
-        let connect = |_| fairlock::QuorumClient::builder().strict_restart(false).embedded(&servers).unwrap();
+        let connect = |_| fairlock::LockClient::builder().without_strict_restart().embedded(&servers).unwrap();
         let clients: Vec<_> = (0..3).map(connect).collect();
         let mut seeds = Random::new(seed);
         let tasks = (0..6).map(|task| {

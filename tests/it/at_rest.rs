@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use fairlock::{EmbeddedServer, FairLock, LockClient, LockGuard, Owner, QuorumClient, QuorumGuard, QuorumLock};
+use fairlock::{EmbeddedServer, FairLock, LockClient, LockGuard, Owner};
 use futures::FutureExt;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep};
@@ -39,10 +39,10 @@ struct Place {
     taken: FairLock,
     /// Nobody else wants it.
     own: FairLock,
-    quorum: QuorumClient,
-    of_quorum: QuorumLock,
-    quorum_taken: QuorumLock,
-    quorum_own: QuorumLock,
+    quorum: LockClient,
+    of_quorum: FairLock,
+    quorum_taken: FairLock,
+    quorum_own: FairLock,
     /// What is given back as soon as the calls rest.
     briefly: Rc<RefCell<Vec<Box<dyn Any>>>>,
 }
@@ -73,7 +73,6 @@ const ON_ONE_SERVER: &[Kind] = &[
         })
     }),
     ("lock, in a queue", Cost::Moment, |it| rests(async move { it.taken.lock().await })),
-    ("lock, from the trait", Cost::Moment, |it| rests(async move { fairlock::Lock::lock(&it.lock).await })),
     ("try_lock", Cost::Moment, |it| rests(async move { it.lock.try_lock().await })),
     ("lock_timeout", Cost::Moment, |it| rests(async move { it.lock.lock_timeout(2 * HOUR).await })),
     ("lock_timeout, in a queue", Cost::Moment, |it| rests(async move { it.taken.lock_timeout(2 * HOUR).await })),
@@ -98,7 +97,7 @@ const ON_ONE_SERVER: &[Kind] = &[
     ("lost", Cost::Moment, |it| {
         after(async move {
             let guard = it.own.lock().await.unwrap();
-            call(async move { guard.held().lost().await })
+            call(async move { guard.held().ended().await })
         })
     }),
     ("ended", Cost::Moment, |it| {
@@ -193,7 +192,7 @@ const ON_SEVERAL: &[Kind] = &[
             call(async move { (quorum.close().await, held) })
         })
     }),
-    ("connect", Cost::Moment, |it| rests(async move { QuorumClient::connect([&it.silent; 3]).await })),
+    ("connect", Cost::Moment, |it| rests(async move { LockClient::connect([&it.silent; 3]).await })),
 ];
 
 fn call<T: 'static>(call: impl Future<Output = T> + 'static) -> Call {
@@ -208,8 +207,8 @@ fn after(making: impl Future<Output = Call> + 'static) -> Making {
     Box::pin(making)
 }
 
-fn quorum_of(servers: &[EmbeddedServer]) -> QuorumClient {
-    QuorumClient::builder().strict_restart(false).embedded(servers).expect("the servers are there")
+fn quorum_of(servers: &[EmbeddedServer]) -> LockClient {
+    LockClient::builder().without_strict_restart().embedded(servers).expect("the servers are there")
 }
 
 /// `count` calls of one kind rest, and others do what they do.
@@ -263,7 +262,7 @@ async fn is_left_alone((what, cost, make): Kind, on_several: bool, count: usize)
         // Those who wait behind them, and another name of the same client.
         if on_several {
             let names: Vec<_> = (0..count).map(|number| other_quorum.lock(format!("quorum free {number}"))).collect();
-            let guards = join_all(names.iter().map(QuorumLock::lock)).await;
+            let guards = join_all(names.iter().map(FairLock::lock)).await;
             assert!(guards.iter().all(Result::is_ok), "{what}, {count}: {guards:?}");
         } else {
             let names: Vec<_> = (0..count).map(|number| other.lock(format!("free {number}"))).collect();
@@ -282,7 +281,7 @@ async fn is_left_alone((what, cost, make): Kind, on_several: bool, count: usize)
         assert!(began.elapsed() <= most, "{what}, {count}: others waited {:?}", began.elapsed());
         sleep(HOUR).await;
         assert!(kept.iter().all(LockGuard::is_valid), "{what}, {count}: a lock was lost");
-        assert!(quorum_kept.iter().all(QuorumGuard::is_valid), "{what}, {count}: a lock of a quorum was lost");
+        assert!(quorum_kept.iter().all(LockGuard::is_valid), "{what}, {count}: a lock of a quorum was lost");
         // Who rests while it has a lock keeps it.
         for number in 0..if what.ends_with("lost") || what == "ended" { count } else { 0 } {
             let name = |what| format!("{what} {number}");

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use fairlock::{LockError, Loss, Unlocked};
+use fairlock::{Ended, LockError, Loss, Unlocked};
 
 use crate::support::{Collect, Timing, eventually, on_each_store};
 
@@ -28,7 +28,7 @@ async fn dropped_guards_are_released_and_not_lost() {
         client.close().await.unwrap();
         let mut lost = Vec::new();
         for view in &views {
-            lost.extend(tokio::time::timeout(Duration::ZERO, view.lost()).await.ok().flatten());
+            lost.extend(tokio::time::timeout(Duration::ZERO, view.ended()).await.ok().and_then(Ended::loss));
         }
         assert_eq!(lost, [], "a hold that was given back is not lost");
         let lines = said.lines();
@@ -88,7 +88,7 @@ async fn only_what_is_still_held_is_lost_to_close() {
         client.close().await.unwrap();
         assert_eq!(kept.lost().await, Loss::Closed);
         assert_eq!(given.ended().await, fairlock::Ended::Freed);
-        assert_eq!(given.lost().await, None);
+        assert_eq!(given.ended().await, Ended::Freed);
         assert_eq!(kept.held().ended().await, fairlock::Ended::Lost(Loss::Closed));
     })
     .await;
@@ -175,9 +175,9 @@ async fn monitors_end_with_the_hold() {
             let before = tasks();
             for unlock in [true, false] {
                 let guard = lock.lock().await.unwrap();
-                let (one, two, token) = (guard.held(), guard.held(), guard.lost_token());
+                let (one, two, token) = (guard.held(), guard.held(), guard.ended_token());
                 let monitors = [
-                    tokio::spawn(async move { assert_eq!(one.lost().await, None) }),
+                    tokio::spawn(async move { assert_eq!(one.ended().await, Ended::Freed) }),
                     tokio::spawn(async move { assert_eq!(two.ended().await, fairlock::Ended::Freed) }),
                     tokio::spawn(async move { token.cancelled().await }),
                 ];

@@ -232,7 +232,7 @@ async fn each_missing_right_is_named_before_anything_is_locked() {
 
 fn missing(error: ConnectError) -> Vec<String> {
     match error {
-        ConnectError::Rights { missing } => missing,
+        ConnectError::Rights { missing, .. } => missing,
         error => panic!("{error:?}"),
     }
 }

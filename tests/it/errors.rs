@@ -122,7 +122,7 @@ async fn one_waiter_too_many_gets_queue_full() {
         let _waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
         let lock = client.lock("x");
         crate::support::eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
-        assert!(matches!(lock.lock().await, Err(LockError::QueueFull { waiters: 1 })));
+        assert!(matches!(lock.lock().await, Err(LockError::QueueFull { waiters: 1, .. })));
         assert_eq!(lock.status().await.unwrap().waiters, 1);
     })
     .await;
@@ -178,7 +178,7 @@ async fn a_server_that_is_too_old_is_refused_by_its_version() {
         let old = format!("6.{}", &version[2..]);
         proxy.rewrite(&format!("redis_version:{version}"), &format!("redis_version:{old}"));
         let error = Timing::default().builder().connect(proxy.url()).await.expect_err("it is too old");
-        assert!(matches!(&error, ConnectError::TooOld { found } if *found == old), "{error}");
+        assert!(matches!(&error, ConnectError::TooOld { found, .. } if *found == old), "{error}");
         assert!(error.to_string().contains("7.0"), "it names the version that is needed: {error}");
         assert_eq!(server.keys().await, Vec::<String>::new());
     })

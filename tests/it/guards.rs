@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use fairlock::{EmbeddedServer, Guard, Lock, LockClient, LockError, Loss, QuorumClient, owner};
+use fairlock::{EmbeddedServer, FairLock, LockClient, LockError, Loss, owner};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{Collect, Timing};
@@ -36,7 +36,7 @@ async fn a_wait_for_the_loss_hears_of_the_end_of_a_fixed_lease() {
     owner::scope(async {
         let outer = plain.with_lease(timing.lease).lock().await.unwrap();
         let view = outer.held();
-        let monitor = tokio::spawn(async move { view.lost().await });
+        let monitor = tokio::spawn(async move { view.ended().await.loss() });
         let lost = timeout(2 * timing.lease, monitor).await.expect("at the deadline").unwrap();
         assert_eq!(lost, Some(Loss::Expired));
         drop(outer);
@@ -58,12 +58,12 @@ fn told(said: &Collect) -> usize {
 }
 
 /// Of three servers.
-fn quorum(timing: Timing) -> QuorumClient {
+fn quorum(timing: Timing) -> LockClient {
     let servers = [0; 3].map(|_| EmbeddedServer::new());
-    QuorumClient::builder().nodes(timing.builder()).strict_restart(false).embedded(&servers).unwrap()
+    timing.builder().without_strict_restart().embedded(&servers).unwrap()
 }
 
-async fn wait_for_itself(lock: impl Lock, timing: Timing) {
+async fn wait_for_itself(lock: FairLock, timing: Timing) {
     let said = said_while(async {
         let _guard = lock.lock().await.unwrap();
         // Later than the hold began, also where time stands still.
@@ -85,7 +85,7 @@ async fn a_task_that_waits_for_itself_is_told_once() {
     wait_for_itself(quorum(timing).lock("x"), timing).await;
 }
 
-async fn wait_for_a_task(lock: impl Lock + 'static, timing: Timing) {
+async fn wait_for_a_task(lock: FairLock, timing: Timing) {
     let said = said_while(owner::scope(async {
         let _guard = lock.lock().await.unwrap();
         sleep(Duration::from_millis(1)).await;
@@ -105,7 +105,7 @@ async fn a_task_that_a_scope_spawned_and_waits_for_is_told() {
     wait_for_a_task(quorum(timing).lock("x"), timing).await;
 }
 
-async fn branches(lock: impl Lock, timing: Timing) {
+async fn branches(lock: FairLock, timing: Timing) {
     let said = said_while(async {
         let section = async |before: Duration, within: Duration| {
             sleep(before).await;
@@ -165,7 +165,7 @@ async fn a_watcher_that_begins_while_the_deadline_passes_hears_of_it() {
             while guard.valid_for() > ahead {
                 std::hint::spin_loop();
             }
-            tokens.push(guard.lost_token());
+            tokens.push(guard.ended_token());
             tokio::task::yield_now().await;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -109,7 +109,7 @@ async fn p8_with_a_silent_server_the_loss_is_reported_at_the_local_deadline() {
         let server = Server::start().await;
         let client = Timing::default().connect(&server.url()).await;
         let guard = held(&client).await;
-        let (token, until) = (guard.lost_token(), Instant::now() + guard.valid_for());
+        let (token, until) = (guard.ended_token(), Instant::now() + guard.valid_for());
         server.pause();
         token.cancelled().await;
         assert!(Instant::now() >= until, "reported too early");

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{FairLock, LockError, QuorumClient, owner};
+use fairlock::{FairLock, LockError, owner};
 use tracing::Level;
 
 use crate::connecting::{MORE_RIGHTS, RIGHTS, set_user};
@@ -153,7 +153,7 @@ async fn a_quorum_tells_of_its_holds_once_for_all_servers() {
         let _here = said.clone().here();
         let (servers, mut urls) = ([Server::start().await, Server::start().await, Server::start().await], Vec::new());
         urls.extend(servers.iter().map(Server::url));
-        let builder = QuorumClient::builder().nodes(Timing::default().builder()).strict_restart(false);
+        let builder = Timing::default().builder().without_strict_restart();
         let client = builder.connect(urls).await.unwrap();
         let lock = client.lock("x").labelled("job 17");
         let guard = lock.lock().await.unwrap();
@@ -194,7 +194,7 @@ async fn a_quorum_tells_of_its_holds_once_for_all_servers() {
         // Others have three of five, past the gate.
         let more = [Server::start().await, Server::start().await];
         let urls: Vec<_> = servers.iter().chain(&more).map(Server::url).collect();
-        let builder = QuorumClient::builder().nodes(Timing::default().builder()).strict_restart(false);
+        let builder = Timing::default().builder().without_strict_restart();
         let five = builder.connect(urls.clone()).await.unwrap();
         let mut others = Vec::new();
         for url in &urls[1..4] {
@@ -225,7 +225,7 @@ async fn a_server_of_a_quorum_that_is_silent_is_told_of_and_when_it_is_back() {
         let _here = said.clone().here();
         let (servers, mut urls) = ([Server::start().await, Server::start().await, Server::start().await], Vec::new());
         urls.extend(servers.iter().map(Server::url));
-        let builder = QuorumClient::builder().nodes(Timing::default().builder()).strict_restart(false);
+        let builder = Timing::default().builder().without_strict_restart();
         let client = builder.connect(urls).await.unwrap();
         servers[1].pause();
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();

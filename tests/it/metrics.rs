@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{LockClient, LockError, Loss, QuorumClient, UnlockError, owner};
+use fairlock::{LockClient, LockError, Loss, UnlockError, owner};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use crate::support::{Proxy, Server, Timing, eventually, in_virtual_time, limit, on_each_store};
@@ -241,7 +241,7 @@ async fn a_quorum_counts_its_locks_once_and_its_servers_each() {
         let _here = recorder.here();
         let (servers, mut urls) = ([Server::start().await, Server::start().await, Server::start().await], Vec::new());
         urls.extend(servers.iter().map(Server::url));
-        let builder = QuorumClient::builder().nodes(Timing::default().builder()).strict_restart(false);
+        let builder = Timing::default().builder().without_strict_restart();
         let client = builder.connect(urls).await.unwrap();
         let lock = client.lock("x");
         let guard = lock.lock().await.unwrap();

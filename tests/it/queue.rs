@@ -302,7 +302,7 @@ async fn a9_waiters_are_counted_exactly() {
         let builder = || Timing::relaxed().builder().max_waiters(10);
         let (client, dying) = (server.open(builder()).await, server.open(builder()).await);
         let full = async || match client.lock(NAME).lock().await {
-            Err(LockError::QueueFull { waiters }) => waiters,
+            Err(LockError::QueueFull { waiters, .. }) => waiters,
             other => panic!("not full: {other:?}"),
         };
         let holder = client.lock(NAME).lock().await.unwrap();
@@ -345,11 +345,11 @@ async fn a9_one_dead_waiter_does_not_fill_a_queue_of_one() {
         server.network.cut_off(dying.id());
         count(&client, 0).await;
         // Nobody else waits, so it may have been the server that stood still: that is forgiven once.
-        assert!(matches!(client.lock(NAME).lock().await, Err(LockError::QueueFull { waiters: 1 })));
+        assert!(matches!(client.lock(NAME).lock().await, Err(LockError::QueueFull { waiters: 1, .. })));
         tokio::time::sleep(Timing::relaxed().waiter_ttl).await;
         let living = wait(&client.lock(NAME));
         count(&client, 1).await;
-        assert!(matches!(client.lock(NAME).lock().await, Err(LockError::QueueFull { waiters: 1 })));
+        assert!(matches!(client.lock(NAME).lock().await, Err(LockError::QueueFull { waiters: 1, .. })));
         holder.unlock().await.unwrap();
         living.await.unwrap().unwrap().unlock().await.unwrap();
         abort(dead);

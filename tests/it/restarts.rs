@@ -306,7 +306,7 @@ async fn only_clients_with_strict_restart_need_its_rights() {
         let client = Timing::default().connect(&url).await;
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
         let missing = async || match strict().connect(&url).await {
-            Err(ConnectError::Rights { missing }) => missing,
+            Err(ConnectError::Rights { missing, .. }) => missing,
             other => panic!("{other:?}"),
         };
         let all = missing().await;

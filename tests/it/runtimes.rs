@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use fairlock::{ConnectError, FairLock, LockClient, LockError, Loss, Owner, RequestError, UnlockError, owner};
+use fairlock::{ConnectError, Ended, FairLock, LockClient, LockError, Loss, Owner, RequestError, UnlockError, owner};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::OnceCell;
 use tokio::task::LocalSet;
@@ -133,7 +133,7 @@ fn a_hold_of_a_client_whose_runtime_is_gone_is_lost_at_its_deadline() {
     let client = first.block_on(Timing::default().connect(&server.url()));
     let watched = first.block_on(client.lock("watched").lock()).unwrap();
     let fixed = first.block_on(client.lock("fixed").with_lease(Timing::default().lease).lock()).unwrap();
-    let (token, view) = (watched.lost_token(), fixed.held());
+    let (token, view) = (watched.ended_token(), fixed.held());
     drop(first);
     assert!(watched.is_valid() && fixed.is_valid());
     // Without a runtime at all, too.
@@ -141,7 +141,7 @@ fn a_hold_of_a_client_whose_runtime_is_gone_is_lost_at_its_deadline() {
         token.cancelled().await;
         assert!(!watched.is_valid());
         assert_eq!(watched.lost().await, Loss::Expired);
-        assert_eq!(view.lost().await, Some(Loss::Expired));
+        assert_eq!(view.ended().await, Ended::Lost(Loss::Expired));
     });
 }
 

@@ -105,7 +105,7 @@ async fn what_is_wrong_is_told_by_its_name() {
         let server = Server::start().await;
         let sentinels = [watching(&server).await];
         let error = refused(&url(&sentinels, "another")).await;
-        assert!(matches!(&error, ConnectError::UnknownService { service } if service == "another"), "{error:?}");
+        assert!(matches!(&error, ConnectError::UnknownService { service, .. } if service == "another"), "{error:?}");
         let error = refused(&url([&server], "mymaster")).await;
         assert!(matches!(error, ConnectError::NotSentinel { .. }), "{error:?}");
         let error = refused(&format!("redis://127.0.0.1:{}/", sentinels[0].port())).await;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fairlock::{LockClient, QuorumClient, QuorumGuard, QuorumLock};
+use fairlock::{FairLock, LockClient, LockGuard};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -53,15 +53,15 @@ impl Masters {
         self.0.iter().map(|server| server.url(Transport::Tcp)).collect()
     }
 
-    async fn client(&self) -> Outcome<QuorumClient> {
+    async fn client(&self) -> Outcome<LockClient> {
         connect(&self.urls()).await
     }
 }
 
 /// Without the freeze of new servers: these have forgotten nothing.
-async fn connect(urls: &[String]) -> Outcome<QuorumClient> {
+async fn connect(urls: &[String]) -> Outcome<LockClient> {
     let each = LockClient::builder().operation_timeout(OPERATION_TIMEOUT);
-    Ok(QuorumClient::builder().nodes(each).strict_restart(false).connect(urls).await?)
+    Ok(each.without_strict_restart().connect(urls).await?)
 }
 
 /// Beside one server in the same rounds.
@@ -134,9 +134,9 @@ async fn pair_times<T>(count: u64, pair: impl AsyncFn() -> Outcome<T>) -> Outcom
 
 /// One of several clients: each clone is the next one's.
 struct Ours {
-    locks: Arc<Vec<QuorumLock>>,
+    locks: Arc<Vec<FairLock>>,
     next: Arc<AtomicU64>,
-    lock: QuorumLock,
+    lock: FairLock,
 }
 
 impl Ours {
@@ -158,13 +158,13 @@ impl Clone for Ours {
 }
 
 impl Contender for Ours {
-    type Guard = QuorumGuard;
+    type Guard = LockGuard;
 
-    async fn lock(&self) -> Outcome<QuorumGuard> {
+    async fn lock(&self) -> Outcome<LockGuard> {
         Ok(self.lock.lock().await?)
     }
 
-    async fn unlock(&self, guard: QuorumGuard) -> Outcome<()> {
+    async fn unlock(&self, guard: LockGuard) -> Outcome<()> {
         guard.unlock().await?;
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Contender for Ours {
     }
 
     async fn waiters(&self) -> Outcome<u64> {
-        Ok(self.lock.status().await.waiters())
+        Ok(self.lock.status().await?.waiters)
     }
 }
 

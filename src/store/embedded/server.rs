@@ -43,6 +43,13 @@ pub struct EmbeddedServer {
     shared: Arc<Shared>,
 }
 
+/// So that one of them, an array and a `Vec` can all be given to a builder.
+impl AsRef<[EmbeddedServer]> for EmbeddedServer {
+    fn as_ref(&self) -> &[EmbeddedServer] {
+        std::slice::from_ref(self)
+    }
+}
+
 struct Shared {
     /// Or the error with which Lua did not start. Then all calls fail with it.
     engine: Result<Mutex<Engine>, String>,

@@ -21,7 +21,7 @@ use crate::store::changes::Changes;
 use crate::store::clock::{ServerClock, now};
 use crate::store::cluster::table::Seat;
 use crate::store::connect_options::Address;
-use crate::store::error::{Cause, ConnectError, Disconnected, RequestError};
+use crate::store::error::{Cause, Disconnected, RequestError};
 use crate::store::keys;
 use crate::store::link::{Link, OnDrop, State};
 use crate::store::options::Options;
@@ -56,16 +56,7 @@ struct Shared {
 }
 
 impl EmbeddedStore {
-    pub fn connect(server: &EmbeddedServer, options: &Options, client: &str) -> Result<Self, ConnectError> {
-        let shared = Shared::new(vec![server.clone()], ServedKeys::All, options, client, Arc::default());
-        let first = server.attach(&shared.channel(server)).ok_or_else(|| ConnectError::Unreachable {
-            address: "the embedded server".into(),
-            cause: Arc::new(Disconnected),
-        })?;
-        Ok(Self::begun(shared, server, Some(first)))
-    }
-
-    /// One of several servers. If it is down the store goes on by itself. Says whether it is connected.
+    /// If the server is down the store goes on by itself. Says whether it is connected.
     pub fn connect_or_go_on(server: &EmbeddedServer, options: &Options, client: &str) -> (Self, bool) {
         let shared = Shared::new(vec![server.clone()], ServedKeys::All, options, client, Arc::default());
         let first = server.attach(&shared.channel(server));

@@ -15,16 +15,16 @@ async fn one_holds_it_on_all_masters_and_the_next_has_a_greater_token() {
         let masters = Masters::start(3).await;
         let (one, other) = (masters.client().await, masters.client().await);
         let guard = one.lock("x").lock().await.unwrap();
-        assert_eq!((guard.nodes(), guard.name()), (vec![0, 1, 2], "x"));
+        assert_eq!((guard.servers(), guard.name()), (vec![0, 1, 2], "x"));
         assert!(guard.is_valid() && guard.valid_for() > Duration::ZERO);
         assert!(other.lock("x").try_lock().await.unwrap().is_none());
-        let status = other.lock("x").status().await;
-        assert!(status.holder().is_some_and(|holder| holder.holds == 1), "{status:?}");
+        let status = other.lock("x").status().await.unwrap();
+        assert!(status.holder.as_ref().is_some_and(|holder| holder.holds == 1), "{status:?}");
         let waiting = {
             let lock = other.lock("x");
             tokio::spawn(async move { lock.lock().await })
         };
-        eventually("it waits at the first one", async || one.lock("x").status().await.waiters() == 1).await;
+        eventually("it waits at the first one", async || one.lock("x").status().await.unwrap().waiters == 1).await;
         let token = guard.token();
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
         let next = waiting.await.unwrap().unwrap();
@@ -85,7 +85,7 @@ async fn nested_calls_share_the_hold() {
                 assert_eq!(outer.unlock().await.unwrap(), Unlocked::Freed);
             })
             .await;
-        let token = lock.with(async |token| token).await.unwrap();
+        let token = lock.with(async |held| held.token()).await.unwrap();
         assert!(token > 0);
         client.close().await.unwrap();
     })
@@ -102,18 +102,18 @@ async fn it_lives_on_when_a_minority_is_killed() {
             masters.0[dead].kill().await;
         }
         let guard = client.lock("x").lock().await.unwrap();
-        eventually("the dead ones do not count", async || held.nodes() == [1, 2, 4]).await;
-        assert_eq!(guard.nodes(), [1, 2, 4]);
+        eventually("the dead ones do not count", async || held.servers() == [1, 2, 4]).await;
+        assert_eq!(guard.servers(), [1, 2, 4]);
         assert!(held.is_valid());
         // A new lock uses a server that has come back; a hold does not take it in.
         masters.0[3].restart().await;
         let names = AtomicUsize::new(0);
         eventually("the one that came back counts", async || {
             let name = names.fetch_add(1, Ordering::Relaxed).to_string();
-            client.lock(name).lock().await.unwrap().nodes() == [1, 2, 3, 4]
+            client.lock(name).lock().await.unwrap().servers() == [1, 2, 3, 4]
         })
         .await;
-        assert_eq!(held.nodes(), [1, 2, 4]);
+        assert_eq!(held.servers(), [1, 2, 4]);
         // One more, and the majority is gone.
         masters.0[1].kill().await;
         assert!(matches!(held.lost().await, Loss::Expired | Loss::Gone));
@@ -160,9 +160,9 @@ async fn what_does_not_fit_is_refused_by_name() {
         assert!(matches!(error, ConnectError::SameServer { .. }), "{error:?}");
         let error = builder().connect([&urls[0], &urls[1], "redis+cluster://h/"]).await.unwrap_err();
         assert!(matches!(error, ConnectError::Options(OptionsError::QuorumOfClusters)), "{error:?}");
-        let error = builder().longest_lease(Duration::from_millis(1)).connect(&urls).await.unwrap_err().to_string();
-        assert!(error.contains("longest_lease"), "{error}");
-        let client = masters.client().await;
+        let error = builder().strict_restart(Duration::from_millis(1)).connect(&urls).await.unwrap_err().to_string();
+        assert!(error.contains("strict_restart"), "{error}");
+        let client = builder().connect(masters.urls()).await.unwrap();
         let error = client.lock("x").with_lease(Duration::from_secs(3600)).lock().await.unwrap_err();
         assert!(matches!(error, LockError::Lease(_)), "{error:?}");
         let error = client.lock("").lock().await.unwrap_err();

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use fairlock::{Owner, QuorumClient};
+use fairlock::{LockClient, Owner};
 
 use super::Masters;
 use crate::support::cluster::command;
@@ -27,13 +27,13 @@ async fn polled<F: Future>(times: usize, call: F) -> Option<F::Output> {
 }
 
 /// It is free, and the next one gets it.
-async fn is_free(client: &QuorumClient) {
+async fn is_free(client: &LockClient) {
     eventually("it is free at all servers", async || {
-        let status = client.lock("x").status().await;
+        let status = client.lock("x").status().await.unwrap();
         status
-            .nodes
+            .servers
             .iter()
-            .all(|node| node.status.as_ref().is_ok_and(|node| node.holder.is_none() && node.waiters == 0))
+            .all(|node| node.answer.as_ref().is_ok_and(|node| node.holder.is_none() && node.waiters == 0))
     })
     .await;
 }
@@ -149,12 +149,13 @@ async fn a_nested_call_that_is_dropped_at_any_await_leaves_the_outer_hold_as_it_
                     let is_over = inner.is_some();
                     drop(inner);
                     eventually("one hold is left", async || {
-                        let status = other.lock("x").status().await;
-                        let holders = status.nodes.iter().filter_map(|node| node.status.as_ref().ok()?.holder.as_ref());
+                        let status = other.lock("x").status().await.unwrap();
+                        let holders =
+                            status.servers.iter().filter_map(|node| node.answer.as_ref().ok()?.holder.as_ref());
                         holders.filter(|holder| holder.holds == 1).count() == 3
                     })
                     .await;
-                    assert!(outer.is_valid() && outer.nodes() == [0, 1, 2]);
+                    assert!(outer.is_valid() && outer.servers() == [0, 1, 2]);
                     outer.unlock().await.unwrap();
                     is_over
                 })

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{LockError, Loss, Owner, QuorumClient, UnlockError};
+use fairlock::{LockError, Loss, Owner, UnlockError};
 use tokio::time::Instant;
 
 use super::{Masters, builder, embedded, quick, strict};
@@ -18,7 +18,7 @@ async fn closing_ends_waits_and_later_calls_also_with_a_server_that_is_down() {
             let lock = client.lock("x");
             tokio::spawn(async move { lock.lock().await.map(drop) })
         };
-        eventually("it waits", async || client.lock("x").status().await.waiters() == 1).await;
+        eventually("it waits", async || client.lock("x").status().await.unwrap().waiters == 1).await;
         masters.0[0].kill().await;
         client.close().await.unwrap();
         assert!(matches!(waiting.await.unwrap(), Err(LockError::Closed)));
@@ -60,7 +60,7 @@ async fn a_client_that_is_dropped_leaves_no_task_although_a_server_is_silent() {
         let client = embedded(quick(), servers);
         servers[2].network.silence(true);
         let guard = client.lock("x").lock().await.unwrap();
-        assert_eq!(guard.nodes(), [0, 1]);
+        assert_eq!(guard.servers(), [0, 1]);
         guard.unlock().await.unwrap();
         // That no task is left is looked at after each test.
         drop(client);
@@ -74,7 +74,7 @@ async fn q10_a_silent_server_is_waited_for_once() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
         let node_timeout = Duration::from_secs(2);
         let each = Timing::relaxed().builder();
-        let builder = QuorumClient::builder().nodes(each).node_timeout(node_timeout).strict_restart(false);
+        let builder = each.server_timeout(node_timeout).without_strict_restart();
         let client = embedded(builder, servers);
         let guard = client.lock("x").lock().await.unwrap();
         servers[1].network.silence(true);
@@ -83,14 +83,14 @@ async fn q10_a_silent_server_is_waited_for_once() {
         guard.unlock().await.unwrap();
         for _ in 0..10 {
             let guard = client.lock("x").lock().await.unwrap();
-            assert_eq!(guard.nodes(), [0, 2]);
+            assert_eq!(guard.servers(), [0, 2]);
             guard.unlock().await.unwrap();
         }
         // Twenty calls, one time-out or two. It would be one for each of them, until its connection counts as dead.
         assert!(begun.elapsed() < 3 * node_timeout, "{:?}", begun.elapsed());
         servers[1].network.silence(false);
         eventually("it counts again", async || {
-            client.lock("x").lock().await.is_ok_and(|guard| guard.nodes() == [0, 1, 2])
+            client.lock("x").lock().await.is_ok_and(|guard| guard.servers() == [0, 1, 2])
         })
         .await;
         client.close().await.unwrap();
@@ -109,10 +109,11 @@ async fn a_server_that_turns_out_to_be_another_one_never_counts() {
         let client = strict().connect(urls).await.unwrap();
         drop(client.lock("x").lock().await.unwrap());
         proxy.refuse(false);
-        eventually("it is connected", async || client.lock("x").status().await.nodes[2].status.is_ok()).await;
+        eventually("it is connected", async || client.lock("x").status().await.unwrap().servers[2].answer.is_ok())
+            .await;
         for _ in 0..10 {
             let guard = client.lock("x").lock().await.unwrap();
-            assert_eq!(guard.nodes(), [0, 1]);
+            assert_eq!(guard.servers(), [0, 1]);
             guard.unlock().await.unwrap();
         }
         client.close().await.unwrap();
@@ -166,7 +167,7 @@ fn a_guard_outlives_its_runtime() {
         assert_eq!(guard.lost().await, Loss::Expired);
         let unlocked = guard.unlock().await.unwrap_err();
         assert!(matches!(unlocked, UnlockError::RuntimeGone { .. } | UnlockError::Lost(_)), "{unlocked:?}");
-        let other = builder().strict_restart(false).connect(masters.urls()).await.unwrap();
+        let other = builder().without_strict_restart().connect(masters.urls()).await.unwrap();
         other.lock("x").lock().await.unwrap().unlock().await.unwrap();
         other.lock("y").lock().await.unwrap().unlock().await.unwrap();
         other.close().await.unwrap();
@@ -178,8 +179,8 @@ fn a_guard_outlives_its_runtime() {
 #[tokio::test]
 async fn q10_a_slow_release_of_ones_own_is_no_silence() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
-        let builder = QuorumClient::builder().nodes(Timing::relaxed().builder()).strict_restart(false);
-        let client = embedded(builder.node_timeout(Duration::from_millis(1600)), servers);
+        let builder = Timing::relaxed().builder().without_strict_restart();
+        let client = embedded(builder.server_timeout(Duration::from_millis(1600)), servers);
         let other = embedded(quick(), servers);
         let (lock, free) = (client.lock("x"), client.lock("free"));
         let delay = |delay| servers.iter().for_each(|server| server.network.delay(delay));
@@ -230,7 +231,7 @@ async fn a_client_can_begin_before_its_servers() {
             server.kill().await;
         }
         let each = Timing::default().builder().retry_on_initial_connect();
-        let client = QuorumClient::builder().nodes(each).strict_restart(false).connect(masters.urls()).await.unwrap();
+        let client = each.without_strict_restart().connect(masters.urls()).await.unwrap();
         let lock = client.lock("x");
         let waiting = tokio::spawn(async move { lock.lock().await });
         for server in &masters.0 {

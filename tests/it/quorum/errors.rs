@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{ConnectError, LockError, OptionsError, QuorumClientBuilder, RequestError};
+use fairlock::{ConnectError, LockClientBuilder, LockError, OptionsError, RequestError};
 
 use super::{Masters, builder, embedded, quick, strict};
 use crate::support::{Collect, Embedded, Proxy, Timing, eventually, limit, on_several_in_virtual_time};
@@ -18,7 +18,7 @@ fn unreachable(error: LockError) -> String {
 #[tokio::test]
 async fn out_of_time_before_the_first_answer_is_no_sign_of_others() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
-        let patient = || quick().nodes(Timing::relaxed().builder());
+        let patient = || Timing::relaxed().builder().without_strict_restart();
         let client = embedded(patient(), servers);
         servers.iter().for_each(|server| server.network.delay(Duration::from_millis(400)));
         for millis in [0, 1, 50, 799] {
@@ -41,16 +41,16 @@ async fn out_of_time_before_the_first_answer_is_no_sign_of_others() {
 #[tokio::test]
 async fn an_option_out_of_range_is_named() {
     limit(async {
-        type Set = fn(QuorumClientBuilder) -> QuorumClientBuilder;
+        type Set = fn(LockClientBuilder) -> LockClientBuilder;
         let urls = ["redis://127.0.0.1:1/", "redis://127.0.0.1:2/", "redis://127.0.0.1:3/"];
         let year = Duration::from_secs(365 * 24 * 3600);
         assert!(Duration::MAX > year);
         let wrong: [(&str, Set); 5] = [
-            ("longest_lease", |builder| builder.longest_lease(Duration::MAX)),
+            ("strict_restart", |builder| builder.strict_restart(Duration::MAX)),
             ("clock_difference", |builder| builder.clock_difference(Duration::MAX)),
             ("clock_difference", |builder| builder.clock_difference(Duration::from_secs(366 * 24 * 3600))),
-            ("node_timeout", |builder| builder.node_timeout(Duration::ZERO)),
-            ("node_timeout", |builder| builder.node_timeout(Duration::from_micros(1))),
+            ("server_timeout", |builder| builder.server_timeout(Duration::ZERO)),
+            ("server_timeout", |builder| builder.server_timeout(Duration::from_micros(1))),
         ];
         for (name, set) in wrong {
             let error = set(builder()).connect(urls).await.unwrap_err();
@@ -60,10 +60,9 @@ async fn an_option_out_of_range_is_named() {
             assert!(fits, "{name}: {error:?}");
         }
         // Each fits, but not what they make together.
-        let error = builder().longest_lease(year).connect(urls).await.unwrap_err().to_string();
-        assert!(error.contains("longest_lease and twice the clock_difference"), "{error}");
-        let nodes = fairlock::LockClient::builder().lease(Duration::MAX);
-        let error = builder().nodes(nodes).connect(urls).await.unwrap_err();
+        let error = builder().strict_restart(year).connect(urls).await.unwrap_err().to_string();
+        assert!(error.contains("strict_restart and twice the clock_difference"), "{error}");
+        let error = fairlock::LockClient::builder().lease(Duration::MAX).connect(urls).await.unwrap_err();
         assert!(matches!(error, ConnectError::Options(OptionsError::OutOfRange { option: "lease", .. })), "{error:?}");
     })
     .await;
@@ -91,7 +90,7 @@ async fn a_close_says_how_many_servers_did_not_answer() {
 async fn while_servers_are_frozen_the_error_says_how_long() {
     limit(async {
         let masters = Masters::start(3).await;
-        let client = builder().longest_lease(Duration::from_secs(60)).connect(masters.urls()).await.unwrap();
+        let client = builder().strict_restart(Duration::from_secs(60)).connect(masters.urls()).await.unwrap();
         let error = client.lock("x").lock_timeout(Duration::from_millis(100)).await.unwrap_err();
         let text = unreachable(error);
         assert!(text.contains("3 were started lately") && text.contains("62"), "{text}");
@@ -123,9 +122,10 @@ async fn a_server_that_is_another_one_is_told_of() {
         let urls = [masters.urls()[0].clone(), masters.urls()[1].clone(), proxy.url()];
         let client = strict().connect(urls).await.unwrap();
         drop(client.lock("x").lock().await.unwrap());
-        assert_eq!(client.lock("x").status().await.nodes[2].same_as, None);
+        assert_eq!(client.lock("x").status().await.unwrap().servers[2].same_as, None);
         proxy.refuse(false);
-        eventually("it is found out", async || client.lock("x").status().await.nodes[2].same_as == Some(0)).await;
+        eventually("it is found out", async || client.lock("x").status().await.unwrap().servers[2].same_as == Some(0))
+            .await;
         for _ in 0..5 {
             drop(client.lock("x").lock().await.unwrap());
         }
@@ -151,7 +151,7 @@ async fn a_force_unlock_that_ran_at_too_few_servers_does_not_say_that_nothing_wa
         masters.0[0].kill().await;
         masters.0[1].kill().await;
         eventually("they are gone for the other one, too", async || {
-            other.lock("x").status().await.nodes.iter().filter(|node| node.status.is_err()).count() == 2
+            other.lock("x").status().await.unwrap().servers.iter().filter(|node| node.answer.is_err()).count() == 2
         })
         .await;
         let error = other.lock("x").force_unlock().await.unwrap_err();

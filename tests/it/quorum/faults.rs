@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Load, Masters, quick, strict};
 use crate::support::{Proxy, Server, eventually, limit, limit_to};
 
-async fn five_clients(masters: &Masters) -> Vec<fairlock::QuorumClient> {
+async fn five_clients(masters: &Masters) -> Vec<fairlock::LockClient> {
     let mut clients = Vec::new();
     for _ in 0..5 {
         clients.push(masters.client().await);
@@ -66,7 +66,7 @@ async fn q8_they_take_turns_while_masters_are_restarted_and_forget() {
         }
         let watch = clients[0].lock("y");
         let all = async || {
-            let counting = async || watch.lock().await.is_ok_and(|guard| guard.nodes() == [0, 1, 2]);
+            let counting = async || watch.lock().await.is_ok_and(|guard| guard.servers() == [0, 1, 2]);
             eventually("all of them count", counting).await;
         };
         all().await;

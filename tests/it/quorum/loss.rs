@@ -25,8 +25,8 @@ async fn what_is_left_of_a_lost_majority_is_given_back_at_once() {
         assert!(matches!(lost.lost().await, Loss::Gone | Loss::Expired));
         // The guard is alive, and its hold on the gate was not lost.
         let next = other.lock("x").lock().await.unwrap();
-        assert!(next.token() > lost.token() && next.nodes().contains(&0));
-        assert!(!lost.is_valid() && lost.nodes().is_empty());
+        assert!(next.token() > lost.token() && next.servers().contains(&0));
+        assert!(!lost.is_valid() && lost.servers().is_empty());
         assert!(lost.unlock().await.is_err() && next.is_valid());
         drop(next);
         one.close().await.unwrap();
@@ -44,9 +44,9 @@ async fn an_unlock_that_a_server_does_not_answer_is_no_loss_since_another_one_fo
         let client = masters.client().await;
         let guard = client.lock("x").lock().await.unwrap();
         flush(&masters.0[2]).await;
-        eventually("it counts no more there", async || guard.nodes() == [0, 1]).await;
+        eventually("it counts no more there", async || guard.servers() == [0, 1]).await;
         masters.0[0].kill().await;
-        eventually("it is gone", async || client.lock("x").status().await.nodes[0].status.is_err()).await;
+        eventually("it is gone", async || client.lock("x").status().await.unwrap().servers[0].answer.is_err()).await;
         assert!(guard.is_valid());
         let outcome = guard.unlock().await;
         assert!(matches!(outcome, Err(UnlockError::Unknown { .. })), "{outcome:?}");
@@ -140,7 +140,7 @@ async fn q10_a_holder_that_was_cut_off_has_lost_it_for_good() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
         let (cut_off, other) = (embedded(quick(), servers), embedded(quick(), servers));
         let guard = cut_off.lock("x").lock().await.unwrap();
-        let id = fairlock::simulation::id_of(&cut_off);
+        let id = cut_off.id().to_owned();
         servers[..2].iter().for_each(|server| server.network.cut_off(&id));
         assert_eq!(guard.lost().await, Loss::Expired);
         let next = other.lock("x").lock().await.unwrap();
@@ -149,7 +149,7 @@ async fn q10_a_holder_that_was_cut_off_has_lost_it_for_good() {
         next.unlock().await.unwrap();
         eventually("it is connected again", async || cut_off.lock("y").try_lock().await.is_ok_and(|y| y.is_some()))
             .await;
-        assert!(!guard.is_valid() && guard.nodes().is_empty());
+        assert!(!guard.is_valid() && guard.servers().is_empty());
     })
     .await;
 }
@@ -160,7 +160,7 @@ async fn q5_a_guard_is_valid_until_the_deadline_of_a_majority() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
         let client = embedded(quick(), servers);
         let guard = client.lock("x").lock().await.unwrap();
-        let id = fairlock::simulation::id_of(&client);
+        let id = client.id().to_owned();
         servers[..2].iter().for_each(|server| server.network.cut_off(&id));
         let (cut_off, left) = (Instant::now(), guard.valid_for());
         // Server 2 has renewed it meanwhile.
@@ -182,13 +182,13 @@ async fn q3_tokens_grow_when_the_server_with_the_greatest_ones_is_gone() {
             Server::with_clock(shift, 0, &[]).await,
             Server::with_clock(shift, -3_600_000, &[]).await,
         ]);
-        let client = builder().strict_restart(false).connect(masters.urls()).await.unwrap();
+        let client = builder().without_strict_restart().connect(masters.urls()).await.unwrap();
         let first = client.lock("x").lock().await.unwrap();
         let token = first.token();
         first.unlock().await.unwrap();
         masters.0[0].kill().await;
         let second = client.lock("x").lock().await.unwrap();
-        assert_eq!(second.nodes(), [1, 2]);
+        assert_eq!(second.servers(), [1, 2]);
         assert!(second.token() > token, "{} after {token}", second.token());
         second.unlock().await.unwrap();
     })

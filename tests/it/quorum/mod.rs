@@ -7,13 +7,14 @@ mod errors;
 mod faults;
 mod loss;
 mod nested;
+mod page;
 mod waits;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use fairlock::{QuorumClient, QuorumClientBuilder, QuorumGuard};
+use fairlock::{LockClient, LockClientBuilder, LockGuard};
 use tokio::task::JoinSet;
 
 use crate::support::{Embedded, Server, Timing, eventually};
@@ -39,7 +40,7 @@ impl Masters {
     }
 
     /// Without waiting for the first freeze.
-    async fn client(&self) -> QuorumClient {
+    async fn client(&self) -> LockClient {
         quick().connect(self.urls()).await.expect("the servers are there")
     }
 
@@ -56,26 +57,26 @@ impl Masters {
     }
 }
 
-fn builder() -> QuorumClientBuilder {
-    QuorumClient::builder().nodes(Timing::default().builder())
+fn builder() -> LockClientBuilder {
+    Timing::default().builder()
 }
 
 /// A client of embedded servers.
-fn embedded(builder: QuorumClientBuilder, servers: &[Embedded]) -> QuorumClient {
+fn embedded(builder: LockClientBuilder, servers: &[Embedded]) -> LockClient {
     let servers: Vec<_> = servers.iter().map(|each| each.server.clone()).collect();
     builder.embedded(&servers).expect("the servers are there")
 }
 
 /// For servers that keep their data.
-fn quick() -> QuorumClientBuilder {
-    builder().strict_restart(false)
+fn quick() -> LockClientBuilder {
+    builder().without_strict_restart()
 }
 
 /// With a lease, and with it a freeze, that a test can wait for.
-fn strict() -> QuorumClientBuilder {
+fn strict() -> LockClientBuilder {
     let (lease, operation_timeout) = (Duration::from_millis(1500), Duration::from_millis(500));
     let each = Timing { lease, operation_timeout, ..Timing::default() }.builder();
-    QuorumClient::builder().nodes(each).clock_difference(Duration::ZERO)
+    each.clock_difference(Duration::ZERO)
 }
 
 /// A resource that refuses old tokens, and sees who comes in while another one is inside.
@@ -87,7 +88,7 @@ struct Resource {
 
 impl Resource {
     /// What a guard that is still valid at the end has seen is an error.
-    async fn visit(&self, guard: &QuorumGuard) {
+    async fn visit(&self, guard: &LockGuard) {
         let visit = self.visits.fetch_add(1, Ordering::SeqCst) + 1;
         let newest = self.token.fetch_max(guard.token(), Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -112,7 +113,7 @@ struct Load {
 
 impl Load {
     /// One task for each of the clients.
-    fn start(clients: impl IntoIterator<Item = QuorumClient>) -> Self {
+    fn start(clients: impl IntoIterator<Item = LockClient>) -> Self {
         let mut load = Self { resource: Arc::default(), stop: Arc::default(), tasks: JoinSet::new() };
         for client in clients {
             let (resource, stop) = (load.resource.clone(), load.stop.clone());

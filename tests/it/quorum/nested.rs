@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Owner, QuorumClient, QuorumClientBuilder};
+use fairlock::{LockClient, LockClientBuilder, Owner};
 use tokio::time::Instant;
 
 use super::{Masters, embedded, quick};
@@ -10,17 +10,17 @@ use crate::support::{Embedded, Timing, eventually, limit, on_several_in_virtual_
 
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
-fn patient() -> QuorumClientBuilder {
-    QuorumClient::builder().nodes(Timing::relaxed().builder()).node_timeout(NODE_TIMEOUT).strict_restart(false)
+fn patient() -> LockClientBuilder {
+    Timing::relaxed().builder().server_timeout(NODE_TIMEOUT).without_strict_restart()
 }
 
 /// Ten pairs of nested calls, which have two of the three servers.
-async fn nested_pairs(client: &QuorumClient) {
+async fn nested_pairs(client: &LockClient) {
     let lock = client.lock("x");
     for _ in 0..10 {
         let inner = lock.lock().await.unwrap();
         let tried = lock.try_lock().await.unwrap().expect("its own");
-        assert_eq!((inner.nodes(), tried.nodes()), (vec![0, 1], vec![0, 1]));
+        assert_eq!((inner.servers(), tried.servers()), (vec![0, 1], vec![0, 1]));
         tried.unlock().await.unwrap();
         inner.unlock().await.unwrap();
     }
@@ -36,7 +36,7 @@ async fn q10_a_dead_server_of_the_hold_is_skipped_by_nested_calls() {
             let outer = client.lock("x").lock().await.unwrap();
             masters.0[2].kill().await;
             eventually("it is known to be down", async || {
-                client.lock("y").try_lock().await.unwrap().is_some_and(|guard| guard.nodes() == [0, 1])
+                client.lock("y").try_lock().await.unwrap().is_some_and(|guard| guard.servers() == [0, 1])
             })
             .await;
             let begun = Instant::now();
@@ -110,14 +110,14 @@ async fn q4_a_server_that_is_lost_while_another_one_is_silent_does_not_count() {
                 servers[2].network.silence(true);
                 let losing = async {
                     eventually("it has answers of the others", async || {
-                        let status = other.lock("x").status().await;
+                        let status = other.lock("x").status().await.unwrap();
                         let holds =
-                            |node: usize| status.nodes[node].status.as_ref().ok()?.holder.as_ref().map(|it| it.holds);
+                            |node: usize| status.servers[node].answer.as_ref().ok()?.holder.as_ref().map(|it| it.holds);
                         holds(0) == Some(2) && holds(1) == Some(2)
                     })
                     .await;
                     second.lock("x").force_unlock().await.unwrap();
-                    eventually("its client knows", async || outer.nodes() == [0, 2]).await;
+                    eventually("its client knows", async || outer.servers() == [0, 2]).await;
                     // Past the time that the call has for it.
                     tokio::time::sleep(NODE_TIMEOUT + Duration::from_millis(500)).await;
                     servers[2].network.silence(false);
@@ -125,7 +125,7 @@ async fn q4_a_server_that_is_lost_while_another_one_is_silent_does_not_count() {
                 let (inner, ()) = tokio::join!(lock.lock(), losing);
                 let inner = inner.unwrap();
                 assert!(inner.is_valid() && outer.is_valid());
-                assert_eq!(inner.nodes(), [0, 2]);
+                assert_eq!(inner.servers(), [0, 2]);
             })
             .await;
     })

@@ -29,8 +29,8 @@ async fn q2_who_waits_above_the_gate_holds_nothing_above_that() {
             at_one.lock("x").status().await.is_ok_and(|status| status.waiters == 1)
         })
         .await;
-        let status = client.lock("x").status().await;
-        assert!(status.nodes[0].status.as_ref().is_ok_and(|node| node.holder.is_some()), "{status:?}");
+        let status = client.lock("x").status().await.unwrap();
+        assert!(status.servers[0].answer.as_ref().is_ok_and(|node| node.holder.is_some()), "{status:?}");
         let above = at_two.lock("x").lock().await.unwrap();
         held.unlock().await.unwrap();
         eventually("it waits at the third one", async || {
@@ -39,7 +39,7 @@ async fn q2_who_waits_above_the_gate_holds_nothing_above_that() {
         .await;
         above.unlock().await.unwrap();
         let guard = waiting.await.unwrap().unwrap();
-        assert_eq!(guard.nodes(), [0, 1, 2]);
+        assert_eq!(guard.servers(), [0, 1, 2]);
         guard.unlock().await.unwrap();
     })
     .await;
@@ -54,7 +54,7 @@ async fn q2_with_a_majority_a_busy_server_is_left_alone() {
         let _held = at_two.lock("x").lock().await.unwrap();
         let client = masters.client().await;
         let guard = client.lock("x").lock().await.unwrap();
-        assert_eq!(guard.nodes(), [0, 1]);
+        assert_eq!(guard.servers(), [0, 1]);
         guard.unlock().await.unwrap();
         let guard = client.lock("x").try_lock().await.unwrap().expect("a majority is free");
         guard.unlock().await.unwrap();
@@ -81,7 +81,7 @@ async fn q2_a_busy_gate_is_waited_for_although_a_majority_is_free() {
         .await;
         held.unlock().await.unwrap();
         let guard = waiting.await.unwrap().unwrap();
-        assert_eq!(guard.nodes(), [0, 1, 2]);
+        assert_eq!(guard.servers(), [0, 1, 2]);
         guard.unlock().await.unwrap();
     })
     .await;
@@ -103,7 +103,7 @@ async fn q1_those_who_reach_the_same_gate_are_served_in_their_order() {
                 order.lock().unwrap().push(place);
                 guard.unlock().await.unwrap();
             }));
-            let status = async || clients[0].lock("x").status().await.waiters();
+            let status = async || clients[0].lock("x").status().await.unwrap().waiters;
             eventually("it waits", async || status().await == place as u64 + 1).await;
         }
         held.unlock().await.unwrap();
@@ -130,7 +130,7 @@ async fn a_client_that_cannot_reach_the_gate_waits_at_the_next_server() {
         proxy.refuse(true);
         proxy.reset_all();
         eventually("it does without the gate", async || {
-            cut_off.lock("y").lock().await.is_ok_and(|guard| guard.nodes() == [1, 2])
+            cut_off.lock("y").lock().await.is_ok_and(|guard| guard.servers() == [1, 2])
         })
         .await;
         let held = other.lock("x").lock().await.unwrap();
@@ -139,19 +139,19 @@ async fn a_client_that_cannot_reach_the_gate_waits_at_the_next_server() {
             tokio::spawn(async move { lock.lock().await })
         };
         eventually("it waits at the second one", async || {
-            let status = other.lock("x").status().await;
-            status.nodes[1].status.as_ref().is_ok_and(|node| node.waiters == 1)
+            let status = other.lock("x").status().await.unwrap();
+            status.servers[1].answer.as_ref().is_ok_and(|node| node.waiters == 1)
         })
         .await;
         let token = held.token();
         held.unlock().await.unwrap();
         let guard = waiting.await.unwrap().unwrap();
-        assert!(guard.token() > token && guard.nodes() == [1, 2], "{guard:?}");
+        assert!(guard.token() > token && guard.servers() == [1, 2], "{guard:?}");
         assert!(other.lock("x").try_lock().await.unwrap().is_none(), "two have it");
         guard.unlock().await.unwrap();
         proxy.refuse(false);
         eventually("it uses the gate again", async || {
-            cut_off.lock("y").lock().await.is_ok_and(|guard| guard.nodes() == [0, 1, 2])
+            cut_off.lock("y").lock().await.is_ok_and(|guard| guard.servers() == [0, 1, 2])
         })
         .await;
         cut_off.close().await.unwrap();
@@ -166,8 +166,8 @@ async fn a_client_that_cannot_reach_the_gate_waits_at_the_next_server() {
 async fn q10_a_server_that_died_during_the_wait_is_not_waited_for() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
         let node_timeout = Duration::from_secs(10);
-        let patient = fairlock::QuorumClient::builder().nodes(Timing::relaxed().builder());
-        let client = embedded(patient.node_timeout(node_timeout).strict_restart(false), servers);
+        let patient = Timing::relaxed().builder();
+        let client = embedded(patient.server_timeout(node_timeout).without_strict_restart(), servers);
         let held = client.lock("x").lock().await.unwrap();
         let waiting: Vec<_> = (0..3)
             .map(|_| {
@@ -175,11 +175,11 @@ async fn q10_a_server_that_died_during_the_wait_is_not_waited_for() {
                 tokio::spawn(async move { lock.lock().await.map(drop) })
             })
             .collect();
-        let status = async || client.lock("x").status().await;
-        eventually("they wait", async || status().await.waiters() == 3).await;
+        let status = async || client.lock("x").status().await.unwrap();
+        eventually("they wait", async || status().await.waiters == 3).await;
         servers[2].server.shut_down();
         let watch = client.lock("y");
-        eventually("it is known to be down", async || watch.lock().await.is_ok_and(|y| y.nodes() == [0, 1])).await;
+        eventually("it is known to be down", async || watch.lock().await.is_ok_and(|y| y.servers() == [0, 1])).await;
         let begun = Instant::now();
         drop(held);
         for wait in waiting {
@@ -208,12 +208,12 @@ async fn q10_those_who_wait_at_a_gate_that_freezes_go_to_the_next_one() {
             })
             .into_iter()
             .collect();
-        eventually("they wait", async || one.lock("x").status().await.waiters() == 2).await;
+        eventually("they wait", async || one.lock("x").status().await.unwrap().waiters == 2).await;
         masters.0[0].pause();
         held.unlock().await.unwrap();
         for wait in waiting {
             let guard = wait.await.unwrap().unwrap();
-            assert_eq!(guard.nodes(), [1, 2]);
+            assert_eq!(guard.servers(), [1, 2]);
             resource.visit(&guard).await;
             drop(guard);
         }
@@ -234,14 +234,14 @@ async fn a_gate_that_refuses_the_name_is_not_waited_at() {
         let mut redis = masters.0[0].connection().await;
         redis::cmd("SET").arg("fairlock:{n:x}").arg("foreign").exec_async(&mut redis).await.unwrap();
         let held = one.lock("x").lock().await.unwrap();
-        assert_eq!(held.nodes(), [1, 2]);
+        assert_eq!(held.servers(), [1, 2]);
         let waiting = {
             let lock = other.lock("x");
             tokio::spawn(async move { lock.lock().await })
         };
         eventually("it waits at the second one", async || {
-            let status = one.lock("x").status().await;
-            status.nodes[1].status.as_ref().is_ok_and(|node| node.waiters == 1)
+            let status = one.lock("x").status().await.unwrap();
+            status.servers[1].answer.as_ref().is_ok_and(|node| node.waiters == 1)
         })
         .await;
         held.unlock().await.unwrap();
@@ -261,13 +261,13 @@ async fn q10_those_who_wait_at_a_gate_that_begins_to_refuse_go_to_the_next_one()
             let lock = other.lock("x");
             tokio::spawn(async move { lock.lock().await })
         };
-        eventually("it waits", async || one.lock("x").status().await.waiters() == 1).await;
+        eventually("it waits", async || one.lock("x").status().await.unwrap().waiters == 1).await;
         let mut redis = masters.0[0].connection().await;
         redis::cmd("CONFIG").arg(&["SET", "min-replicas-to-write", "1"]).exec_async(&mut redis).await.unwrap();
         // The gate refuses this too, and goes on counting it.
         let _ = held.unlock().await;
         let guard = waiting.await.unwrap().unwrap();
-        assert_eq!(guard.nodes(), [1, 2]);
+        assert_eq!(guard.servers(), [1, 2]);
         guard.unlock().await.unwrap();
         redis::cmd("CONFIG").arg(&["SET", "min-replicas-to-write", "0"]).exec_async(&mut redis).await.unwrap();
         one.close().await.unwrap();
@@ -306,8 +306,7 @@ async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says
     let poll = Timing::default().poll_interval;
     // As short as it may be.
     let nodes = Timing { grant_ttl: poll + Duration::from_millis(1), ..Timing::default() };
-    let connect =
-        || fairlock::QuorumClient::builder().nodes(nodes.builder()).strict_restart(false).embedded(&servers).unwrap();
+    let connect = || nodes.builder().without_strict_restart().embedded(&servers).unwrap();
     let (one, other) = (connect(), connect());
     let mut acquired = 0;
     for later in (0..120).step_by(2).map(Duration::from_millis) {

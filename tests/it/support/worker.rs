@@ -170,7 +170,7 @@ impl Serving {
                 let (held, told) = (guard.held(), id.clone());
                 tokio::spawn(async move {
                     // It ends with the hold, also with one that was given back.
-                    if let Some(loss) = held.lost().await {
+                    if let Some(loss) = held.ended().await.loss() {
                         say(&format!("lost {told} {loss:?}"));
                     }
                 });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{LockError, Loss, QuorumClient, QuorumGuard, QuorumLock, UnlockError, Unlocked, owner};
+use fairlock::{FairLock, Held, LockClient, LockError, LockGuard, Loss, UnlockError, Unlocked, owner};
 use tokio::time::{sleep, timeout};
 
 use super::checker::Claim;
@@ -13,7 +13,7 @@ use crate::world::{LONGEST_LEASE, World};
 /// One caller in one process. It lives as long as the process.
 pub struct Actor {
     pub trial: Arc<Trial>,
-    pub client: QuorumClient,
+    pub client: LockClient,
     pub id: String,
     pub number: usize,
     pub names: usize,
@@ -77,7 +77,7 @@ impl Actor {
 
     /// One call for the lock, of a random kind, and the section that follows if it gets the lock. `is_first`: of its
     /// owner, who has given up no earlier one.
-    async fn try_once(&self, lock: &QuorumLock, is_first: bool) {
+    async fn try_once(&self, lock: &FairLock, is_first: bool) {
         let calm = self.world().state().calm;
         let kind = self.world().below(100);
         let limit = Duration::from_millis(50 + self.world().below(2500));
@@ -123,7 +123,7 @@ impl Actor {
     }
 
     /// The claim begins in the instant in which the guard was formed.
-    async fn claimed(&self, lock: &QuorumLock, call: impl Future<Output = Result<QuorumGuard, LockError>>) -> Got {
+    async fn claimed(&self, lock: &FairLock, call: impl Future<Output = Result<LockGuard, LockError>>) -> Got {
         let called = self.world().elapsed();
         let guard = Arc::new(call.await?);
         self.world().state().checker.sections += 1;
@@ -132,7 +132,7 @@ impl Actor {
     }
 
     /// Q10: nodes that are away cost a short time-out once, and not each time.
-    async fn try_lock(&self, lock: &QuorumLock, is_first: bool) -> Got {
+    async fn try_lock(&self, lock: &FairLock, is_first: bool) -> Got {
         let begun = self.world().elapsed();
         let known = self.trial.are_away_since().is_some_and(|since| begun > since + 2 * self.operation_timeout);
         let call = async { lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)) };
@@ -166,15 +166,16 @@ impl Actor {
         }
     }
 
-    async fn force(&self, lock: &QuorumLock) {
+    async fn force(&self, lock: &FairLock) {
         self.world().fault("forced_unlocks");
         // The replies may be lost. The checker sees on the servers what it did.
         let _ = lock.force_unlock().await;
     }
 
-    async fn with(&self, lock: &QuorumLock) {
+    async fn with(&self, lock: &FairLock) {
         let calling = Calling::begin(self, false);
-        let section = |outer| async move {
+        let section = |held: Held| async move {
+            let outer = held.token();
             let Ok(claimed) = self.claimed(lock, lock.lock()).await else { return };
             if claimed.guard().token() != outer {
                 self.report("Q11", format!("with() has {outer}, and its nested lock {}", claimed.guard().token()));
@@ -228,7 +229,7 @@ impl Actor {
 }
 
 /// The lock's key at each server, by which checkers know it.
-fn key(lock: &QuorumLock) -> String {
+fn key(lock: &FairLock) -> String {
     format!("fairlock:{{n:{}}}", lock.name())
 }
 
@@ -258,7 +259,7 @@ impl Drop for Calling<'_> {
 /// A lock that an actor holds, and what it does with it.
 struct Section<'a> {
     actor: &'a Actor,
-    lock: &'a QuorumLock,
+    lock: &'a FairLock,
     renewed: bool,
     begun: Duration,
     guards: Vec<Claimed>,
@@ -366,7 +367,7 @@ impl Section<'_> {
     async fn end_a_guard(&mut self) {
         let (actor, index) = (self.actor, self.actor.world().below(self.guards.len() as u64) as usize);
         let claimed = self.guards.swap_remove(index);
-        let (void, formed) = (claimed.is_void(), claimed.guard().nodes());
+        let (void, formed) = (claimed.is_void(), claimed.guard().servers());
         let Some(guard) = claimed.end() else { return };
         let token = guard.token();
         if actor.world().chance(0.3) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::QuorumGuard;
+use fairlock::LockGuard;
 use fairlock::simulation::Ran;
 
 use crate::checker::{Checker, Remembered};
@@ -31,7 +31,7 @@ pub struct Claim {
     pub actor: usize,
     /// As the servers know it.
     pub owner: String,
-    pub guard: Arc<QuorumGuard>,
+    pub guard: Arc<LockGuard>,
     /// When the call began.
     pub called: Duration,
 }
@@ -199,7 +199,7 @@ impl QuorumChecker {
         let (mut found, token) = (Vec::new(), claim.guard.token());
         let is_nested =
             self.claims.values().any(|other| other.claim.lock == claim.lock && other.claim.owner == claim.owner);
-        let counting = claim.guard.nodes();
+        let counting = claim.guard.servers();
         // Ended by force while it was formed.
         let forced = self.forced.get(&(claim.lock.clone(), claim.owner.clone()));
         let void = forced.is_some_and(|at| *at >= claim.called)
@@ -312,7 +312,7 @@ impl QuorumChecker {
                 *over = None;
                 continue;
             }
-            let (token, nodes) = (claim.guard.token(), claim.guard.nodes());
+            let (token, nodes) = (claim.guard.token(), claim.guard.servers());
             let is_late = |since: &Duration| now > *since + NOTICED;
             let again = |node: &&usize| !counting.contains(node) || gone.get(node).is_some_and(is_late);
             if let Some(node) = nodes.iter().find(again) {

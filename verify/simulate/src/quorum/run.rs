@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::simulation::{self, command, id_of};
-use fairlock::{EmbeddedServer, LockClient, QuorumClient};
+use fairlock::simulation::{self, command};
+use fairlock::{EmbeddedServer, LockClient};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -36,7 +36,7 @@ pub async fn run(world: &Arc<World>) -> Outcome {
 
 /// A process: a client and its actors.
 struct Process {
-    client: QuorumClient,
+    client: LockClient,
     id: String,
     actors: Vec<JoinHandle<()>>,
 }
@@ -128,15 +128,14 @@ impl Run {
             .lease(shortest_lease + ms(0, 3000));
         // Longer than a round trip of the calm phase.
         let node_timeout = ms(40, operation_timeout.as_millis() as u64 / 2 + 1);
-        let builder = QuorumClient::builder()
-            .nodes(each)
-            .node_timeout(node_timeout)
-            .longest_lease(LONGEST_LEASE)
-            .clock_difference(self.trial.clock_difference)
-            .strict_restart(self.trial.strict);
+        let builder = each
+            .server_timeout(node_timeout)
+            .strict_restart(LONGEST_LEASE)
+            .clock_difference(self.trial.clock_difference);
+        let builder = if self.trial.strict { builder } else { builder.without_strict_restart() };
         // A majority is down: another process may start later.
         let Ok(client) = builder.embedded(&self.servers) else { return };
-        let id = id_of(&client);
+        let id = client.id().to_owned();
         // Those who wait at a node are noticed to be silent by a question in each third of an operation time-out.
         let patience = operation_timeout / 3 + 2 * node_timeout + Duration::from_millis(120);
         self.trial.is_patient_for(&id, patience);

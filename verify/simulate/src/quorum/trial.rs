@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use fairlock::{EmbeddedServer, Owner, QuorumGuard};
+use fairlock::{EmbeddedServer, LockGuard, Owner};
 
 use super::checker::{Claim, DRIFT, Found, QuorumChecker};
 use crate::world::{LONGEST_LEASE, World};
@@ -279,7 +279,7 @@ impl Trial {
     /// An actor has got a guard, this very moment.
     pub fn claim(self: &Arc<Self>, claim: Claim) -> Claimed {
         let guard = claim.guard.clone();
-        let what = format!("{} under {} at {:?}", claim.lock, guard.token(), guard.nodes());
+        let what = format!("{} under {} at {:?}", claim.lock, guard.token(), guard.servers());
         self.world.note("holds", claim.actor, || format!("actor {} {what}", claim.actor));
         let (number, found) = {
             let mut state = self.state();
@@ -302,11 +302,11 @@ pub fn owner_id(client: &str, owner: Owner) -> String {
 pub struct Claimed {
     trial: Arc<Trial>,
     number: u64,
-    guard: Option<Arc<QuorumGuard>>,
+    guard: Option<Arc<LockGuard>>,
 }
 
 impl Claimed {
-    pub fn guard(&self) -> &QuorumGuard {
+    pub fn guard(&self) -> &LockGuard {
         self.guard.as_ref().expect("it is there until the end")
     }
 
@@ -316,7 +316,7 @@ impl Claimed {
     }
 
     /// The claim ends before the guard does, since another owner may get the lock then.
-    pub fn end(mut self) -> Option<QuorumGuard> {
+    pub fn end(mut self) -> Option<LockGuard> {
         self.forget();
         self.guard.take().and_then(Arc::into_inner)
     }

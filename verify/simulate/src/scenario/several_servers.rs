@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::simulation::{self, id_of};
-use fairlock::{EmbeddedServer, LockClient, LockError, Owner, QuorumClient, QuorumGuard};
+use fairlock::simulation;
+use fairlock::{EmbeddedServer, LockClient, LockError, LockGuard, Owner};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -90,12 +90,12 @@ impl Stage {
         Self { world, trial, servers }
     }
 
-    fn client(&self, name: &str) -> QuorumClient {
+    fn client(&self, name: &str) -> LockClient {
         self.patient_client(name, ms(100))
     }
 
     /// `node_timeout`: after how long a server counts as silent.
-    fn patient_client(&self, name: &str, node_timeout: Duration) -> QuorumClient {
+    fn patient_client(&self, name: &str, node_timeout: Duration) -> LockClient {
         let each = LockClient::builder()
             .label(name)
             .operation_timeout(ms(500))
@@ -103,19 +103,18 @@ impl Stage {
             .grant_ttl(ms(600))
             .waiter_ttl(ms(2000))
             .lease(ms(2000));
-        let builder = QuorumClient::builder()
-            .nodes(each)
-            .node_timeout(node_timeout)
-            .longest_lease(LONGEST_LEASE)
-            .clock_difference(self.trial.clock_difference)
-            .strict_restart(self.trial.strict);
+        let builder = each
+            .server_timeout(node_timeout)
+            .strict_restart(LONGEST_LEASE)
+            .clock_difference(self.trial.clock_difference);
+        let builder = if self.trial.strict { builder } else { builder.without_strict_restart() };
         let client = builder.embedded(&self.servers).expect("all servers are up");
-        self.world.state().call(&id_of(&client), name);
+        self.world.state().call(client.id(), name);
         client
     }
 
     /// One that knows the clocks of the servers.
-    async fn client_with_clocks(&self, name: &str) -> QuorumClient {
+    async fn client_with_clocks(&self, name: &str) -> LockClient {
         let client = self.client(name);
         if let Ok(guard) = client.lock(ANOTHER).lock().await {
             let _ = guard.unlock().await;
@@ -124,18 +123,14 @@ impl Stage {
     }
 
     /// In a task of its own.
-    fn asks(&self, client: &QuorumClient, owner: Owner) -> JoinHandle<Result<QuorumGuard, LockError>> {
+    fn asks(&self, client: &LockClient, owner: Owner) -> JoinHandle<Result<LockGuard, LockError>> {
         let lock = client.lock(NAME);
         let asking = owner.scope(async move { lock.lock().await });
         tokio::spawn(asking)
     }
 
     /// It has the lock within 10 s.
-    async fn gets_the_lock(
-        &self,
-        asking: JoinHandle<Result<QuorumGuard, LockError>>,
-        what: &str,
-    ) -> Option<QuorumGuard> {
+    async fn gets_the_lock(&self, asking: JoinHandle<Result<LockGuard, LockError>>, what: &str) -> Option<LockGuard> {
         let guard = timeout(ms(10_000), asking).await.ok().and_then(Result::ok).and_then(Result::ok);
         self.expect(guard.is_some(), what);
         guard
@@ -149,16 +144,16 @@ impl Stage {
     }
 
     /// No message passes between them for so long.
-    fn keeps_apart(&self, client: &QuorumClient, name: &str, node: usize, time: Duration) {
+    fn keeps_apart(&self, client: &LockClient, name: &str, node: usize, time: Duration) {
         step(&self.world, format!("{name} does not reach server {node} for {time:?}"));
-        self.trial.keep_apart(node, &id_of(client), time);
+        self.trial.keep_apart(node, client.id(), time);
     }
 
     /// In the middle of a call. Its requests arrive, and nothing else is heard of it.
-    fn dies(&self, client: &QuorumClient, name: &str) {
+    fn dies(&self, client: &LockClient, name: &str) {
         step(&self.world, format!("{name} dies"));
-        self.world.kill(&id_of(client));
-        self.servers.iter().for_each(|server| server.disconnect(&id_of(client)));
+        self.world.kill(client.id());
+        self.servers.iter().for_each(|server| server.disconnect(client.id()));
     }
 
     /// Its hold is deleted there by hand.
@@ -175,7 +170,7 @@ impl Stage {
         self.trial.state().checker.node(node).flushed(false, 0);
     }
 
-    async fn ends(self, clients: impl IntoIterator<Item = QuorumClient>) {
+    async fn ends(self, clients: impl IntoIterator<Item = LockClient>) {
         for client in clients {
             let _ = client.close().await;
         }
@@ -223,11 +218,13 @@ async fn a_server_given_back_is_none_of_the_majority(world: Arc<World>) {
     let lock = a.lock(NAME);
     let owner = Owner::new();
     let outer = owner.scope(lock.lock()).await;
-    stage.expect(outer.as_ref().is_ok_and(|outer| outer.nodes() == [0, 1, 2]), "A has the lock on all servers");
+    stage.expect(outer.as_ref().is_ok_and(|outer| outer.servers() == [0, 1, 2]), "A has the lock on all servers");
     stage.keeps_apart(&a, "A", 2, ms(1500));
     let nested = owner.scope(lock.lock()).await;
-    stage
-        .expect(nested.as_ref().is_ok_and(|nested| nested.nodes() == [0, 1]), "its nested guard does without server 2");
+    stage.expect(
+        nested.as_ref().is_ok_and(|nested| nested.servers() == [0, 1]),
+        "its nested guard does without server 2",
+    );
     step(&stage.world, "A gives the outer guard back, and server 2 does not answer");
     drop(outer);
     sleep(ms(50)).await;
@@ -245,7 +242,7 @@ async fn a_server_lost_while_another_is_silent(world: Arc<World>) {
     let a = stage.patient_client("A", ms(500));
     let (lock, owner) = (a.lock(NAME), Owner::new());
     let outer = owner.scope(lock.lock()).await;
-    stage.expect(outer.as_ref().is_ok_and(|outer| outer.nodes() == [0, 1, 2]), "A has the lock on all servers");
+    stage.expect(outer.as_ref().is_ok_and(|outer| outer.servers() == [0, 1, 2]), "A has the lock on all servers");
     // So that the next renewal, which hears of the loss, comes during the call.
     sleep(ms(400)).await;
     stage.keeps_apart(&a, "A", 2, ms(1000));
@@ -254,7 +251,7 @@ async fn a_server_lost_while_another_is_silent(world: Arc<World>) {
         stage.loses_the_lock(1);
     };
     let (nested, ()) = tokio::join!(owner.scope(lock.lock()), losing);
-    stage.expect(nested.is_ok_and(|nested| nested.nodes() == [0, 2]), "its nested guard has the other two servers");
+    stage.expect(nested.is_ok_and(|nested| nested.servers() == [0, 2]), "its nested guard has the other two servers");
     drop(outer);
     stage.ends([a]).await;
 }
@@ -277,7 +274,7 @@ async fn a_nested_call_while_all_is_given_back(world: Arc<World>) {
     step(&stage.world, "meanwhile it gives its outer guard back, and is told so 20 ms later");
     for _ in 0..3 {
         let fate = Fate::ReplyTakes(ms(20));
-        stage.world.state().meets(Mishap { client: id_of(&a), script: "release", fate });
+        stage.world.state().meets(Mishap { client: a.id().to_owned(), script: "release", fate });
     }
     drop(outer);
     let held = stage.gets_the_lock(other, "B has the lock").await;
@@ -298,7 +295,7 @@ async fn two_that_wait_for_each_other(world: Arc<World>) {
     stage.keeps_apart(&d, "D", 0, ms(100));
     stage.keeps_apart(&d, "D", 4, ms(100));
     let lock = d.lock(NAME);
-    let asking = stage.world.in_process(&id_of(&d), Box::pin(async move { drop(lock.lock().await) }));
+    let asking = stage.world.in_process(d.id(), Box::pin(async move { drop(lock.lock().await) }));
     let asking = tokio::spawn(asking);
     sleep(ms(1)).await;
     step(&stage.world, "D asks for the lock, and servers 1 and 2 keep it for it until its lease ends");
@@ -327,7 +324,7 @@ async fn servers_that_were_not_raised(world: Arc<World>) {
     stage.keeps_apart(&a, "A", 0, ms(100));
     stage.keeps_apart(&a, "A", 2, ms(100));
     let first = stage.gets_the_lock(asking, "A has the lock").await;
-    let token = first.as_ref().map_or(u64::MAX, QuorumGuard::token);
+    let token = first.as_ref().map_or(u64::MAX, LockGuard::token);
     drop(first);
     stage.keeps_apart(&b, "B", 1, ms(1000));
     let next = stage.gets_the_lock(stage.asks(&b, Owner::new()), "B has the lock").await;
@@ -340,7 +337,7 @@ async fn servers_that_have_forgotten_and_a_newcomer(world: Arc<World>) {
     let stage = Stage::new(world, false);
     let a = stage.client_with_clocks("A").await;
     let first = stage.gets_the_lock(stage.asks(&a, Owner::new()), "A has the lock").await;
-    let token = first.as_ref().map_or(u64::MAX, QuorumGuard::token);
+    let token = first.as_ref().map_or(u64::MAX, LockGuard::token);
     drop(first);
     sleep(ms(10)).await;
     (0..3).for_each(|node| stage.loses_all_data(node));

@@ -1,0 +1,234 @@
+//! What a client talks to: one engine, or a quorum of engines. The only file of the page that knows which it is.
+
+use std::slice;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::guard::EngineGuard;
+use crate::engine::hold::Hold;
+use crate::engine::lock::{Caller, EngineLock};
+use crate::engine::release::Unlocked;
+use crate::engine::{Engine, close};
+use crate::error::{CloseError, Ended, LockError, UnlockError};
+use crate::owner::Owner;
+use crate::quorum::context::Quorum;
+use crate::quorum::guard::QuorumGuard;
+use crate::quorum::hold::QuorumHold;
+use crate::quorum::lock::QuorumLock;
+
+#[derive(Clone)]
+pub enum Backend {
+    One(Arc<Engine>),
+    Several(Arc<Quorum>),
+}
+
+/// A lock at one server or at several.
+#[derive(Debug, Clone)]
+pub enum AnyLock {
+    One(EngineLock),
+    Several(QuorumLock),
+}
+
+pub enum AnyGuard {
+    One(EngineGuard),
+    /// Boxed: it is ten times as large.
+    Several(Box<QuorumGuard>),
+}
+
+#[derive(Clone)]
+pub enum AnyHold {
+    One(Arc<Hold>),
+    Several(Arc<QuorumHold>),
+}
+
+/// The same call on either of them.
+macro_rules! each {
+    ($kind:ident, $value:expr, $it:ident => $call:expr) => {
+        match $value {
+            $kind::One($it) => $call,
+            $kind::Several($it) => $call,
+        }
+    };
+}
+
+impl Backend {
+    pub fn lock(&self, name: &str) -> AnyLock {
+        match self {
+            Self::One(engine) => AnyLock::One(EngineLock::new(engine.clone(), name)),
+            Self::Several(quorum) => AnyLock::Several(QuorumLock::new(quorum.clone(), name)),
+        }
+    }
+
+    /// One for each server. There is always a first one.
+    pub fn engines(&self) -> &[Arc<Engine>] {
+        match self {
+            Self::One(engine) => slice::from_ref(engine),
+            Self::Several(quorum) => quorum.nodes.engines(),
+        }
+    }
+
+    /// The same at all servers.
+    pub fn id(&self) -> &str {
+        self.engines().first().map_or("", |engine| &engine.context.runner.client)
+    }
+
+    pub async fn close(&self) -> Result<(), CloseError> {
+        let open = match self {
+            Self::One(engine) => Some((close::close(engine).await, 1)).filter(|(unfinished, _)| *unfinished > 0),
+            Self::Several(quorum) => Box::pin(quorum.close()).await,
+        };
+        open.map_or(Ok(()), |(unfinished, servers)| Err(CloseError { unfinished, servers }))
+    }
+}
+
+/// How many of these are a majority.
+pub fn majority(servers: usize) -> usize {
+    servers / 2 + 1
+}
+
+impl AnyLock {
+    pub fn name(&self) -> &str {
+        each!(Self, self, lock => lock.name())
+    }
+
+    pub fn with_lease(&self, lease: Duration) -> Self {
+        self.changed(|lock| lock.with_lease(lease))
+    }
+
+    pub fn labelled(&self, label: &str) -> Self {
+        self.changed(|lock| lock.labelled(label))
+    }
+
+    /// The same lock as one of several that a call takes together.
+    pub fn as_part(&self) -> Self {
+        match self {
+            Self::One(lock) => Self::One(lock.as_part()),
+            Self::Several(lock) => Self::Several(lock.as_part()),
+        }
+    }
+
+    fn changed(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
+        match self {
+            Self::One(lock) => Self::One(change(lock)),
+            Self::Several(lock) => Self::Several(lock.with_each(change)),
+        }
+    }
+
+    /// The lock at each server.
+    pub fn each(&self) -> &[EngineLock] {
+        match self {
+            Self::One(lock) => slice::from_ref(lock),
+            Self::Several(lock) => lock.each(),
+        }
+    }
+
+    /// Which of the other servers this one is, by another address.
+    pub fn same_as(&self, server: usize) -> Option<usize> {
+        match self {
+            Self::One(_) => None,
+            Self::Several(lock) => lock.same_as(server),
+        }
+    }
+
+    /// Whether it can be had at all, by its name, lease and label.
+    pub fn check(&self) -> Result<(), LockError> {
+        each!(Self, self, lock => lock.check())
+    }
+
+    /// `None`: the lock is not free, and the call does not wait.
+    pub async fn acquire(
+        &self,
+        caller: Caller,
+        wait: bool,
+        limit: Option<Duration>,
+    ) -> Result<Option<AnyGuard>, LockError> {
+        Ok(match self {
+            Self::One(lock) => lock.acquire(caller, wait, 0, limit).await?.map(AnyGuard::One),
+            // Boxed: a waiter of one server needs no room for it.
+            Self::Several(lock) => {
+                let guard = Box::pin(lock.acquire(caller, wait, limit)).await?;
+                guard.map(|guard| AnyGuard::Several(Box::new(guard)))
+            }
+        })
+    }
+}
+
+impl AnyGuard {
+    pub fn hold(&self) -> AnyHold {
+        match self {
+            Self::One(guard) => AnyHold::One(guard.hold.clone()),
+            Self::Several(guard) => AnyHold::Several(guard.hold.clone()),
+        }
+    }
+
+    pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
+        match self {
+            Self::One(guard) => guard.into_release().run().await,
+            Self::Several(guard) => Box::pin(guard.unlock()).await,
+        }
+    }
+
+    /// The places of its servers in the list.
+    pub fn servers(&self) -> Vec<usize> {
+        match self {
+            Self::One(guard) => guard.hold.is_valid().then_some(0).into_iter().collect(),
+            Self::Several(guard) => guard.servers(),
+        }
+    }
+}
+
+impl AnyHold {
+    pub fn token(&self) -> u64 {
+        each!(Self, self, hold => hold.token)
+    }
+
+    pub fn valid_for(&self) -> Duration {
+        each!(Self, self, hold => hold.valid_for())
+    }
+
+    pub async fn until_ended(&self) -> Ended {
+        each!(Self, self, hold => hold.until_ended().await)
+    }
+
+    /// Cancelled when it has ended.
+    pub fn over(&self) -> &CancellationToken {
+        each!(Self, self, hold => &hold.over)
+    }
+
+    pub fn live(&self) -> u32 {
+        each!(Self, self, hold => hold.live())
+    }
+
+    pub fn owner(&self) -> Owner {
+        match self {
+            Self::One(hold) => hold.entry.owner,
+            Self::Several(hold) => hold.owner,
+        }
+    }
+
+    pub fn owner_id(&self) -> &str {
+        match self {
+            Self::One(hold) => &hold.entry.owner_id,
+            Self::Several(hold) => &hold.owner_id,
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        match self {
+            Self::One(hold) => &hold.entry.keys.name,
+            Self::Several(hold) => &hold.name,
+        }
+    }
+
+    /// The call that wants this lock and others is polled.
+    pub fn keep(&self) {
+        each!(Self, self, hold => hold.keep());
+    }
+
+    /// That call has all of them.
+    pub fn complete(&self) {
+        each!(Self, self, hold => hold.complete());
+    }
+}

@@ -1,0 +1,54 @@
+//! One guard's share of a hold at one server. Dropped, it is given back in the background.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Engine;
+use super::hold::Hold;
+use super::release::Release;
+
+pub struct EngineGuard {
+    pub hold: Arc<Hold>,
+    /// Keeps the client working while there is a guard: it hears revocations and resumes after reconnects.
+    _engine: Arc<Engine>,
+    /// Unlocked: dropping it does nothing.
+    ended: bool,
+}
+
+impl fmt::Debug for EngineGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineGuard").field("hold", &self.hold).finish_non_exhaustive()
+    }
+}
+
+impl EngineGuard {
+    pub fn new(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
+        Self { hold, _engine: engine, ended: false }
+    }
+
+    pub fn token(&self) -> u64 {
+        self.hold.token
+    }
+
+    /// From here on it counts as given back. The server is told when the release is run, or in the background when that is
+    /// dropped.
+    pub fn into_release(mut self) -> Release {
+        self.end()
+    }
+
+    fn end(&mut self) -> Release {
+        // Before the count. The guard itself is still dropped after this, and must not count twice (P4).
+        self.ended = true;
+        self.hold.drop_guard();
+        Release::new(self.hold.clone())
+    }
+}
+
+impl Drop for EngineGuard {
+    fn drop(&mut self) {
+        if !self.ended {
+            // A release that is dropped before it is finished goes to the background.
+            drop(self.end());
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The lock of one client at its server, by its name: what the public page and a quorum ask an engine for.
+
+use std::future::{Future, ready};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future::Either;
+use tokio::time::sleep_until;
+
+use super::Engine;
+use super::acquire::{AcquireRequest, acquire};
+use super::error::LockError;
+use super::guard::EngineGuard;
+use super::hold::{Entry, Hold};
+use super::last_error::no_time;
+use super::observe::{self, Call};
+use super::owner::Owner;
+use super::release::Release;
+use super::requests;
+use crate::metrics::LockMetrics;
+use crate::store::clock::now;
+use crate::store::error::{NameError, RequestError};
+use crate::store::keys::{self, Keys, LONGEST_NAME};
+use crate::store::options::{OptionsError, check_label};
+use crate::store::runner::Answer;
+use crate::store::verbs::inspect::Inspected;
+
+#[derive(Debug, Clone)]
+pub struct EngineLock {
+    engine: Arc<Engine>,
+    name: Arc<str>,
+    keys: Result<Arc<Keys>, NameError>,
+    pub fixed_lease: Option<Duration>,
+    /// One of those that a call takes together.
+    is_part: bool,
+    /// The `<grant_ttl>/<label>` suffix of this lock's places in the queue.
+    terms: Result<Arc<str>, OptionsError>,
+    metrics: LockMetrics,
+}
+
+impl EngineLock {
+    pub fn new(engine: Arc<Engine>, name: &str) -> Self {
+        let keys = match name.len() {
+            0 => Err(NameError::Empty),
+            length if length > LONGEST_NAME => Err(NameError::TooLong(length)),
+            _ => Ok(Arc::new(Keys::new(&engine.context.options().prefix, name))),
+        };
+        let terms = Ok(engine.context.runner.terms.clone());
+        let metrics = engine.context.options().metrics.of_lock(name);
+        Self { engine, name: name.into(), keys, fixed_lease: None, is_part: false, terms, metrics }
+    }
+
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The URL of the server without the password.
+    pub fn address(&self) -> &str {
+        &self.engine.context.options().address
+    }
+
+    pub fn with_lease(&self, lease: Duration) -> Self {
+        Self { fixed_lease: Some(lease), ..self.clone() }
+    }
+
+    pub fn labelled(&self, label: &str) -> Self {
+        let options = self.engine.context.options();
+        let terms = check_label(label).map(|()| keys::terms(options.grant_ttl, label).into());
+        Self { terms, ..self.clone() }
+    }
+
+    /// The same lock as one of several that a call takes together.
+    pub fn as_part(&self) -> Self {
+        Self { is_part: true, ..self.clone() }
+    }
+
+    /// The suffix of its places, with the label.
+    pub fn terms(&self) -> &str {
+        self.terms.as_deref().unwrap_or_default()
+    }
+
+    /// Whether it can be had at all, by its name, lease and label.
+    pub fn check(&self) -> Result<(), LockError> {
+        self.valid().inspect_err(|error| observe::refused_at_once(&self.metrics, error))
+    }
+
+    pub fn valid(&self) -> Result<(), LockError> {
+        self.request(Caller::of(None), false, 0).map(drop)
+    }
+
+    fn keys(&self) -> Result<&Arc<Keys>, NameError> {
+        self.keys.as_ref().map_err(Clone::clone)
+    }
+
+    /// Who asks, and for what.
+    fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest<'_>, LockError> {
+        let options = self.engine.context.options();
+        let lease = self.fixed_lease.unwrap_or(options.lease);
+        // Here and not in `with_lease`, which has no error to return.
+        options.check_lease("the lease of with_lease", lease).map_err(LockError::Lease)?;
+        let terms = self.terms.clone().map_err(LockError::Label)?;
+        let client = &self.engine.context.runner.client;
+        Ok(AcquireRequest {
+            engine: &self.engine,
+            entry: self.engine.holds.owners.entry(self.keys()?, caller.owner, client),
+            lease,
+            watched: self.fixed_lease.is_none(),
+            is_part: self.is_part,
+            limit: (!wait).then(|| self.engine.context.runner.limit()),
+            proposed,
+            scoped: caller.scoped,
+            began: caller.began,
+            terms,
+            metrics: self.metrics.clone(),
+        })
+    }
+
+    /// `None`: the lock is not free, and the call does not wait.
+    // No `async fn`, which would keep room for its arguments for as long as it waits.
+    pub fn acquire(
+        &self,
+        caller: Caller,
+        wait: bool,
+        proposed: u64,
+        timeout: Option<Duration>,
+    ) -> impl Future<Output = Result<Option<EngineGuard>, LockError>> {
+        // A time-out that is too long to be added is as good as none.
+        let limit = timeout.and_then(|timeout| now().checked_add(timeout));
+        let request = self.request(caller, wait, proposed);
+        match request.inspect_err(|error| observe::refused_at_once(&self.metrics, error)) {
+            Ok(request) => Either::Left(async move { self.ask(&request, limit).await }),
+            Err(error) => Either::Right(ready(Err(error))),
+        }
+    }
+
+    async fn ask(
+        &self,
+        request: &AcquireRequest<'_>,
+        limit: Option<Instant>,
+    ) -> Result<Option<EngineGuard>, LockError> {
+        let (entry, context) = (&request.entry, &self.engine.context);
+        // Before the work, and so dropped after it: what is given up was left first.
+        let call = Call::begin(entry.who(&request.terms, context), &self.metrics);
+        // Pinned here: passed on by value, it would be in this future twice.
+        let acquiring = pin!(acquire(request));
+        // Before it is polled: then nothing was asked, so nothing is known of others.
+        let is_late = limit.is_some_and(|limit| limit <= now());
+        let hold = tokio::select! {
+            // In this order. `close` has withdrawn the wait, so its future may have nothing left to
+            // wait for.
+            biased;
+            () = context.over.cancelled() => Err(context.why_over()),
+            () = ready(()), if is_late => Err(LockError::Unreachable(no_time())),
+            // Out of time. While the server is silent that does not mean that others hold the lock
+            // (decision 42).
+            outcome = within(limit, call.drive(acquiring)) => outcome.unwrap_or_else(|| {
+                Err(entry.why_unknown(&context.runner).map_or(LockError::Timeout, LockError::Unreachable))
+            }),
+        };
+        let outcome = match hold.map(|hold| hold.map(|hold| EngineGuard::new(self.engine.clone(), hold))) {
+            // Acquired while the client was being closed, or after those were counted whose deadlines a
+            // thread watches. Dropping the guard gives it back.
+            Ok(Some(_)) if context.over.is_cancelled() => Err(context.why_over()),
+            outcome => outcome,
+        };
+        match &outcome {
+            Ok(Some(guard)) => {
+                let hold = &guard.hold;
+                if call.is_told() {
+                    hold.holding.show(&hold.who(), hold.token);
+                }
+                // A nested call got it from its own owner.
+                call.acquired(hold.token, || hold.live() == 1 && hold.was_queued);
+            }
+            Ok(None) => call.busy(),
+            Err(error) => call.failed(error),
+        }
+        outcome
+    }
+
+    /// Whether the server serves locks. It is refused where acquiring would be. One round trip.
+    pub async fn probe(&self) -> Result<(), RequestError> {
+        requests::probe(&self.engine.context, self.keys()?).await
+    }
+
+    /// Who holds the lock, and the first `most` of those who wait. One round trip.
+    pub async fn inspect(&self, most: u32) -> Result<Answer<Inspected>, RequestError> {
+        requests::inspect(&self.engine.context, self.keys()?, most).await
+    }
+
+    /// Ends the present hold, if it has the expected token. Returns whether there was one. One round trip.
+    pub async fn force_unlock(&self, expected: Option<u64>) -> Result<bool, RequestError> {
+        requests::force_unlock(&self.engine.context, self.keys()?, expected).await
+    }
+
+    /// What this owner holds here.
+    pub fn hold_of(&self, owner: Owner) -> Option<Arc<Hold>> {
+        self.entry_of(owner).and_then(|entry| entry.hold())
+    }
+
+    /// What all owners of this client hold here.
+    pub fn holds(&self) -> Vec<Arc<Hold>> {
+        self.keys().map_or_else(|_| Vec::new(), |keys| self.engine.holds.owners.holds_at(&keys.lock, usize::MAX))
+    }
+
+    /// Whether this owner waits behind others, as the server has said. No round trip.
+    pub fn is_behind_others(&self, owner: Owner) -> bool {
+        let runner = &self.engine.context.runner;
+        self.entry_of(owner).is_some_and(|entry| entry.is_queueing() && entry.why_no_answer(runner).is_none())
+    }
+
+    /// Resolves when no other call of this owner, nor its release, has its turn at the server.
+    pub async fn own_turn(&self, owner: Owner) {
+        let Some(entry) = self.entry_of(owner).filter(|entry| !entry.is_queueing()) else { return };
+        // Never closed.
+        let Ok(turn) = entry.turn.clone().acquire_owned().await else { return };
+        // Given back a moment ago, and not sent yet: the release goes first, as in `acquire`.
+        if let Some(hold) = entry.hold().filter(|hold| hold.live() == 0 && hold.end().is_none()) {
+            let _ = Box::pin(Release::with_turn(hold, turn).run()).await;
+        }
+    }
+
+    /// What this owner has or wants here now.
+    fn entry_of(&self, owner: Owner) -> Option<Arc<Entry>> {
+        self.keys().ok().and_then(|keys| self.engine.holds.owners.entry_of(&keys.lock, owner))
+    }
+}
+
+/// On whose behalf a call is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller {
+    pub owner: Owner,
+    /// It may be re-entered.
+    pub scoped: bool,
+    /// When it called. A call for several servers may come to this one later.
+    pub began: Instant,
+}
+
+impl Caller {
+    /// `scope`: the owner of the scope in which it is made.
+    pub fn of(scope: Option<Owner>) -> Self {
+        Self { owner: scope.unwrap_or_else(Owner::new), scoped: scope.is_some(), began: now() }
+    }
+}
+
+/// `None` when the time is up first.
+fn within<F: Future>(limit: Option<Instant>, future: F) -> impl Future<Output = Option<F::Output>> {
+    match limit {
+        // Boxed: the many calls that wait without a limit need no room for a timer.
+        Some(limit) => Either::Left(Box::pin(until(limit, future))),
+        None => Either::Right(future.map(Some)),
+    }
+}
+
+/// Looks at the time first, unlike `tokio::time::timeout`: when many callers give up together, the slot
+/// of one that is dropped passes to the next, which must not send a request that its caller has given
+/// up as well.
+async fn until<F: Future>(limit: Instant, future: F) -> Option<F::Output> {
+    tokio::select! {
+        // The time first. Calls that give up together pass their slots on to each other, and none of
+        // them may send a request any longer (decision 39).
+        biased;
+        () = sleep_until(limit.into()) => None,
+        output = future => Some(output),
+    }
+}

@@ -1,0 +1,179 @@
+//! What a user has with one server works with several.
+
+use std::time::Duration;
+
+use fairlock::{ConnectionState, Ended, LockClient, LockError, Loss, RequestError, owner};
+use futures::{FutureExt, TryStreamExt};
+use tokio::time::{Instant, sleep};
+
+use super::{embedded, quick};
+use crate::support::{Embedded, Timing, eventually, on_several_in_virtual_time};
+
+async fn names(client: &LockClient) -> Vec<String> {
+    let locks: Vec<_> = client.list("*").try_collect().await.unwrap();
+    let mut names: Vec<_> = locks.iter().map(|lock| lock.name().to_owned()).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn a_held_sees_each_end() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let client = embedded(quick(), servers);
+        let lock = client.lock("x");
+        let guard = lock.lock().await.unwrap();
+        let (held, token) = (guard.held(), guard.ended_token());
+        assert_eq!((held.token(), held.holds(), held.owner_id()), (guard.token(), 1, guard.owner_id()));
+        assert!(held.is_valid() && !token.is_cancelled());
+        // A silent server does not keep it from being free.
+        servers[2].server.shut_down();
+        guard.unlock().await.unwrap();
+        let began = Instant::now();
+        assert_eq!(held.ended().await, Ended::Freed);
+        assert!(token.is_cancelled() && began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        servers[2].server.start_up();
+
+        let guard = lock.lock().await.unwrap();
+        let (held, token) = (guard.held(), guard.ended_token());
+        assert!(lock.force_unlock().await.unwrap());
+        token.cancelled().await;
+        assert_eq!((held.ended().await, guard.lost().await), (Ended::Lost(Loss::Forced), Loss::Forced));
+
+        let guard = lock.lock().await.unwrap();
+        let (held, token) = (guard.held(), guard.ended_token());
+        servers[0].server.shut_down();
+        sleep(Duration::from_secs(3600)).await;
+        assert!(held.is_valid() && !token.is_cancelled(), "a majority is left");
+        servers[1].server.shut_down();
+        token.cancelled().await;
+        assert_eq!(held.ended().await, Ended::Lost(Loss::Expired));
+        drop(guard);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn owners_and_their_counts() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let client = embedded(quick(), servers);
+        let (lock, inner) = (client.lock("x"), client.lock("x"));
+        let seen = lock
+            .with(async |held| {
+                let nested = inner.lock().await.unwrap();
+                assert!(inner.held_by_me() && inner.is_held_here());
+                assert_eq!((held.holds(), nested.holds(), inner.hold_count()), (2, 2, 2));
+                servers[0].server.shut_down();
+                nested.unlock().await.unwrap();
+                (held.token(), inner.hold_count())
+            })
+            .await;
+        assert_eq!(seen.map(|(token, count)| (token > 0, count)).unwrap(), (true, 1));
+        assert!(!lock.held_by_me() && !lock.is_held_here());
+        let guard = lock.lock().await.unwrap();
+        assert!(!lock.held_by_me() && lock.is_held_here(), "outside of a scope nothing is mine");
+        drop(guard);
+        assert_eq!(client.run(owner::scope(async { lock.hold_count() })).await, 0);
+        assert!(matches!(lock.lock().await, Err(LockError::Closed)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn list_ping_and_state_need_a_majority() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let (client, other) = (embedded(quick(), servers), embedded(quick(), servers));
+        let _held = client.lock("held").lock().await.unwrap();
+        let taken = other.lock("waited for").lock().await.unwrap();
+        let waiting = client.lock("waited for");
+        let waiting = tokio::spawn(async move { waiting.lock().await.map(drop) });
+        eventually("it waits", async || client.lock("waited for").status().await.unwrap().waiters == 1).await;
+        assert_eq!(names(&client).await, ["held", "waited for"]);
+        let mut watch = client.watch_state();
+        assert_eq!((client.state().servers.len(), client.state().connection()), (3, ConnectionState::Connected));
+
+        servers[0].server.shut_down();
+        let state = watch.changed().await.expect("one is down");
+        assert_eq!(state.connection(), ConnectionState::Connected, "a majority is enough: {state:?}");
+        assert!(state.servers.iter().any(|server| server.connection == ConnectionState::Reconnecting));
+        assert_eq!(names(&client).await, ["held", "waited for"]);
+        client.ping().await.unwrap();
+
+        servers[1].server.shut_down();
+        assert_eq!(watch.changed().await.unwrap().connection(), ConnectionState::Reconnecting);
+        let listed = client.list("*").try_collect::<Vec<_>>().await;
+        assert!(matches!(listed, Err(RequestError::NotSent(_) | RequestError::Unanswered(_))));
+        assert!(client.ping().await.is_err());
+        assert!(client.lock("held").is_locked().await.is_err(), "one server knows nothing");
+        let status = client.lock("held").status().await.unwrap();
+        assert!(!status.is_known() && status.holder.is_none() && status.servers[2].answer.is_ok(), "{status:?}");
+        servers[..2].iter().for_each(|server| server.server.start_up());
+        drop(taken);
+        waiting.await.unwrap().unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hold_that_was_shown_is_ended_and_no_other() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let client = embedded(quick(), servers);
+        let lock = client.lock("x");
+        let guard = lock.lock().await.unwrap();
+        assert!(!lock.force_unlock_token(guard.token() - 1).await.unwrap());
+        assert!(guard.is_valid());
+        assert!(lock.force_unlock_token(guard.token()).await.unwrap());
+        assert_eq!(guard.lost().await, Loss::Forced);
+        let next = lock.lock().await.unwrap();
+        assert!(!lock.force_unlock_token(guard.token()).await.unwrap());
+        assert!(next.is_valid() && lock.is_locked().await.unwrap());
+    })
+    .await;
+}
+
+/// P6, s41: what a call has at some servers is renewed only while it is polled.
+#[tokio::test]
+async fn p6_a_call_that_rests_at_its_gate_costs_others_a_lease() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let timing = Timing::default();
+        let (client, other) = (embedded(quick(), servers), embedded(quick(), servers));
+        let taken = other.lock("x").lock().await.unwrap();
+        let lock = client.lock("x");
+        let mut waiting = Box::pin(lock.lock());
+        let mut polled = async |times: u32| {
+            for _ in 0..times {
+                assert!(waiting.as_mut().now_or_never().is_none(), "it has not got the lock yet");
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        polled(50).await;
+        taken.unlock().await.unwrap();
+        // The gate is its own now, and the requests to the other servers are under way.
+        sleep(Duration::from_millis(5)).await;
+        servers.iter().for_each(|server| server.network.delay(Duration::from_millis(2)));
+        polled(1).await;
+        let began = Instant::now();
+        drop(other.lock("x").lock_timeout(4 * timing.lease).await.expect("the one that rests gives it up"));
+        assert!(began.elapsed() <= 2 * timing.lease, "{:?}", began.elapsed());
+    })
+    .await;
+}
+
+/// A call that is polled keeps what it has, however long it waits for the rest: here at the second server, with the third down.
+#[tokio::test]
+async fn what_a_waiting_call_has_is_renewed() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let timing = Timing::default();
+        let client = embedded(quick(), servers);
+        servers[2].server.shut_down();
+        let second = servers[1].open(timing.builder()).await;
+        let taken = second.lock("x").lock().await.unwrap();
+        let lock = client.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        sleep(20 * timing.lease).await;
+        let first = servers[0].open(timing.builder()).await.lock("x").status().await.unwrap();
+        assert!(first.holder.is_some_and(|holder| holder.held_for > 10 * timing.lease), "it waits for the second");
+        taken.unlock().await.unwrap();
+        assert_eq!(waiting.await.unwrap().unwrap().servers(), [0, 1]);
+    })
+    .await;
+}
