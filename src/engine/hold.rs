@@ -339,13 +339,16 @@ impl Hold {
         let last = self.renewed_until(&state).filter(|_| is_confirmed || state.wanted_until.is_none());
         let rest = last.map(|last| last.saturating_duration_since(now()));
         let lease = rest.map_or(self.lease, |rest| rest.min(self.lease));
+        // A server that took over may have forgotten the request that set the lease, and gets back what is left at least, which
+        // the holder relies on (R5). Where nothing was forgotten it has that, and renew.lua never shortens a lease.
+        let left = lease::lasting(state.deadline.saturating_duration_since(now()));
+        let is_doubted = state.doubts < doubts;
         if (self.watched || !is_confirmed) && !lease.is_zero() {
+            let lease = if is_doubted { lease.max(left) } else { lease };
             return Some(Question { lease, only: (!is_confirmed).then_some(self.attempt), doubts });
         }
-        // A fixed lease is not extended. A server that took over may have forgotten the request that set it, and gets back
-        // what is left; where nothing was forgotten it has at least that (R5), and renew.lua never shortens a lease.
-        let left = state.deadline.saturating_duration_since(now());
-        (state.doubts < doubts).then(|| Question { lease: lease::lasting(left), only: None, doubts })
+        // A fixed lease is not extended.
+        is_doubted.then_some(Question { lease: left, only: None, doubts })
     }
 
     /// Whether `max_hold` is the reason that its lease was not extended again.

@@ -5,6 +5,8 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
+use futures::future::join;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -46,9 +48,12 @@ pub struct Link<C> {
     listener: OnceLock<Weak<dyn Listener>>,
     /// When the end of the last connection was noticed.
     broke: Mutex<Option<Instant>>,
-    doubt: Mutex<Doubt>,
-    /// Notified when a doubt arose.
-    doubted: Notify,
+    /// When the first flush was heard of that was not checked yet.
+    flushed: Mutex<Option<Instant>>,
+    /// Notified of a flush.
+    flush: Notify,
+    /// Notified when a node of a cluster has got slots from another one.
+    gained: Notify,
     metrics: Metrics,
     /// Among the servers that are connected, or among those that are not.
     counted: Mutex<Option<Counted>>,
@@ -56,21 +61,13 @@ pub struct Link<C> {
     pub stop: CancellationToken,
 }
 
-/// Why what is held and waited for has to be checked.
-#[derive(Debug, Default)]
-struct Doubt {
-    /// A node of a cluster has got slots from another one.
-    has_gained: bool,
-    /// When the first flush was heard of that was not checked yet.
-    flushed: Option<Instant>,
-}
-
 impl<C: Connection> Link<C> {
     pub fn new(changes: Arc<Changes>, metrics: Metrics) -> Self {
         let state = Mutex::new(State::Down(Arc::new(Disconnected)));
-        let (changed, broke, doubt, doubted) = (Notify::new(), Mutex::new(None), Mutex::default(), Notify::new());
+        let (changed, flush, gained) = (Notify::new(), Notify::new(), Notify::new());
+        let (broke, flushed) = (Mutex::new(None), Mutex::new(None));
         let (listener, counted, stop) = (OnceLock::new(), Mutex::default(), CancellationToken::new());
-        Self { state, changed, changes, listener, broke, doubt, doubted, metrics, counted, stop }
+        Self { state, changed, changes, listener, broke, flushed, flush, gained, metrics, counted, stop }
     }
 
     pub fn connection(&self, priority: Priority) -> Option<C> {
@@ -188,7 +185,7 @@ impl<C: Connection> Link<C> {
 
     /// Takes a new connection into use: the listener checks its waits and holds first, for a bounded time, then everybody may
     /// use it. Ends when all were checked.
-    pub async fn resume(&self, connection: &C, keys: &ServedKeys, limit: Duration) {
+    async fn resume(&self, connection: &C, keys: &ServedKeys, limit: Duration) {
         // Urgent requests first: the polls and renewals of the check need this connection.
         self.enter(State::Resuming(connection.clone()));
         let broke = *self.broke.lock();
@@ -206,8 +203,7 @@ impl<C: Connection> Link<C> {
     }
 
     pub fn gained_slots(&self) {
-        self.doubt.lock().has_gained = true;
-        self.doubted.notify_one();
+        self.gained.notify_one();
     }
 
     /// The server has lost all keys of a database, perhaps not of ours.
@@ -215,31 +211,45 @@ impl<C: Connection> Link<C> {
         let Some(listener) = self.listener() else { return };
         // First: the check that takes this flush must find all that it puts in doubt.
         listener.doubt();
-        self.doubt.lock().flushed.get_or_insert_with(now);
-        self.doubted.notify_one();
+        self.flushed.lock().get_or_insert_with(now);
+        self.flush.notify_one();
     }
 
-    /// Checks waits and holds again when slots have come here from another node, whose messages may have been missed and
-    /// whose state may be newer than what came along, and holds after a flush. One check at a time: what arises meanwhile is
-    /// one more. Never ends.
-    pub async fn check_doubts(&self, keys: &ServedKeys) {
-        loop {
-            self.doubted.notified().await;
-            let Some(listener) = self.listener() else { continue };
-            if let Some(since) = self.take_flush() {
-                listener.clone().flushed(keys.clone(), since).await;
+    /// Keeps what the engine believes true to the server, for as long as a connection lives. `new`: one that is taken into use.
+    /// Never ends. Flushes are looked at beside all else: a check of waits that hangs must not keep a holder from its loss (P8).
+    pub async fn keep_checked(&self, new: Option<&C>, keys: &ServedKeys, limit: Duration) {
+        let others = async {
+            if let Some(connection) = new {
+                self.resume(connection, keys, limit).await;
             }
-            if self.doubt.lock().has_gained {
-                // Slots often come one by one, and one check is enough for many of them.
-                sleep(GAINED_TOGETHER).await;
-                self.doubt.lock().has_gained = false;
-                listener.resumed(keys.clone(), None).await;
+            self.check_gains(keys).await;
+        };
+        join(self.check_flushes(keys), others).await;
+    }
+
+    /// Checks holds after a flush. One check at a time: what arises meanwhile is one more.
+    async fn check_flushes(&self, keys: &ServedKeys) {
+        loop {
+            self.flush.notified().await;
+            let since = self.flushed.lock().take();
+            if let (Some(listener), Some(since)) = (self.listener(), since) {
+                listener.flushed(keys.clone(), since).await;
             }
         }
     }
 
-    fn take_flush(&self) -> Option<Instant> {
-        self.doubt.lock().flushed.take()
+    /// Checks waits and holds again when slots have come here from another node, whose messages may have been missed and
+    /// whose state may be newer than what came along.
+    async fn check_gains(&self, keys: &ServedKeys) {
+        loop {
+            self.gained.notified().await;
+            // Slots often come one by one, and one check is enough for many of them.
+            sleep(GAINED_TOGETHER).await;
+            let _ = self.gained.notified().now_or_never();
+            if let Some(listener) = self.listener() {
+                listener.resumed(keys.clone(), None).await;
+            }
+        }
     }
 
     pub fn close(&self) {

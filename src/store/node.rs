@@ -827,12 +827,8 @@ async fn keep_connected(shared: &Arc<Shared>, first: Option<Established>, again:
         };
         was_connected = true;
         let up = now();
-        let serve = async {
-            if is_new {
-                shared.link.resume(&connection, &shared.purpose.keys, shared.operation_timeout).await;
-            }
-            shared.link.check_doubts(&shared.purpose.keys).await;
-        };
+        let new = is_new.then_some(&connection);
+        let serve = shared.link.keep_checked(new, &shared.purpose.keys, shared.operation_timeout);
         let moved = tokio::select! {
             // A check whose answer came just before the end of the connection counts.
             biased;

@@ -415,7 +415,8 @@ async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
     let keep = async {
         // Without `resume`: a new client has no waits and no holds to check.
         if let Some((first, pushes)) = first {
-            until_dead(&shared, &first, pushes, shared.link.check_doubts(&shared.keys)).await;
+            until_dead(&shared, &first, pushes, shared.link.keep_checked(None, &shared.keys, shared.operation_timeout))
+                .await;
         }
         loop {
             shared.link.enter(State::Down(Arc::new(Disconnected)));
@@ -432,10 +433,7 @@ async fn supervise(shared: Arc<Shared>, first: Option<(Connection, Pushes)>) {
                 shared.clock.learn(now(), 0, server.micros());
             }
             shared.boot(&server);
-            let checks = async {
-                shared.link.resume(&connection, &shared.keys, shared.operation_timeout).await;
-                shared.link.check_doubts(&shared.keys).await;
-            };
+            let checks = shared.link.keep_checked(Some(&connection), &shared.keys, shared.operation_timeout);
             until_dead(&shared, &connection, pushes, checks).await;
         }
     };

@@ -648,12 +648,14 @@ impl State {
 
     /// Of a request that is lost, or takes long.
     fn hinders(&mut self, client: &str, script: &str, now: Duration, copies: &[Delivery]) {
-        // With few requests in flight each one may keep a renewal waiting.
-        if script != "renew" && !self.checker.overloaded.contains(client) {
+        let took = |copy: &Delivery| copy.reply.map(|reply| reply + copy.request);
+        let took = copies.iter().filter_map(took).min();
+        // With few requests in flight each one may keep a renewal waiting. And a fixed lease counts from before its acquire.
+        let begins_late = script == "acquire" && took.is_some();
+        if script != "renew" && !begins_late && !self.checker.overloaded.contains(client) {
             return;
         }
-        let took = |copy: &Delivery| copy.reply.map(|reply| reply + copy.request);
-        match copies.iter().filter_map(took).min() {
+        match took {
             Some(took) if took < SLOW => {}
             took => self.checker.hinder(client, now + took.unwrap_or(TRIED_AGAIN).min(TRIED_AGAIN)),
         }
