@@ -26,6 +26,20 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// free and the queue is empty. A waiter whose connection is gone is passed over. It keeps its place
 /// until its time to live is over.
 ///
+/// # On several servers
+/// What is promised is in a table in [`masters`](crate::masters). What differs in use:
+/// - The order is that of the first server that a client can use. Clients that cannot reach it wait at the next one, and between
+///   the two there is no order.
+/// - Locking a free lock takes one round trip, and unlocking one, to all servers at the same time. Locking takes one more where
+///   others were seen to want it, and where a server has given a later token than the others can give. A server that does not
+///   answer costs a [`server_timeout`](crate::LockClientBuilder::server_timeout), once.
+/// - Two `try_lock` at the same instant may see each other and both return `None`.
+/// - With [`with_lease`](Self::with_lease) the lease begins at each server when that one grants. Where that was not at the same
+///   time, less of it is left: [`LockGuard::valid_for`] says how much.
+/// - A call that is not polled may keep the lock from others for a lease.
+/// - What asks a server without a promise, as `status` and `force_unlock`, asks all of them at the same time, and waits for one that
+///   does not answer for an operation time-out.
+///
 /// # Reentrance
 /// Calls under one [`Owner`] re-enter; see [`owner::scope`] and [`with`](Self::with). Outside of a
 /// scope every call has an owner of its own and excludes all others, in the same task too.
@@ -260,7 +274,7 @@ impl FairLock {
     }
 
     /// Ends the present hold, tells its client at once, and passes the lock on. Returns whether there
-    /// was a hold. One round trip.
+    /// was a hold, at any of several servers. One round trip.
     ///
     /// For operators, and for holders that are known to be dead. A holder that is alive goes on working
     /// until the message reaches it: only its token, checked at the resource, keeps it out.
@@ -277,7 +291,7 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// [`RequestError::Unanswered`] if it was sent and not answered. It is never repeated by itself,
+    /// [`RequestError::Unanswered`] if it was sent and not answered, by a majority of several. It is never repeated by itself,
     /// since a second run could end the next holder's lock: look at [`status`](Self::status), then
     /// decide.
     ///
@@ -304,7 +318,8 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// Those of [`force_unlock`](Self::force_unlock). It may be called again with the same token.
+    /// Those of [`force_unlock`](Self::force_unlock); of several servers, where it takes two round trips, those of
+    /// [`status`](Self::status) as well. It may be called again with the same token.
     ///
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
@@ -368,7 +383,7 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`].
+    /// See [`RequestError`]. Of several servers: if none of them answers; see [`LockStatus::is_known`].
     ///
     /// # Cancel safety
     /// It changes nothing.
@@ -399,7 +414,7 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`].
+    /// See [`RequestError`]. Of several servers: if fewer than a majority answer.
     ///
     /// # Cancel safety
     /// It changes nothing.
