@@ -33,7 +33,8 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// - Locking a free lock takes one round trip, and unlocking one, to all servers at the same time. Locking takes one more where
 ///   others were seen to want it, and where a server has given a later token than the others can give. A server that does not
 ///   answer costs a [`server_timeout`](crate::LockClientBuilder::server_timeout), once.
-/// - Two `try_lock` at the same instant may see each other and both return `None`.
+/// - `try_lock` asks once more where it got only a part, the first server among it. Two at the same instant may still both return
+///   `None`.
 /// - With [`with_lease`](Self::with_lease) the lease begins at each server when that one grants. Where that was not at the same
 ///   time, less of it is left: [`LockGuard::valid_for`] says how much.
 /// - A call that is not polled may keep the lock from others for a lease.
