@@ -166,7 +166,7 @@ impl FairLock {
     /// for a whole lease.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
         // A request that waits is never answered with "busy".
-        self.acquire(true, None).await?.ok_or(LockError::Timeout)
+        self.lock.acquire(caller(), true, None).await?.map(LockGuard::new).ok_or(LockError::Timeout)
     }
 
     /// Like [`lock`](Self::lock), but for at most that long.
@@ -194,7 +194,7 @@ impl FairLock {
     /// # Cancel safety
     /// As for `lock`.
     pub async fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard, LockError> {
-        self.acquire(true, Some(timeout)).await?.ok_or(LockError::Timeout)
+        self.lock.acquire(caller(), true, Some(timeout)).await?.map(LockGuard::new).ok_or(LockError::Timeout)
     }
 
     /// Takes the lock if it is free and the queue is empty, else `None`. One round trip. It never
@@ -218,17 +218,12 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
-        self.acquire(false, None).await
+        self.try_lock_for(None).await
     }
 
     /// The same as a step of a call that has so much time, with the errors of [`lock_timeout`](Self::lock_timeout).
     pub(crate) async fn try_lock_for(&self, longest: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
-        self.acquire(false, longest).await
-    }
-
-    async fn acquire(&self, wait: bool, limit: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
-        let caller = Caller::of(owner::current());
-        Ok(self.lock.acquire(caller, wait, limit).await?.map(LockGuard::new))
+        Ok(self.lock.acquire(caller(), false, longest).await?.map(LockGuard::new))
     }
 
     /// Acquires the lock, runs `section` in the owner's scope, and releases. Lock calls inside
@@ -508,6 +503,11 @@ impl FairLock {
     pub(crate) fn as_part(&self) -> Self {
         Self { lock: self.lock.as_part() }
     }
+}
+
+/// Who calls, by the scope that is polled now.
+fn caller() -> Caller {
+    Caller::of(owner::current())
 }
 
 /// What the servers say together of a `force_unlock`: a majority of them has to answer.
