@@ -218,7 +218,7 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
-        self.try_lock_for(None).await
+        Ok(self.lock.acquire(caller(), false, None).await?.map(LockGuard::new))
     }
 
     /// The same as a step of a call that has so much time, with the errors of [`lock_timeout`](Self::lock_timeout).
