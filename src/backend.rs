@@ -1,9 +1,11 @@
 //! What a client talks to: one engine, or a quorum of engines. The only file of the page that knows which it is.
 
+use std::future::Future;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{FutureExt, TryFutureExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::guard::EngineGuard;
@@ -137,21 +139,25 @@ impl AnyLock {
         each!(Self, self, lock => lock.check())
     }
 
-    /// `None`: the lock is not free, and the call does not wait.
-    pub async fn acquire(
+    /// `None`: the lock is not free, and the call does not wait. Not an `async fn`: that would keep its arguments, beside those of
+    /// the call that it makes, for as long as a waiter waits.
+    pub fn acquire(
         &self,
         caller: Caller,
         wait: bool,
         limit: Option<Duration>,
-    ) -> Result<Option<AnyGuard>, LockError> {
-        Ok(match self {
-            Self::One(lock) => lock.acquire(caller, wait, 0, limit).await?.map(AnyGuard::One),
+    ) -> impl Future<Output = Result<Option<AnyGuard>, LockError>> + Send {
+        match self {
+            Self::One(lock) => {
+                let one = |guard: Option<EngineGuard>| guard.map(AnyGuard::One);
+                lock.acquire(caller, wait, 0, limit).map_ok(one).left_future()
+            }
             // Boxed: a waiter of one server needs no room for it.
             Self::Several(lock) => {
-                let guard = Box::pin(lock.acquire(caller, wait, limit)).await?;
-                guard.map(|guard| AnyGuard::Several(Box::new(guard)))
+                let several = |guard: Option<QuorumGuard>| guard.map(|guard| AnyGuard::Several(Box::new(guard)));
+                lock.acquire(caller, wait, limit).map_ok(several).boxed().right_future()
             }
-        })
+        }
     }
 }
 

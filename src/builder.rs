@@ -40,12 +40,17 @@ const CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
 const FEWEST: usize = 3;
 
 impl LockClient {
-    /// Connects with the default options; see [`LockClientBuilder`]. Takes at most twice the
-    /// operation time-out.
+    /// Connects to one server, or to a majority of several, with the default options; see [`LockClientBuilder::connect`]. Takes
+    /// at most twice the operation time-out, three times for Sentinels, clusters and several servers.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fairlock::ConnectError> {
-    /// let client = fairlock::LockClient::connect("redis://127.0.0.1/").await?;
+    /// use fairlock::LockClient;
+    ///
+    /// let one = LockClient::connect("redis://127.0.0.1/").await?;
+    /// let sentinels = LockClient::connect("redis-sentinel://s1,s2,s3/mymaster").await?;
+    /// let cluster = LockClient::connect("redis+cluster://n1,n2").await?;
+    /// let majority = LockClient::connect(["redis://a/", "redis://b/", "redis://c/"]).await?;
     /// # Ok(()) }
     /// ```
     ///
@@ -119,6 +124,9 @@ impl LockClient {
 /// | `grant_ttl` | 3 s, or one and a half `poll_interval` if that is longer | how long a lock handed to a waiter of this client is kept for it until it answers; longer than `poll_interval` |
 /// | `token_ttl` | 24 h | how long the last token of an unused name is remembered |
 /// | `max_waiters` | 65,536 | how many may wait for one name; one whose process died counts until its `waiter_ttl` is over |
+/// | `strict_restart` | off; on several servers the lease | how long a server that was started anew grants nothing, at least |
+/// | `clock_difference` | 1 s | on several servers: by how much the clock of each may be off |
+/// | `server_timeout` | `operation_timeout` / 4 | on several servers: how long one may take before the others go on without it |
 /// | `max_hold` | off | a hold that is renewed ends after this long, so a forgotten guard cannot keep the lock forever |
 /// | `label` | host:pid | what `status()` shows beside this client's holds and waits |
 /// | `prefix` | `fairlock` | what all keys begin with |
@@ -253,12 +261,13 @@ impl LockClientBuilder {
 
     /// Keeps P1 over a restart: a server that was started anew, was promoted, or lost its data grants no lock until every
     /// lock that it may have forgotten is surely over. `longest_lease` is the longest lease that any client of this prefix
-    /// asks for, here and in [`with_lease`](crate::FairLock::with_lease). Off by default: then a restart without data may
-    /// give a lock away while its holder still relies on it, for what is left of the lease.
+    /// asks for, here and in [`with_lease`](crate::FairLock::with_lease). Off by default on one server: then a restart without data
+    /// may give a lock away while its holder still relies on it, for what is left of the lease. On several servers it is on, with
+    /// the lease, and a server that was started anew does not count meanwhile.
     ///
     /// # What it costs
     /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, also where nothing
-    ///   was lost. The first client ever at a new server waits as long. Waiters queue meanwhile and keep their order
+    ///   was lost; at each of several servers for twice the [`clock_difference`](Self::clock_difference) more. The first client ever at a new server waits as long. Waiters queue meanwhile and keep their order
     ///   (those whose queue was lost queue again, in any order),
     ///   [`try_lock`](crate::FairLock::try_lock) says `None`. What is held is renewed, re-entered and released as ever.
     ///   [`LockStatus::frozen_for`](crate::LockStatus::frozen_for) and a warning in the log say how long that is.
@@ -267,7 +276,7 @@ impl LockClientBuilder {
     ///
     /// # What it needs
     /// - All clients of the prefix set it, and alike. A client without it takes a lock that is frozen for the others.
-    /// - A single server, or Sentinel. After a failover a primary that is cut off, and not dead, may go on granting for
+    /// - A single server, several, or Sentinel. After a failover a primary that is cut off, and not dead, may go on granting for
     ///   as long as clients reach it: `min-replicas-to-write` keeps it from that. If its `min-replicas-max-lag` is above
     ///   1 s, add the rest to `longest_lease`.
     /// - Connections to the server itself. A proxy that keeps a client's connection while it changes the server behind it

@@ -15,9 +15,9 @@ use crate::list::LockList;
 use crate::lock::FairLock;
 use crate::state::{ClientState, StateWatch};
 
-/// A client: one connection to one server, and everything that is held and waited for over it.
+/// A client: the connection to one server or to [several](crate::masters), and everything that is held and waited for over it.
 ///
-/// Cheap to clone; clones share the connection. Two clients share nothing, even in one process.
+/// Cheap to clone; clones share the connections. Two clients share nothing, even in one process.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -100,7 +100,8 @@ impl LockClient {
     ///
     /// A lock that is taken and given back while the list runs may be in it or not, one that is held or waited for all the
     /// time is in it once. (In a list of more than a million names a name may come twice.) While a slot of a cluster moves, its
-    /// locks may be missing.
+    /// locks may be missing. Of several servers one is listed after the other, each name comes once, and a minority of them may be
+    /// out of reach.
     ///
     /// Each lock can be asked for its [`status`](FairLock::status). To do this for many, ask for some at the same time: they
     /// share the connection.
@@ -129,7 +130,7 @@ impl LockClient {
     }
 
     /// The time of one round trip to the server; in a cluster the longest of those to its masters, which are asked at the
-    /// same time. It connects to masters that were idle.
+    /// same time. It connects to masters that were idle. Of several servers: the time in which a majority answers.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -161,7 +162,7 @@ impl LockClient {
         }
     }
 
-    /// Whether the client is connected, as far as it knows. No round trip.
+    /// Whether the client is connected, as far as it knows: one by one for each server. No round trip.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -221,7 +222,7 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// [`CloseError`] if the server did not answer all requests in time.
+    /// [`CloseError`] if the server, or a majority of several, did not answer all requests in time.
     ///
     /// # Cancel safety
     /// The end runs in the background: a future that is dropped, or is not polled again, closes the client

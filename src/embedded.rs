@@ -29,6 +29,28 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Code that locks does not see where its locks are. It takes a [`FairLock`](crate::FairLock) or a
+//! [`LockClient`](crate::LockClient), and needs no trait to run on this server, on a real one, and on several:
+//!
+//! ```
+//! use fairlock::{EmbeddedServer, FairLock, LockClient, LockError};
+//!
+//! async fn next_token(lock: &FairLock) -> Result<u64, LockError> {
+//!     Ok(lock.lock().await?.token())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let one = LockClient::embedded()?;
+//! let servers = [EmbeddedServer::new(), EmbeddedServer::new(), EmbeddedServer::new()];
+//! let three = LockClient::builder().without_strict_restart().embedded(&servers)?;
+//! for client in [one, three] {
+//!     let lock = client.lock("orders:42");
+//!     assert!(next_token(&lock).await? < next_token(&lock).await?);
+//! }
+//! # Ok(()) }
+//! ```
+//!
 //! [`shut_down`](EmbeddedServer::shut_down), [`start_up`](EmbeddedServer::start_up),
 //! [`flush`](EmbeddedServer::flush) and [`disconnect`](EmbeddedServer::disconnect) do what happens to
 //! servers in production.

@@ -23,7 +23,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A [`LockClient`] is a connection to one server. A [`FairLock`] is a lock by its name. A [`LockGuard`]
+//! A [`LockClient`] is the connection to one server, or to several. A [`FairLock`] is a lock by its name. A [`LockGuard`]
 //! is one hold on it, and a [`Held`] is a view of that hold.
 //!
 //! # More to read

@@ -26,6 +26,21 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// free and the queue is empty. A waiter whose connection is gone is passed over. It keeps its place
 /// until its time to live is over.
 ///
+/// # On several servers
+/// What is promised is in a table in [`masters`](crate::masters). What differs in use:
+/// - The order is that of the first server that a client can use. Clients that cannot reach it wait at the next one, and between
+///   the two there is no order.
+/// - Locking a free lock takes one round trip, and unlocking one, to all servers at the same time. Locking takes one more where
+///   others were seen to want it, and where a server has given a later token than the others can give. A server that does not
+///   answer costs a [`server_timeout`](crate::LockClientBuilder::server_timeout), once.
+/// - `try_lock` asks once more where it got only a part, the first server among it. Two at the same instant may still both return
+///   `None`.
+/// - With [`with_lease`](Self::with_lease) the lease begins at each server when that one grants. Where that was not at the same
+///   time, less of it is left: [`LockGuard::valid_for`] says how much.
+/// - A call that is not polled may keep the lock from others for a lease.
+/// - What asks a server without a promise, as `status` and `force_unlock`, asks all of them at the same time, and waits for one that
+///   does not answer for an operation time-out.
+///
 /// # Reentrance
 /// Calls under one [`Owner`] re-enter; see [`owner::scope`] and [`with`](Self::with). Outside of a
 /// scope every call has an owner of its own and excludes all others, in the same task too.
@@ -151,7 +166,7 @@ impl FairLock {
     /// for a whole lease.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
         // A request that waits is never answered with "busy".
-        self.acquire(true, None).await?.ok_or(LockError::Timeout)
+        self.lock.acquire(caller(), true, None).await?.map(LockGuard::new).ok_or(LockError::Timeout)
     }
 
     /// Like [`lock`](Self::lock), but for at most that long.
@@ -179,7 +194,7 @@ impl FairLock {
     /// # Cancel safety
     /// As for `lock`.
     pub async fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard, LockError> {
-        self.acquire(true, Some(timeout)).await?.ok_or(LockError::Timeout)
+        self.lock.acquire(caller(), true, Some(timeout)).await?.map(LockGuard::new).ok_or(LockError::Timeout)
     }
 
     /// Takes the lock if it is free and the queue is empty, else `None`. One round trip. It never
@@ -203,17 +218,12 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
-        self.acquire(false, None).await
+        Ok(self.lock.acquire(caller(), false, None).await?.map(LockGuard::new))
     }
 
     /// The same as a step of a call that has so much time, with the errors of [`lock_timeout`](Self::lock_timeout).
     pub(crate) async fn try_lock_for(&self, longest: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
-        self.acquire(false, longest).await
-    }
-
-    async fn acquire(&self, wait: bool, limit: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
-        let caller = Caller::of(owner::current());
-        Ok(self.lock.acquire(caller, wait, limit).await?.map(LockGuard::new))
+        Ok(self.lock.acquire(caller(), false, longest).await?.map(LockGuard::new))
     }
 
     /// Acquires the lock, runs `section` in the owner's scope, and releases. Lock calls inside
@@ -260,7 +270,7 @@ impl FairLock {
     }
 
     /// Ends the present hold, tells its client at once, and passes the lock on. Returns whether there
-    /// was a hold. One round trip.
+    /// was a hold, at any of several servers. One round trip.
     ///
     /// For operators, and for holders that are known to be dead. A holder that is alive goes on working
     /// until the message reaches it: only its token, checked at the resource, keeps it out.
@@ -277,7 +287,7 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// [`RequestError::Unanswered`] if it was sent and not answered. It is never repeated by itself,
+    /// [`RequestError::Unanswered`] if it was sent and not answered, by a majority of several. It is never repeated by itself,
     /// since a second run could end the next holder's lock: look at [`status`](Self::status), then
     /// decide.
     ///
@@ -304,7 +314,8 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// Those of [`force_unlock`](Self::force_unlock). It may be called again with the same token.
+    /// Those of [`force_unlock`](Self::force_unlock); of several servers, where it takes two round trips, those of
+    /// [`status`](Self::status) as well. It may be called again with the same token.
     ///
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
@@ -368,7 +379,7 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`].
+    /// See [`RequestError`]. Of several servers: if none of them answers; see [`LockStatus::is_known`].
     ///
     /// # Cancel safety
     /// It changes nothing.
@@ -399,7 +410,7 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`].
+    /// See [`RequestError`]. Of several servers: if fewer than a majority answer.
     ///
     /// # Cancel safety
     /// It changes nothing.
@@ -492,6 +503,11 @@ impl FairLock {
     pub(crate) fn as_part(&self) -> Self {
         Self { lock: self.lock.as_part() }
     }
+}
+
+/// Who calls, by the scope that is polled now.
+fn caller() -> Caller {
+    Caller::of(owner::current())
 }
 
 /// What the servers say together of a `force_unlock`: a majority of them has to answer.

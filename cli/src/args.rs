@@ -52,16 +52,28 @@ pub struct Args {
 
     /// The server: redis://, rediss://, unix://, redis-sentinel:// or redis+cluster://.
     ///
+    /// Three or more, given one by one or with spaces between them, are several servers, of which a majority holds each lock:
+    /// the same ones in the same order for all clients.
+    ///
     /// The environment is the better place for a URL with a password: others on this machine can see arguments.
-    #[arg(long, global = true, env = "FAIRLOCK_URL", hide_env_values = true, default_value = "redis://127.0.0.1/")]
-    pub url: String,
+    #[arg(
+        long = "url",
+        value_name = "URL",
+        global = true,
+        env = "FAIRLOCK_URL",
+        hide_env_values = true,
+        value_delimiter = ' ',
+        default_value = "redis://127.0.0.1/"
+    )]
+    pub urls: Vec<String>,
     /// What the keys of all locks begin with.
     #[arg(long, global = true, env = "FAIRLOCK_PREFIX", default_value = "fairlock")]
     pub prefix: String,
     /// How long one request may take.
     #[arg(long, global = true, value_parser = duration, default_value = "2s", value_name = "DURATION")]
     pub timeout: Duration,
-    /// The longest lease of all clients, if they are connected with strict_restart.
+    /// The longest lease of all clients, if they are connected with strict_restart. With several servers it is on, and this
+    /// defaults to the lease.
     #[arg(long, global = true, value_parser = duration, env = "FAIRLOCK_STRICT_RESTART", value_name = "DURATION")]
     pub strict_restart: Option<Duration>,
     /// The certificate authority for TLS, as PEM. Defaults to those of this machine.
@@ -76,6 +88,17 @@ pub struct Args {
     /// Says what happens, on standard error.
     #[arg(long, short, global = true)]
     pub verbose: bool,
+}
+
+impl Args {
+    pub fn is_cluster(&self) -> bool {
+        self.urls.iter().any(|url| url.contains("+cluster:"))
+    }
+
+    /// Whether a server that was started anew grants nothing for a while.
+    pub fn is_strict(&self) -> bool {
+        self.strict_restart.is_some() || self.urls.len() > 1
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

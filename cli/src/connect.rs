@@ -31,8 +31,12 @@ pub fn builder(args: &Args, lease: Option<Duration>) -> LockClientBuilder {
     }
 }
 
-pub fn server(args: &Args) -> Result<ConnectOptions, Failure> {
-    let mut server = ConnectOptions::from_url(&args.url)?;
+pub fn servers(args: &Args) -> Result<Vec<ConnectOptions>, Failure> {
+    args.urls.iter().filter(|url| !url.is_empty()).map(|url| server(args, url)).collect()
+}
+
+fn server(args: &Args, url: &str) -> Result<ConnectOptions, Failure> {
+    let mut server = ConnectOptions::from_url(url)?;
     if let Some(path) = &args.cacert {
         let pem = fs::read(path).map_err(|error| Failure::usage(format!("--cacert {}: {error}", path.display())))?;
         server = server.root_certificate(pem);
@@ -44,7 +48,7 @@ pub fn server(args: &Args) -> Result<ConnectOptions, Failure> {
 }
 
 pub async fn connect_with(args: &Args, builder: LockClientBuilder) -> Result<LockClient, Failure> {
-    Ok(builder.connect_with(server(args)?).await?)
+    Ok(builder.connect_with(servers(args)?).await?)
 }
 
 pub async fn connect(args: &Args) -> Result<LockClient, Failure> {

@@ -35,7 +35,7 @@ pub async fn run(args: &Args, doctor: &Doctor, out: &mut Output) -> Result<u8, F
     let begun = Instant::now();
     let options = connect::builder(args, None);
     let options = options.token_ttl(TOKEN_TTL.max(args.strict_restart.unwrap_or_default()));
-    match options.connect_with(connect::server(args)?).await {
+    match options.connect_with(connect::servers(args)?).await {
         Err(error @ (ConnectError::Options(_) | ConnectError::Url(_))) => return Err(error.into()),
         Err(error) => not_connected(&error, &mut report),
         Ok(client) => {
@@ -61,7 +61,12 @@ fn not_connected(error: &ConnectError, report: &mut Report) {
         }
         return;
     }
-    let advice = match error {
+    // Of one of several servers.
+    let mut cause = error;
+    while let ConnectError::Server { cause: inner, .. } | ConnectError::NoQuorum { cause: inner, .. } = cause {
+        cause = inner;
+    }
+    let advice = match cause {
         ConnectError::Unreachable { .. } => "is it the right address, and does the server run?",
         ConnectError::Credentials(_) => "put user and password into FAIRLOCK_URL",
         ConnectError::TooOld { .. } => "scripts with flags came with Redis 7.0 and Valkey 7.2",
@@ -182,7 +187,7 @@ fn persistence(info: &Info, args: &Args, report: &mut Report) {
         report.add("persistence", Level::Broken, "the server cannot write its data to disk", advice);
     } else if info.text("aof_enabled") == "1" {
         report.good("persistence", "appendonly: a restart remembers locks");
-    } else if args.strict_restart.is_some() {
+    } else if args.is_strict() {
         report.good("persistence", "none that locks can rely on; strict_restart waits after a restart");
     } else {
         let advice = "a restart forgets locks, and two may hold one until a lease is over: set appendonly yes, or, on one \
@@ -193,7 +198,7 @@ fn persistence(info: &Info, args: &Args, report: &mut Report) {
 
 /// In a cluster.
 async fn slots(client: &LockClient, args: &Args, report: &mut Report) {
-    if !args.url.contains("+cluster:") {
+    if !args.is_cluster() {
         return;
     }
     for Answer { address, texts } in ask(client, &["CLUSTER", "INFO"]).await {
@@ -290,7 +295,7 @@ async fn clocks(client: &LockClient, report: &mut Report) {
 
 async fn strict_restart(client: &LockClient, args: &Args, report: &mut Report) {
     const CHECK: &str = "restarts";
-    if args.strict_restart.is_some() {
+    if args.is_strict() {
         return match client.lock(NAME).status().await.map(|status| status.frozen_for) {
             Ok(None) => report.good(CHECK, "strict_restart, and the server grants locks"),
             Ok(Some(left)) => {
@@ -302,7 +307,7 @@ async fn strict_restart(client: &LockClient, args: &Args, report: &mut Report) {
             }
         };
     }
-    if args.url.contains("+cluster:") {
+    if args.is_cluster() {
         let advice = "after a restart without data two may hold a lock until its lease is over";
         return report.add(CHECK, Level::Note, "there is no strict_restart in a cluster", advice);
     }

@@ -55,14 +55,20 @@ pub fn chain(error: &dyn Error) -> String {
 
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
-        let code = match &error {
-            ConnectError::Options(_) | ConnectError::Url(_) => USAGE,
-            ConnectError::Unreachable { .. } | ConnectError::NoMajority { .. } | ConnectError::NoMasters { .. } => {
-                UNAVAILABLE
-            }
-            _ => REFUSED,
-        };
-        Self::new(code, chain(&error))
+        Self::new(code_of(&error), chain(&error))
+    }
+}
+
+fn code_of(error: &ConnectError) -> u8 {
+    match error {
+        ConnectError::Options(_) | ConnectError::Url(_) => USAGE,
+        ConnectError::Unreachable { .. }
+        | ConnectError::NoMajority { .. }
+        | ConnectError::NoMasters { .. }
+        | ConnectError::NoQuorum { .. } => UNAVAILABLE,
+        // One of several.
+        ConnectError::Server { cause, .. } => code_of(cause),
+        _ => REFUSED,
     }
 }
 

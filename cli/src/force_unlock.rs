@@ -23,15 +23,15 @@ struct Outcome<'a> {
 pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
     let client = connect(args).await?;
     let lock = client.lock(&force.name);
-    let holder = lock.status().await?.holder;
+    let shown = lock.status().await?;
+    let holder = shown.holder.clone();
     if !force.yes && !is_confirmed(&force.name, holder.as_ref())? {
         return Err(Failure::new(exit::FOUND, "nothing was changed"));
     }
     // Never that of somebody who came while a person decided.
-    let token = force.token.or(holder.as_ref().map(|holder| holder.token));
-    let was_held = match token {
+    let was_held = match force.token {
         Some(token) => lock.force_unlock_token(token).await?,
-        None => false,
+        None => lock.force_unlock_shown(&shown).await?,
     };
     let outcome = Outcome { name: &force.name, was_held, holder };
     if force.json {

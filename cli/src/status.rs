@@ -2,6 +2,8 @@
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 
+use fairlock::ServerStatus;
+
 use super::args::{Args, Status};
 use super::connect::connect;
 use super::exit::{self, Failure};
@@ -24,6 +26,7 @@ pub async fn run(args: &Args, status: &Status, out: &mut Output) -> Result<u8, F
 pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {
     out.line(out.styled(Style::Bold, &render::text(&named.name)))?;
     match &named.status.holder {
+        None if !named.status.is_known() => out.line("  not known: too few servers answer")?,
         None => out.line("  free")?,
         Some(holder) => {
             out.line(format!("  held by     {}", render::text(&holder.label)))?;
@@ -40,6 +43,11 @@ pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {
         let text = format!("  nobody is served for {}: the server was started anew", render::duration(left));
         out.line(out.styled(Style::Doubtful, &text))?;
     }
+    if named.status.servers.len() > 1 {
+        for server in &named.status.servers {
+            out.line(out.styled(Style::Dim, &format!("  {}  {}", render::text(&server.address), told(server))))?;
+        }
+    }
     for waiter in &named.status.queue {
         let label = render::text(&waiter.label);
         out.line(format!(
@@ -53,4 +61,18 @@ pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {
         out.line(format!("        and {} more", named.status.waiters - shown))?;
     }
     Ok(())
+}
+
+/// What one of several servers says, in a line.
+fn told(server: &ServerStatus) -> String {
+    let answer = match &server.answer {
+        Err(error) => return render::text(&error.to_string()),
+        Ok(answer) => answer,
+    };
+    match (server.same_as, answer.frozen_for, &answer.holder) {
+        (Some(other), ..) => format!("never counts: it is server {} by another address", other + 1),
+        (_, Some(left), _) => format!("serves nobody for {}", render::duration(left)),
+        (.., Some(holder)) => format!("{}, token {}", render::text(&holder.owner), holder.token),
+        (.., None) => "free".into(),
+    }
 }

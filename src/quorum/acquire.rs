@@ -127,7 +127,7 @@ impl Acquire<'_> {
         let nodes = &self.quorum.nodes;
         // Where nobody else wants it, as far as is known, it is free as a rule, and one round trip is enough.
         if self.quorum.is_alone(self.name) && !self.quorum.contention.is_likely(self.name) {
-            match self.try_once().await? {
+            match self.try_once(false).await? {
                 Tried::Held(taken) => return Ok(taken),
                 Tried::Busy => self.quorum.contention.seen(self.name),
                 Tried::Failed => {}
@@ -152,7 +152,7 @@ impl Acquire<'_> {
 
     /// Takes it if it is free. `None`: others have it.
     pub async fn take(&self) -> Result<Option<Taken>, LockError> {
-        match self.try_once().await? {
+        match self.try_once(true).await? {
             Tried::Held(taken) => Ok(Some(taken)),
             Tried::Busy => Ok(None),
             Tried::Failed => Err(self.unreachable()),
@@ -180,13 +180,28 @@ impl Acquire<'_> {
         LockError::Unreachable(Arc::new(NoQuorum { usable, all, majority, frozen_for, twins, last }))
     }
 
-    async fn try_once(&self) -> Result<Tried, LockError> {
+    /// `again`: others are no reason to go to the queue.
+    async fn try_once(&self, again: bool) -> Result<Tried, LockError> {
         let nodes = &self.quorum.nodes;
         let usable = nodes.usable();
         if usable.len() < nodes.majority() {
             return Ok(Tried::Failed);
         }
-        let Round { got, busy } = self.try_all(&usable, nodes.token_now(&usable)).await?;
+        let began = now();
+        let mut round = self.try_all(&usable, nodes.token_now(&usable)).await?;
+        // Others that try at the same moment may have some of the rest, and each would give all back. Who has the gate asks for
+        // these once more, when the others have had the time to give them back.
+        let has_gate = usable.first().is_some_and(|gate| round.got.contains_key(gate));
+        if again && has_gate && round.busy.is_some() && round.got.len() < nodes.majority() {
+            sleep(now().saturating_duration_since(began) / 2).await;
+            keep(&round.got);
+            let proposed = round.got.values().map(EngineGuard::token).max().unwrap_or(0);
+            let rest: Vec<_> = usable.iter().copied().filter(|index| !round.got.contains_key(index)).collect();
+            let Round { got, busy } = self.try_all(&rest, proposed).await?;
+            round.got.extend(got);
+            round.busy = busy;
+        }
+        let Round { got, busy } = round;
         // Not past those who wait at the gate, although the others are free (P3).
         let is_open = busy.is_none_or(|busy| usable.first() != Some(&busy));
         if got.len() >= nodes.majority() && is_open {

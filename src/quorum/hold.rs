@@ -118,6 +118,8 @@ impl QuorumHold {
                 // Its release may have no answer for long.
                 None if node.hold.live() == 0 => {}
                 None => left += 1,
+                // With a server that went away before, it is the operator who has ended it.
+                Some(Ended::Lost(_)) if lost == Some(Loss::Forced) => {}
                 Some(Ended::Lost(loss)) => lost = Some(loss),
                 Some(Ended::Freed) => {}
             }

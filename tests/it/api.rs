@@ -1,5 +1,7 @@
 //! The public API: the traits of its types, where guards may be dropped, `status` and labels.
 
+use std::panic::{RefUnwindSafe, UnwindSafe};
+
 use fairlock::{FairLock, Held, LockClient, LockError, LockGuard, LockStatus, Owner, UnlockError, owner};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
@@ -15,6 +17,11 @@ assert_impl_all!(LockError: std::error::Error, Send, Sync);
 assert_impl_all!(UnlockError: std::error::Error, Send, Sync);
 // A cloned guard would release its hold twice.
 assert_not_impl_any!(LockGuard: Clone);
+// A test or a handler that catches a panic may have them in hand.
+assert_impl_all!(LockClient: UnwindSafe, RefUnwindSafe);
+assert_impl_all!(FairLock: UnwindSafe, RefUnwindSafe);
+assert_impl_all!(LockGuard: UnwindSafe, RefUnwindSafe);
+assert_impl_all!(Held: UnwindSafe, RefUnwindSafe);
 
 fn is_send<T: Send>(value: T) -> T {
     value

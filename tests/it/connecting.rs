@@ -521,3 +521,22 @@ async fn a_client_can_begin_before_its_cluster() {
     })
     .await;
 }
+
+/// What has to be longer than the poll interval follows it, unless it is set.
+#[cfg(feature = "embedded")]
+#[tokio::test]
+async fn times_follow_the_poll_interval() {
+    let minute = Duration::from_secs(60);
+    let server = fairlock::EmbeddedServer::new();
+    let builder = || LockClient::builder().lease(2 * minute).poll_interval(minute);
+    builder().embedded(&server).unwrap();
+    builder().grant_ttl(5 * minute).embedded(&server).unwrap();
+    for (set, named) in
+        [(builder().waiter_ttl(minute), "waiter_ttl (60s)"), (builder().grant_ttl(minute), "grant_ttl (60s)")]
+    {
+        let error = set.embedded(&server).unwrap_err().to_string();
+        assert!(error.contains(named), "{error}");
+    }
+    let error = LockClient::builder().poll_interval(Duration::MAX).embedded(&server).unwrap_err().to_string();
+    assert!(error.contains("poll_interval is"), "{error}");
+}

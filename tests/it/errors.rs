@@ -122,7 +122,10 @@ async fn one_waiter_too_many_gets_queue_full() {
         let _waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
         let lock = client.lock("x");
         crate::support::eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
-        assert!(matches!(lock.lock().await, Err(LockError::QueueFull { waiters: 1, .. })));
+        let full = lock.lock().await.unwrap_err();
+        assert!(matches!(full, LockError::QueueFull { waiters: 1, .. }) && full.is_busy() && full.is_retryable());
+        let invalid = client.lock("").lock().await.unwrap_err();
+        assert!(!invalid.is_busy() && !invalid.is_retryable(), "{invalid}");
         assert_eq!(lock.status().await.unwrap().waiters, 1);
     })
     .await;

@@ -6,8 +6,9 @@ use fairlock::{ConnectionState, Ended, LockClient, LockError, Loss, RequestError
 use futures::{FutureExt, TryStreamExt};
 use tokio::time::{Instant, sleep};
 
-use super::{embedded, quick};
-use crate::support::{Embedded, Timing, eventually, on_several_in_virtual_time};
+use super::{Masters, embedded, quick};
+use crate::support::tool::{self, Tool};
+use crate::support::{Embedded, Timing, eventually, limit, on_several_in_virtual_time};
 
 async fn names(client: &LockClient) -> Vec<String> {
     let locks: Vec<_> = client.list("*").try_collect().await.unwrap();
@@ -174,6 +175,48 @@ async fn what_a_waiting_call_has_is_renewed() {
         assert!(first.holder.is_some_and(|holder| holder.held_for > 10 * timing.lease), "it waits for the second");
         taken.unlock().await.unwrap();
         assert_eq!(waiting.await.unwrap().unwrap().servers(), [0, 1]);
+    })
+    .await;
+}
+
+/// `FAIRLOCK_URL` has three, or `--url` is given three times.
+#[tokio::test]
+async fn the_command_works_with_several_servers() {
+    limit(async {
+        // It may have to be built, and nothing is renewed meanwhile.
+        tool::path();
+        let masters = Masters::start(3).await;
+        let (urls, client) = (masters.urls(), masters.client().await);
+        let guard = client.lock("x").labelled("job 17").lock().await.unwrap();
+        let run = async |arguments: &[&str]| {
+            Tool::new(&urls.join(" "), arguments).with_env("FAIRLOCK_STRICT_RESTART", "1s").run().await
+        };
+        let status = run(&["status", "--json", "x"]).await.json("status").remove(0);
+        assert_eq!((&status["holder"]["label"], status["servers"].as_array().unwrap().len()), (&"job 17".into(), 3));
+        let [one, two, three] = &*urls else { panic!("three servers") };
+        let given = ["--url", one, "--url", two, "--url", three, "list", "--names"];
+        assert_eq!(
+            Tool::new("redis://127.0.0.1:1/", &given).with_env("FAIRLOCK_STRICT_RESTART", "1s").run().await.out,
+            "x\n"
+        );
+
+        masters.0[2].kill().await;
+        let shown = run(&["status", "x"]).await.out;
+        assert!(shown.contains("held by     job 17") && shown.contains("not sent"), "{shown}");
+        let status = run(&["status", "--json", "x"]).await.json("status").remove(0);
+        assert!(status["servers"][2]["answer"]["error"].is_string(), "{status}");
+        let forced = run(&["force-unlock", "--yes", "x"]).await;
+        assert!(forced.out.contains("was taken away from job 17"), "{forced:?}");
+        assert_eq!(guard.lost().await, Loss::Forced);
+        // After the freeze of new servers: the lease, twice the error of the clocks, and a second.
+        let worked = run(&["lock", "x", "--", "echo", "worked"]).await;
+        assert_eq!((worked.code, worked.out.as_str()), (Some(0), "worked\n"), "{worked:?}");
+        let doctor = run(&["doctor"]).await;
+        assert!(doctor.out.contains("strict_restart"), "{doctor:?}");
+
+        masters.0[1].kill().await;
+        let shown = run(&["status", "x"]).await;
+        assert!(shown.code == Some(69) && shown.err.contains("1 of 3 servers can be reached"), "{shown:?}");
     })
     .await;
 }

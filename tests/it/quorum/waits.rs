@@ -329,3 +329,27 @@ async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says
     one.close().await.unwrap();
     other.close().await.unwrap();
 }
+
+/// D13: of several that try a free lock at the same moment one gets it, whoever is first at which server.
+#[tokio::test]
+async fn one_of_those_that_try_at_once_gets_it() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let clients = [embedded(quick(), servers), embedded(quick(), servers)];
+        // Each client is first at the servers that are marked.
+        for first_at in [[true, false, false], [true, true, false], [false, true, true], [true, false, true]] {
+            for (server, is_first) in servers.iter().zip(first_at) {
+                server.network.delay_of(clients[0].id(), Duration::from_millis(if is_first { 4 } else { 8 }));
+                server.network.delay_of(clients[1].id(), Duration::from_millis(if is_first { 8 } else { 4 }));
+            }
+            let locks = clients.each_ref().map(|client| client.lock("x"));
+            let (one, other) = tokio::join!(locks[0].try_lock(), locks[1].try_lock());
+            let got: Vec<_> = [one.unwrap(), other.unwrap()].into_iter().flatten().collect();
+            assert_eq!(got.len(), 1, "{first_at:?}");
+            for guard in got {
+                guard.unlock().await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    })
+    .await;
+}
