@@ -202,9 +202,27 @@ pub mod command {}
 ///
 /// [promises]: crate::readme#promises
 /// [performance]: crate::performance
+/// [decisions]: crate::decisions
+/// [history]: crate::history
 #[doc = include_str!("../docs/design.md")]
 #[cfg(doc)]
 pub mod design {}
+
+/// Why things are as they are.
+///
+/// [performance]: crate::performance
+/// [promises]: crate::readme#promises
+#[doc = include_str!("../docs/decisions.md")]
+#[cfg(doc)]
+pub mod decisions {}
+
+/// How bugs are searched for, and what was found.
+///
+/// [performance]: crate::performance
+/// [promises]: crate::readme#promises
+#[doc = include_str!("../docs/history.md")]
+#[cfg(doc)]
+pub mod history {}
 
 /// Where the lock runs.
 #[doc = include_str!("../docs/deploying.md")]
@@ -245,7 +263,7 @@ pub mod migrating {}
 
 /// How fast the lock is.
 ///
-/// [design]: crate::design
+/// [decisions]: crate::decisions
 #[doc = include_str!("../docs/performance.md")]
 #[cfg(doc)]
 pub mod performance {}

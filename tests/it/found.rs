@@ -1,5 +1,5 @@
 //! Bugs that were found, each with the test that fails without its fix. A and B: by the adversarial
-//! review of the first version (docs/design.md, "Found"); S: by the simulator; M: by the author of the
+//! review of the first version (docs/history.md, "Found"); S: by the simulator; M: by the author of the
 //! model; W: by reading the watchdog.
 
 use std::sync::Once;

@@ -1164,7 +1164,7 @@ impl Checker {
             self.has_its_turn(key, &holder.owner);
         }
         let lock = self.lock(key);
-        // An owner that asks for a first hold ends an earlier one of its own (docs/design.md, decision 3).
+        // An owner that asks for a first hold ends an earlier one of its own (docs/decisions.md, decision 3).
         let given_up = |before: &Holder| ran.script == "acquire" && ran.args[2] == before.owner;
         lock.holder = Some(holder);
         if token <= newest {
@@ -1311,7 +1311,7 @@ impl Checker {
         }
     }
 
-    /// A poll first hears the caller and then passes the lock on (docs/design.md, decision 5).
+    /// A poll first hears the caller and then passes the lock on (docs/decisions.md, decision 5).
     fn polled(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let now = self.now(ran);
         let waiter_ttl = setting(ran, WAITER_TTL).unwrap_or_default();
