@@ -1,16 +1,14 @@
 //! What a client talks to: one engine, or a quorum of engines. The only file of the page that knows which it is.
 
-use std::future::Future;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{FutureExt, TryFutureExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::guard::EngineGuard;
 use crate::engine::hold::Hold;
-use crate::engine::lock::{Caller, EngineLock};
+use crate::engine::lock::EngineLock;
 use crate::engine::release::Unlocked;
 use crate::engine::{Engine, close};
 use crate::error::{CloseError, Ended, LockError, UnlockError};
@@ -138,28 +136,23 @@ impl AnyLock {
     pub fn check(&self) -> Result<(), LockError> {
         each!(Self, self, lock => lock.check())
     }
+}
 
-    /// `None`: the lock is not free, and the call does not wait. Not an `async fn`: that would keep its arguments, beside those of
-    /// the call that it makes, for as long as a waiter waits.
-    pub fn acquire(
-        &self,
-        caller: Caller,
-        wait: bool,
-        limit: Option<Duration>,
-    ) -> impl Future<Output = Result<Option<AnyGuard>, LockError>> + Send {
-        match self {
-            Self::One(lock) => {
-                let one = |guard: Option<EngineGuard>| guard.map(AnyGuard::One);
-                lock.acquire(caller, wait, 0, limit).map_ok(one).left_future()
-            }
+/// Acquires a lock, with a limit or without one. `None`: it is not free, and the call does not wait. No function: a waiter would
+/// keep the arguments of one more call for as long as it waits.
+macro_rules! acquire {
+    ($lock:expr, $caller:expr, $wait:expr, $limit:expr) => {
+        match $lock {
+            AnyLock::One(lock) => lock.acquire($caller, $wait, 0, $limit).await?.map(AnyGuard::One),
             // Boxed: a waiter of one server needs no room for it.
-            Self::Several(lock) => {
-                let several = |guard: Option<QuorumGuard>| guard.map(|guard| AnyGuard::Several(Box::new(guard)));
-                lock.acquire(caller, wait, limit).map_ok(several).boxed().right_future()
+            AnyLock::Several(lock) => {
+                let guard = Box::pin(lock.acquire($caller, $wait, $limit)).await?;
+                guard.map(|guard| AnyGuard::Several(Box::new(guard)))
             }
         }
-    }
+    };
 }
+pub(crate) use acquire;
 
 impl AnyGuard {
     pub fn hold(&self) -> AnyHold {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::backend::{AnyLock, majority};
+use crate::backend::{AnyGuard, AnyLock, acquire, majority};
 use crate::engine::hold::Hold;
 use crate::engine::lock::{Caller, EngineLock};
 use crate::error::{LockError, RequestError, WithError};
@@ -166,7 +166,7 @@ impl FairLock {
     /// for a whole lease.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
         // A request that waits is never answered with "busy".
-        self.lock.acquire(caller(), true, None).await?.map(LockGuard::new).ok_or(LockError::Timeout)
+        acquire!(&self.lock, caller(), true, None).map(LockGuard::new).ok_or(LockError::Timeout)
     }
 
     /// Like [`lock`](Self::lock), but for at most that long.
@@ -194,7 +194,7 @@ impl FairLock {
     /// # Cancel safety
     /// As for `lock`.
     pub async fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard, LockError> {
-        self.lock.acquire(caller(), true, Some(timeout)).await?.map(LockGuard::new).ok_or(LockError::Timeout)
+        acquire!(&self.lock, caller(), true, Some(timeout)).map(LockGuard::new).ok_or(LockError::Timeout)
     }
 
     /// Takes the lock if it is free and the queue is empty, else `None`. One round trip. It never
@@ -218,12 +218,12 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
-        Ok(self.lock.acquire(caller(), false, None).await?.map(LockGuard::new))
+        Ok(acquire!(&self.lock, caller(), false, None).map(LockGuard::new))
     }
 
     /// The same as a step of a call that has so much time, with the errors of [`lock_timeout`](Self::lock_timeout).
     pub(crate) async fn try_lock_for(&self, longest: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
-        Ok(self.lock.acquire(caller(), false, longest).await?.map(LockGuard::new))
+        Ok(acquire!(&self.lock, caller(), false, longest).map(LockGuard::new))
     }
 
     /// Acquires the lock, runs `section` in the owner's scope, and releases. Lock calls inside
