@@ -359,6 +359,38 @@ fn a_log_subscriber_may_look_at_the_client() {
     assert!(asking.asked.load(Ordering::SeqCst) > 10);
 }
 
+async fn all_slots_to_the_first(cluster: &Cluster) {
+    command(&cluster.masters[1], &["FLUSHALL"]).await;
+    for master in &cluster.masters {
+        command(master, &["CLUSTER", "DELSLOTSRANGE", "8192", "16383"]).await;
+    }
+    command(&cluster.masters[0], &["CLUSTER", "ADDSLOTSRANGE", "8192", "16383"]).await;
+}
+
+/// The task that asks the nodes tells of them.
+#[tokio::test]
+async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_log_too() {
+    limit(async {
+        let cluster = Cluster::start(2).await;
+        let subscriber = Arc::new(Panicking::at(["serves no slots now"]));
+        let _logging = crate::support::log_to(subscriber.clone());
+        let client = Timing::default().connect(&cluster.url()).await;
+        // Some of them are at each node.
+        for number in 0..16 {
+            client.lock(format!("name {number}")).lock().await.unwrap().unlock().await.unwrap();
+        }
+        all_slots_to_the_first(&cluster).await;
+        eventually("it has panicked", async || subscriber.texts[0].1.load(Ordering::SeqCst)).await;
+        // Either of them may be the one.
+        let asked =
+            async || cluster.masters[0].calls("cluster|info").await + cluster.masters[1].calls("cluster|info").await;
+        let before = asked().await;
+        eventually("one is asked", async || asked().await > before + 2).await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 /// The table of a cluster was locked while it told of a node.
 #[test]
 fn a_log_subscriber_may_look_at_the_client_of_a_cluster() {
@@ -372,11 +404,7 @@ fn a_log_subscriber_may_look_at_the_client_of_a_cluster() {
         for number in 0..16 {
             client.lock(format!("name {number}")).lock().await.unwrap().unlock().await.unwrap();
         }
-        command(&cluster.masters[1], &["FLUSHALL"]).await;
-        for master in &cluster.masters {
-            command(master, &["CLUSTER", "DELSLOTSRANGE", "8192", "16383"]).await;
-        }
-        command(&cluster.masters[0], &["CLUSTER", "ADDSLOTSRANGE", "8192", "16383"]).await;
+        all_slots_to_the_first(&cluster).await;
         let is_told = async || asking.lines.lock().unwrap().iter().any(|line| line.contains("serves no slots now"));
         eventually("it is told", is_told).await;
         client.close().await.unwrap();
