@@ -18,9 +18,9 @@ use crate::metrics::Metrics;
 use crate::quorum::context::Quorum;
 use crate::quorum::nodes::Nodes;
 use crate::servers::{IntoServers, IntoUrls};
-#[cfg(feature = "embedded")]
+#[cfg(feature = "_simulation")]
 use crate::store::changes::Changes;
-#[cfg(feature = "embedded")]
+#[cfg(feature = "_simulation")]
 use crate::store::cluster::{router::Router, table::Table};
 use crate::store::connect_options::{ConnectOptions, Topology};
 use crate::store::dial::Access;
@@ -585,7 +585,7 @@ impl LockClientBuilder {
     }
 
     /// The same to a cluster of such servers, for simulators: `look` fills the table.
-    #[cfg(feature = "embedded")]
+    #[cfg(feature = "_simulation")]
     pub(crate) fn embedded_cluster(
         self,
         nodes: &[EmbeddedServer],
