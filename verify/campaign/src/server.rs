@@ -91,7 +91,9 @@ impl Server {
     pub fn ask<T: FromRedisValue>(&self, command: &str) -> RedisResult<T> {
         let mut words = command.split(' ');
         let mut request = redis::cmd(words.next().unwrap_or_default());
-        words.for_each(|word| drop(request.arg(word)));
+        for word in words {
+            request.arg(word);
+        }
         request.query(&mut self.connect()?)
     }
 

@@ -235,7 +235,7 @@ fn server_end(history: &History, windows: &Windows, hold: &Hold) -> Time {
     let after_lease = |last: Time| {
         let shard = history.shard_of(hold.name);
         let cut = history.faults.iter().filter(|fault| touches(fault, shard, Some(client.host)));
-        let healed = cut.filter(|fault| fault.from < last && fault.to.saturating_add(client.lease) > last - client.lease);
+        let healed = cut.filter(|fault| fault.from < last && fault.to.saturating_add(client.lease) > last);
         let healed = healed.map(|fault| fault.to.min(history.run.ended)).max().unwrap_or_default();
         last.max(healed) + client.lease + client.lease / 50 + 100 * MS
     };

@@ -5,6 +5,8 @@
 
 mod checks;
 mod history;
+#[cfg(test)]
+mod planted;
 mod table;
 mod verdict;
 
