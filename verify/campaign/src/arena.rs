@@ -97,7 +97,8 @@ impl Arena {
             names: 16,
             tasks: 20,
             lines: 3,
-            own: 9,
+            // All that can be lost at once: 6 times 13, and those of the names above. Below 100, so that no single fault says much.
+            own: 13,
             force: ms(2000),
             sweep: false,
         }

@@ -99,7 +99,7 @@ fn rest(ms: u64, stop: &AtomicBool) -> bool {
 
 /// Short, longer than some time-outs, or longer than all leases.
 fn dwell(rng: &mut Rng) {
-    let ms = match rng.u32(0..3) {
+    let ms = match rng.u32(0..4) {
         0 => rng.u64(50..800),
         1 => rng.u64(800..3000),
         _ => rng.u64(5500..8000),
@@ -110,6 +110,14 @@ fn dwell(rng: &mut Rng) {
 fn any_host(arena: &Arena, rng: &mut Rng) -> Host {
     let hosts = arena.hosts();
     hosts[rng.usize(0..hosts.len())].clone()
+}
+
+/// One host of a client, or up to half of them.
+fn some_hosts(arena: &Arena, rng: &mut Rng) -> (Vec<Host>, Scope) {
+    let hosts = arena.hosts();
+    let count = rng.usize(1..=hosts.len() / 2);
+    let hosts = rng.choose_multiple(hosts, count);
+    (hosts.clone(), Scope { hosts: Some(hosts), shards: None })
 }
 
 fn server_hosts(arena: &Arena) -> Vec<Host> {
@@ -151,21 +159,21 @@ fn both_ways(mut pairs: Vec<(Host, Host)>) -> Vec<(Host, Host)> {
 }
 
 fn silent(arena: &Arena, rng: &mut Rng, kind: &str) {
-    let host = any_host(arena, rng);
-    let pairs = both_ways(product(std::slice::from_ref(&host), &server_hosts(arena)));
-    arena.fault(kind, &Scope::host(&host), || part(arena, rng, &pairs));
+    let (hosts, scope) = some_hosts(arena, rng);
+    let pairs = both_ways(product(&hosts, &server_hosts(arena)));
+    arena.fault(kind, &scope, || part(arena, rng, &pairs));
 }
 
 fn one_way_out(arena: &Arena, rng: &mut Rng, kind: &str) {
-    let host = any_host(arena, rng);
-    let pairs = product(std::slice::from_ref(&host), &server_hosts(arena));
-    arena.fault(kind, &Scope::host(&host), || part(arena, rng, &pairs));
+    let (hosts, scope) = some_hosts(arena, rng);
+    let pairs = product(&hosts, &server_hosts(arena));
+    arena.fault(kind, &scope, || part(arena, rng, &pairs));
 }
 
 fn one_way_in(arena: &Arena, rng: &mut Rng, kind: &str) {
-    let host = any_host(arena, rng);
-    let pairs = product(&server_hosts(arena), std::slice::from_ref(&host));
-    arena.fault(kind, &Scope::host(&host), || part(arena, rng, &pairs));
+    let (hosts, scope) = some_hosts(arena, rng);
+    let pairs = product(&server_hosts(arena), &hosts);
+    arena.fault(kind, &scope, || part(arena, rng, &pairs));
 }
 
 fn cable(arena: &Arena, rng: &mut Rng, kind: &str) {
@@ -353,11 +361,11 @@ fn move_slot(arena: &Arena, slot: u16, from: &Server, to: &Server, rng: &mut Rng
 }
 
 fn stop_client(arena: &Arena, rng: &mut Rng, kind: &str) {
-    let host = any_host(arena, rng);
-    arena.fault(kind, &Scope::host(&host), || {
-        arena.signal_worker(&host, Signal::SIGSTOP);
+    let (hosts, scope) = some_hosts(arena, rng);
+    arena.fault(kind, &scope, || {
+        hosts.iter().for_each(|host| arena.signal_worker(host, Signal::SIGSTOP));
         dwell(rng);
-        arena.signal_worker(&host, Signal::SIGCONT);
+        hosts.iter().for_each(|host| arena.signal_worker(host, Signal::SIGCONT));
     });
 }
 

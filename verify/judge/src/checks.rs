@@ -41,7 +41,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    fn of(history: &History, hold: &Hold) -> Self {
+    pub fn of(history: &History, hold: &Hold) -> Self {
         let lost = hold.lost.as_ref().map_or(NEVER, |(t, _)| *t);
         let end = hold.until.min(hold.free).min(lost).max(hold.start);
         let shard = history.shard_of(hold.name);
@@ -145,7 +145,8 @@ fn in_order(history: &History, windows: &Windows, asked: &[usize], verdict: &mut
         }
     }
     waits.sort_by_key(|(queued, _)| *queued);
-    let mut gets: Vec<&Call> = asked.iter().map(|call| &history.calls[*call]).filter(|call| call.hold.is_some()).collect();
+    let mut gets: Vec<&Call> =
+        asked.iter().map(|call| &history.calls[*call]).filter(|call| call.hold.is_some()).collect();
     gets.sort_by_key(|call| call.asked);
     // The one with the latest turn of those that got it, and the one that waited for longest of those that did not.
     let (mut waiting, mut latest, mut longest) = (waits.iter().peekable(), None::<(u64, &Call)>, None::<(Time, &Call)>);
@@ -186,7 +187,8 @@ fn waits_until(history: &History, call: &Call) -> Time {
 fn handed_over(history: &History, windows: &Windows, held: &[usize], asked: &[usize], verdict: &mut Verdict) {
     let Some(first) = asked.first() else { return };
     let shard = history.shard_of(history.calls[*first].name);
-    let longest = |time: fn(&crate::history::Client) -> Time| history.clients.iter().map(time).max().unwrap_or_default();
+    let longest =
+        |time: fn(&crate::history::Client) -> Time| history.clients.iter().map(time).max().unwrap_or_default();
     let deaths = 2 * longest(|client| client.waiter_ttl) + longest(|client| client.grant_ttl);
     let (lease, poll) = (longest(|client| client.lease), longest(|client| client.waiter_ttl) / 3);
     let mut in_order: Vec<&Hold> = held.iter().map(|hold| &history.holds[*hold]).collect();
@@ -218,7 +220,8 @@ fn handed_over(history: &History, windows: &Windows, held: &[usize], asked: &[us
             verdict.judged("P6 P7", waited, gap);
             if waited > bound {
                 let name = &history.names[history.calls[*first].name];
-                let text = format!("{name}: free, and wanted for {} ms, in which {} are allowed", waited / MS, bound / MS);
+                let text =
+                    format!("{name}: free, and wanted for {} ms, in which {} are allowed", waited / MS, bound / MS);
                 verdict.broken("P6 P7", next, text);
             }
         }
@@ -265,7 +268,7 @@ fn losses(history: &History, windows: &Windows, verdict: &mut Verdict) {
         let is_forced = history.forces.iter().any(|force| is_meant(force, hold) && force.from < t);
         let stalled = history.stalled(t.saturating_sub(client.lease), t) > client.lease / 4;
         let cause = if is_forced { None } else { cause(history, hold, since, t) };
-        verdict.loss(history, is_forced, cause, t);
+        verdict.loss(history, is_forced, cause);
         let shard = history.shard_of(hold.name);
         let explained = match why {
             "closed" => true,
@@ -287,7 +290,9 @@ fn cause(history: &History, hold: &Hold, from: Time, to: Time) -> Option<usize> 
     let (shard, host) = (history.shard_of(hold.name), history.host_of(hold.client));
     let forgets = |fault: &Fault| ["wipe-server", "flush", "kill-server", "failover"].contains(&fault.kind.as_str());
     let gone = hold.lost.as_ref().is_some_and(|(_, why)| why == "gone");
-    let may_be = |fault: &&Fault| touches(fault, shard, Some(host)) && fault.from < to && fault.to.saturating_add(5000 * MS) > from;
+    let may_be = |fault: &&Fault| {
+        touches(fault, shard, Some(host)) && fault.from < to && fault.to.saturating_add(5000 * MS) > from
+    };
     let all = history.faults.iter().enumerate().filter(|(_, fault)| may_be(fault));
     all.max_by_key(|(_, fault)| (gone && forgets(fault), fault.from)).map(|(index, _)| index)
 }

@@ -5,6 +5,7 @@
 
 mod checks;
 mod history;
+mod page;
 #[cfg(test)]
 mod planted;
 mod table;
@@ -38,7 +39,10 @@ fn main() -> ExitCode {
         println!("{} at {at} ms: {}", violation.promise, violation.text);
     }
     let report = verdict.report(&history);
-    let _ = page;
+    if let Some(Err(error)) = page.map(|page| page::write(&history, &verdict, &report, Path::new(page))) {
+        eprintln!("the page: {error}");
+        return ExitCode::FAILURE;
+    }
     println!("{report}");
     // A run without holds proves nothing.
     if verdict.fails(only) || history.holds.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -112,7 +112,8 @@ impl Windows {
         let hosts = history.hosts.len();
         let columns = (0..=PROMISES.len()).map(|promise| {
             let of = |shard: usize, host: usize| {
-                let touching = history.faults.iter().filter(|fault| touches(fault, shard, (host < hosts).then_some(host)));
+                let touching =
+                    history.faults.iter().filter(|fault| touches(fault, shard, (host < hosts).then_some(host)));
                 let window = |fault: &Fault| match PROMISES.get(promise) {
                     Some(promise) => window(history, fault, *promise),
                     None => Some((fault.from, fault.to.saturating_add(AFTERMATH + history.run.freeze))),

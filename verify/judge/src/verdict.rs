@@ -25,8 +25,6 @@ pub struct Verdict {
     /// Losses by cause, and by single fault.
     pub losses: BTreeMap<&'static str, usize>,
     by_fault: BTreeMap<usize, usize>,
-    /// When, and of which fault, for the page.
-    pub lost_at: Vec<Time>,
 }
 
 impl Verdict {
@@ -47,7 +45,7 @@ impl Verdict {
         *judged = (judged.0 + part, judged.1 + of);
     }
 
-    pub fn loss(&mut self, history: &History, is_forced: bool, cause: Option<usize>, t: Time) {
+    pub fn loss(&mut self, history: &History, is_forced: bool, cause: Option<usize>) {
         let kind = cause.map_or("none", |fault| history.faults[fault].kind.as_str());
         let group = match kind {
             _ if is_forced => "force_unlock",
@@ -62,7 +60,6 @@ impl Verdict {
         if let (Some(fault), false) = (cause, is_forced) {
             *self.by_fault.entry(fault).or_default() += 1;
         }
-        self.lost_at.push(t);
     }
 
     /// Whether a promise of these is broken; without any: of all.
