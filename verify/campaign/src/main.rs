@@ -29,7 +29,7 @@ use std::process::{Child, Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arena::Arena;
+use arena::{Arena, Scope};
 use history::History;
 use settings::Settings;
 use topology::Kind;
@@ -82,7 +82,6 @@ fn read(words: &[&str]) -> Option<Options> {
 
 fn drive(options: &Options) {
     let Options { topology, minutes, seed, only, out } = options;
-    let _ = std::fs::remove_dir_all(out);
     std::fs::create_dir_all(out.join("history")).expect("a folder for the run");
     let bed = out.canonicalize().expect("it was made");
     server::compile_clock(&bed);
@@ -90,9 +89,11 @@ fn drive(options: &Options) {
     let strict = matches!(topology, Kind::Single | Kind::Sentinel) && seed % 2 == 0;
     let arena = Arena::start(*topology, &bed, *seed, strict, WORKERS);
     let mut helpers = start_helpers(&arena, &bed);
-    arena.hosts().iter().for_each(|host| arena.start_worker(host));
     // A fresh server that is strict grants nothing at first.
-    std::thread::sleep(Duration::from_secs(if strict || *topology == Kind::Quorum { 10 } else { 2 }));
+    arena.fault("start", &Scope::default(), || {
+        arena.hosts().iter().for_each(|host| arena.start_worker(host));
+        std::thread::sleep(Duration::from_secs(if strict || *topology == Kind::Quorum { 10 } else { 2 }));
+    });
     arena.note("load", "all are at work");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

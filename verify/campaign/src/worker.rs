@@ -57,11 +57,18 @@ pub fn work(settings: Settings) {
         if let Some(handle) = handle {
             builder = builder.runtime(handle);
         }
-        let connected = match &settings.urls[..] {
-            [url] => builder.connect(url.as_str()).await,
-            urls => builder.connect(urls.to_vec()).await,
+        let connect = async || match &settings.urls[..] {
+            [url] => builder.clone().connect(url.as_str()).await,
+            urls => builder.clone().connect(urls.to_vec()).await,
         };
-        let client = connected.expect("the settings fit");
+        // A server whose user has too few rights at the moment is refused.
+        let client = loop {
+            match connect().await {
+                Ok(client) => break client,
+                Err(error) => eprintln!("{error}"),
+            }
+            sleep(Duration::from_millis(200)).await;
+        };
         serve(client, settings).await;
     });
 }

@@ -35,8 +35,16 @@ fn data(history: &History, verdict: &Verdict, report: &Value) -> Value {
         .into_iter()
         .map(|index| {
             let (claim, hold) = &holds[index];
-            let end = if claim.cut < claim.end { 2 } else { u64::from(hold.lost.is_some()) };
-            json!([hold.name, hold.client, at(claim.start), at(claim.end), hold.token, end])
+            // From `cut` on the table excuses what comes.
+            json!([
+                hold.name,
+                hold.client,
+                at(claim.start),
+                at(claim.end),
+                hold.token,
+                at(claim.cut),
+                hold.lost.is_some()
+            ])
         })
         .collect();
     let end = |call: &Call| call.ended.min(history.clients[call.client].killed);

@@ -67,6 +67,7 @@ pub const TABLE: &[Row] = &[
     Row { kind: "kill-client", on: ALL, suspends: [KEPT, ms(0), ms(0), ms(0)], why: "it is dead" },
     Row { kind: "connections", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "whose connection is gone is passed over" },
     Row { kind: "scripts", on: ALL, suspends: [KEPT, KEPT, KEPT, KEPT], why: "" },
+    Row { kind: "start", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "fresh servers of strict clients grant nothing at first" },
     // Of servers that refuse, or cannot be reached, and forget nothing.
     Row { kind: "memory", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
     Row { kind: "disk", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
