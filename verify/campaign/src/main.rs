@@ -86,7 +86,7 @@ fn drive(options: &Options) {
     let bed = out.canonicalize().expect("it was made");
     server::compile_clock(&bed);
     // Half of the seeds: where it is an option.
-    let strict = matches!(topology, Kind::Single | Kind::Sentinel) && seed % 2 == 0;
+    let strict = matches!(topology, Kind::Single | Kind::Sentinel) && seed.is_multiple_of(2);
     let arena = Arena::start(*topology, &bed, *seed, strict, WORKERS);
     let mut helpers = start_helpers(&arena, &bed);
     // A fresh server that is strict grants nothing at first.

@@ -73,7 +73,7 @@ pub fn torment(arena: &Arena, seed: u64, only: &[String], stop: &AtomicBool) {
 /// The faults of this campaign, as often as they are to be drawn. One seed in three shifts clocks, and then nothing forgets: tokens
 /// of a server without its data come from its clock.
 fn draw(arena: &Arena, faults: &'static [Fault], seed: u64, only: &[String]) -> Vec<&'static Fault> {
-    let clocks = seed % 3 == 0;
+    let clocks = seed.is_multiple_of(3);
     let forgets = ["wipe-server", "flush", "failover", "stray-master"];
     let fits = |fault: &&Fault| if clocks { !forgets.contains(&fault.kind) } else { fault.kind != "clock" };
     let is_wanted = |fault: &&Fault| {

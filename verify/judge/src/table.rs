@@ -96,10 +96,15 @@ pub const TABLE: &[Row] = &[
     Row { kind: "flush", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "the waiters queue again, behind a freeze" },
 ];
 
+/// Begins and ends, in order, none touching another.
+type Spans = Vec<(Time, Time)>;
+/// Something that lasted, and the windows in which it does not count.
+pub type Lasting<'a> = (Time, Time, &'a [(Time, Time)]);
+
 /// The windows of a history in which promises are suspended.
 pub struct Windows {
     /// By promise (and last: any fault at all), shard, and host (and last: all hosts).
-    merged: Vec<Vec<Vec<Vec<(Time, Time)>>>>,
+    merged: Vec<Vec<Vec<Spans>>>,
     hosts: usize,
 }
 
@@ -160,9 +165,9 @@ pub fn window(history: &History, fault: &Fault, promise: Promise) -> Option<(Tim
     Some((fault.from, fault.to.saturating_add(after.ms * MS + freeze)))
 }
 
-fn merge(mut windows: Vec<(Time, Time)>) -> Vec<(Time, Time)> {
+fn merge(mut windows: Spans) -> Spans {
     windows.sort_unstable();
-    let mut merged: Vec<(Time, Time)> = Vec::new();
+    let mut merged: Spans = Vec::new();
     for (from, to) in windows {
         match merged.last_mut() {
             Some(last) if from <= last.1 => last.1 = last.1.max(to),
@@ -178,7 +183,7 @@ pub fn overlaps(windows: &[(Time, Time)], from: Time, to: Time) -> bool {
 }
 
 /// How much of these intervals lies between two instants and outside of the windows, each instant counted once.
-pub fn covered(intervals: Vec<(Time, Time, &[(Time, Time)])>, from: Time, to: Time) -> Time {
+pub fn covered(intervals: Vec<Lasting>, from: Time, to: Time) -> Time {
     let mut parts = Vec::new();
     for (begin, end, windows) in intervals {
         let (mut begin, end) = (begin.max(from), end.min(to));
