@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use crate::arena::{Arena, Scope};
 use crate::hosts::Host;
-use crate::server::Server;
+use crate::server::{Server, within};
 use crate::topology::{Kind, nodes, shard_of, slot_of};
 
 use Kind::{Cluster, Quorum, Sentinel, Single};
@@ -286,6 +286,12 @@ fn disk(arena: &Arena, rng: &mut Rng, kind: &str) {
         server.fill_disk();
         dwell(rng);
         server.empty_disk();
+        arena.settle();
+        // A short write may have left half a command in the file, and a server that is killed later would not start with it.
+        let _ = server.ask::<String>("CONFIG SET appendonly no");
+        let _ = server.ask::<String>("CONFIG SET appendonly yes");
+        let is_written = || server.info("persistence", "aof_rewrite_in_progress").as_deref() == Some("0");
+        within(Duration::from_secs(20), is_written);
     });
 }
 
