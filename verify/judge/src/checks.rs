@@ -312,7 +312,7 @@ fn nested(history: &History, verdict: &mut Verdict) {
 
 /// P8: a holder hears of its loss at its local deadline, and at once when it was forced.
 fn told(history: &History, windows: &Windows, verdict: &mut Verdict) {
-    for hold in &history.holds {
+    for hold in history.holds.iter().filter(|hold| hold.listens) {
         let client = &history.clients[hold.client];
         let (shard, host) = (history.shard_of(hold.name), client.host);
         let lost = hold.lost.as_ref().map_or(NEVER, |(t, _)| *t);
@@ -332,7 +332,7 @@ fn told(history: &History, windows: &Windows, verdict: &mut Verdict) {
         }
     }
     for force in history.forces.iter().filter(|force| force.hit == Some(true) && force.token.is_some()) {
-        let Some(hold) = history.holds.iter().rfind(|hold| is_meant(force, hold)) else { continue };
+        let Some(hold) = history.holds.iter().rfind(|hold| hold.listens && is_meant(force, hold)) else { continue };
         let client = &history.clients[hold.client];
         let lost = hold.lost.as_ref().map_or(NEVER, |(t, _)| *t);
         let told = hold.free.min(lost).min(client.killed).min(client.closing).min(hold.until + SLACK);

@@ -117,6 +117,8 @@ pub struct Hold {
     pub free: Time,
     pub freed: Option<(Time, String)>,
     pub lost: Option<(Time, String)>,
+    /// Its holder waited to hear of its loss. Who only writes something and gives it back does not.
+    pub listens: bool,
     /// How many holds there were in nested calls.
     pub nested: Vec<(bool, u64)>,
 }
@@ -362,6 +364,7 @@ impl History {
             free: NEVER,
             freed: None,
             lost: None,
+            listens: false,
             nested: Vec::new(),
         });
     }
@@ -369,6 +372,7 @@ impl History {
     fn of_hold(line: &Line, hold: &mut Hold) {
         let why = || line.why.clone().unwrap_or_default();
         hold.until = hold.until.max(line.until.unwrap_or_default());
+        hold.listens |= matches!(line.e, "until" | "lost");
         match line.e {
             // `end`: a call that was dropped together with what it held.
             "free" | "end" => hold.free = line.t,
