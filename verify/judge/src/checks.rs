@@ -28,6 +28,7 @@ pub fn judge(history: &History) -> Verdict {
     told(history, &windows, &mut verdict);
     each_call_ends(history, &mut verdict);
     nothing_left(history, &mut verdict);
+    verdict.violations.sort_by_key(|violation| (violation.promise, violation.t));
     verdict
 }
 
