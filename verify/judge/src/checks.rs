@@ -286,16 +286,20 @@ fn is_meant(force: &Force, hold: &Hold) -> bool {
     force.name == hold.name && force.token.is_none_or(|token| token == hold.token) && force.hit != Some(false)
 }
 
-/// The fault that a loss is counted for: the last that began, and for a hold that is gone rather one that forgets.
+/// The fault that a loss is counted for: for a hold that is gone rather one that forgets, for one that expired rather one that kept
+/// its client from renewing it, and of these the last that began.
 fn cause(history: &History, hold: &Hold, from: Time, to: Time) -> Option<usize> {
     let (shard, host) = (history.shard_of(hold.name), history.host_of(hold.client));
-    let forgets = |fault: &Fault| ["wipe-server", "flush", "kill-server", "failover"].contains(&fault.kind.as_str());
     let gone = hold.lost.as_ref().is_some_and(|(_, why)| why == "gone");
+    let fits = |fault: &Fault| match fault.kind.as_str() {
+        "wipe-server" | "flush" | "kill-server" | "failover" => gone,
+        _ => !gone && fault.to.saturating_sub(fault.from) > history.clients[hold.client].lease / 3,
+    };
     let may_be = |fault: &&Fault| {
         touches(fault, shard, Some(host)) && fault.from < to && fault.to.saturating_add(5000 * MS) > from
     };
     let all = history.faults.iter().enumerate().filter(|(_, fault)| may_be(fault));
-    all.max_by_key(|(_, fault)| (gone && forgets(fault), fault.from)).map(|(index, _)| index)
+    all.max_by_key(|(_, fault)| (fits(fault), fault.from)).map(|(index, _)| index)
 }
 
 /// P4: as many holds as guards.
