@@ -33,6 +33,7 @@
 //! - [`design`]: the protocol as it is built, its rules, and which test holds which promise.
 //! - [`masters`]: a lock on several independent masters, and what of the critique of Redlock it answers.
 //! - [`deploying`]: single servers, Sentinel, clusters, managed services, what to set there, and a user with few rights.
+//! - [`reliability`]: what is proven by what: tests, model, simulator, campaigns under faults; and what is not.
 //! - [`operating`]: what a service shows of its locks: log, spans, metrics, alerts and a dashboard.
 //! - [`migrating`]: from other locks to this one.
 //! - [`command`]: the command `fairlock`.
@@ -225,6 +226,13 @@ pub mod decisions {}
 #[doc = include_str!("../docs/history.md")]
 #[cfg(doc)]
 pub mod history {}
+
+/// What is proven, and by what.
+///
+/// [performance]: crate::performance
+#[doc = include_str!("../docs/reliability.md")]
+#[cfg(doc)]
+pub mod reliability {}
 
 /// Where the lock runs.
 #[doc = include_str!("../docs/deploying.md")]
