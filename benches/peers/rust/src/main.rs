@@ -135,10 +135,8 @@ fn kills(peers: &mut [Peer], short: bool) -> Outcome<()> {
         }
     };
     let waiters = peers.iter().map(|peer| peer.behind_killed_waiters(settle, limit)).collect::<Outcome<_>>()?;
-    print(
-        "a process with 10 waiters was killed, a new one queued, the lock was given back: how long it waits",
-        waiters,
-    );
+    let title = "a process with 10 waiters was killed, a new one queued, the lock was given back: how long it waits";
+    print(peers, title, waiters);
     // These mostly wait for leases, so all at the same time.
     let holders = std::thread::scope(|scope| {
         let waits: Vec<_> =
