@@ -43,9 +43,14 @@ impl Server {
         let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
         let server = Self { kind, address, child, dir };
         let limit = Instant::now() + Duration::from_secs(60);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        loop {
+            let log = std::fs::read_to_string(server.dir.join("log"))?;
+            // PostgreSQL listens before it is ready.
+            let ready = kind != Kind::Postgres || log.contains("ready to accept connections");
+            if ready && TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                break;
+            }
             if Instant::now() > limit {
-                let log = std::fs::read_to_string(server.dir.join("log"))?;
                 return Err(format!("{command:?} does not answer: {log}").into());
             }
             std::thread::sleep(Duration::from_millis(20));
