@@ -206,6 +206,8 @@ pub mod command {}
 /// [performance]: crate::performance
 /// [decisions]: crate::decisions
 /// [history]: crate::history
+/// [layers]: https://docs.rs/crate/fairlock/latest/source/docs/plots/layers.svg
+/// [hand-over]: https://docs.rs/crate/fairlock/latest/source/docs/plots/hand-over.svg
 #[doc = include_str!("../docs/design.md")]
 #[cfg(doc)]
 pub mod design {}
