@@ -196,6 +196,8 @@ pub mod guide {}
 
 /// The command `fairlock`, a package of its own: `fairlock-cli`.
 ///
+/// [quorum]: crate::masters
+/// [deploying]: crate::deploying
 /// [schema]: https://docs.rs/crate/fairlock/latest/source/docs/command.schema.json
 #[doc = include_str!("../docs/cli.md")]
 #[cfg(doc)]
@@ -207,12 +209,16 @@ pub mod command {}
 /// [performance]: crate::performance
 /// [decisions]: crate::decisions
 /// [history]: crate::history
+/// [quorum]: crate::masters
+/// [layers]: https://docs.rs/crate/fairlock/latest/source/docs/plots/layers.svg
+/// [hand-over]: https://docs.rs/crate/fairlock/latest/source/docs/plots/hand-over.svg
 #[doc = include_str!("../docs/design.md")]
 #[cfg(doc)]
 pub mod design {}
 
 /// Why things are as they are.
 ///
+/// [deploying]: crate::deploying
 /// [performance]: crate::performance
 /// [promises]: crate::readme#promises
 #[doc = include_str!("../docs/decisions.md")]
@@ -235,6 +241,10 @@ pub mod history {}
 pub mod reliability {}
 
 /// Where the lock runs.
+///
+/// [quorum]: crate::masters
+/// [guide]: crate::guide#connecting
+/// [changelog]: https://docs.rs/crate/fairlock/latest/source/CHANGELOG.md
 #[doc = include_str!("../docs/deploying.md")]
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod deploying {}
@@ -251,6 +261,7 @@ pub mod masters {}
 /// For those on call.
 ///
 /// [oncall]: crate::command
+/// [deploying]: crate::deploying#restarts
 /// [quorum]: crate::masters
 #[doc = include_str!("../docs/operating.md")]
 #[cfg(doc)]

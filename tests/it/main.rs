@@ -34,6 +34,8 @@ mod logs;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod overload;
+#[cfg(feature = "cli")]
+mod pages;
 mod queue;
 mod quorum;
 mod recipes;
