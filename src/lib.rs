@@ -131,6 +131,7 @@ mod client;
 pub mod embedded;
 mod error;
 mod guard;
+mod handle;
 mod list;
 mod lock;
 pub mod owner;
@@ -154,6 +155,7 @@ pub use error::{
     RequestError, UnlockAllError, UnlockError, WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
+pub use handle::{AttachError, DetachError, DetachRefusal, ExtendError, HandleError, HoldHandle, ParseHandleError};
 pub use list::LockList;
 pub use lock::FairLock;
 pub use owner::Owner;

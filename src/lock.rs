@@ -11,7 +11,7 @@ use futures::future::join_all;
 
 use crate::backend::{AnyGuard, AnyLock, acquire, majority};
 use crate::engine::hold::Hold;
-use crate::engine::lock::{Caller, EngineLock};
+use crate::engine::lock::{Caller, EngineLock, OwnLease};
 use crate::error::{LockError, RequestError, WithError};
 use crate::guard::{Held, LockGuard};
 use crate::owner::{self, Owner};
@@ -64,8 +64,8 @@ impl RefUnwindSafe for FairLock {}
 
 impl fmt::Debug for FairLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fixed_lease = self.lock.each().first().and_then(|lock| lock.fixed_lease);
-        f.debug_struct("FairLock").field("name", &self.name()).field("fixed_lease", &fixed_lease).finish()
+        let lease = self.lock.each().first().and_then(|lock| lock.lease);
+        f.debug_struct("FairLock").field("name", &self.name()).field("lease", &lease).finish()
     }
 }
 
@@ -82,7 +82,7 @@ impl FairLock {
     /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days and the longest lease of
     /// [`strict_restart`](crate::LockClientBuilder::strict_restart); otherwise acquiring fails with
     /// [`LockError::Lease`]. A nested call shares the lease of its hold: it neither extends a fixed one nor ends the renewal of
-    /// another.
+    /// another. What extends it is [`LockGuard::extend`](crate::LockGuard::extend).
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -98,7 +98,29 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
-        Self { lock: self.lock.with_lease(lease) }
+        Self { lock: self.lock.with_lease(OwnLease::Fixed(lease)) }
+    }
+
+    /// The same lock with a lease of its own that *is* renewed, instead of [the client's](crate::LockClientBuilder::lease). For
+    /// one lock whose waiters should not wait so long after a crash, or whose holder may stand still for longer. No round trip.
+    ///
+    /// What it must be is said at [`with_lease`](Self::with_lease).
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use std::time::Duration;
+    ///
+    /// let leader = client.lock("leader").with_renewed_lease(Duration::from_secs(5));
+    /// let guard = leader.lock().await?;
+    /// tokio::time::sleep(Duration::from_secs(600)).await;
+    /// assert!(guard.is_valid() && guard.valid_for() <= Duration::from_secs(5));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use = "this makes a lock, it does not change one"]
+    pub fn with_renewed_lease(&self, lease: Duration) -> Self {
+        Self { lock: self.lock.with_lease(OwnLease::Renewed(lease)) }
     }
 
     /// The same lock with a label for the calls made through it, instead of the client's: what

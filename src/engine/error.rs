@@ -127,6 +127,9 @@ pub enum Ended {
     /// It was given back: its last guard was unlocked or dropped before the hold was lost. Normally the
     /// server has confirmed that.
     Freed,
+    /// A [handle](crate::HoldHandle) has it now, or the detach had no answer: see
+    /// [`LockGuard::detach`](crate::LockGuard::detach).
+    Detached,
     /// It was lost while a guard was alive.
     Lost(Loss),
 }
@@ -141,7 +144,7 @@ impl Ended {
     pub fn loss(self) -> Option<Loss> {
         match self {
             Self::Lost(loss) => Some(loss),
-            Self::Freed => None,
+            Self::Freed | Self::Detached => None,
         }
     }
 }

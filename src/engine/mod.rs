@@ -7,6 +7,7 @@ pub mod context;
 pub mod error;
 mod farewells;
 pub mod guard;
+pub mod handles;
 pub mod hold;
 pub mod last_error;
 mod lease;
