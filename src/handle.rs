@@ -22,8 +22,7 @@ use crate::owner;
 /// a pipeline.
 ///
 /// ```
-/// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+/// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
 /// use fairlock::HoldHandle;
 /// use std::time::Duration;
 ///
@@ -34,8 +33,7 @@ use crate::owner;
 /// let handle: HoldHandle = text.parse()?;
 /// let guard = client.attach(&handle).await?;
 /// guard.unlock().await?;
-/// # Ok(()) }
-/// # #[cfg(not(feature = "embedded"))] fn main() {}
+/// # Ok(()) }) }
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HoldHandle {
@@ -50,12 +48,10 @@ impl HoldHandle {
     /// The name of the lock.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock("deploy").lock().await?;
     /// assert_eq!(guard.detach(std::time::Duration::from_secs(60)).await?.name(), "deploy");
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {
@@ -65,13 +61,11 @@ impl HoldHandle {
     /// The fencing token of the hold. Detaching and attaching keep it, so a resource cannot tell the two processes apart.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock("deploy").lock().await?;
     /// let token = guard.token();
     /// assert_eq!(guard.detach(std::time::Duration::from_secs(60)).await?.token(), token);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn token(&self) -> u64 {
@@ -81,13 +75,11 @@ impl HoldHandle {
     /// The lease that [`detach`](LockGuard::detach) was given. How much of it is left only the server knows.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// # use std::time::Duration;
     /// let guard = client.lock("deploy").lock().await?;
     /// assert_eq!(guard.detach(Duration::from_secs(60)).await?.lease(), Duration::from_secs(60));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn lease(&self) -> Duration {
@@ -371,8 +363,7 @@ impl LockGuard {
     /// and may be shorter or longer than before.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// use fairlock::Ended;
     /// use std::time::Duration;
     ///
@@ -382,8 +373,7 @@ impl LockGuard {
     /// assert_eq!(held.ended().await, Ended::Detached);
     /// assert!(client.lock("deploy").is_locked().await?);
     /// client.release(&handle).await?;
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -438,8 +428,7 @@ impl LockClient {
     /// handle ends with it. A process that has it and did not attach is not told, and the token does not tell it from this one.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// use std::time::Duration;
     ///
     /// let guard = client.lock("deploy").lock().await?;
@@ -448,8 +437,7 @@ impl LockClient {
     /// let guard = client.attach(&handle).await?;
     /// assert_eq!(guard.token(), token);
     /// assert!(client.attach(&handle).await.is_err());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -466,7 +454,7 @@ impl LockClient {
             Err(LockError::Unreachable(cause)) => return Err(HandleError::Unreachable(cause).into()),
             Err(LockError::Refused(refusal)) => return Err(HandleError::Refused(refusal).into()),
             Err(LockError::RuntimeGone) => return Err(HandleError::RuntimeGone.into()),
-            Err(LockError::Closed | LockError::Timeout | LockError::QueueFull { .. }) => {
+            Err(LockError::Closed | LockError::SelfWait | LockError::Timeout | LockError::QueueFull { .. }) => {
                 return Err(HandleError::Closed.into());
             }
         };
@@ -478,15 +466,13 @@ impl LockClient {
     /// Anybody may do it who has the handle: a job that watches over others, or the process that was given it and does not attach.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// use std::time::Duration;
     ///
     /// let handle = client.lock("deploy").lock().await?.detach(Duration::from_secs(60)).await?;
     /// client.extend(&handle, Duration::from_secs(3600)).await?;
     /// # client.release(&handle).await?;
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -503,15 +489,13 @@ impl LockClient {
     /// Releases what a handle holds, without taking it up first: the lock is free, or the next waiter has it. One round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// use std::time::Duration;
     ///
     /// let handle = client.lock("deploy").lock().await?.detach(Duration::from_secs(60)).await?;
     /// client.release(&handle).await?;
     /// assert!(!client.lock("deploy").is_locked().await?);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

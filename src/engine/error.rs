@@ -20,6 +20,10 @@ pub enum LockError {
     /// This would have been one more hold on a lock that its owner has lost meanwhile.
     #[error("the hold that this call would re-enter is lost: stop the outer work first")]
     Lost,
+    /// This task holds the lock itself, outside of a scope, and the lock was asked to
+    /// [say so](crate::FairLock::refusing_self_wait). Nothing was sent.
+    #[error("this task would wait for a lock that it holds itself: run the work in owner::scope to re-enter it")]
+    SelfWait,
     /// `max_waiters` wait already.
     #[error("{waiters} are waiting, which is all that max_waiters allows")]
     #[non_exhaustive]

@@ -22,7 +22,7 @@ pub mod release;
 pub mod requests;
 mod schedule;
 mod self_wait;
-mod task_or_thread;
+pub mod task_or_thread;
 mod waiters;
 mod watchdog;
 mod without_runtime;

@@ -275,7 +275,7 @@ fn outcome(error: &LockError) -> Outcome {
         LockError::Timeout => return Outcome::TimedOut,
         LockError::Lost => Failure::Lost,
         LockError::QueueFull { .. } => Failure::QueueFull,
-        LockError::Name(_) | LockError::Lease(_) | LockError::Label(_) => Failure::Invalid,
+        LockError::SelfWait | LockError::Name(_) | LockError::Lease(_) | LockError::Label(_) => Failure::Invalid,
         LockError::Unreachable(_) => Failure::Unreachable,
         LockError::Refused(_) => Failure::Refused,
         LockError::Closed => Failure::Closed,
