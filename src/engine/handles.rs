@@ -337,6 +337,7 @@ async fn release_once(context: &Arc<Context>, keys: &Arc<Keys>, handle: &Detache
         attempt: SEQ,
         copies_until: handle.copies_until,
         terms: "",
+        is_handle: true,
     };
     let answer = context.ask(release.run(&context.runner, context.runner.limit())).await?;
     let (freed, more) = match answer.body {

@@ -219,6 +219,7 @@ impl Release {
             // Late copies of a release do no harm. The tombstone is for those of the acquire (R3).
             copies_until: hold.copies_until(),
             terms: &hold.terms,
+            is_handle: false,
         };
         entry.last_error.request_sent();
         let runner = &hold.context().runner;

@@ -21,12 +21,16 @@ mod differential;
 mod doctor;
 mod errors;
 mod exclusion;
+mod extend;
 mod fairness;
 mod farewells;
 mod faults;
 mod fencing;
 mod found;
+
 mod guards;
+#[cfg(feature = "embedded")]
+mod handles;
 mod holders;
 mod leaving;
 mod listing;
