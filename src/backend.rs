@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::engine::detached::NotDetached;
 use crate::engine::guard::EngineGuard;
-use crate::engine::handles::{self, NotDetached};
+use crate::engine::handles;
 use crate::engine::hold::Hold;
 use crate::engine::lock::{EngineLock, OwnLease};
 use crate::engine::release::Unlocked;

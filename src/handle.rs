@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::backend::{AnyGuard, Backend};
 use crate::client::LockClient;
-use crate::engine::handles::{self, Detached, NotDetached, Outcome};
+use crate::engine::detached::{Detached, NotDetached};
+use crate::engine::handles::{self, Outcome};
 use crate::engine::lock::{Caller, EngineLock};
 use crate::error::{Cause, LockError, Loss, OptionsError, Refusal, RequestError};
 use crate::guard::LockGuard;

@@ -11,8 +11,8 @@ use tokio::time::timeout_at;
 
 use super::Engine;
 use super::cleanup;
+use super::detached::Detached;
 use super::error::{LockError, Loss};
-use super::handles::Detached;
 use super::hold::{Entry, Hold, NewHold};
 use super::lease::{self, Queued};
 use super::observe;

@@ -12,6 +12,7 @@ use tokio::time::timeout_at;
 
 use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
+use super::detached::{Detached, NotDetached};
 use super::error::Loss;
 use super::guard::EngineGuard;
 use super::hold::{End, Hold, Question};
@@ -20,37 +21,13 @@ use super::lock::EngineLock;
 use crate::store::clock::now;
 use crate::store::error::{Cause, NoAnswer, NoTurn, RequestError};
 use crate::store::keys::Keys;
-use crate::store::options::OptionsError;
 use crate::store::runner::Answer;
 use crate::store::verbs::give::{Give, Given};
 use crate::store::verbs::release::{Release, Released};
 use crate::store::verbs::renew::{Only, Renew, Renewed};
 
-/// What a handle says.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Detached {
-    pub name: String,
-    /// Made for this handle: `<client id>-<seq>:0`.
-    pub owner: String,
-    pub token: u64,
-    pub lease: Duration,
-    /// Server time until which a copy of the detach may still be served; 0: it was answered.
-    pub copies_until: i64,
-}
-
 /// The only seq of the owner of a handle: nothing but its release ends what it has.
 const SEQ: u64 = 1;
-
-/// Why a hold was not detached.
-#[derive(Debug, Clone)]
-pub enum NotDetached {
-    /// So many guards share it.
-    Nested(u32),
-    Lease(OptionsError),
-    Lost(Loss),
-    /// Nothing was sent, or the server refuses.
-    Failed(RequestError),
-}
 
 /// How a detach ended.
 #[derive(Debug)]
@@ -238,6 +215,7 @@ impl Drop for Detaching {
         let (leave, _) = self.end();
         let context = hold.context().clone();
         let limit = context.forgotten_at(leave.lease.max(handle.lease));
+        // Without `ask`: `close` waits for it.
         context.clone().spawn(async move {
             // First: then no copy of the detach can be served any more.
             cleanup::leave_until(context.clone(), leave, limit).await;
@@ -315,7 +293,7 @@ pub async fn release_handle(lock: &EngineLock, handle: &Detached) -> Result<bool
     let (limit, mut backoff) = (context.runner.limit(), context.backoff());
     let mut again = false;
     loop {
-        match release_once(context, keys, handle).await {
+        match context.ask(release_once(context, keys, handle)).await {
             // An earlier copy without an answer may have freed it.
             Ok(freed) => return Ok(freed || again),
             Err(error) if is_over(&error) || now() >= limit => return Err(error),
@@ -339,7 +317,7 @@ async fn release_once(context: &Arc<Context>, keys: &Arc<Keys>, handle: &Detache
         terms: "",
         is_handle: true,
     };
-    let answer = context.ask(release.run(&context.runner, context.runner.limit())).await?;
+    let answer = release.run(&context.runner, context.runner.limit()).await?;
     let (freed, more) = match answer.body {
         Released::Freed { more, .. } => (true, more),
         Released::Gone { more } => (false, more),

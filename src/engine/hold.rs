@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
+use super::detached::NotDetached;
 use super::error::{Ended, Loss};
-use super::handles::NotDetached;
 use super::lease;
 use super::losses::{Losses, Lost};
 use super::observe::{Holding, Who};

@@ -4,6 +4,7 @@ pub mod acquire;
 pub mod cleanup;
 pub mod close;
 pub mod context;
+pub mod detached;
 pub mod error;
 mod farewells;
 pub mod guard;

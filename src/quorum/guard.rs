@@ -14,8 +14,9 @@ use super::acquire::Taken;
 use super::context::{InUse, Quorum};
 use super::error::TooFewAnswers;
 use super::hold::{NodeGuard, QuorumHold, Share};
+use crate::engine::detached::NotDetached;
 use crate::engine::error::UnlockError;
-use crate::engine::handles::{self, NotDetached};
+use crate::engine::handles;
 use crate::engine::hold::Hold;
 use crate::engine::release::{Release, Unlocked};
 

@@ -42,6 +42,7 @@ pub static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
         ("acquire", include_str!("../../lua/acquire.lua")),
         ("boot", include_str!("../../lua/boot.lua")),
         ("force_unlock", include_str!("../../lua/force_unlock.lua")),
+        ("give", include_str!("../../lua/give.lua")),
         ("inspect", include_str!("../../lua/inspect.lua")),
         ("leave", include_str!("../../lua/leave.lua")),
         ("poll", include_str!("../../lua/poll.lua")),
