@@ -96,7 +96,7 @@ async fn wrong_usage_is_told_in_one_line() {
     for (arguments, said) in [
         (&[][..], "requires a subcommand"),
         (&["lok"], "a similar subcommand exists: 'lock'; see 'fairlock --help'"),
-        (&["lock", NAME], "<CMD>...; see 'fairlock lock --help'"),
+        (&["lock"], "<NAME>; see 'fairlock lock --help'"),
         (&["lock", NAME, "--wait", "5", "--", "true"], "write it as 30s or 1m30s"),
         (&["lock", NAME, "--try", "--wait", "5s", "--", "true"], "cannot be used with '--wait"),
         (&["status"], "<NAME>..."),

@@ -31,6 +31,8 @@ mod found;
 mod guards;
 #[cfg(feature = "embedded")]
 mod handles;
+#[cfg(feature = "cli")]
+mod handle_command;
 mod holders;
 mod leaving;
 mod listing;
