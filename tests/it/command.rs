@@ -462,7 +462,7 @@ async fn completions_and_the_manual_page_are_made_of_the_arguments() {
         );
     }
     let manual = Tool::new(url, &["man"]).run().await.out;
-    for part in [".TH fairlock 1", "force\\-unlock", "FAIRLOCK LOCK", "\\-\\-kill\\-after", "setpriv"] {
+    for part in [".TH fairlock 1", "force\\-unlock", "FAIRLOCK LOCK", "\\-\\-kill\\-after", "\\-\\-orphan"] {
         assert!(manual.contains(part), "{part}: {manual}");
     }
     let help = Tool::new(url, &["lock", "--help"]).run().await;

@@ -47,7 +47,9 @@ async fn a_lock_is_held_over_processes_until_it_is_released() {
         assert!(lease_left(&client).await > Duration::from_secs(7000));
         assert_eq!(code(&url, &["release", &handle]).await, (Some(0), String::new()));
         assert!(!is_held(&client).await);
-        for words in [&["release", &handle][..], &["extend", &handle, "1h"], &["lock", "--attach", &handle, "--", "true"]] {
+        for words in
+            [&["release", &handle][..], &["extend", &handle, "1h"], &["lock", "--attach", &handle, "--", "true"]]
+        {
             let (code, err) = code(&url, words).await;
             assert!(code == Some(75) && err.contains("holds nothing"), "{words:?}: {code:?} {err}");
         }
@@ -153,7 +155,8 @@ async fn a_command_ends_when_its_handle_is_lost() {
             let client = Timing::default().connect(&server.url()).await;
             let handle = acquired(&server.url(), &["--lease", "3s"]).await;
             let script = "trap 'echo told; exit 0' TERM; echo in; while :; do sleep 0.02; done";
-            let mut running = Tool::new(&server.url(), &["lock", "--attach", &handle, "--", "sh", "-c", script]).start();
+            let mut running =
+                Tool::new(&server.url(), &["lock", "--attach", &handle, "--", "sh", "-c", script]).start();
             assert_eq!(running.line().await, "in");
             let mut attached = None;
             match how {

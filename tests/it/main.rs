@@ -29,10 +29,10 @@ mod fencing;
 mod found;
 
 mod guards;
-#[cfg(feature = "embedded")]
-mod handles;
 #[cfg(feature = "cli")]
 mod handle_command;
+#[cfg(feature = "embedded")]
+mod handles;
 mod holders;
 mod leaving;
 mod listing;
