@@ -44,7 +44,8 @@ if tonumber(last) > tonumber(seq) then return 'stale ' .. echo end
 
 -- As in lib/hold.lua: never two owners, and `!grant` stays.
 call('HDEL', lock, from)
-call('HSET', lock, to, '1', '!grant', attempt .. ' ' .. token .. ' ' .. began .. ' ' .. terms)
+local grant = attempt .. ' ' .. token .. ' ' .. began .. ' ' .. terms
+call('HSET', lock, to, '1', '!grant', grant)
 call('PEXPIRE', lock, lease)
 -- P2: as in renew.lua.
 if call('PEXPIRE', tokens, token_ttl) == 0 then call('SET', tokens, token, 'PX', token_ttl) end

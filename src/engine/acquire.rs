@@ -333,14 +333,7 @@ impl<'a> Attempt<'a> {
                 Ok(Some(answer)) => {
                     match answer.body {
                         Acquired::Held { token, lease_left, .. } => {
-                            // A flush or a new connection came before this future looked: the server says it once more (P1).
-                            let is_doubted = self.doubts < self.request.engine.holds.doubts();
-                            self.must_leave = true;
-                            let hold = if is_doubted {
-                                Box::pin(self.confirm(token)).await
-                            } else {
-                                self.hold_told(token, answer.sent, lease_left)
-                            };
+                            let hold = self.hold_answered(token, answer.sent, lease_left).await;
                             return Ok(hold.map_or(Asked::Over, Asked::Held));
                         }
                         Acquired::Queued { floor, lease_left, more, known } => {
@@ -398,13 +391,7 @@ impl<'a> Attempt<'a> {
                     last_error.answered();
                     match answer.body {
                         Given::Given { lease_left } => {
-                            self.must_leave = true;
-                            let is_doubted = self.doubts < engine.holds.doubts();
-                            let hold = if is_doubted {
-                                Box::pin(self.confirm(token)).await
-                            } else {
-                                self.hold_told(token, answer.sent, lease_left)
-                            };
+                            let hold = self.hold_answered(token, answer.sent, lease_left).await;
                             return hold.map(Asked::Held).ok_or(LockError::Lost);
                         }
                         Given::Lost => return Err(LockError::Lost),
@@ -484,6 +471,14 @@ impl<'a> Attempt<'a> {
         // A poll asks the same question, and the poller repeats it until there is an answer.
         self.request.engine.poller.verify_soon(&self.request.entry.keys.lock);
         None
+    }
+
+    /// A hold by the answer to the request for it.
+    async fn hold_answered(&mut self, token: u64, sent: Instant, lease_left: Duration) -> Option<Arc<Hold>> {
+        self.must_leave = true;
+        // A flush or a new connection came before this future looked: the server says it once more (P1).
+        let is_doubted = self.doubts < self.request.engine.holds.doubts();
+        if is_doubted { Box::pin(self.confirm(token)).await } else { self.hold_told(token, sent, lease_left) }
     }
 
     /// A hold that the server has answered for.
