@@ -134,6 +134,7 @@ mod error;
 #[doc(hidden)]
 pub mod example;
 mod guard;
+mod handle;
 mod list;
 mod lock;
 pub mod owner;
@@ -157,6 +158,7 @@ pub use error::{
     RequestError, UnlockAllError, UnlockError, WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
+pub use handle::{AttachError, DetachError, DetachRefusal, ExtendError, HandleError, HoldHandle, ParseHandleError};
 pub use list::LockList;
 pub use lock::FairLock;
 pub use owner::Owner;

@@ -121,7 +121,7 @@ impl QuorumHold {
                 // With a server that went away before, it is the operator who has ended it.
                 Some(Ended::Lost(_)) if lost == Some(Loss::Forced) => {}
                 Some(Ended::Lost(loss)) => lost = Some(loss),
-                Some(Ended::Freed) => {}
+                Some(Ended::Freed | Ended::Detached) => {}
             }
         }
         let is_lost = left < self.majority && !self.is_given_back();
