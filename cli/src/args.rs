@@ -114,7 +114,7 @@ pub enum Command {
     /// Runs a command under a lock.
     #[command(after_help = LOCK_EXAMPLES)]
     Lock(Lock),
-    /// Tells who holds locks and who waits for them.
+    /// Shows the holders and waiters of locks.
     Status(Status),
     /// Lists the locks that are held or waited for.
     ///
@@ -124,11 +124,12 @@ pub enum Command {
     Watch(Watch),
     /// Takes a lock away from its holder and gives it to the next waiter.
     ///
-    /// For a holder that is known to be dead. One that is alive is told, but goes on until the message reaches it.
+    /// For a holder that is known to be dead. A holder that is alive is notified, but works on until the message
+    /// reaches it.
     ForceUnlock(ForceUnlock),
     /// Checks whether the server is fit for locks. Exit code 1: something breaks a promise.
     ///
-    /// It takes and gives back a lock of a name of its own.
+    /// It takes and releases a lock of a name of its own.
     Doctor(Doctor),
     /// Prints the ACL line of a user that has the rights which locks need, and no more.
     Acl(Acl),
@@ -150,7 +151,7 @@ pub struct Lock {
     /// Does not wait: gives up if others hold the lock or wait for it.
     #[arg(long = "try", short = 'n', conflicts_with = "wait")]
     pub try_only: bool,
-    /// Waits for so long at most, once it is connected; 0s is --try. Without it: without a limit.
+    /// The longest wait, once it is connected; 0s is --try. Without it: no limit.
     #[arg(long, short, value_parser = duration, value_name = "DURATION")]
     pub wait: Option<Duration>,
     /// How long the lock stays held if this machine dies: 30s by default. It is renewed while the command runs.
@@ -198,7 +199,7 @@ pub struct Watch {
     /// How long each table is shown.
     #[arg(long, short = 'i', value_parser = interval, default_value = "1s", value_name = "DURATION")]
     pub interval: Duration,
-    /// Ends after so many tables.
+    /// Ends after N tables.
     #[arg(long, short = 'c', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// One JSON object for each table, in a line of its own.

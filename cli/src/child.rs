@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::exit::{self, Failure};
 
-/// How often it is looked whether a process group has ended: nothing tells when.
+/// How often to check whether a process group has ended: there is no notification.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub struct Child {
@@ -88,7 +88,7 @@ fn is_running(group: Pid) -> bool {
     exists && (states.is_empty() || states.iter().any(|state| state != "Z"))
 }
 
-/// The states of its processes, as Linux tells them. Elsewhere none is known.
+/// The states of its processes, from Linux' /proc. Elsewhere none is known.
 fn states(group: Pid) -> Vec<String> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let state = |process: fs::DirEntry| {

@@ -14,7 +14,7 @@ use super::findings::{Level, Report};
 use super::output::Output;
 use super::render;
 
-/// A lock of its own, so that it disturbs nobody.
+/// A lock of its own, so that it disturbs no other user.
 const NAME: &str = "fairlock doctor";
 /// Its last token goes soon.
 const TOKEN_TTL: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ pub async fn run(args: &Args, doctor: &Doctor, out: &mut Output) -> Result<u8, F
         Ok(client) => {
             report.good("connection", format!("connected within {}", render::duration(begun.elapsed())));
             examine(&client, args, &mut report).await;
-            // What it could not give back ends by itself, and the report is made.
+            // A lock that it could not release ends with its lease, and the report is made.
             let _ = client.close().await;
         }
     }
@@ -61,7 +61,7 @@ fn not_connected(error: &ConnectError, report: &mut Report) {
         }
         return;
     }
-    // Of one of several servers.
+    // Unwraps the error of one of several servers.
     let mut cause = error;
     while let ConnectError::Server { cause: inner, .. } | ConnectError::NoQuorum { cause: inner, .. } = cause {
         cause = inner;
@@ -327,7 +327,7 @@ async fn strict_restart(client: &LockClient, args: &Args, report: &mut Report) {
     }
 }
 
-/// The proof: a lock is taken and given back.
+/// The proof: takes and releases a lock.
 async fn lock_and_unlock(client: &LockClient, report: &mut Report) {
     const CHECK: &str = "lock";
     let lock = client.lock(NAME);

@@ -28,7 +28,7 @@ pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u
     if !force.yes && !is_confirmed(&force.name, holder.as_ref())? {
         return Err(Failure::new(exit::FOUND, "nothing was changed"));
     }
-    // Never that of somebody who came while a person decided.
+    // Never the lock of a holder that came while a person decided.
     let was_held = match force.token {
         Some(token) => lock.force_unlock_token(token).await?,
         None => lock.force_unlock_shown(&shown).await?,

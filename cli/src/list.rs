@@ -11,7 +11,7 @@ use super::output::{Output, Style};
 use super::render::{self, Columns, Named};
 use super::status::AT_ONCE;
 
-/// So many rows are in memory, and lined up with each other.
+/// Rows that are kept in memory, and aligned with each other.
 const ROWS: usize = 500;
 
 pub async fn run(args: &Args, list: &List, out: &mut Output) -> Result<u8, Failure> {

@@ -12,7 +12,7 @@ use super::output::text;
 /// Names of keys and what servers say may be in it.
 pub fn say(message: &str) {
     let message = text(message);
-    // If nobody reads it there is nothing that could be done about it.
+    // If stderr is closed, nothing can be done about it.
     let _ = writeln!(std::io::stderr(), "fairlock: {message}");
 }
 

@@ -73,7 +73,7 @@ fn run(args: &Args) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// Of one thread: it starts sooner, and nothing here needs two.
+/// A runtime of one thread: it starts sooner, and nothing here needs two.
 fn runtime() -> Result<Runtime, Failure> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
