@@ -40,7 +40,7 @@ async fn idle_client(store: &Store) -> (LockClient, Baseline) {
     (client, idle)
 }
 
-/// Polls the future so many times, lets other tasks run in between, then drops it.
+/// Polls the future `polls` times, lets other tasks run in between, then drops it.
 async fn drop_after_polls(future: impl Future, polls: usize) {
     let mut future = pin!(future);
     for _ in 0..polls {

@@ -244,7 +244,7 @@ async fn slots_that_no_master_serves_are_found() {
     .await;
 }
 
-/// A lock that somebody else's doctor holds, or a person: no promise is broken by that.
+/// A lock that another doctor or a person holds: that breaks no promise.
 #[tokio::test]
 async fn two_doctors_do_not_disturb_each_other() {
     on_a_server(async |server| {

@@ -145,7 +145,7 @@ async fn a_loss_is_a_warning_and_the_rest_is_silence() {
     .await;
 }
 
-/// The quorum tells of it once, and each server at DEBUG.
+/// The quorum logs it once, and each server at DEBUG.
 #[tokio::test]
 async fn a_quorum_tells_of_its_holds_once_for_all_servers() {
     limit(async {
@@ -264,7 +264,7 @@ async fn a_connection_that_breaks_is_told_once_and_when_it_is_back() {
     .await;
 }
 
-/// Where one line tells of the server, the renewals that fail are told at DEBUG only.
+/// While one line reports the server, the renewals that fail are logged at DEBUG only.
 #[tokio::test]
 async fn a_renewal_and_a_release_without_an_answer_are_told_at_debug() {
     in_virtual_time(async |server| {
@@ -383,7 +383,7 @@ async fn replies_that_are_not_ours_are_told_of() {
     .await;
 }
 
-/// A grant that comes so late that it has to be asked about, while nobody answers.
+/// A grant that comes so late that it has to be confirmed, while the server is silent.
 #[tokio::test]
 async fn a_grant_that_cannot_be_confirmed_is_told_at_debug() {
     in_virtual_time(async |server| {

@@ -111,7 +111,7 @@ fn a_full_blocking_pool_does_not_keep_a_client_from_its_server() {
     }));
 }
 
-/// A cluster of which no node was found yet has no connection that could tell.
+/// A cluster of which no node was found yet has no connection that could report it.
 #[test]
 fn a_client_without_any_node_hears_of_the_end_of_its_runtime() {
     let (first, here) = (runtime(), runtime());

@@ -21,7 +21,7 @@ struct Said {
     lines: Vec<String>,
     /// The id of each is its place, from 1.
     spans: Vec<Span>,
-    /// Those that are entered now.
+    /// The spans that are entered now.
     entered: Vec<u64>,
 }
 
@@ -32,7 +32,7 @@ pub struct Span {
     pub level: Level,
     pub target: String,
     pub fields: BTreeMap<String, String>,
-    /// The one that it is a part of.
+    /// The span that it is a part of.
     pub parent: Option<&'static str>,
     /// How often it is kept.
     kept: usize,
