@@ -111,8 +111,8 @@ impl Report {
         self.reach("two at once until ms", findings.overlapped_until, 1000)
     }
 
-    /// A master that failed by itself. The topology's own part of the stall is measured: `detected_ms` from the fault until
-    /// most Sentinels, or nodes of the cluster, named another one.
+    /// A master that failed. The topology's own part of the stall is measured: `detected_ms` from the fault until most
+    /// Sentinels, or nodes of the cluster, named another one.
     pub fn must_recover(&mut self, findings: &Findings, detected_ms: u64) -> &mut Self {
         self.figure("switched after ms", detected_ms);
         self.reach("stall behind the switch ms", findings.name_stall.saturating_sub(detected_ms), 1000);

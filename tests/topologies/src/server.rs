@@ -110,7 +110,7 @@ impl Server {
         self
     }
 
-    /// A connection of its own, for who asks often.
+    /// A connection of its own, for a caller that asks often.
     pub async fn connection(&self) -> RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(Duration::from_secs(1)))

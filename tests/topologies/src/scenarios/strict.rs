@@ -1,6 +1,6 @@
-//! `strict_restart` (R14): a server that may have forgotten a lock grants none until the longest lease is over. One client is
-//! cut off with what it holds, and relies on it. Each story is told twice: with clients that are not strict it must end badly,
-//! else it would prove nothing.
+//! `strict_restart` (R14): a server that may have forgotten a lock grants none until the longest lease is over. One
+//! client is cut off with what it holds, and relies on it. Each scenario runs twice: with clients that are not strict
+//! it must end badly, else it would prove nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
