@@ -7,7 +7,7 @@ use super::network::{ClientId, NodeId, Time};
 pub struct Bounds {
     pub nodes: NodeId,
     pub clients: ClientId,
-    /// Of each client: attempts, failures after which it tries again, and renewals.
+    /// Each client's attempts, failures after which it tries again, and renewals.
     pub starts: u8,
     pub retries: u8,
     pub renewals: u8,
@@ -35,7 +35,7 @@ pub struct Bounds {
     pub repeats: bool,
     /// A node without an answer may be given up though the answer is only late.
     pub impatient: bool,
-    /// A leave is served as soon as it is sent, where the node can be reached.
+    /// A leave is served at once if the node can be reached.
     pub prompt_leaves: bool,
     /// Callers give up while they wait.
     pub gives_up: bool,
