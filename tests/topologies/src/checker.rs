@@ -137,7 +137,7 @@ impl Findings {
 
     /// P1 and P2, over all holds of a name in the order in which they began.
     fn check_order(&mut self, name: &str, holds: &[&Hold], switch: Option<Nanos>) {
-        // The hold so far that was valid for longest; the greatest token of those that were over.
+        // The hold so far that was valid for longest; the greatest token of finished holds.
         let mut last: Option<&Hold> = None;
         for (index, hold) in holds.iter().enumerate() {
             if let Some(last) = last.filter(|last| last.last_valid > hold.start) {

@@ -49,7 +49,7 @@ pub const FAULTS: [&str; 45] = [
     "redirects_try_again",
 ];
 
-/// Those that only a quorum has.
+/// Faults that only a quorum has.
 pub const QUORUM_FAULTS: [&str; 10] = [
     "masters_down",
     "masters_frozen",

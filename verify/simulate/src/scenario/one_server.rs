@@ -74,7 +74,7 @@ async fn a_place_that_comes_back_to_a_closed_client(world: Arc<World>) {
     a.gives_it_back().await;
     w.gets_the_lock().await;
     w.gives_it_back().await;
-    // Its hold comes back, and nobody gives it back again: until its lease ends the place that comes back waits.
+    // Its hold comes back, and is not released again: until its lease ends the place that comes back waits.
     a.closes_its_client().await;
     stage.fails_over().await;
     stage.is_calm();
@@ -159,7 +159,7 @@ async fn a_grant_that_is_longer_than_the_lease(world: Arc<World>) {
     stage.ends([a, w, b]).await;
 }
 
-/// They wait, and then their connections are gone. Nobody takes their places for 20 s.
+/// They wait, and then their connections are gone. Their places stay for 20 s.
 async fn so_many_wait_and_die(stage: &Stage, how_many: usize) {
     let mut all = Vec::new();
     for _ in 0..how_many {

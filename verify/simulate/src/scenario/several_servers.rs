@@ -113,7 +113,7 @@ impl Stage {
         client
     }
 
-    /// One that knows the clocks of the servers.
+    /// A client that knows the clocks of the servers.
     async fn client_with_clocks(&self, name: &str) -> LockClient {
         let client = self.client(name);
         if let Ok(guard) = client.lock(ANOTHER).lock().await {
@@ -143,7 +143,7 @@ impl Stage {
         }
     }
 
-    /// No message passes between them for so long.
+    /// No message passes between them for `time`.
     fn keeps_apart(&self, client: &LockClient, name: &str, node: usize, time: Duration) {
         step(&self.world, format!("{name} does not reach server {node} for {time:?}"));
         self.trial.keep_apart(node, client.id(), time);
