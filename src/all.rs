@@ -36,16 +36,14 @@ const AT_ONCE: usize = 64;
 /// served in another order than they came.
 ///
 /// ```
-/// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+/// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
 /// let transfer = client.lock_all(["account:7", "account:3"]);
 /// let guard = transfer.lock().await?;
 /// for (name, token) in guard.tokens() {
 ///     println!("alone with {name}, token {token}");
 /// }
 /// guard.unlock().await?;
-/// # Ok(()) }
-/// # #[cfg(not(feature = "embedded"))] fn main() {}
+/// # Ok(()) }) }
 /// ```
 #[derive(Debug, Clone)]
 pub struct LockAll {
@@ -77,12 +75,10 @@ impl LockClient {
     /// The locks of these names, to be taken together. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let all = client.lock_all(["b", "a", "b"]);
     /// assert!(all.names().eq(["a", "b"]));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAll {
@@ -102,11 +98,9 @@ impl LockAll {
     /// The names in their order. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// assert!(client.lock_all(["b", "a"]).names().eq(["a", "b"]));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.locks.iter().map(FairLock::name)
@@ -118,14 +112,12 @@ impl LockAll {
     /// are there, the call begins anew at that name: choose a lease that is longer than the waits.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// use std::time::Duration;
     ///
     /// let guard = client.lock_all(["a", "b"]).with_lease(Duration::from_secs(600)).lock().await?;
     /// assert!(guard.valid_for() > Duration::from_secs(500));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use = "this makes a set of locks, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
@@ -135,14 +127,12 @@ impl LockAll {
     /// The same locks with a label for the calls made through them, as [`FairLock::labelled`]. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock_all(["a", "b"]).labelled("job 17").lock().await?;
     /// let holder = client.lock("b").status().await?.holder.expect("it is held");
     /// assert_eq!(holder.label, "job 17");
     /// # drop(guard);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use = "this makes a set of locks, it does not change one"]
     pub fn labelled(&self, label: impl AsRef<str>) -> Self {
@@ -158,13 +148,11 @@ impl LockAll {
     /// While it waits for one name, others wait for those that it has got before. Of no names the guard is there at once.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock_all(["a", "b"]).lock().await?;
     /// assert!(client.lock("a").try_lock().await?.is_none());
     /// guard.unlock().await?;
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -209,14 +197,12 @@ impl LockAll {
     /// Two calls at the same instant whose sets overlap may both return `None`.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let other = client.lock("b").lock().await?;
     /// assert!(client.lock_all(["a", "b"]).try_lock().await?.is_none());
     /// assert!(!client.lock("a").is_locked().await?);
     /// # drop(other);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -298,25 +284,21 @@ impl AllGuard {
     /// The names in their order. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// assert!(client.lock_all(["b", "a"]).lock().await?.names().eq(["a", "b"]));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.guards.iter().map(LockGuard::name)
+        self.guards.iter().map(|guard| guard.name())
     }
 
     /// The guard of one name. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock_all(["a", "b"]).lock().await?;
     /// assert!(guard.get("a").is_some_and(|a| a.is_valid()) && guard.get("c").is_none());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&LockGuard> {
@@ -324,31 +306,27 @@ impl AllGuard {
         self.guards.get(index)
     }
 
-    /// The fencing token of one name: see [`LockGuard::token`]. No round trip.
+    /// The fencing token of one name: see [`Held::token`](crate::Held::token). No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// assert!(client.lock_all(["a", "b"]).lock().await?.token("b") > Some(0));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn token(&self, name: &str) -> Option<u64> {
-        self.get(name).map(LockGuard::token)
+        self.get(name).map(|guard| guard.token())
     }
 
     /// Each name with its fencing token. A resource checks the token of its own name: those of two names cannot be compared. No
     /// round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// for (name, token) in client.lock_all(["a", "b"]).lock().await?.tokens() {
     ///     println!("{name}: {token}");
     /// }
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     pub fn tokens(&self) -> impl Iterator<Item = (&str, u64)> {
         self.guards.iter().map(|guard| (guard.name(), guard.token()))
@@ -357,47 +335,41 @@ impl AllGuard {
     /// Whether all are surely held at this instant, by the local clock. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock_all(["a", "b"]).lock().await?;
     /// client.lock("b").force_unlock().await?;
     /// guard.lost().await;
     /// assert!(!guard.is_valid());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.guards.iter().all(LockGuard::is_valid)
+        self.guards.iter().all(|guard| guard.is_valid())
     }
 
     /// For how long all are surely held if no further renewal succeeds; zero when one is lost. Without a name there is no
     /// limit. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// use std::time::Duration;
     ///
     /// assert!(client.lock_all(["a", "b"]).lock().await?.valid_for() > Duration::from_secs(20));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn valid_for(&self) -> Duration {
-        self.guards.iter().map(LockGuard::valid_for).min().unwrap_or(Duration::MAX)
+        self.guards.iter().map(|guard| guard.valid_for()).min().unwrap_or(Duration::MAX)
     }
 
     /// Resolves when one of them is lost, with its name. The others stay held until the guard is dropped. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock_all(["a", "b"]).lock().await?;
     /// client.lock("b").force_unlock().await?;
     /// assert_eq!(guard.lost().await, ("b", fairlock::Loss::Forced));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Cancel safety
@@ -417,14 +389,12 @@ impl AllGuard {
     /// Gives all of them back at the same time, the last name first, and waits for the answers. One round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock_all(["a", "b"]).lock().await?;
     /// client.lock("b").force_unlock().await?;
     /// let error = guard.unlock().await.expect_err("one was lost");
     /// assert_eq!(error.failed[0].0, "b");
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -450,14 +420,12 @@ impl AllGuard {
     /// The single guards in the order of their names, to give them back one by one. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock_all(["a", "b"]).lock().await?;
     /// for guard in guard.into_guards() {
     ///     guard.unlock().await?;
     /// }
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use = "the locks are released when the guards are dropped"]
     pub fn into_guards(mut self) -> Vec<LockGuard> {

@@ -60,12 +60,10 @@ impl LockClient {
     /// A name that is too short or too long is reported by the first call that needs the server.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// assert_eq!(lock.name(), "orders:42");
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn lock(&self, name: impl AsRef<str>) -> FairLock {
@@ -75,14 +73,12 @@ impl LockClient {
     /// This client's id: the first part of its owners' ids in [`FairLock::status`]. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock("orders:42").lock().await?;
     /// let holder = client.lock("orders:42").status().await?.holder.expect("it is held");
     /// assert!(holder.owner.starts_with(client.id()));
     /// # drop(guard);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn id(&self) -> &str {
@@ -107,8 +103,7 @@ impl LockClient {
     /// share the connection.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// use futures::TryStreamExt;
     ///
     /// let guard = client.lock("orders:42").lock().await?;
@@ -118,8 +113,7 @@ impl LockClient {
     ///     println!("{name}: {:?}, {} waiting", status.holder.map(|holder| holder.label), status.waiters);
     /// }
     /// # drop(guard);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -133,11 +127,9 @@ impl LockClient {
     /// same time. It connects to masters that were idle. Of several servers: the time in which a majority answers.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// println!("the server answers in {:?}", client.ping().await?);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -165,13 +157,11 @@ impl LockClient {
     /// Whether the client is connected, as far as it knows: one by one for each server. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// for server in client.state().servers {
     ///     println!("{}: {}", server.address, server.connection);
     /// }
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn state(&self) -> ClientState {
@@ -181,8 +171,7 @@ impl LockClient {
     /// Tells when [`state`](Self::state) changes. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let mut watch = client.watch_state();
     /// tokio::spawn(async move {
     ///     while let Some(state) = watch.changed().await {
@@ -190,8 +179,7 @@ impl LockClient {
     ///     }
     /// });
     /// # client.close().await?;
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use = "it tells nothing unless it is asked"]
     pub fn watch_state(&self) -> StateWatch {
@@ -213,12 +201,10 @@ impl LockClient {
     /// ours: what is held then ends with its lease.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// client.close().await?;
     /// assert!(matches!(client.lock("orders:42").lock().await, Err(fairlock::LockError::Closed)));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

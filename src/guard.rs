@@ -1,6 +1,7 @@
 //! What a holder has in hand.
 
 use std::fmt;
+use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
@@ -21,15 +22,16 @@ pub use crate::engine::release::Unlocked;
 /// While the guard is alive, a watchdog renews the lease. A guard can still be *lost*: the server was
 /// out of reach for a whole lease, the process was paused, or somebody forced the lock. Work that goes
 /// on then may run beside the next holder's. [`lost`](Self::lost) reports a loss at once; a check of
-/// [`token`](Self::token) at the resource makes it harmless.
+/// [`token`](Held::token) at the resource makes it harmless.
 ///
-/// A guard cannot be cloned, since two guards for one hold would release it twice. For others to look at
-/// the hold there is [`held`](Self::held).
+/// All that can be known of the hold is told by [`Held`], which a guard dereferences to: `guard.token()`, `guard.is_valid()`.
+/// A guard cannot be cloned, since two guards for one hold would release it twice. For others to look at the hold there is
+/// [`held`](Self::held), and `clone` of a guard is the same.
 ///
-/// ```compile_fail,E0599
+/// ```compile_fail,E0308
 /// # async fn example(client: fairlock::LockClient) -> Result<(), fairlock::LockError> {
 /// let guard = client.lock("orders:42").lock().await?;
-/// let second = guard.clone();
+/// let second: fairlock::LockGuard = guard.clone();
 /// # Ok(()) }
 /// ```
 ///
@@ -59,14 +61,12 @@ pub struct LockGuard {
 /// A view of a hold for those who do not end it. Cheap to clone; it keeps nothing locked.
 ///
 /// ```
-/// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+/// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
 /// let guard = client.lock("orders:42").lock().await?;
 /// let held = guard.held();
 /// guard.unlock().await?;
 /// assert!(!held.is_valid());
-/// # Ok(()) }
-/// # #[cfg(not(feature = "embedded"))] fn main() {}
+/// # Ok(()) }) }
 /// ```
 #[derive(Clone)]
 pub struct Held {
@@ -84,8 +84,7 @@ impl LockGuard {
     /// [`Unlocked::StillHeld`]: the owner has more guards.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// use fairlock::{Unlocked, owner};
     ///
     /// let lock = client.lock("orders:42");
@@ -97,8 +96,7 @@ impl LockGuard {
     ///     Ok::<_, Box<dyn std::error::Error>>(())
     /// })
     /// .await?;
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -115,74 +113,16 @@ impl LockGuard {
     /// A view of the hold that can be cloned and given to others. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock("orders:42").lock().await?;
     /// let held = guard.held();
     /// let worker = tokio::spawn(async move { held.is_valid() });
     /// assert!(worker.await?);
     /// guard.unlock().await?;
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     pub fn held(&self) -> Held {
-        self.held.clone()
-    }
-
-    /// The fencing token of this hold. It is greater than that of every hold of this lock before it,
-    /// and the same for all nested guards. No round trip.
-    ///
-    /// A resource that remembers the greatest token it has seen and refuses smaller ones is safe from a
-    /// holder that does not know yet that it lost the lock. Nothing else is. Claim the resource with it before you read:
-    /// see [the guide](crate::guide#fencing). It is below 2^53, so it fits an `i64` and a number of JSON.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// let lock = client.lock("orders:42");
-    /// let first = lock.lock().await?;
-    /// let token = first.token();
-    /// first.unlock().await?;
-    /// assert!(lock.lock().await?.token() > token);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn token(&self) -> u64 {
-        self.held.token()
-    }
-
-    /// Whether the lock is surely held at this instant, by the local clock. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// let guard = client.lock("orders:42").lock().await?;
-    /// assert!(guard.is_valid());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        self.held.is_valid()
-    }
-
-    /// For how long the lock is surely held if no further renewal succeeds; zero when it is lost. No
-    /// round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// use std::time::Duration;
-    ///
-    /// let guard = client.lock("orders:42").lock().await?;
-    /// assert!(guard.valid_for() > Duration::from_secs(20));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn valid_for(&self) -> Duration {
-        self.held.valid_for()
+        Held::clone(self)
     }
 
     /// Resolves when the hold is lost, and says how: at its local deadline without any network, at
@@ -192,14 +132,12 @@ impl LockGuard {
     /// there is [`Held::ended`].
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// let guard = lock.lock().await?;
     /// lock.force_unlock().await?;
     /// assert_eq!(guard.lost().await, fairlock::Loss::Forced);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Cancel safety
@@ -210,108 +148,6 @@ impl LockGuard {
             // It does not occur: this guard is alive.
             Ended::Freed => std::future::pending().await,
         }
-    }
-
-    /// Resolves when the hold has ended. With a guard in hand that is its loss: see
-    /// [`lost`](Self::lost). No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// use fairlock::{Ended, Loss};
-    ///
-    /// let lock = client.lock("orders:42");
-    /// let guard = lock.lock().await?;
-    /// lock.force_unlock().await?;
-    /// assert_eq!(guard.ended().await, Ended::Lost(Loss::Forced));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    ///
-    /// # Cancel safety
-    /// Safe to drop and call again.
-    pub async fn ended(&self) -> Ended {
-        self.held.ended().await
-    }
-
-    /// A token that is cancelled when the hold ends, for code that takes one: see [`Held::ended_token`].
-    /// No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// let guard = client.lock("orders:42").lock().await?;
-    /// let work = guard.ended_token().run_until_cancelled_owned(async { "done" }).await;
-    /// assert_eq!(work, Some("done"));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn ended_token(&self) -> CancellationToken {
-        self.held.ended_token()
-    }
-
-    /// How many guards share this hold: 1, and one more for each nested one. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// let guard = client.lock("orders:42").lock().await?;
-    /// assert_eq!(guard.holds(), 1);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn holds(&self) -> u32 {
-        self.held.holds()
-    }
-
-    /// Whose hold it is. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// use fairlock::Owner;
-    ///
-    /// let me = Owner::new();
-    /// let guard = me.scope(async { client.lock("orders:42").lock().await }).await?;
-    /// assert_eq!(guard.owner(), me);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn owner(&self) -> Owner {
-        self.held.owner()
-    }
-
-    /// The id of that owner: what [`status`](crate::FairLock::status) calls it. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// let lock = client.lock("orders:42");
-    /// let guard = lock.lock().await?;
-    /// assert_eq!(lock.status().await?.holder.map(|holder| holder.owner).as_deref(), Some(guard.owner_id()));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn owner_id(&self) -> &str {
-        self.held.owner_id()
-    }
-
-    /// The name of the lock. No round trip.
-    ///
-    /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// assert_eq!(client.lock("orders:42").lock().await?.name(), "orders:42");
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.held.name()
     }
 
     /// On which servers it is held, by their places in the list that was given to
@@ -338,12 +174,20 @@ impl LockGuard {
 
     /// The call that wants this lock and others is polled.
     pub(crate) fn keep(&self) {
-        self.held.hold.keep();
+        self.hold.keep();
     }
 
     /// That call has all of them.
     pub(crate) fn complete(&self) {
-        self.held.hold.complete();
+        self.hold.complete();
+    }
+}
+
+impl Deref for LockGuard {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
     }
 }
 
@@ -356,15 +200,13 @@ impl Held {
     /// see [the guide](crate::guide#fencing). It is below 2^53, so it fits an `i64` and a number of JSON.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// let first = lock.lock().await?;
-    /// let token = first.held().token();
+    /// let token = first.token();
     /// first.unlock().await?;
-    /// assert!(lock.lock().await?.held().token() > token);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// assert!(lock.lock().await?.token() > token);
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn token(&self) -> u64 {
@@ -374,12 +216,10 @@ impl Held {
     /// Whether the lock is surely held at this instant, by the local clock. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock("orders:42").lock().await?;
-    /// assert!(guard.held().is_valid());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// assert!(guard.is_valid());
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn is_valid(&self) -> bool {
@@ -390,14 +230,12 @@ impl Held {
     /// round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// use std::time::Duration;
     ///
     /// let guard = client.lock("orders:42").lock().await?;
-    /// assert!(guard.held().valid_for() > Duration::from_secs(20));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// assert!(guard.valid_for() > Duration::from_secs(20));
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn valid_for(&self) -> Duration {
@@ -411,8 +249,7 @@ impl Held {
     /// deadline without any network, and at once on a force-unlock.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock("orders:42").lock().await?;
     /// let held = guard.held();
     /// let monitor = tokio::spawn(async move {
@@ -422,8 +259,7 @@ impl Held {
     /// });
     /// guard.unlock().await?;
     /// monitor.await?;
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Cancel safety
@@ -439,16 +275,14 @@ impl Held {
     /// which it was.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock("orders:42").lock().await?;
     /// let token = guard.held().ended_token();
     /// let work = token.run_until_cancelled(async { "done" }).await;
     /// assert_eq!(work, Some("done"));
     /// guard.unlock().await?;
     /// assert!(token.is_cancelled());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn ended_token(&self) -> CancellationToken {
@@ -459,12 +293,10 @@ impl Held {
     /// How many guards share this hold: 1, and one more for each nested one. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock("orders:42").lock().await?;
-    /// assert_eq!(guard.held().holds(), 1);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// assert_eq!(guard.holds(), 1);
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn holds(&self) -> u32 {
@@ -474,15 +306,13 @@ impl Held {
     /// Whose hold it is. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// use fairlock::Owner;
     ///
     /// let me = Owner::new();
     /// let guard = me.scope(async { client.lock("orders:42").lock().await }).await?;
-    /// assert_eq!(guard.held().owner(), me);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// assert_eq!(guard.owner(), me);
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn owner(&self) -> Owner {
@@ -492,13 +322,11 @@ impl Held {
     /// The id of that owner: what [`status`](crate::FairLock::status) calls it. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// let guard = lock.lock().await?;
-    /// assert_eq!(lock.status().await?.holder.map(|holder| holder.owner).as_deref(), Some(guard.held().owner_id()));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// assert_eq!(lock.status().await?.holder.map(|holder| holder.owner).as_deref(), Some(guard.owner_id()));
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn owner_id(&self) -> &str {
@@ -508,11 +336,9 @@ impl Held {
     /// The name of the lock. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
-    /// assert_eq!(client.lock("orders:42").lock().await?.held().name(), "orders:42");
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// assert_eq!(client.lock("orders:42").lock().await?.name(), "orders:42");
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {

@@ -130,6 +130,8 @@ mod client;
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub mod embedded;
 mod error;
+#[doc(hidden)]
+pub mod example;
 mod guard;
 mod list;
 mod lock;

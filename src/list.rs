@@ -32,8 +32,7 @@ impl LockList {
     /// The next lock, or `None` at the end. For loops without a crate for streams.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock("orders:42").lock().await?;
     /// let mut locks = client.list("orders:*");
     /// while let Some(lock) = locks.next().await {
@@ -41,8 +40,7 @@ impl LockList {
     ///     println!("{}: {:?}", lock.name(), lock.status().await?.holder);
     /// }
     /// # drop(guard);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

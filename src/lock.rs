@@ -36,7 +36,7 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// - `try_lock` asks once more where it got only a part, the first server among it. Two at the same instant may still both return
 ///   `None`.
 /// - With [`with_lease`](Self::with_lease) the lease begins at each server when that one grants. Where that was not at the same
-///   time, less of it is left: [`LockGuard::valid_for`] says how much.
+///   time, less of it is left: [`valid_for`](Held::valid_for) says how much.
 /// - A call that is not polled may keep the lock from others for a lease.
 /// - What asks a server without a promise, as `status` and `force_unlock`, asks all of them at the same time, and waits for one that
 ///   does not answer for an operation time-out.
@@ -108,14 +108,12 @@ impl FairLock {
     /// label of the call that began the hold.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// let guard = lock.labelled("job 17").lock().await?;
     /// assert_eq!(lock.status().await?.holder.map(|holder| holder.label), Some("job 17".into()));
     /// # drop(guard);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn labelled(&self, label: impl AsRef<str>) -> Self {
@@ -125,11 +123,9 @@ impl FairLock {
     /// The name. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// assert_eq!(client.lock("orders:42").name(), "orders:42");
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {
@@ -145,13 +141,11 @@ impl FairLock {
     /// hear of that.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock("orders:42").lock().await?;
     /// println!("alone with order 42, token {}", guard.token());
     /// guard.unlock().await?;
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -201,14 +195,12 @@ impl FairLock {
     /// queues and never overtakes.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("nightly");
     /// let Some(guard) = lock.try_lock().await? else { return Ok(()) };
     /// assert!(lock.try_lock().await?.is_none());
     /// guard.unlock().await?;
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -230,8 +222,7 @@ impl FairLock {
     /// re-enter. Two round trips. A panic in the section releases too.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("account:7");
     /// let inner = lock.clone();
     /// let holds = lock
@@ -241,8 +232,7 @@ impl FairLock {
     ///     })
     ///     .await??;
     /// assert_eq!(holds, 2);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -276,14 +266,12 @@ impl FairLock {
     /// until the message reaches it: only its token, checked at the resource, keeps it out.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// let guard = lock.lock().await?;
     /// assert!(lock.force_unlock().await?);
     /// assert_eq!(guard.lost().await, fairlock::Loss::Forced);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -302,15 +290,13 @@ impl FairLock {
     /// trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// let shown = lock.lock().await?.token();
     /// let guard = lock.lock().await?;
     /// assert!(!lock.force_unlock_token(shown).await?);
     /// assert!(guard.is_valid());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -333,8 +319,7 @@ impl FairLock {
     /// first does not take the lock away from the next holder. Returns whether one of them was still there. One round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// let earlier = lock.lock().await?;
     /// let shown = lock.status().await?;
@@ -342,8 +327,7 @@ impl FairLock {
     /// let guard = lock.lock().await?;
     /// assert!(!lock.force_unlock_shown(&shown).await?);
     /// assert!(guard.is_valid());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -366,16 +350,14 @@ impl FairLock {
     /// knew last.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// let guard = lock.lock().await?;
     /// let status = lock.status().await?;
     /// let holder = status.holder.expect("it is held");
     /// println!("held by {} for another {:?}, {} waiting", holder.label, holder.lease_left, status.waiters);
     /// assert_eq!(holder.token, guard.token());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -401,12 +383,10 @@ impl FairLock {
     /// on it, use [`try_lock`](Self::try_lock).
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// assert!(!lock.is_locked().await?);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -428,14 +408,12 @@ impl FairLock {
     /// has an owner of its own, so there it is `false`: see [`is_held_here`](Self::is_held_here). No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// let inner = lock.clone();
     /// assert!(lock.with(async |_held| inner.held_by_me()).await?);
     /// assert!(!lock.held_by_me());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn held_by_me(&self) -> bool {
@@ -445,15 +423,13 @@ impl FairLock {
     /// Whether any owner of this client surely holds the lock, by the local clock: this task, or another one. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// let guard = lock.lock().await?;
     /// assert!(lock.is_held_here());
     /// guard.unlock().await?;
     /// assert!(!lock.is_held_here());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn is_held_here(&self) -> bool {
@@ -463,8 +439,7 @@ impl FairLock {
     /// How many guards the owner of this scope has on the lock; 0 outside of a scope. Lost holds do not count. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
     /// fairlock::owner::scope(async {
     ///     let outer = lock.lock().await?;
@@ -473,8 +448,7 @@ impl FairLock {
     ///     Ok::<_, fairlock::LockError>(())
     /// })
     /// .await?;
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn hold_count(&self) -> u32 {

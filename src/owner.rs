@@ -9,8 +9,8 @@ use tokio::task;
 
 pub use crate::engine::owner::Owner;
 
-// A thread-local of our own, set while the future is polled, rather than `tokio::task_local!`: so a
-// scope works in every executor.
+// A thread-local of our own, set while the future is polled, rather than `tokio::task_local!`: it notes at each
+// poll which task polls.
 thread_local! {
     static CURRENT: Cell<Option<Polled>> = const { Cell::new(None) };
 }
@@ -54,8 +54,7 @@ impl Owner {
 /// `join!` and `select!`, but not into `spawn` or `spawn_local`; for that there is [`Owner::scope`].
 ///
 /// A future that moves to another task takes its owner along. Tasks of a `LocalSet` that is driven inside
-/// of a scope do not get the owner. Only tasks of other executors than tokio, driven inside of a scope,
-/// do: nothing tells them from branches of the scope.
+/// of a scope do not get the owner.
 ///
 /// Two branches in one scope that ask for the same lock *share* it: they have the same owner. Give
 /// branches that must exclude each other owners of their own, or no scope.

@@ -85,11 +85,9 @@ impl ClientState {
     /// The state of all servers together: connected if each one is that is in use, and of several if a majority is.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// assert_eq!(client.state().connection(), fairlock::ConnectionState::Connected);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn connection(&self) -> ConnectionState {

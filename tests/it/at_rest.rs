@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use fairlock::{EmbeddedServer, FairLock, LockClient, LockGuard, Owner};
+use fairlock::{EmbeddedServer, FairLock, LockClient, Owner};
 use futures::FutureExt;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep};
@@ -280,8 +280,8 @@ async fn is_left_alone((what, cost, make): Kind, on_several: bool, count: usize)
         client.lock("another").lock().await.unwrap().unlock().await.unwrap();
         assert!(began.elapsed() <= most, "{what}, {count}: others waited {:?}", began.elapsed());
         sleep(HOUR).await;
-        assert!(kept.iter().all(LockGuard::is_valid), "{what}, {count}: a lock was lost");
-        assert!(quorum_kept.iter().all(LockGuard::is_valid), "{what}, {count}: a lock of a quorum was lost");
+        assert!(kept.iter().all(|guard| guard.is_valid()), "{what}, {count}: a lock was lost");
+        assert!(quorum_kept.iter().all(|guard| guard.is_valid()), "{what}, {count}: a lock of a quorum was lost");
         // Who rests while it has a lock keeps it.
         for number in 0..if what.ends_with("lost") || what == "ended" { count } else { 0 } {
             let name = |what| format!("{what} {number}");

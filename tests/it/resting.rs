@@ -49,7 +49,7 @@ async fn unlocks_that_rest_cost_no_other_hold() {
         let (given_back, kept) = (lock_many(&client, "n", 300).await, lock_many(&client, "k", 50).await);
         let resting = rest(given_back.into_iter().map(LockGuard::unlock).collect()).await;
         sleep(60 * SECOND).await;
-        assert!(kept.iter().all(LockGuard::is_valid), "they are renewed");
+        assert!(kept.iter().all(|guard| guard.is_valid()), "they are renewed");
         for unlock in resting {
             // Unlocks that were still in line are out of time; the background finishes them.
             let _ = unlock.await;
@@ -110,7 +110,7 @@ async fn a_probe_that_rests_keeps_the_gate_closed_for_a_moment_only() {
         }
         embedded.network.refuse(None);
         sleep(10 * SECOND).await;
-        assert!(kept.iter().all(LockGuard::is_valid));
+        assert!(kept.iter().all(|guard| guard.is_valid()));
         drop(locking);
         unlock_all(kept).await;
     })

@@ -1,10 +1,7 @@
 //! Runtimes that end before the client, that lack something, and that share one; and what a scope is in each.
 
 use std::future::Future;
-use std::pin::pin;
-use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use fairlock::{ConnectError, Ended, FairLock, LockClient, LockError, Loss, Owner, RequestError, UnlockError, owner};
@@ -16,24 +13,6 @@ use crate::support::{LONGEST_WAIT, Server, Timing, eventually, limit, on_each_st
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
-}
-
-/// An executor that knows nothing of tokio.
-fn without_runtime<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
 }
 
 async fn each_call_says_that_the_runtime_is_gone(lock: &FairLock) {
@@ -136,13 +115,12 @@ fn a_hold_of_a_client_whose_runtime_is_gone_is_lost_at_its_deadline() {
     let (token, view) = (watched.ended_token(), fixed.held());
     drop(first);
     assert!(watched.is_valid() && fixed.is_valid());
-    // Without a runtime at all, too.
-    without_runtime(async {
+    here.block_on(limit(async {
         token.cancelled().await;
         assert!(!watched.is_valid());
         assert_eq!(watched.lost().await, Loss::Expired);
         assert_eq!(view.ended().await, Ended::Lost(Loss::Expired));
-    });
+    }));
 }
 
 /// A runtime of one thread that is not driven, but may be again: that is no end.
@@ -279,15 +257,8 @@ async fn a_scope_keeps_its_owner_where_its_future_goes() {
         (owner::current(), nested, blocking, spawned)
     }));
     // Begun in one task, which is the test's own, and ended in another.
-    assert!(moving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert!(moving.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_pending());
     assert_eq!(owner::current(), None);
     let seen = tokio::spawn(moving).await.unwrap();
     assert_eq!(seen, (Some(me), Some(me), Some(me), None));
-}
-
-/// Outside of tokio there are no tasks to tell apart.
-#[test]
-fn a_scope_works_without_a_runtime() {
-    let me = Owner::new();
-    assert_eq!(without_runtime(me.scope(async { owner::current() })), Some(me));
 }

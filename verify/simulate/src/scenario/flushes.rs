@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Scenario;
-use super::stage::{Caller, Stage, ms};
+use super::stage::{ANOTHER, Caller, Stage, ms};
 use crate::world::{Fate, World};
 
 pub const ALL: &[Scenario] = &[
@@ -45,6 +45,12 @@ pub const ALL: &[Scenario] = &[
                 It must not put off the next look at a lease of ten minutes (P1, P8).",
         play: |world| Box::pin(a_renewal_from_before_a_refused_check(world)),
     },
+    Scenario {
+        name: "a-flush-right-after-a-reconnect",
+        about: "A client has connected again, and the poll of what it waits for has no answer yet when FLUSHALL comes. The flush must \
+                not wait for that poll: who relies on a lease of ten minutes hears of its loss at once (P8).",
+        play: |world| Box::pin(a_flush_right_after_a_reconnect(world)),
+    },
 ];
 
 /// A has the lock for ten minutes by a message. Its first renewal was served, and the answer takes `takes`.
@@ -83,6 +89,28 @@ async fn a_renewal_from_before_a_refused_check(world: Arc<World>) {
     stage.passes(ms(6000)).await;
     a.has_heard_of_its_loss();
     b.still_has_the_lock();
+    stage.ends([a, b]).await;
+}
+
+async fn a_flush_right_after_a_reconnect(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    a.asks_for_leases_of(ms(600_000));
+    a.gets_the_lock().await;
+    let theirs = b.client.lock(ANOTHER).lock().await;
+    let another = a.client.lock(ANOTHER);
+    let wait = tokio::spawn(async move { drop(another.lock().await) });
+    stage.passes(ms(20)).await;
+    a.next("poll", Fate::ReplyLost);
+    a.loses_its_connection(&stage.server);
+    stage.passes(ms(20)).await;
+    stage.has_met_all("the poll of the new connection has no answer");
+    stage.loses_all_data();
+    stage.passes(ms(100)).await;
+    a.has_heard_of_its_loss();
+    wait.abort();
+    drop(theirs);
+    b.gets_the_lock().await;
     stage.ends([a, b]).await;
 }
 

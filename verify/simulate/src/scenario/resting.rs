@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use fairlock::LockGuard;
+use fairlock::{LockGuard, Owner};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -49,6 +49,12 @@ pub const ALL: &[Scenario] = &[
         about: "20 waits come before that of B, and nobody polls them when it is their turn. Each of them may cost B a quarter of a \
                 second, and C, who comes later, nothing any more (P6, E3).",
         play: |world| Box::pin(waits_that_rest(world)),
+    },
+    Scenario {
+        name: "nested-calls-that-rest",
+        about: "A has a lock and asks for it once more, or gives an inner hold back, in a future that nobody polls. Then it gives back \
+                what it had first. That costs B, who waits, a quarter of a second (P6, decision 84).",
+        play: |world| Box::pin(nested_calls_that_rest(world)),
     },
 ];
 
@@ -200,6 +206,34 @@ async fn answers_that_rest(world: Arc<World>) {
     for call in calls {
         let ended = timeout(ms(1000), call).await;
         stage.expect(ended.is_ok(), "its call goes on");
+    }
+    stage.ends([a, b]).await;
+}
+
+async fn nested_calls_that_rest(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    let (lock, owner) = (a.client.lock(NAME), Owner::new());
+    for unlocks in [false, true] {
+        let outer = owner.scope(lock.lock()).await;
+        let inner = if unlocks { owner.scope(lock.lock()).await.ok() } else { None };
+        step(&stage.world, "A makes a nested call, and does not look at the answer");
+        let mut call = Box::pin(owner.scope(async {
+            match inner {
+                Some(inner) => drop(inner.unlock().await),
+                None => drop(lock.lock().await),
+            }
+        }));
+        begin(call.as_mut()).await;
+        b.begins_to_wait().await;
+        step(&stage.world, "A gives back what it had first");
+        let begun = Instant::now();
+        let unlock = owner.scope(async { drop(outer.expect("the lock was free").unlock().await) });
+        tokio::join!(unlock, b.gets_the_lock());
+        let waited = begun.elapsed();
+        stage.expect(waited <= EACH, &format!("B has waited for {EACH:?} at most, and not for {waited:?}"));
+        b.gives_it_back().await;
+        drop(call);
     }
     stage.ends([a, b]).await;
 }

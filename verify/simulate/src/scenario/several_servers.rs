@@ -324,7 +324,7 @@ async fn servers_that_were_not_raised(world: Arc<World>) {
     stage.keeps_apart(&a, "A", 0, ms(100));
     stage.keeps_apart(&a, "A", 2, ms(100));
     let first = stage.gets_the_lock(asking, "A has the lock").await;
-    let token = first.as_ref().map_or(u64::MAX, LockGuard::token);
+    let token = first.as_ref().map_or(u64::MAX, |guard| guard.token());
     drop(first);
     stage.keeps_apart(&b, "B", 1, ms(1000));
     let next = stage.gets_the_lock(stage.asks(&b, Owner::new()), "B has the lock").await;
@@ -337,7 +337,7 @@ async fn servers_that_have_forgotten_and_a_newcomer(world: Arc<World>) {
     let stage = Stage::new(world, false);
     let a = stage.client_with_clocks("A").await;
     let first = stage.gets_the_lock(stage.asks(&a, Owner::new()), "A has the lock").await;
-    let token = first.as_ref().map_or(u64::MAX, LockGuard::token);
+    let token = first.as_ref().map_or(u64::MAX, |guard| guard.token());
     drop(first);
     sleep(ms(10)).await;
     (0..3).for_each(|node| stage.loses_all_data(node));

@@ -317,12 +317,12 @@ impl Caller {
     }
 
     pub fn still_has_the_lock(&self) {
-        let is_valid = self.guard.as_ref().is_some_and(LockGuard::is_valid);
+        let is_valid = self.guard.as_ref().is_some_and(|guard| guard.is_valid());
         expect(&self.world, is_valid, &format!("{} still has the lock", self.name));
     }
 
     pub fn has_heard_of_its_loss(&self) {
-        let is_valid = self.guard.as_ref().is_some_and(LockGuard::is_valid);
+        let is_valid = self.guard.as_ref().is_some_and(|guard| guard.is_valid());
         expect(&self.world, !is_valid, &format!("{} has heard that it lost the lock", self.name));
     }
 

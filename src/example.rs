@@ -1,0 +1,22 @@
+//! How the examples of the documentation are run: no part of the public API.
+
+use std::error::Error;
+
+use crate::client::LockClient;
+
+pub type Outcome = Result<(), Box<dyn Error>>;
+
+/// Runs an example with a client of a server in this process. Without the feature `embedded` it is only compiled.
+pub fn run(code: impl AsyncFnOnce(LockClient) -> Outcome) -> Outcome {
+    #[cfg(feature = "embedded")]
+    {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async { code(LockClient::embedded()?).await })
+    }
+    #[cfg(not(feature = "embedded"))]
+    {
+        // Only so that it is used.
+        drop(code);
+        Ok(())
+    }
+}
