@@ -16,7 +16,7 @@ pub enum WithError<T> {
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The section ran to its end, but the lock is not known to have been held until then.
-    #[error("the section ran, but not surely under the lock")]
+    #[error("the section ran, but the lock may have been lost meanwhile")]
     #[non_exhaustive]
     Unlock {
         /// What the section returned.
@@ -30,7 +30,7 @@ pub enum WithError<T> {
 /// Of which locks [`AllGuard::unlock`](crate::AllGuard::unlock) cannot say that they were held until then. All others are
 /// given back.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("not surely held until they were unlocked: {}", failed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "))]
+#[error("may have been lost before they were unlocked: {}", failed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "))]
 #[non_exhaustive]
 pub struct UnlockAllError {
     /// The first of them, by name.
@@ -43,7 +43,7 @@ pub struct UnlockAllError {
 /// What [`close`](crate::LockClient::close) could not finish in time. Leases and places end by themselves.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "servers without an answer: {servers}; releases or leaves without one: {unfinished}; what they left ends by itself"
+    "servers without an answer: {servers}; releases or leaves without one: {unfinished}; what they left ends with its lease"
 )]
 #[non_exhaustive]
 pub struct CloseError {

@@ -158,7 +158,7 @@ fn eviction(info: &Info, report: &mut Report) {
     let used = info.number("used_memory");
     let advice = "set maxmemory-policy noeviction: an evicted lock is held by two (P1)";
     match policy {
-        "" => report.add("eviction", Level::Note, "the server does not tell its policy", "it must not evict keys"),
+        "" => report.add("eviction", Level::Note, "the server does not report its policy", "it must not evict keys"),
         "noeviction" if most > 0 && used > most / 10 * 9 => {
             let text = format!("noeviction, and {used} of {most} bytes are used");
             report.add(
@@ -333,7 +333,7 @@ async fn lock_and_unlock(client: &LockClient, report: &mut Report) {
     let lock = client.lock(NAME);
     match lock.try_lock().await {
         Ok(Some(guard)) => match guard.unlock().await {
-            Ok(_) => report.good(CHECK, "a lock was taken and given back"),
+            Ok(_) => report.good(CHECK, "a lock was taken and released"),
             Err(error) => report.add(CHECK, Level::Broken, chain(&error), "the server does not accept releases"),
         },
         Ok(None) => {

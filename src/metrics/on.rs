@@ -40,7 +40,7 @@ const CODES: [&str; 16] = [
 /// What each number is. docs/operating.md has the same list, which tests/house.rs compares.
 const DESCRIPTIONS: [(Kind, &str, &str); 17] = [
     (Kind::Histogram, "fairlock_wait_seconds", "From the call to the lock, for calls that got it"),
-    (Kind::Histogram, "fairlock_hold_seconds", "From the lock to its end: given back or lost"),
+    (Kind::Histogram, "fairlock_hold_seconds", "From the lock to its end: released or lost"),
     (Kind::Histogram, "fairlock_round_trip_seconds", "From a request to its answer"),
     (Kind::Counter, "fairlock_acquired_total", "Calls that got the lock, nested ones too"),
     (Kind::Counter, "fairlock_handed_over_total", "Those of them that got it out of the queue"),
@@ -48,10 +48,10 @@ const DESCRIPTIONS: [(Kind, &str, &str); 17] = [
     (Kind::Counter, "fairlock_timed_out_total", "Calls of lock_timeout that others kept from it for all their time"),
     (Kind::Counter, "fairlock_given_up_total", "Calls that were dropped before they had it"),
     (Kind::Counter, "fairlock_failed_total", "Calls that ended with another error"),
-    (Kind::Counter, "fairlock_lost_total", "Holds that were lost while somebody relied on them"),
+    (Kind::Counter, "fairlock_lost_total", "Holds that were lost while they were relied on"),
     (Kind::Counter, "fairlock_refused_total", "Requests that the server refused"),
     (Kind::Counter, "fairlock_reconnects_total", "Connections that were made again"),
-    (Kind::Counter, "fairlock_polls_total", "Requests for those who wait"),
+    (Kind::Counter, "fairlock_polls_total", "Poll requests of waiting clients"),
     (Kind::Gauge, "fairlock_locks_held", "Holds of this process"),
     (Kind::Gauge, "fairlock_calls_waiting", "Calls that have not got their lock yet"),
     (Kind::Gauge, "fairlock_requests_in_flight", "Requests without an answer yet"),

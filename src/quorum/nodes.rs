@@ -151,7 +151,7 @@ impl Nodes {
             }
         };
         if !node.is_told_of.swap(true, Ordering::Relaxed) {
-            tracing::warn!(target: "fairlock::quorum", node = %node.address, other = %twin.address, "a server is another one of the quorum: it never counts");
+            tracing::warn!(target: "fairlock::quorum", node = %node.address, other = %twin.address, "two addresses of the quorum lead to one server: it counts once");
         }
         Some(other)
     }
@@ -177,7 +177,7 @@ impl Nodes {
             let asking = ask_until_it_serves(Arc::downgrade(self), index, name.clone());
             node.engine.context.spawn(asking);
             // Last, here and below: the log is the user's, and may panic.
-            tracing::warn!(target: "fairlock::quorum", node = %node.address, %cause, "a server of the quorum is left out until it serves again");
+            tracing::warn!(target: "fairlock::quorum", node = %node.address, %cause, "a server of the quorum is skipped until it serves again");
         }
         Some(cause)
     }

@@ -321,7 +321,7 @@ async fn a_loss_is_told_with_its_name_and_an_unlock_names_all() {
         let failed: Vec<_> = error.failed.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(failed, ["b", "c"]);
         assert!(matches!(error.first, UnlockError::Lost(Loss::Forced)));
-        assert_eq!(error.to_string(), "not surely held until they were unlocked: b, c");
+        assert_eq!(error.to_string(), "may have been lost before they were unlocked: b, c");
         assert!(are_free(&client, &["a", "b", "c"]).await);
         client.close().await.unwrap();
     })

@@ -66,7 +66,7 @@ async fn a_good_server_is_fit() {
             ("rights", "right to SCAN"),
             ("messages", "arrives"),
             ("clock", "0.0"),
-            ("lock", "taken and given back"),
+            ("lock", "taken and released"),
         ] {
             said.has(check, "good", part);
         }
@@ -151,7 +151,7 @@ async fn eviction_and_full_memory_are_found() {
         server.fill().await;
         let said = doctor(&server.url(), &["--timeout", "300ms"]).await;
         said.has("eviction", "note", "bytes are used");
-        said.has("lock", "good", "taken and given back");
+        said.has("lock", "good", "taken and released");
     })
     .await;
 }

@@ -229,7 +229,7 @@ async fn a_server_of_a_quorum_that_is_silent_is_told_of_and_when_it_is_back() {
         let client = builder.connect(urls).await.unwrap();
         servers[1].pause();
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
-        assert!(said.saw("WARN", "a server of the quorum is left out until it serves again"), "{:?}", said.lines());
+        assert!(said.saw("WARN", "a server of the quorum is skipped until it serves again"), "{:?}", said.lines());
         servers[1].resume();
         eventually("it is back", async || said.saw("INFO", "a server of the quorum serves again")).await;
         let warned = said.of("WARN", "a server of the quorum is left out").len();
