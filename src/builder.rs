@@ -36,7 +36,7 @@ use crate::store::{ServedKeys, SpawnHook, Store, cluster, runtime, sentinel};
 
 /// Default for `clock_difference`.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
-/// Of several servers: with fewer no loss of one can be survived.
+/// With fewer servers no loss of one can be survived.
 const FEWEST: usize = 3;
 
 impl LockClient {
@@ -153,9 +153,9 @@ pub struct LockClientBuilder {
     /// `None`: it follows the poll interval.
     waiter_ttl: Option<Duration>,
     grant_ttl: Option<Duration>,
-    /// Of several servers. `options` has none: one server needs none.
+    /// For several servers. `options` has none: one server needs none.
     clock_difference: Duration,
-    /// Of several servers, where it is on otherwise.
+    /// For several servers, where it is on by default.
     without_strict_restart: bool,
     root_certificate: Option<Vec<u8>>,
     runtime: Option<Handle>,
@@ -294,11 +294,12 @@ impl LockClientBuilder {
     }
 
     /// A server that cannot be reached yet is no error of [`connect`](Self::connect): the client goes on trying, as after
-    /// each loss of the connection. `lock` waits meanwhile, calls with a limit say
-    /// [`Unreachable`](crate::LockError::Unreachable), and [`state`](LockClient::state) tells why. For services that start
+    /// each loss of the connection. `lock` waits meanwhile, calls with a limit return
+    /// [`Unreachable`](crate::LockError::Unreachable), and [`state`](LockClient::state) has the reason. For services
+    /// that start
     /// without their servers, or together with them.
     ///
-    /// What does not pass by itself is still an error: a wrong password, a missing right, options that do not fit.
+    /// A permanent problem is still an error: a wrong password, a missing right, options that do not fit.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -326,8 +327,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// By how much the clock of each of several servers may be off the true time, while a server is down and until it grants
-    /// again. Defaults to 1 s. Tokens come from these clocks; validity does not. One server needs none.
+    /// How far the clock of each of several servers may be off the true time, while a server is down and until it
+    /// grants again. Defaults to 1 s. Tokens come from these clocks; validity does not. One server needs none.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -373,9 +374,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// Tells the locks of this client apart in the [metrics](crate::operating#metrics): `group` makes of a name what the
-    /// label `lock` says. Without it there is no such label, because each value is a series of its own in the server that
-    /// stores them, and names may be many. So make few groups: after 1000 of them all others are `other`.
+    /// Distinguishes the locks of this client in the [metrics](crate::operating#metrics): `group` maps a name to the
+    /// value of the label `lock`. Without it there is no such label, because each value is a series of its own in the
+    /// server that stores them, and names may be many. So make few groups: after 1000 of them all others are `other`.
     ///
     /// `group` is called once for each [`LockClient::lock`]. Where it panics the group is `other`. Install the recorder
     /// before the client connects, as with all metrics.
@@ -392,12 +393,12 @@ impl LockClientBuilder {
         self
     }
 
-    /// The runtime that the client's connection and background tasks live in. Defaults to the one that
-    /// [`connect`](Self::connect) is called in.
+    /// The runtime that the client's connection and background tasks live in. Defaults to the runtime in which
+    /// [`connect`](Self::connect) is called.
     ///
     /// When that runtime ends, the client is of no use: calls fail with
     /// [`LockError::RuntimeGone`](crate::LockError::RuntimeGone), and what is held ends with its lease.
-    /// So a client that serves several runtimes needs one that outlives them. An example is a `static`
+    /// So a client that serves several runtimes needs a runtime that outlives them. An example is a `static`
     /// client in tests, where each `#[tokio::test]` has a runtime of its own:
     ///
     /// ```no_run
@@ -454,7 +455,7 @@ impl LockClientBuilder {
     ///
     /// Takes at most twice the operation time-out for a single server, and three times for Sentinels, clusters and several
     /// servers; with a cluster half a second more for each master that does not answer. From then on the client keeps the
-    /// connection by itself.
+    /// connection alive.
     ///
     /// # Several servers
     /// With three URLs or more a lock is held on a majority of them: see [`masters`](crate::masters). Each names one server, or
@@ -475,9 +476,9 @@ impl LockClientBuilder {
     /// # Errors
     /// [`ConnectError`] says which option, address, credential or server is wrong. Nothing was changed on the server.
     ///
-    /// Of several servers it says [which](ConnectError::Server), also where a majority could serve, if the error does not pass by
-    /// itself; [`ConnectError::NoQuorum`] if too few can be reached. Two URLs that lead to one server are refused; without
-    /// `strict_restart` that is seen only if they are alike.
+    /// With several servers it names [the wrong one](ConnectError::Server), also where a majority could serve, if the
+    /// error is permanent; [`ConnectError::NoQuorum`] if too few can be reached. Two URLs that lead to one server are
+    /// refused; without `strict_restart` that is detected only if they are alike.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -485,7 +486,7 @@ impl LockClientBuilder {
         let urls = urls.urls();
         let is_one = urls.len() == 1;
         let servers = urls.into_iter().enumerate().map(|(index, url)| {
-            // Not the URL: where it cannot be read nobody knows what in it is a password.
+            // Not the URL: if it cannot be parsed, it is unknown which part is a password.
             let of_server = |error: ConnectError| error.of_server(format!("URL {}", index + 1));
             ConnectOptions::from_url(url).map_err(|error| if is_one { error } else { of_server(error) })
         });
@@ -502,8 +503,8 @@ impl LockClientBuilder {
     /// Checks the options and connects with more than a URL says: a provider of credentials, a client
     /// certificate.
     ///
-    /// Takes as long as [`connect`](Self::connect), to one server or to several. From then on the client keeps the connection
-    /// by itself, and uses the same options for each reconnect.
+    /// Takes as long as [`connect`](Self::connect), to one server or to several. From then on the client keeps the
+    /// connection alive, and uses the same options for each reconnect.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fairlock::ConnectError> {
@@ -668,7 +669,7 @@ impl Place {
         Engine::start(Context::new(Runner::new(store, options, id), self.runtime.clone(), spawn_hook))
     }
 
-    /// The client goes on by itself where the first attempt failed.
+    /// Returns an engine, which goes on connecting if the first attempt failed, and the outcome of that attempt.
     async fn connect(&self, server: ConnectOptions, id: &str) -> Result<Tried, ConnectError> {
         let (address, id) = (server.to_string(), id.to_owned());
         let options = self.options(address.clone());

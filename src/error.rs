@@ -27,8 +27,8 @@ pub enum WithError<T> {
     },
 }
 
-/// Of which locks [`AllGuard::unlock`](crate::AllGuard::unlock) cannot say that they were held until then. All others are
-/// given back.
+/// The locks that [`AllGuard::unlock`](crate::AllGuard::unlock) may have lost before it released them. All others are
+/// released.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("may have been lost before they were unlocked: {}", failed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "))]
 #[non_exhaustive]

@@ -224,7 +224,7 @@ async fn optional_rights(client: &LockClient, report: &mut Report) {
         (
             &["CLIENT", "TRACKING", "ON", "OPTIN"],
             "+client|tracking",
-            "holders hear of a FLUSHALL with their next renewal",
+            "holders notice a FLUSHALL with their next renewal",
         ),
         (&["SCAN", "0", "COUNT", "1"], "+scan", "`list`, and `watch` with a pattern, are refused"),
     ] {

@@ -11,8 +11,8 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, NoopRecord
 use super::outcome::{Failure, LossCause, Outcome};
 use crate::sync::Mutex;
 
-/// So many groups of locks are told apart. A function that makes one of each name would fill the memory here and that of
-/// the server that stores the numbers.
+/// The most groups of locks. A function that makes a group of each name would fill the memory here and that of the
+/// server that stores the numbers.
 const GROUPS: usize = 1000;
 /// The group of all others.
 const OTHERS: &str = "other";
@@ -67,7 +67,7 @@ enum Kind {
 
 type GroupOf = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
-/// What a builder is told.
+/// Metrics options of the builder.
 #[derive(Clone, Default)]
 pub struct MetricsOptions {
     group_of: Option<GroupOf>,
@@ -102,7 +102,7 @@ struct OfClient {
     locks: LockMetrics,
     group_of: Option<GroupOf>,
     groups: Mutex<BTreeMap<String, LockMetrics>>,
-    /// Of every number of this client.
+    /// The labels of every number of this client.
     labels: Vec<Label>,
 }
 
@@ -267,7 +267,7 @@ impl Metrics {
 }
 
 impl Default for Metrics {
-    /// Before the client connects: nobody is told.
+    /// Before the client connects: reports to no recorder.
     fn default() -> Self {
         metrics::with_local_recorder(&NoopRecorder, || Self::new(&MetricsOptions::default(), None))
     }
@@ -339,7 +339,7 @@ impl LockMetrics {
         self.0.hold.record(held());
     }
 
-    /// Nobody knows when it ended.
+    /// Its end is unknown.
     pub fn hold_vanished(&self) {
         self.0.held.decrement(1.0);
     }

@@ -30,7 +30,7 @@ pub struct Quorum {
     in_use: Mutex<HashMap<Arc<str>, usize>>,
     /// Which of them others want too.
     pub contention: Contention,
-    /// Of its locks. Each node's client has its own, under the name of the node.
+    /// The metrics of its locks. Each node's client has its own, under the name of the node.
     pub metrics: Metrics,
 }
 

@@ -20,7 +20,7 @@ pub struct QuorumLock {
     quorum: Arc<Quorum>,
     name: Arc<str>,
     locks: Arc<[EngineLock]>,
-    /// One of those that a call takes together.
+    /// Whether it is one of the names that a call takes together.
     is_part: bool,
     metrics: LockMetrics,
 }
