@@ -34,11 +34,11 @@ pub struct AcquireRequest<'a> {
     pub lease: Duration,
     /// Renewed by the watchdog.
     pub watched: bool,
-    /// Of a call that wants more than this one.
+    /// Part of a call for several names.
     pub is_part: bool,
-    /// Until when one that does not wait for the lock waits for the server. `None`: it queues if the lock is not free.
+    /// `try_lock` only: how long to wait for the server. `None`: queue if the lock is not free.
     pub limit: Option<Instant>,
-    /// Of one that does not wait: the token that it would like, or 0 (Q3).
+    /// `try_lock` only: the token to propose, or 0 for none (Q3).
     pub proposed: u64,
     /// Called in a scope, so that it may be re-entered.
     pub scoped: bool,
@@ -71,24 +71,24 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
         // more than 0 holds" would end the hold on the server and begin another one.
         let holds = hold.live();
         if holds > 0 {
-            // Boxed, like everything here that is rare or short: waiters are many, and keep the size
-            // of this future for as long as they wait.
+            // Boxed, like everything here that is rare or short: waiters are many, and keep the size of this future
+            // while they wait.
             if let Some(hold) = Box::pin(reenter(hold, holds, request, turn)).await? {
                 return Ok(Some(hold));
             }
-            // It was given back meanwhile, so this call is no nested one.
+            // It was released meanwhile, so this call is not nested.
             continue;
         }
-        // The last guard is gone, but its release was not sent yet. Re-entering now would keep the
-        // lock from those who wait, so the release goes first (P3).
-        // Its outcome does not matter here. Without an answer it keeps the turn and goes on in the
-        // background, and the next round waits for it.
+        // The last guard is gone, but its release was not sent yet. Re-entering now would keep the lock from the
+        // waiters, so the release goes first (P3).
+        // Its outcome does not matter here. Without an answer it keeps the turn and goes on in the background, and the
+        // next round waits for it.
         let _ = Box::pin(Release::with_turn(hold, turn).run()).await;
     }
 }
 
-/// The owner's turn at the server. `None`: the request is not to wait, and another call of this owner
-/// has the turn. If that call has no answer either, nobody knows whether the lock is free.
+/// The owner's turn at the server. `None`: the request is not to wait, and another call of this owner has the turn. If
+/// that call has no answer either, it is unknown whether the lock is free.
 async fn take_turn(request: &AcquireRequest<'_>) -> Result<Option<OwnedSemaphorePermit>, LockError> {
     let AcquireRequest { engine, entry, limit, .. } = request;
     // An error would mean that the semaphore is closed, which it never is.
@@ -117,9 +117,9 @@ impl AcquireRequest<'_> {
     }
 }
 
-/// One request, as far as it comes. Its caller's limit may end the wait in each of its awaits, and must then
-/// be told how far that was: nothing was sent yet, or the server is silent (decision 42). `begin` is called right before it is
-/// sent, and says whether it may be.
+/// One request, as far as it comes. Its caller's limit may end the wait in each of its awaits, and the error must then
+/// say how far it was: nothing was sent yet, or the server is silent (decision 42). `begin` is called right before it
+/// is sent, and returns whether it may be.
 async fn ask_once(
     runner: &Runner,
     entry: &Entry,
@@ -139,8 +139,8 @@ async fn ask_once(
     Ok(Some(answer))
 }
 
-/// One more hold on what the owner has. If that was lost meanwhile, it says so and does not begin a
-/// new hold: the outer section would not know. `None`: it was given back while this rested.
+/// One more hold on what the owner has. If that was lost meanwhile, it returns `Lost` and does not begin a new hold:
+/// the outer section would not know. `None`: it was released while this rested.
 async fn reenter(
     hold: Arc<Hold>,
     holds: u32,
@@ -178,8 +178,8 @@ async fn reenter(
                         let deadline = lease::deadline_told(answer.sent, lease_left, acquire.lease);
                         hold.extend(question, answer.sent, deadline);
                     }
-                    // The hold may have been lost while this answer was on its way. Then the leave sent
-                    // by the loss has a later seq, and takes this level back as well (R11).
+                    // The hold may have been lost while this answer was on its way. Then the leave sent for the loss
+                    // has a later seq, and takes this level back as well (R11).
                     if hold.is_taken_over() || hold.expire_if_due().is_some() || !hold.enter(holds) {
                         break;
                     }
@@ -209,7 +209,7 @@ async fn reenter(
         }
         backoff.pause().await;
     }
-    // By a release, which `undo` waits for no more.
+    // A release has taken it over, for which `undo` does not wait.
     if hold.is_taken_over() { Ok(None) } else { Err(LockError::Lost) }
 }
 
@@ -383,8 +383,8 @@ impl<'a> Attempt<'a> {
                     return Ok(self.hold(token, deadline, None));
                 }
                 WaitOutcome::Confirm { token } => {
-                    // Without a hold we wait on. The place in the queue may still be ours, and the next
-                    // poll tells (P9).
+                    // Without a hold we wait on. The place in the queue may still be ours, and the next poll shows it
+                    // (P9).
                     if let Some(hold) = Box::pin(self.confirm(token)).await {
                         return Ok(Some(hold));
                     }
@@ -461,8 +461,8 @@ impl<'a> Attempt<'a> {
             metrics: self.request.metrics.clone(),
         };
         let hold = Hold::begin(&self.request.engine.holds, &self.request.entry, new);
-        // Ended by force between the server's answer and this line: the message found no hold to
-        // tell, but it told the waiter.
+        // Ended by force between the server's answer and this line: the message found no hold to end, but it marked the
+        // waiter.
         if self.waiter.is_revoked(token) {
             hold.lose(Loss::Forced);
         }

@@ -80,8 +80,8 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
     }
 }
 
-/// Goes on where a script reached its bound: the lock is free, and a live ticket may wait behind those that one call
-/// looks at.
+/// Goes on where a script reached its bound: the lock is free, and a live ticket may wait behind the places that one
+/// call reads.
 pub fn pass_on(context: &Arc<Context>, keys: &Arc<Keys>) {
     let (task_context, keys) = (context.clone(), keys.clone());
     context.spawn(async move {

@@ -42,7 +42,7 @@ pub enum LockError {
     /// [`RequestError::NotSent`](crate::RequestError::NotSent).
     #[error("not served in time: {0}; a request that still runs is taken back as soon as the server answers")]
     Unreachable(Cause),
-    /// The server refused the request, for a reason that does not pass by itself.
+    /// The server refused the request, for a permanent reason.
     #[error("the server refused: {0}{after}", after = after_acquire(.0))]
     Refused(Refusal),
     /// The client is closed.
@@ -124,7 +124,7 @@ pub enum Loss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Ended {
-    /// It was given back: its last guard was unlocked or dropped before the hold was lost. Normally the
+    /// It was released: its last guard was unlocked or dropped before the hold was lost. Normally the
     /// server has confirmed that.
     Freed,
     /// It was lost while a guard was alive.
@@ -176,7 +176,7 @@ pub enum UnlockError {
         /// Why there is no answer.
         cause: Cause,
     },
-    /// The runtime that the client was made in has ended, so the server cannot be told. See
+    /// The runtime that the client was made in has ended, so no release can be sent. See
     /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
     #[error("the runtime of this client has ended: the lock is free when its lease ends")]
     #[non_exhaustive]

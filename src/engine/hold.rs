@@ -100,7 +100,7 @@ pub struct NewHold {
     pub watched: bool,
     /// [`Holds::doubts`] before the request was sent that told of it.
     pub doubts: u64,
-    /// Of a call that wants more than this one: see [`Hold::keep`].
+    /// Part of a call for several names: see [`Hold::keep`].
     pub is_part: bool,
     /// Server time until which a copy of the acquire may still be under way; 0: none is.
     pub copies_until: i64,
@@ -130,9 +130,9 @@ pub struct Hold {
     pub scoped: bool,
     /// The warning about a task that waits for itself was given.
     warned: AtomicBool,
-    /// What is told of it.
+    /// Its span and metrics.
     pub holding: Holding,
-    /// Cancelled when the hold has ended, or nothing more will be known of it: all who watch it end.
+    /// Cancelled when the hold has ended, or nothing more will be known of it: all its watchers end.
     pub over: CancellationToken,
     /// Cancelled by the final unlock: a renewal under way ends.
     pub done: CancellationToken,
@@ -147,7 +147,7 @@ struct State {
     live: u32,
     /// Holds that the server counts; `None` while a request about it has no answer.
     on_server: Option<u32>,
-    // By the local clock, less the drift (R5). It never moves back.
+    // Local clock, less the drift (R5). It never moves back.
     deadline: Instant,
     // `None` until the server has set the lease that we want: see `NewHold`.
     renewed: Option<Instant>,
@@ -161,13 +161,13 @@ struct State {
     whole_since: Instant,
     /// When a renewal last kept the memory of the token.
     remembered: Instant,
-    /// All guards were given back in time, and the server will not say what became of that.
+    /// All guards ended in time, and the outcome of the release will stay unknown.
     forgotten: bool,
-    /// A release is sent beside what has the turn: see [`Hold::take_over`].
+    /// A release is sent beside the request that has the turn: see [`Hold::take_over`].
     taken_over: bool,
     /// Where the hold is in the watchdog's schedule.
     due: Option<Instant>,
-    // Of the acquire. The request that ends the hold takes it along, for the tombstone (R3).
+    // The acquire's. The request that ends the hold carries it, for the tombstone (R3).
     copies_until: i64,
     // Set once. The holder may have acted on it, so a later reason does not replace it.
     end: Option<End>,
@@ -178,7 +178,7 @@ struct State {
 pub struct Question {
     /// To be set, if less is left.
     pub lease: Duration,
-    /// Of the first question after a trusted push, which sets the wanted lease even if it is shorter; see renew.lua.
+    /// For the first question after a trusted push, which sets the wanted lease even if it is shorter; see renew.lua.
     pub only: Option<u64>,
     /// [`Holds::doubts`] before it was sent.
     pub doubts: u64,
@@ -232,10 +232,10 @@ impl Hold {
         // Before `begin` returns: revocations and `close` look in the table, and the caller then asks
         // its waiter what came earlier.
         entry.set_hold(&hold);
-        // P1: no doubt is missed. One that arose before this line is owed an answer; one that arises later is followed by a
-        // check, which looks in the table and finds this hold. What that check asks without an answer is owed too, so the
-        // answer to a renewal of before takes nothing off the schedule. A renewal that is under way when a doubt arises owes
-        // nothing by itself: with many holds, and a flush of another database every moment, it would never end (E1).
+        // P1: no doubt is missed. A doubt from before this line is owed an answer; a later doubt is followed by a
+        // check, which looks in the table and finds this hold. What that check asks without an answer is owed too, so
+        // the answer to an earlier renewal takes nothing off the schedule. A renewal that is under way when a doubt
+        // arises owes nothing: with many holds, and a flush of another database every moment, it would never end (E1).
         hold.state.lock().owed = holds.doubts();
         hold.schedule(false);
         hold
@@ -274,8 +274,8 @@ impl Hold {
         self.end()
     }
 
-    /// The same for those who watch it from outside. At its deadline it is lost while there are guards;
-    /// without, it was given back in time, and only the server's answer is missing.
+    /// The same for outside watchers. At its deadline it is lost while there are guards; without guards it was released
+    /// in time, and only the server's answer is missing.
     pub fn ended(&self) -> Option<Ended> {
         let end = if self.live() > 0 { self.expire_if_due() } else { self.end() };
         match end {
@@ -316,7 +316,7 @@ impl Hold {
     #[must_use]
     pub fn enter(&self, on_server: u32) -> bool {
         let mut state = self.state.lock();
-        // Under the same lock as the count. A loss after this finds the new guard and tells it.
+        // Under the same lock as the count. A loss after this finds the new guard and reports to it.
         if state.end.is_some() || state.forgotten || state.taken_over {
             return false;
         }
@@ -364,7 +364,7 @@ impl Hold {
         state.wanted_until.or(max_hold.map(|longest| state.whole_since + longest)).filter(|_| self.watched)
     }
 
-    /// A part of an unfinished call is renewed only while that call is polled, which says so by this: one that rests costs
+    /// Renews a part of an unfinished call, which calls this at each poll and not between: a call that rests costs
     /// others a lease (P6).
     pub fn keep(self: &Arc<Self>) {
         // Not what an outer section holds, and the call has entered once more.
@@ -427,12 +427,12 @@ impl Hold {
         }
     }
 
-    /// Counts one guard less. The server is told by a release.
+    /// Counts one guard less. A release reports it to the server.
     pub fn drop_guard(&self) {
         self.state.lock().live -= 1;
     }
 
-    /// The number of holds to tell the server, or `None` if it knows.
+    /// The number of holds to set on the server, or `None` if it has that number.
     pub fn unsettled(&self) -> Option<u32> {
         let state = self.state.lock();
         (state.on_server != Some(state.live)).then_some(state.live)
@@ -453,18 +453,18 @@ impl Hold {
 
     /// The server has freed it on our request.
     pub fn freed(&self) {
-        // A loss that was told stays a loss.
+        // A reported loss stays a loss.
         self.state.lock().end.get_or_insert(End::Freed);
         self.stop_renewing();
         self.set_over();
         self.holding.freed(&self.who(), self.token, || self.held_for());
     }
 
-    /// It was given back, and nothing more will be heard of it: those who watch it must not wait on.
+    /// It was released, and no more will be known of it: its watchers must not wait on.
     pub fn forget(&self) {
         {
             let mut state = self.state.lock();
-            // With a guard alive the hold can still be lost, and its holder must be told which it is.
+            // With a guard alive the hold can still be lost, and its holder must learn which it is.
             if state.end.is_some() || state.live > 0 {
                 return;
             }
@@ -475,10 +475,10 @@ impl Hold {
         self.holding.forgotten(&self.who(), self.token, || self.held_for());
     }
 
-    /// Without guards it is given back although another request of its owner has the turn, whose future may rest. Returns the
-    /// seq of that release, or `None` if there are guards. No nested call enters it any more: its answer may come after that
-    /// release was sent (P1). The seq is drawn before anybody can see an end of this hold, so that it is smaller than that of
-    /// the owner's next attempt, which the release must not end (R4).
+    /// Without guards it is released although another request of its owner has the turn, whose future may rest. Returns
+    /// the seq of that release, or `None` if there are guards. No nested call enters it any more: its answer may come
+    /// after that release was sent (P1). The seq is drawn before an end of this hold is visible, so that it is smaller
+    /// than that of the owner's next attempt, which the release must not end (R4).
     pub fn take_over(&self) -> Option<u64> {
         let mut state = self.state.lock();
         state.taken_over |= state.live == 0;
@@ -489,13 +489,13 @@ impl Hold {
         self.state.lock().taken_over
     }
 
-    /// Tells the holder, once, and leaves on the server, so that no late copy of its acquire brings
-    /// the hold back (R11).
+    /// Notifies the holder, once, and leaves on the server, so that no late copy of its acquire brings the hold back
+    /// (R11).
     pub fn lose(&self, loss: Loss) {
         let context = self.context();
         let request = {
             let mut state = self.state.lock();
-            // What was given back is not lost to `close`: its release is under way.
+            // `close` does not lose a hold without guards: its release is under way.
             let given_back = loss == Loss::Closed && state.live == 0;
             if state.end.is_some() || given_back {
                 return;
@@ -516,7 +516,7 @@ impl Hold {
         // Not inside the block above, since this takes the lock on the state again. The holder hears of it without any
         // network (P8).
         self.stop_renewing();
-        // Before the others are told, who may lose the rest of several servers.
+        // Before the notifications, on which a quorum may lose its holds on other servers.
         cleanup::leave(context, request);
         self.set_over();
         // Last: the log and the recorder are the user's, and may panic.
@@ -532,7 +532,8 @@ impl Hold {
 
     fn tell_of_loss(&self, loss: Loss) {
         let (who, is_relied_on) = (self.who(), self.live() > 0);
-        // Given back before its lease is over, and not there: it was lost before that. After it, the release came late.
+        // Released before its lease was over, and not there: it was lost before that. After the lease, the release came
+        // late.
         let was_relied_on = is_relied_on || loss == Loss::Gone && now() < self.deadline();
         self.holding.lost(|| self.held_for(), loss, was_relied_on);
         let lost = Lost::new(&who, self.token, self.held_for(), loss);
@@ -544,7 +545,7 @@ impl Hold {
         }
     }
 
-    /// Whose it is, for what is told of it.
+    /// The hold, for its log lines.
     pub fn who(&self) -> Who<'_> {
         self.entry.who(&self.terms, self.context())
     }
@@ -565,7 +566,7 @@ impl Hold {
         due
     }
 
-    /// Whether nobody was warned yet that work may be waiting for this hold of its own.
+    /// Whether no warning was logged yet that work may be waiting for this hold of its own.
     pub fn may_be_warned_of(&self) -> bool {
         self.is_valid() && !self.warned.load(Ordering::Relaxed)
     }

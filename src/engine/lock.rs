@@ -33,7 +33,7 @@ pub struct EngineLock {
     name: Arc<str>,
     keys: Result<Arc<Keys>, NameError>,
     pub fixed_lease: Option<Duration>,
-    /// One of those that a call takes together.
+    /// Part of a call for several names.
     is_part: bool,
     /// The `<grant_ttl>/<label>` suffix of this lock's places in the queue.
     terms: Result<Arc<str>, OptionsError>,
@@ -94,7 +94,7 @@ impl EngineLock {
         self.keys.as_ref().map_err(Clone::clone)
     }
 
-    /// Who asks, and for what.
+    /// The request of this caller.
     fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest<'_>, LockError> {
         let options = self.engine.context.options();
         let lease = self.fixed_lease.unwrap_or(options.lease);
@@ -185,7 +185,7 @@ impl EngineLock {
         requests::probe(&self.engine.context, self.keys()?).await
     }
 
-    /// Who holds the lock, and the first `most` of those who wait. One round trip.
+    /// The holder, and the first `most` waiters. One round trip.
     pub async fn inspect(&self, most: u32) -> Result<Answer<Inspected>, RequestError> {
         requests::inspect(&self.engine.context, self.keys()?, most).await
     }
@@ -216,7 +216,7 @@ impl EngineLock {
         let Some(entry) = self.entry_of(owner).filter(|entry| !entry.is_queueing()) else { return };
         // Never closed.
         let Ok(turn) = entry.turn.clone().acquire_owned().await else { return };
-        // Given back a moment ago, and not sent yet: the release goes first, as in `acquire`.
+        // Released a moment ago, and not sent yet: the release goes first, as in `acquire`.
         if let Some(hold) = entry.hold().filter(|hold| hold.live() == 0 && hold.end().is_none()) {
             let _ = Box::pin(Release::with_turn(hold, turn).run()).await;
         }
@@ -254,9 +254,8 @@ fn within<F: Future>(limit: Option<Instant>, future: F) -> impl Future<Output = 
     }
 }
 
-/// Looks at the time first, unlike `tokio::time::timeout`: when many callers give up together, the slot
-/// of one that is dropped passes to the next, which must not send a request that its caller has given
-/// up as well.
+/// Looks at the time first, unlike `tokio::time::timeout`: when many callers give up together, the slot of a dropped
+/// request passes to the next, which must not be sent when its caller has given up as well.
 async fn until<F: Future>(limit: Instant, future: F) -> Option<F::Output> {
     tokio::select! {
         // The time first. Calls that give up together pass their slots on to each other, and none of

@@ -123,11 +123,11 @@ impl<H> OwnerEntry<H> {
     /// Why a call that is out of time does not know whether others have the lock.
     pub fn why_unknown(&self, runner: &Runner) -> Option<Cause> {
         let lock = &self.keys.lock;
-        // Without a connection nobody knows it, also if others had the lock when it broke.
+        // Without a connection it is unknown, also if others had the lock when it broke.
         self.why_no_answer(runner).or_else(|| (!runner.is_connected(lock)).then(|| runner.why_not_sent(lock)))
     }
 
-    /// Whom a line of the log is about. `terms`: those of the call.
+    /// The call that a log line is about. `terms`: those of the call.
     pub fn who<'a>(&'a self, terms: &'a str, context: &Context) -> Who<'a> {
         let is_node = context.options().node.is_some();
         Who { name: &self.keys.name, owner: &self.owner_id, terms, is_node }

@@ -1,4 +1,4 @@
-//! Asks the server about those who wait, in case a push was lost (P9).
+//! Polls the server for the waiters, in case a push was lost (P9).
 //!
 //! There is one task for each name that this client waits for. One request speaks for all its waiters, and
 //! verifies the places of a few (R8). That a place is not named as missing is never acted upon: a wrong
@@ -52,7 +52,7 @@ impl Poller {
         Arc::new(Self { holds, waiters: Waiters::default() })
     }
 
-    /// Starts the one task that looks after grants which nobody takes. It ends with the client.
+    /// Starts the one task that passes over grants which are not taken. It ends with the client.
     pub fn start(self: &Arc<Self>) {
         let serve = Schedule::serve(
             Arc::downgrade(self),
@@ -182,12 +182,12 @@ impl Poller {
         }
     }
 
-    /// Tells those waiters of whom the answer says more than that they wait.
+    /// Notifies the waiters whose state the answer changes.
     fn tell(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>], answer: &Answer<Polled>) {
         let polled = &answer.body;
         let holder = polled.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
         let granted = holder.and_then(|holder| self.tell_holder(keys, holder, answer.sent));
-        // Free, and nobody was found whom it could go to: so none of ours has a place. Frozen, nobody was looked for.
+        // Free, and no winner was found: so none of ours has a place. Frozen, the server did not look for one.
         let none_has = polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more;
         let without: Vec<_> = match none_has {
             true => round.waiters.iter().collect(),
@@ -218,13 +218,13 @@ impl Poller {
         None
     }
 
-    /// The lock is this client's, and no waiter of it is meant. A copy of an old request has taken it, or a server
-    /// that took over brings back what was given back (R15).
+    /// The lock is this client's, and no waiter of it is meant. A copy of an old request has taken it, or a server that
+    /// took over brings back a stale hold (R15).
     fn leave_if_unknown(&self, keys: &Arc<Keys>, owner_id: &str, attempt: u64, lease: Duration) {
         let hold = Owner::of_id(owner_id).and_then(|owner| self.holds.owners.hold_of(&keys.lock, owner));
-        // With any token: an attempt that is sent again after a loss of data gets another one, and a leave would
-        // end that hold too (R4). If it is not the one that the server has, its next check finds it lost, and
-        // leaves. One that has ended does not count: it may live on in the hands of those who watch it.
+        // With any token: an attempt that is sent again after a loss of data gets another one, and a leave would end
+        // that hold too (R4). If the hold is not the one on the server, its next check finds it lost, and leaves. A
+        // hold that has ended does not count: its watchers may keep it alive.
         if hold.is_some_and(|hold| hold.end().is_none()) {
             return;
         }
@@ -291,7 +291,7 @@ impl Poller {
         }
     }
 
-    /// One request for a name, however often it was given back. It also tells of an owner that was not the last one.
+    /// One poll for a name, however often it was released. It also finds a ghost of an owner before the last.
     async fn ask_for_a_ghost(&self, lock_key: Arc<str>) -> Result<(), RequestError> {
         let context = self.context();
         // Never none: the name was made with this prefix.

@@ -23,9 +23,9 @@ pub struct Schedule<T> {
 
 #[derive(Debug)]
 struct State<T> {
-    /// By due time and id. Weak: an item that is gone needs no service.
+    /// Keyed by due time and id. Weak: an item that is gone needs no service.
     due: BTreeMap<(Instant, u64), Weak<T>>,
-    /// When the task comes by itself. The item it comes for may have been removed since.
+    /// When the task wakes next. The item it wakes for may have been removed since.
     planned: Option<Instant>,
 }
 

@@ -59,8 +59,7 @@ pub struct Waiter {
     /// The task of this wait ran for another reason than the wait.
     disturbed: AtomicBool,
     pub keys: Arc<Keys>,
-    /// Of its owner: while polls have no answer, running out of time does not mean that others hold
-    /// the lock.
+    /// Shared with the owner: a timeout while polls go unanswered is `Unreachable`, not `Timeout`.
     pub last_error: Arc<LastError>,
     state: Mutex<WaiterState>,
     /// Whom to wake when the attempt is woken.
@@ -124,7 +123,7 @@ impl Trust {
         if queued.floor > last.floor {
             *before = Some(std::mem::replace(last, queued));
         } else if queued.floor == last.floor {
-            // Of the same floor, only the answer to a later request moves the trust on.
+            // With the same floor, only the answer to a later request moves the trust on.
             last.asked = last.asked.max(queued.asked);
         } else if before.is_none_or(|before| before.asked < queued.asked) {
             *before = Some(queued);
@@ -145,7 +144,7 @@ impl Trust {
 /// What a waiter has to act upon.
 #[derive(Debug)]
 pub enum WaitOutcome {
-    /// A grant that may be relied on until then: a pushed one (R7), or one that a poll found.
+    /// A grant that may be relied on until then: pushed (R7), or found by a poll.
     Granted { token: u64, until: Instant },
     /// A grant that ends too soon to be relied on: ask.
     Confirm { token: u64 },
@@ -156,7 +155,7 @@ pub enum WaitOutcome {
 }
 
 impl WaitOutcome {
-    /// Of a grant that may be relied on `until` then. `None`: not without asking.
+    /// A grant that may be relied on `until` then. `None`: not before it is confirmed.
     pub fn of_grant(token: u64, until: Option<Instant>) -> Self {
         until.map_or(Self::Confirm { token }, |until| Self::Granted { token, until })
     }
@@ -198,8 +197,8 @@ impl Waiter {
         poll_fn(|_| self.take_outcome().map_or(Poll::Pending, Poll::Ready))
     }
 
-    /// Whether the task that waits did nothing else since, as far as polls can tell. With another branch
-    /// of a `join!` or `select!` at work it is polled without a reason of ours.
+    /// Whether the waiting task did nothing else since, as far as polls show. With another branch of a `join!` or
+    /// `select!` at work it is polled without a reason of ours.
     pub fn is_undisturbed(&self) -> bool {
         !self.disturbed.load(Ordering::Relaxed)
     }
@@ -310,7 +309,7 @@ impl Waiter {
     /// If it rests with a grant, it loses that and its place. Else says when to look again, while it has the grant.
     pub fn take_back(&self) -> Rest {
         let mut state = self.state.lock();
-        // One that still waits for its answer is looked at again when the answer wakes it.
+        // A waiter without its answer yet is checked again when the answer wakes it.
         let is_woken = state.is_asking() && state.woken.is_some();
         if state.is_claimed || state.is_passed_over || !state.is_offered && !is_woken {
             return Rest::Over;
@@ -403,15 +402,15 @@ impl Wake for Waiter {
 /// The waiters of one client.
 #[derive(Debug, Default)]
 pub struct Waiters {
-    /// By seq, which is unique within a client. From before the first request until the attempt ends.
+    /// Keyed by seq, which is unique within a client. From before the first request until the attempt ends.
     waiters: Mutex<BTreeMap<u64, Arc<Waiter>>>,
     /// Changed under the lock of `waiters`: the client is closing, and no more may begin.
     closed: AtomicBool,
     /// Those with a place in the queue, by lock key. A name is here exactly while its poller runs.
-    // A map of its own. A push must find an attempt that has no place yet, and a poll asks only for
-    // those that have one. The two locks are never held together.
+    // A map of its own. A push must find an attempt that has no place yet, and a poll asks only for queued ones. The
+    // two locks are never held together.
     queues: Mutex<BTreeMap<Arc<str>, Queue>>,
-    /// Those who were woken for a grant, or for an answer that may be one.
+    /// Waiters that were woken for a grant, or for an answer that may be one.
     pub offers: Arc<Schedule<Waiter>>,
 }
 
@@ -464,9 +463,9 @@ impl Waiters {
         waiter
     }
 
-    /// Ends all waits, also those whose futures are not polled again, and lets nobody in afterwards.
-    /// Returns those for which a leave must be sent. `copies_until`: until when a copy of a request that
-    /// was sent before may be served, by lock key.
+    /// Ends all waits, also those whose futures are not polled again, and lets no waiter in afterwards. Returns the
+    /// waiters for which a leave must be sent. `copies_until`: until when a copy of a request that was sent before may
+    /// be served, by lock key.
     pub fn withdraw_all(&self, copies_until: impl Fn(&str) -> i64) -> Vec<Arc<Waiter>> {
         let all: Vec<_> = {
             let waiters = self.waiters.lock();
@@ -515,8 +514,8 @@ impl Waiters {
             Queue::new(waiter.keys.clone(), queued, due)
         });
         queue.trust.learn(queued);
-        // An answer to a request from before the last doubt says no more than those that are doubted. What
-        // verified the others meanwhile did not ask for this ticket.
+        // An answer to a request from before the last doubt is doubted as well. What verified the others meanwhile did
+        // not ask for this ticket.
         let is_old = queue.doubted.is_some_and(|doubted| queued.asked <= doubted);
         if is_old || doubtful && !queue.waiters.is_empty() {
             queue.doubt();
@@ -541,8 +540,8 @@ impl Waiters {
         }
     }
 
-    /// Begins a round of polls. The next one is due at `next` unless somebody asks for an earlier one
-    /// while this one is under way. `at_once`: a few tickets only, whatever the doubts.
+    /// Begins a round of polls. The next one is due at `next` unless a caller asks for an earlier one while this one is
+    /// under way. `at_once`: a few tickets only, whatever the doubts.
     pub fn begin_round(&self, lock_key: &str, next: Instant, at_once: bool) -> Option<Round> {
         let mut queues = self.queues.lock();
         let queue = queues.get_mut(lock_key).filter(|queue| !queue.waiters.is_empty())?;
@@ -612,12 +611,12 @@ impl Waiters {
     /// Wakes it for a grant. If its future is not polled then, it is passed over.
     pub fn offer(&self, waiter: &Arc<Waiter>, grant: impl FnOnce(&mut WaiterState)) {
         waiter.update(|state| {
-            // What an answer tells that was under way then is over.
+            // It has left: an answer that was under way then is stale.
             if state.is_passed_over {
                 return;
             }
             grant(state);
-            // A poll may tell of the same grant again.
+            // A poll may report the same grant again.
             if !std::mem::replace(&mut state.is_offered, true) {
                 // If it has not read its answer, its time counts from when that woke it.
                 let since = state.woken.filter(|_| state.is_asking()).unwrap_or_else(now);
@@ -626,8 +625,8 @@ impl Waiters {
         });
     }
 
-    /// A new connection is up, perhaps to a server that does not know what the one before has granted (R15). An
-    /// answer of this one would prove nothing about a message of that one (R7), so its polls have to tell.
+    /// A new connection is up, perhaps to a server that does not know what the one before has granted (R15). An answer
+    /// of this server would prove nothing about a message of that one (R7), so its polls decide.
     pub fn forget_grants(&self, keys: &ServedKeys) {
         for waiter in self.waiters.lock().values().filter(|waiter| keys.contains(&waiter.keys.lock)) {
             waiter.forget_grant();
@@ -650,7 +649,7 @@ impl Waiters {
 
     pub fn find(&self, owner: &str, seq: u64) -> Option<Arc<Waiter>> {
         let waiter = self.waiters.lock().get(&seq).filter(|waiter| *waiter.owner_id == *owner).cloned();
-        // One that was passed over has left. A failover may bring its place back (R15).
+        // A passed-over waiter has left. A failover may bring its place back (R15).
         waiter.filter(|waiter| !waiter.is_passed_over())
     }
 }

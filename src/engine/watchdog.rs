@@ -22,7 +22,7 @@ pub enum Renewal {
     Renewed,
     Lost,
     Unknown,
-    /// The hold was given back, or lost for another reason, while it was asked about.
+    /// The hold was released, or lost for another reason, while the question was under way.
     Over,
 }
 
@@ -56,7 +56,7 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
         hold.schedule(outcome == Renewal::Unknown);
         outcome
     });
-    // The final unlock ends this. A renewal behind it would find the lock gone, and what is given back must not be renewed
+    // The final unlock ends this. A renewal behind it would find the lock gone, and a released hold must not be renewed
     // (P10).
     done.run_until_cancelled(look).await.unwrap_or(Renewal::Over)
 }

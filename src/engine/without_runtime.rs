@@ -1,8 +1,7 @@
 //! The deadlines of holds whose client has no runtime any longer.
 //!
-//! Such a hold is good until its lease ends, and its holder must hear of that end (P8). No task is left
-//! that could tell, and the holder may wait in another runtime. So a thread does it; it ends with
-//! the last of these leases.
+//! Such a hold is good until its lease ends, and its holder must be notified of that end (P8). No task is left to do
+//! it, and the holder may wait in another runtime. So a thread does it; it ends with the last of these leases.
 
 use std::sync::{Arc, Weak};
 use std::thread;
