@@ -51,8 +51,8 @@ impl Backoff {
         pause.min(LONGEST)
     }
 
-    /// The pause before a request is tried again. One that then waits at a closed gate needs no long one
-    /// of its own: it would sit that out while the gate opens for the others.
+    /// The pause before a request is tried again. A request that then waits at a closed gate needs no long pause of its
+    /// own: it would sit that out while the gate opens for the others.
     pub fn pause_after(&mut self, error: &RequestError) -> Sleep {
         let pause = if error.is_paced() { SHORTEST } else { self.next() };
         sleep(if error.is_about_a_slot() { pause.min(LONGEST_FOR_A_SLOT) } else { pause })

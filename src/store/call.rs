@@ -17,7 +17,7 @@ pub struct Call<'a> {
     /// Sent to a node of a cluster that is about to get the slot of the keys, after the node that has it
     /// answered ASK.
     pub asking: bool,
-    /// Of the request.
+    /// The request's priority.
     pub priority: Priority,
 }
 

@@ -475,7 +475,7 @@ impl ConnectOptions {
         if for_sentinels && !matches!(self.topology, Topology::Sentinel { .. }) {
             return Err(OptionsError::NoSentinels);
         }
-        // One of them would win without a word, and the user could not tell which.
+        // One of them would win silently, and the user could not know which.
         if self.sign_in.provider.is_some() && self.sign_in.fixed != Credentials::default() {
             return Err(OptionsError::TwoCredentials);
         }

@@ -49,10 +49,10 @@ impl Access {
 #[derive(Clone, Default)]
 struct Names(Arc<Mutex<Addresses>>);
 
-/// By host and port.
+/// Keyed by host and port.
 type Addresses = HashMap<(String, u16), Vec<SocketAddr>>;
 
-/// So long a look-up has before the addresses of before are used.
+/// How long a look-up may take before the earlier addresses are used.
 const HEAD_START: Duration = Duration::from_millis(250);
 
 impl Names {
@@ -280,7 +280,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
 
-/// The beginning of the first bytes that the server sent: they tell what it speaks.
+/// The beginning of the first bytes that the server sent: they show its protocol.
 #[derive(Clone, Default)]
 pub struct FirstBytes(Arc<OnceLock<Vec<u8>>>);
 

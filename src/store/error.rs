@@ -15,8 +15,8 @@ pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The first word of the server's error, such as `WRONGTYPE` or `OOM`. For each missing right it is
-    /// `NOPERM`, although servers say `ERR` for one that is missing inside a script.
+    /// The first word of the server's error, such as `WRONGTYPE` or `OOM`. For each missing right it is `NOPERM`,
+    /// although servers use `ERR` inside a script.
     pub code: String,
     /// The rest of the server's error.
     pub message: String,
@@ -29,7 +29,7 @@ pub struct Refusal {
 /// What to do about a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// It may pass by itself: a failover, a full disk, a slow script of another client.
+    /// It may pass: a failover, a full disk, a slow script of another client.
     Passing,
     /// A retry is useless until a person changes something. Nothing was changed.
     Final,
@@ -107,7 +107,7 @@ impl Refusal {
         matches!(self.code.as_str(), "READONLY" | "LOADING" | "MASTERDOWN")
     }
 
-    /// What a person can do. `None`: nobody knows, for this code.
+    /// What a person can do. `None`: unknown for this code.
     fn advice(&self) -> Option<&'static str> {
         Some(match self.code.as_str() {
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
@@ -180,8 +180,8 @@ pub enum RequestError {
     NotSent(Cause),
     /// The request was sent, but no answer came in time. It may have run, or may run later.
     ///
-    /// `force_unlock` is never repeated by itself, since a second run could end the next holder's
-    /// lock: look at [`status`](crate::FairLock::status) before you repeat it.
+    /// `force_unlock` is never retried automatically, since a second run could end the next holder's lock: look at
+    /// [`status`](crate::FairLock::status) before you repeat it.
     #[error("sent, but without an answer: {0}; it may have run, or may run later")]
     Unanswered(Cause),
     /// The server refused the request. Where that was [inside a script](Refusal::in_script) a
@@ -205,8 +205,8 @@ pub enum ConnectError {
     /// An option is out of range, or two options do not fit together.
     #[error("invalid options: {0}")]
     Options(OptionsError),
-    /// There is no tokio runtime that can run the client: none here, one without its time or io driver, or
-    /// one that has ended.
+    /// There is no tokio runtime that can run the client: none here, a runtime without its time or io driver, or one
+    /// that has ended.
     #[error("there is no tokio runtime here: call it in one, with its time and io drivers enabled")]
     NoRuntime,
     /// The text is not a Redis URL.
@@ -284,7 +284,7 @@ pub enum ConnectError {
         /// That of the other.
         other: String,
     },
-    /// Of one of the servers of a quorum.
+    /// The error of one of the servers of a quorum.
     #[error("{server}: {cause}")]
     #[non_exhaustive]
     Server {
@@ -297,11 +297,11 @@ pub enum ConnectError {
     #[error("{connected} of {all} servers can be reached, and {majority} are needed: {cause}")]
     #[non_exhaustive]
     NoQuorum {
-        /// So many can.
+        /// How many can be reached.
         connected: usize,
         /// How many there are.
         all: usize,
-        /// So many are needed.
+        /// How many are needed.
         majority: usize,
         /// What is wrong with one of the others.
         cause: Box<ConnectError>,
@@ -354,8 +354,8 @@ pub enum ConnectError {
     /// The server is a replica.
     #[error("the server is a read-only replica: connect to its primary")]
     ReadOnly,
-    /// [`strict_restart`](crate::LockClientBuilder::strict_restart) cannot know this server from one that was
-    /// started anew: its INFO has no such field. A proxy may hide it.
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart) cannot detect a restart of this server: its INFO
+    /// has no such field. A proxy may hide it.
     #[error(
         "strict_restart needs the field {missing} of INFO, which the server does not tell: leave strict_restart out"
     )]
@@ -400,7 +400,7 @@ impl RequestError {
         matches!(self, Self::Refused(refusal) if refusal.is_of_a_slot())
     }
 
-    /// Whether the next try waits by itself, where requests are admitted: the gate is closed.
+    /// Whether the next try waits anyway, at the closed gate.
     pub(crate) fn is_paced(&self) -> bool {
         matches!(self, Self::Refused(refusal)
             if refusal.kind() == RefusalKind::Passing && refusal.is_of_the_whole_server())

@@ -73,7 +73,7 @@ fn one(pattern: &[u8]) -> Option<One<'_>> {
         [b'[', class @ ..] => {
             let (class, is_in) = class.strip_prefix(b"^").map_or((class, true), |class| (class, false));
             let (class, rest) = class.split_at(class_end(class));
-            // One that does not end goes to the end of the pattern.
+            // A class without an end goes to the end of the pattern.
             (Kind::Class(class, is_in), rest.get(1..).unwrap_or_default())
         }
         [byte, rest @ ..] => (Kind::Byte(*byte), rest),

@@ -19,13 +19,13 @@ pub struct Options {
     pub max_hold: Option<Duration>,
     /// The longest lease of any client.
     pub strict_restart: Option<Duration>,
-    /// By how much the clock of each of several servers may be off.
+    /// How far the clock of each of several servers may be off.
     pub clock_difference: Duration,
     /// How long one of several servers may take to answer. `None`: a quarter of the operation time-out.
     pub server_timeout: Option<Duration>,
     /// The URL of the server without the password, for messages.
     pub address: String,
-    /// Which server of a quorum this client is for. Then the quorum tells in the log what is held and lost.
+    /// The server of a quorum that this client is for. Then the quorum logs holds and losses.
     pub node: Option<String>,
     pub metrics_options: MetricsOptions,
     /// Made of the two above when the client connects.
@@ -177,8 +177,8 @@ impl Options {
             ("server_timeout", self.server_timeout()),
             "a request that has ended cannot be waited for",
         )?;
-        // P9: a lost message costs a poll interval. The next poll must still find the ticket alive. And in less than half
-        // of a waiter_ttl some client is heard, unless the server or the network stands still (lib/silence.lua).
+        // P9: a lost message costs a poll interval. The next poll must still find the ticket alive. And within half a
+        // waiter_ttl some client is heard, unless the server or the network stands still (lib/silence.lua).
         long_enough(
             self.waiter_ttl >= 3 * self.poll_interval,
             ("waiter_ttl", self.waiter_ttl),
@@ -206,7 +206,7 @@ impl Options {
         let times = [
             ("lease", self.lease),
             ("operation_timeout", self.operation_timeout),
-            // Before those that follow it.
+            // Before the options that depend on it.
             ("poll_interval", self.poll_interval),
             ("waiter_ttl", self.waiter_ttl),
             ("grant_ttl", self.grant_ttl),

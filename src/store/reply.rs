@@ -126,7 +126,7 @@ fn utf8(bytes: &[u8]) -> Result<&str, Malformed> {
     std::str::from_utf8(bytes).map_err(|error| Malformed(format!("text that is not UTF-8: {error}")))
 }
 
-/// The reply of one script. Its first field, the status, tells which outcome it is.
+/// The reply of one script. Its first field, the status, is the outcome.
 pub trait Decode: Sized {
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed>;
 }

@@ -1,4 +1,4 @@
-//! What a tokio runtime can do. Tokio has no call that tells, so it is tried out.
+//! What a tokio runtime can do. Tokio has no call for that, so it is tried out.
 
 use std::future::Future;
 use std::net::UdpSocket;
@@ -37,7 +37,7 @@ pub fn is_gone(runtime: &Handle) -> bool {
     }
 }
 
-/// A task begins anew so long after a panic.
+/// The pause before a task begins anew after a panic.
 pub const AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// Runs what may call code of the user, such as a log subscriber: a panic there must end neither the task nor the

@@ -24,7 +24,7 @@ pub struct Moving {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Of each slot, what the node has said and when it is asked again. At most as many as there are slots.
+    /// For each slot, the node's refusal and when it is asked again. At most as many as there are slots.
     slots: BTreeMap<u16, (Refusal, Instant)>,
     /// When the log last said that locks wait.
     said: Option<Instant>,

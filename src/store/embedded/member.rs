@@ -18,7 +18,7 @@ pub struct Slot {
     pub owner: String,
     /// The node that it is on its way to. Only its owner knows that.
     pub migrating: Option<String>,
-    /// The node that it comes from. Only the one that is to get it knows that.
+    /// The node that it comes from. Only the node that is to get it knows that.
     pub importing: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl Member {
         self.slots.lock().insert(slot, knows);
     }
 
-    /// As CLUSTER SLOTS tells it.
+    /// As in CLUSTER SLOTS.
     pub fn ranges(&self) -> Vec<SlotRange> {
         let master = |slot: &Slot| address(&slot.owner);
         let range =

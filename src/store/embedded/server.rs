@@ -57,7 +57,7 @@ struct Shared {
     epoch: Duration,
     began: Instant,
     faults: Box<dyn Faults>,
-    /// By channel: a client has one connection at a time.
+    /// Keyed by channel: a client has one connection at a time.
     connections: Mutex<BTreeMap<String, Subscriber>>,
     up: AtomicBool,
     /// Notified by each start_up.
@@ -101,7 +101,7 @@ impl link::Connection for Connection {
 
 pub enum Pushed {
     Message(Vec<u8>),
-    /// As CLIENT TRACKING tells it.
+    /// As CLIENT TRACKING reports it.
     Flushed,
 }
 
@@ -214,7 +214,7 @@ impl EmbeddedServer {
         self.tell_of_flush();
     }
 
-    /// Keys were flushed, of these or of another database: Redis tells all connections, and not of which.
+    /// Keys were flushed, of this or of another database: Redis notifies all connections, and does not say which.
     pub(crate) fn tell_of_flush(&self) {
         let subscribers = self.shared.connections.lock();
         let subscribers =
@@ -247,7 +247,7 @@ impl EmbeddedServer {
         })
     }
 
-    /// All keys as they are now. `None`: the engine did not start.
+    /// All keys now. `None`: the engine did not start.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
         self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.snapshot())).ok().flatten()
     }
@@ -261,7 +261,7 @@ impl EmbeddedServer {
         address(&self.shared.member.as_ref()?.address)
     }
 
-    /// A part of its channels, which tells them from those of the other nodes of its cluster.
+    /// The part of its channels that distinguishes them from those of other nodes of its cluster.
     pub(crate) fn tag(&self) -> String {
         self.shared.member.as_ref().map(Member::tag).unwrap_or_default()
     }
@@ -300,8 +300,8 @@ impl EmbeddedServer {
     /// # Ok(()) }
     /// ```
     pub fn shut_down(&self) {
-        // No new connections first, then the end of those that there are. The other way round, a
-        // client could attach in between and stay with a server that is down.
+        // No new connections first, then the end of the present ones. The other way round, a client could attach in
+        // between and stay with a server that is down.
         self.shared.up.store(false, Ordering::Relaxed);
         self.shared.shutdowns.fetch_add(1, Ordering::Relaxed);
         self.connections().iter().for_each(|connection| self.detach(connection));
@@ -398,7 +398,7 @@ impl EmbeddedServer {
         connection.dead.cancel();
         let mut connections = self.shared.connections.lock();
         // The client may have reconnected already. Its new connection stays.
-        // By number, as the channel stays the same over reconnects.
+        // Compares numbers, as the channel stays the same over reconnects.
         let is_current = |current: &Subscriber| current.connection.number == connection.number;
         if connections.get(&connection.channel).is_some_and(is_current) {
             connections.remove(&connection.channel);
@@ -432,7 +432,7 @@ impl EmbeddedServer {
         format!("embedded at {:p}", Arc::as_ptr(&self.shared))
     }
 
-    /// What tells one life of the server from another one, see boot.lua.
+    /// The identity of this life of the server, see boot.lua.
     pub(crate) fn life(&self) -> String {
         format!("embedded/{}", self.shutdowns() - self.epoch())
     }

@@ -32,7 +32,7 @@ pub enum Mode {
     /// Nothing. A lock that is free is taken under this token, if it is above the last one (Q3).
     Propose(u64),
     Queue,
-    /// Re-enter the hold with this token, of which there are so many.
+    /// Re-enter the hold with this token, whose count is this.
     Nest(u64, u32),
 }
 
@@ -115,7 +115,7 @@ impl Acquire<'_> {
             key("boot", &runner.boot_key),
         ];
         let args = [
-            // In microseconds: a script has the time as a text of so many digits.
+            // In microseconds: a script has the time as a text with that many digits.
             arg("not_after", not_after.saturating_mul(1000)),
             arg("owner", self.owner),
             arg("seq", self.seq),

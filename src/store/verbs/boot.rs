@@ -28,7 +28,7 @@ pub struct Boot {
 /// The server remembers when it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Booted {
-    /// By the server's clock, in ms since 1970. It may have passed.
+    /// Server time, in ms since 1970. It may have passed.
     pub frozen_until: u64,
 }
 
@@ -40,7 +40,7 @@ impl Boot {
         Some(Self { key: keys::boot(&options.prefix), freeze, said, frozen_until })
     }
 
-    /// By the server's clock, in ms since 1970. It may have passed.
+    /// Server time, in ms since 1970. It may have passed.
     pub fn frozen_until(&self) -> u64 {
         self.frozen_until.load(Ordering::Relaxed)
     }

@@ -19,7 +19,7 @@ pub struct Release<'a> {
     pub token: u64,
     /// How many holds remain.
     pub holds: u32,
-    /// Of this release. A retry repeats it (R1).
+    /// The seq of this release. A retry repeats it (R1).
     pub seq: u64,
     /// The attempt that began the hold.
     pub attempt: u64,
