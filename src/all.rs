@@ -333,7 +333,7 @@ impl AllGuard {
         self.guards.iter().map(|guard| (guard.name(), guard.token()))
     }
 
-    /// Whether all are surely held at this instant, by the local clock. No round trip.
+    /// Whether all are held at this instant, by the local clock less the drift. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -348,7 +348,7 @@ impl AllGuard {
         self.guards.iter().all(|guard| guard.is_valid())
     }
 
-    /// For how long all are surely held if no further renewal succeeds; zero when one is lost. Without a name there is no
+    /// For how long all are held if no further renewal succeeds; zero when one is lost. Without a name there is no
     /// limit. No round trip.
     ///
     /// ```
@@ -387,7 +387,7 @@ impl AllGuard {
         }
     }
 
-    /// Gives all of them back at the same time, the last name first, and waits for the answers. One round trip.
+    /// Releases all of them at the same time, the last name first, and waits for the answers. One round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -418,7 +418,7 @@ impl AllGuard {
         }
     }
 
-    /// The single guards in the order of their names, to give them back one by one. No round trip.
+    /// The single guards in the order of their names, to release them one by one. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -457,7 +457,7 @@ impl AllGuard {
         }
     }
 
-    /// If one is lost, gives that one back and those after it: it has to be waited for before them.
+    /// If one is lost, releases it and the names after it: the call has to wait for it before them.
     fn give_back_after_a_loss(&mut self) -> bool {
         let Some(lost) = self.guards.iter().position(|guard| !guard.is_valid()) else { return false };
         drop(Self { guards: self.guards.split_off(lost) });

@@ -55,7 +55,7 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError`] says what is wrong with the URL, the server or the credentials.
+    /// [`ConnectError`] describes the problem with the URL, the server or the credentials.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -150,7 +150,7 @@ impl LockClient {
 #[must_use = "a builder does nothing until it connects"]
 pub struct LockClientBuilder {
     options: Options,
-    /// `None`: it follows the poll interval.
+    /// `None`: derived from the poll interval.
     waiter_ttl: Option<Duration>,
     grant_ttl: Option<Duration>,
     /// For several servers. `options` has none: one server needs none.
@@ -260,17 +260,18 @@ impl LockClientBuilder {
     }
 
     /// Keeps P1 over a restart: a server that was started anew, was promoted, or lost its data grants no lock until every
-    /// lock that it may have forgotten is surely over. `longest_lease` is the longest lease that any client of this prefix
+    /// lock that it may have forgotten has ended. `longest_lease` is the longest lease that any client of this prefix
     /// asks for, here and in [`with_lease`](crate::FairLock::with_lease). Off by default on one server: then a restart without data
     /// may give a lock away while its holder still relies on it, for what is left of the lease. On several servers it is on, with
     /// the lease, and a server that was started anew does not count meanwhile.
     ///
     /// # What it costs
-    /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, also where nothing
-    ///   was lost; at each of several servers for twice the [`clock_difference`](Self::clock_difference) more. The first client ever at a new server waits as long. Waiters queue meanwhile and keep their order
-    ///   (those whose queue was lost queue again, in any order),
-    ///   [`try_lock`](crate::FairLock::try_lock) says `None`. What is held is renewed, re-entered and released as ever.
-    ///   [`LockStatus::frozen_for`](crate::LockStatus::frozen_for) and a warning in the log say how long that is.
+    /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, also where
+    ///   nothing was lost; at each of several servers for twice the [`clock_difference`](Self::clock_difference) more.
+    ///   The first client ever at a new server waits as long. Waiters queue meanwhile and keep their order (waiters
+    ///   whose queue was lost queue again, in any order), [`try_lock`](crate::FairLock::try_lock) returns `None`. Held
+    ///   locks are renewed, re-entered and released as ever. [`LockStatus::frozen_for`](crate::LockStatus::frozen_for)
+    ///   and a warning in the log have the remaining time.
     /// - Two round trips more for each connection, one more key for each request that grants or releases, and the right to
     ///   `INFO` (`+info`). A key `<prefix>:{boot}` stays on the server.
     ///
@@ -363,7 +364,7 @@ impl LockClientBuilder {
         self
     }
 
-    /// What all keys begin with. Clients with different prefixes do not see each other's locks.
+    /// The prefix of all keys. Clients with different prefixes do not see each other's locks.
     /// Defaults to `fairlock`.
     ///
     /// ```
@@ -474,7 +475,7 @@ impl LockClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError`] says which option, address, credential or server is wrong. Nothing was changed on the server.
+    /// [`ConnectError`] names the option, address, credential or server at fault. Nothing was changed on the server.
     ///
     /// With several servers it names [the wrong one](ConnectError::Server), also where a majority could serve, if the
     /// error is permanent; [`ConnectError::NoQuorum`] if too few can be reached. Two URLs that lead to one server are
@@ -500,7 +501,7 @@ impl LockClientBuilder {
         self.connect_to(servers).await
     }
 
-    /// Checks the options and connects with more than a URL says: a provider of credentials, a client
+    /// Checks the options and connects with more than a URL contains: a provider of credentials, a client
     /// certificate.
     ///
     /// Takes as long as [`connect`](Self::connect), to one server or to several. From then on the client keeps the
@@ -562,7 +563,7 @@ impl LockClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError`] says which option is wrong, that there is no runtime, or that the server is
+    /// [`ConnectError`] names the option that is wrong, that there is no runtime, or that the server is
     /// [shut down](crate::EmbeddedServer::shut_down).
     #[cfg(feature = "embedded")]
     #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
@@ -687,7 +688,7 @@ impl Place {
         Ok((self.engine(store, options, id, None), outcome))
     }
 
-    /// Says which of several servers it is.
+    /// Adds the server to the error, if there are several.
     fn of_server(&self, error: ConnectError, address: &str) -> ConnectError {
         if self.servers > 1 { error.of_server(address.to_owned()) } else { error }
     }

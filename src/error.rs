@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of the public API.
 //!
 //! The variants keep three things apart, since a caller does something else in each case: *others
 //! hold it*, *you lost it*, and *we do not know*. A failed connection is never reported as "not
@@ -19,9 +19,9 @@ pub enum WithError<T> {
     #[error("the section ran, but the lock may have been lost meanwhile")]
     #[non_exhaustive]
     Unlock {
-        /// What the section returned.
+        /// The value that the section returned.
         output: T,
-        /// What is wrong with the lock.
+        /// The error of the unlock.
         #[source]
         source: UnlockError,
     },
@@ -40,7 +40,7 @@ pub struct UnlockAllError {
     pub failed: Vec<(String, UnlockError)>,
 }
 
-/// What [`close`](crate::LockClient::close) could not finish in time. Leases and places end by themselves.
+/// What [`close`](crate::LockClient::close) could not finish in time. Leases and places expire.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "servers without an answer: {servers}; releases or leaves without one: {unfinished}; what they left ends with its lease"

@@ -1,4 +1,4 @@
-//! What a holder has in hand.
+//! The guard of a hold, and views of it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -78,7 +78,7 @@ impl LockGuard {
         Self { held: Held { hold: guard.hold() }, guard }
     }
 
-    /// Gives this hold back and waits for the server's answer. One round trip.
+    /// Releases this hold and waits for the server's answer. One round trip.
     ///
     /// [`Unlocked::Freed`]: the lock is free, or the next waiter has it already.
     /// [`Unlocked::StillHeld`]: the owner has more guards.
@@ -125,7 +125,7 @@ impl LockGuard {
         Held::clone(self)
     }
 
-    /// Resolves when the hold is lost, and says how: at its local deadline without any network, at
+    /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at
     /// once on a force-unlock. No round trip.
     ///
     /// While this guard is alive its hold cannot end in another way. For a task that outlives the guard
@@ -213,7 +213,7 @@ impl Held {
         self.hold.token()
     }
 
-    /// Whether the lock is surely held at this instant, by the local clock. No round trip.
+    /// Whether the lock is held at this instant, by the local clock less the drift. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -226,7 +226,7 @@ impl Held {
         self.valid_for() > Duration::ZERO
     }
 
-    /// For how long the lock is surely held if no further renewal succeeds; zero when it is lost. No
+    /// For how long the lock is held if no further renewal succeeds; zero when it is lost. No
     /// round trip.
     ///
     /// ```
@@ -242,7 +242,7 @@ impl Held {
         self.hold.valid_for()
     }
 
-    /// Resolves when the hold has ended, and says how. No round trip.
+    /// Resolves when the hold has ended, with the way in which it did. No round trip.
     ///
     /// [`Ended::Freed`] when the server, or a majority of several, has confirmed the release of the last guard. If it
     /// never does, this resolves when the client stops asking: the hold was released while it was good. [`Ended::Lost`]
@@ -271,7 +271,7 @@ impl Held {
     /// A token that is cancelled when the hold is lost, for code that takes one. No round trip.
     ///
     /// It is also cancelled when the hold is released: work that goes on beyond that is not under the lock either, and
-    /// nothing that waits for the token stays behind. [`ended`](Self::ended) says which it was.
+    /// nothing that waits for the token stays behind. [`ended`](Self::ended) distinguishes the two.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -302,7 +302,7 @@ impl Held {
         self.hold.live()
     }
 
-    /// Whose hold it is. No round trip.
+    /// The owner of the hold. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {

@@ -49,7 +49,7 @@
 //!   can forget a lock. Use etcd, ZooKeeper or a database.
 //! - On a server that evicts keys.
 //!
-//! The [promises](readme#promises) say what holds where it does fit.
+//! The [promises](readme#promises) apply where it does fit.
 //!
 //! # Recipes
 //!

@@ -27,7 +27,7 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// until its time to live is over.
 ///
 /// # On several servers
-/// What is promised is in a table in [`masters`](crate::masters). What differs in use:
+/// [`masters`](crate::masters) has a table of the promises. Differences in use:
 /// - The order is that of the first server that a client can use. Clients that cannot reach it wait at the next one, and between
 ///   the two there is no order.
 /// - Locking a free lock takes one round trip, and unlocking one, to all servers at the same time. Locking takes one more where
@@ -36,7 +36,7 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// - `try_lock` asks once more where it got only a part, the first server among it. Two at the same instant may still
 ///   both return `None`.
 /// - With [`with_lease`](Self::with_lease) the lease begins at each server when it grants. If that was not at the same
-///   time, less of it is left: [`valid_for`](Held::valid_for) says how much.
+///   time, less of it is left: [`valid_for`](Held::valid_for) returns the rest.
 /// - A call that is not polled may keep the lock from others for a lease.
 /// - Requests without a promise, such as `status` and `force_unlock`, go to all servers at the same time, and wait an
 ///   operation time-out for a server that does not answer.
@@ -403,8 +403,9 @@ impl FairLock {
         }
     }
 
-    /// Whether the owner of this [scope](owner::scope) surely holds the lock, by the local clock. Outside of a scope each call
-    /// has an owner of its own, so there it is `false`: see [`is_held_here`](Self::is_held_here). No round trip.
+    /// Whether the owner of this [scope](owner::scope) holds the lock, by the local clock less the drift. Outside of a
+    /// scope each call has an owner of its own, so there it is `false`: see [`is_held_here`](Self::is_held_here). No
+    /// round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -419,7 +420,8 @@ impl FairLock {
         self.hold_count() > 0
     }
 
-    /// Whether any owner of this client surely holds the lock, by the local clock: this task, or another one. No round trip.
+    /// Whether any owner of this client holds the lock, by the local clock less the drift: this task, or another one.
+    /// No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -478,19 +480,19 @@ impl FairLock {
     }
 }
 
-/// Who calls, by the scope that is polled now.
+/// The caller, by the scope that is polled now.
 fn caller() -> Caller {
     Caller::of(owner::current())
 }
 
-/// What the servers say together of a `force_unlock`: a majority of them has to answer.
+/// The common result of a `force_unlock`: a majority of the servers has to answer.
 fn forced(outcomes: Vec<Result<bool, RequestError>>) -> Result<bool, RequestError> {
     let (all, majority) = (outcomes.len(), majority(outcomes.len()));
     let may_have_run = outcomes.iter().any(|outcome| outcome.as_ref().map_or_else(may_have_run, |_| true));
     let (answers, errors): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
     let (confirmed, was_held) = (answers.len(), answers.iter().any(|answer| matches!(answer, Ok(true))));
     match errors.into_iter().find_map(Result::err) {
-        // Not the error of one of several, which may say that nothing was sent.
+        // Not the error of one of several, which may be `NotSent`.
         Some(error) if confirmed < majority && may_have_run && all > 1 => {
             Err(RequestError::Unanswered(Arc::new(TooFewAnswers { confirmed, majority, last: Some(error) })))
         }

@@ -1,4 +1,4 @@
-//! Who may hold a lock: an [`Owner`], and the scope that carries it through a task.
+//! The identity that holds a lock: an [`Owner`], and the scope that carries it through a task.
 
 use std::cell::Cell;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! What the server knows of a lock.
+//! The state of a lock on the server.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -35,13 +35,13 @@ pub struct LockStatus {
     /// majority of several does.
     #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::wire::millis_if_any"))]
     pub frozen_for: Option<Duration>,
-    /// What each server says, in the order in which they were given to [`connect`](crate::LockClient::connect). With one server
-    /// it is written by `serde` only above.
+    /// The answer of each server, in the order in which they were given to [`connect`](crate::LockClient::connect).
+    /// With one server `serde` writes only the fields above.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_one"))]
     pub servers: Vec<ServerStatus>,
 }
 
-/// What one server knows of a lock.
+/// The state of a lock on one server.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -128,7 +128,7 @@ impl LockStatus {
         Self { at, holder, queue, waiters: inspected.waiters, frozen_for: inspected.frozen_for, servers }
     }
 
-    /// What these say together. The error of one of them, if none of them answers.
+    /// The status that these agree on. The error of one of them, if none answers.
     pub(crate) fn together(servers: Vec<ServerStatus>) -> Result<Self, RequestError> {
         let answers = || servers.iter().filter_map(|server| server.answer.as_ref().ok());
         let Some(most) = answers().max_by_key(|answer| answer.waiters) else {

@@ -66,7 +66,7 @@ pub struct Args {
         default_value = "redis://127.0.0.1/"
     )]
     pub urls: Vec<String>,
-    /// What the keys of all locks begin with.
+    /// The prefix of the keys of all locks.
     #[arg(long, global = true, env = "FAIRLOCK_PREFIX", default_value = "fairlock")]
     pub prefix: String,
     /// How long one request may take.
@@ -85,7 +85,7 @@ pub struct Args {
     /// Colours.
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
     pub color: Color,
-    /// Says what happens, on standard error.
+    /// Logs what happens, on standard error.
     #[arg(long, short, global = true)]
     pub verbose: bool,
 }
@@ -157,7 +157,7 @@ pub struct Lock {
     /// How long the lock stays held if this machine dies: 30s by default. It is renewed while the command runs.
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub lease: Option<Duration>,
-    /// What `status` shows beside this lock. Defaults to host and process id.
+    /// The text that `status` shows beside this lock. Defaults to host and process id.
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
     /// How long the command has after SIGTERM when the lock is lost.
@@ -180,7 +180,7 @@ pub struct Status {
 
 #[derive(Debug, clap::Args)]
 pub struct List {
-    /// Which ones, as in Redis' KEYS: * ? [abc] [^a] [a-z] and \ before a character that stands for itself.
+    /// A pattern as in Redis' KEYS: * ? [abc] [^a] [a-z] and \ before a character that stands for itself.
     #[arg(default_value = "*")]
     pub glob: String,
     /// Only the names, one in a line. The fastest way.
@@ -277,11 +277,11 @@ fn interval(text: &str) -> Result<Duration, String> {
     if interval < least { Err("at least 10ms".to_owned()) } else { Ok(interval) }
 }
 
-/// An error as one line that says what to do.
+/// An error as one line with advice.
 pub fn in_one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    // The first paragraph says what is wrong; tips follow, then the usage.
+    // The first paragraph is the error; tips follow, then the usage.
     let paragraph = text.split("\n\n").next().unwrap_or_default();
     let tips = text.lines().map(str::trim).filter_map(|line| line.strip_prefix("tip: "));
     let what: Vec<_> = paragraph.lines().map(str::trim).collect();

@@ -65,7 +65,7 @@ impl Child {
         }
     }
 
-    /// What the command has started and left behind ends too, at the latest by SIGKILL at that time.
+    /// Processes that the command left behind end too, at the latest by SIGKILL at that time.
     pub async fn end_group(&self, deadline: Instant) {
         if self.terminal.is_some() {
             return;
@@ -109,7 +109,7 @@ fn cannot_run(program: &OsString, error: &io::Error) -> Failure {
     Failure::new(code, format!("cannot run {}: {error}", program.to_string_lossy()))
 }
 
-/// As a shell says it.
+/// The exit code that a shell would return.
 pub fn code(status: ExitStatus) -> u8 {
     let ended_by = || exit::SIGNAL.saturating_add(status.signal().and_then(|n| u8::try_from(n).ok()).unwrap_or(0));
     status.code().map_or_else(ended_by, |code| u8::try_from(code).unwrap_or(u8::MAX))

@@ -216,7 +216,7 @@ async fn slots(client: &LockClient, args: &Args, report: &mut Report) {
     }
 }
 
-/// What the user may do beside locks. All that locks need was asked for by connecting.
+/// Optional rights of the user. Connecting has checked the rights that locks need.
 async fn optional_rights(client: &LockClient, report: &mut Report) {
     let mut lacks = Vec::new();
     for (words, right, without) in [

@@ -16,7 +16,7 @@ struct Outcome<'a> {
     name: &'a str,
     /// Whether the hold that was shown, or that has the given token, was ended.
     was_held: bool,
-    /// Who held it a moment before.
+    /// The holder a moment before.
     holder: Option<Holder>,
 }
 

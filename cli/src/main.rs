@@ -43,7 +43,7 @@ fn help(error: &clap::Error) -> ExitCode {
     end(printed.map(|()| exit::OK).map_err(Failure::from))
 }
 
-/// Says what went wrong, in one line.
+/// Prints the error, in one line.
 fn end(outcome: Result<u8, Failure>) -> ExitCode {
     let code = outcome.unwrap_or_else(|failure| {
         if !failure.message.is_empty() {

@@ -63,7 +63,7 @@ pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What one of several servers says, in a line.
+/// The answer of one of several servers, in a line.
 fn told(server: &ServerStatus) -> String {
     let answer = match &server.answer {
         Err(error) => return render::text(&error.to_string()),

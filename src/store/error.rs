@@ -26,7 +26,7 @@ pub struct Refusal {
     pub in_script: bool,
 }
 
-/// What to do about a refusal.
+/// How to handle a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalKind {
     /// It may pass: a failover, a full disk, a slow script of another client.
@@ -58,7 +58,7 @@ impl Refusal {
         }
     }
 
-    /// The user lacks these rights, as the server said when it was asked for them.
+    /// The rights that the user lacks, by the server's answer when they were checked.
     pub(crate) fn lacks(&mut self, missing: &[String]) {
         self.message = lacking(missing);
     }
@@ -75,7 +75,7 @@ impl Refusal {
 
     pub(crate) fn kind(&self) -> RefusalKind {
         match self.code.as_str() {
-            // First, since the code says less: OOM before a script is harmless, and OOM inside comes
+            // First, since the code alone is not enough: OOM before a script is harmless, and OOM inside comes
             // after writes (decision 41).
             _ if self.in_script => RefusalKind::Unknown,
             "LOADING" | "READONLY" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MOVED" | "ASK"
@@ -94,7 +94,7 @@ impl Refusal {
         !self.is_of_a_slot()
     }
 
-    /// A cluster says these about one slot: its keys are on the move, or no node has it.
+    /// A cluster's errors about one slot: its keys are on the move, or no node has it.
     fn is_of_a_slot(&self) -> bool {
         matches!(self.code.as_str(), "TRYAGAIN" | "MOVED" | "ASK")
             || self.code == "CLUSTERDOWN" && self.message.contains("slot")
@@ -102,7 +102,7 @@ impl Refusal {
 
     /// Whether the primary is another server now, or not up yet.
     pub(crate) fn means_another_primary(&self) -> bool {
-        // BUSY, MISCONF and the like are not among them: the primary says them too, and a new
+        // BUSY, MISCONF and the like are not among them: the primary has them too, and a new
         // connection would hear the same.
         matches!(self.code.as_str(), "READONLY" | "LOADING" | "MASTERDOWN")
     }
@@ -130,7 +130,7 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} (", self.code, without_script(&self.message))?;
-        // What follows from that depends on the request: its own error says it.
+        // The consequence depends on the request, whose own error has it.
         let ran = if self.in_script { "part of the request may have run" } else { "nothing was changed" };
         match self.advice() {
             Some(advice) if self.in_script => write!(f, "{advice}; {ran})"),
@@ -175,7 +175,7 @@ pub enum RequestError {
     Name(#[from] NameError),
     /// Nothing was sent: there was no connection. As the cause of a
     /// [`LockError::Unreachable`](crate::LockError::Unreachable) it may also be that too many other
-    /// requests of this client were ahead, or that the call had no time. The text says which.
+    /// requests of this client were ahead, or that the call had no time. The text has the reason.
     #[error("not sent: {0}")]
     NotSent(Cause),
     /// The request was sent, but no answer came in time. It may have run, or may run later.
@@ -222,7 +222,7 @@ pub enum ConnectError {
     Unreachable {
         /// Host and port, or the path of the socket.
         address: String,
-        /// What went wrong.
+        /// The cause.
         cause: Cause,
     },
     /// The TLS certificate of the server, or of this client, is not accepted.
@@ -231,7 +231,7 @@ pub enum ConnectError {
     Certificate {
         /// Host and port.
         address: String,
-        /// Which rule it breaks, and what to do.
+        /// The rule that it breaks, and advice.
         reason: String,
     },
     /// Something answers at that address, but it is not Redis, or TLS is on at one end only.
@@ -240,7 +240,7 @@ pub enum ConnectError {
     WrongProtocol {
         /// Host and port, or the path of the socket.
         address: String,
-        /// What it speaks instead.
+        /// The protocol that it speaks instead.
         found: PeerProtocol,
     },
     /// User or password are wrong or missing.
@@ -272,7 +272,7 @@ pub enum ConnectError {
     #[error("no master of the cluster serves any slot: see CLUSTER SLOTS and CLUSTER INFO at {address}")]
     #[non_exhaustive]
     NoMasters {
-        /// Host and port of the node that said so.
+        /// Host and port of the node that reported it.
         address: String,
     },
     /// Two servers of a quorum are one: it would count twice, and its loss would be that of two.
@@ -281,7 +281,7 @@ pub enum ConnectError {
     SameServer {
         /// The URL of one of them, without the password.
         one: String,
-        /// That of the other.
+        /// The other address.
         other: String,
     },
     /// The error of one of the servers of a quorum.
@@ -290,7 +290,7 @@ pub enum ConnectError {
     Server {
         /// Its URL without the password, or the place of a URL that cannot be read.
         server: String,
-        /// What is wrong there.
+        /// The error there.
         cause: Box<ConnectError>,
     },
     /// Fewer than a majority of the servers of a quorum can be reached. This may pass.
@@ -303,7 +303,7 @@ pub enum ConnectError {
         all: usize,
         /// How many are needed.
         majority: usize,
-        /// What is wrong with one of the others.
+        /// The error of one of the others.
         cause: Box<ConnectError>,
     },
     /// The server is a Sentinel, and the URL is that of a single server.
@@ -341,7 +341,7 @@ pub enum ConnectError {
     NoMajority {
         /// The name of the service.
         service: String,
-        /// What each of them said.
+        /// The answer of each.
         answers: String,
     },
     /// The server is too old.
@@ -369,7 +369,7 @@ pub enum ConnectError {
     Refused(Refusal),
 }
 
-/// What speaks at the address of a server.
+/// The protocol that was found at the address of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PeerProtocol {
@@ -411,12 +411,12 @@ fn lacking(missing: &[String]) -> String {
     format!("the user lacks rights that locks need: ACL SETUSER <user> {}", missing.join(" "))
 }
 
-/// What else may be wrong where these rights are missing at the start.
+/// Another explanation for these missing rights at the start.
 fn beside_rights(missing: &[String]) -> &'static str {
     if missing == ["+eval"] {
         return "; more may be missing, which only EVAL can ask: docs/deploying.md lists all that locks need";
     }
-    // The server says the same about a command that it does not have.
+    // The server answers the same for a command that it does not have.
     let is_of_a_command = missing.iter().any(|right| right.starts_with('+'));
     if is_of_a_command { " (or the command was renamed or disabled on the server)" } else { "" }
 }
@@ -455,7 +455,7 @@ impl From<OptionsError> for ConnectError {
 #[error("no master of the cluster serves slot {0}: see CLUSTER INFO")]
 pub struct Uncovered(pub u16);
 
-/// What is in the way to a server. The text says what to look at.
+/// The obstacle to a server. The text has advice.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Obstacle {
     #[error("no answer within {0:?}")]
