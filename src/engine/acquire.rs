@@ -25,11 +25,11 @@ use crate::store::runner::{Answer, Runner};
 use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
 use crate::store::verbs::renew::{Renew, Renewed};
 
-/// What a caller wants.
+/// A request for the lock.
 #[derive(Debug)]
 pub struct AcquireRequest<'a> {
     pub engine: &'a Arc<Engine>,
-    /// Who wants it.
+    /// The caller.
     pub entry: Arc<Entry>,
     pub lease: Duration,
     /// Renewed by the watchdog.
@@ -44,7 +44,7 @@ pub struct AcquireRequest<'a> {
     pub scoped: bool,
     /// When it was called.
     pub began: Instant,
-    /// Those of a place in the queue, see `keys::terms`.
+    /// The terms of a place in the queue, see `keys::terms`.
     pub terms: Arc<str>,
     pub metrics: LockMetrics,
 }
@@ -159,8 +159,7 @@ async fn reenter(
     };
     // Given up half-way, the server may count one hold too many. Dropping this corrects it (P4).
     let undo = Release::with_turn(hold.clone(), turn);
-    // The local deadline ends this loop as well. With a silent server the caller must still hear of the
-    // loss (P8).
+    // The local deadline ends this loop as well. With a silent server the caller must still learn of the loss (P8).
     while hold.expire_if_due().is_none() {
         // At each try: a server may be silent for longer than until `max_hold`. A lease that is not to be extended gets no
         // more than what is left of it here, which is less than on the server (R5). Not less either: a key that has lost
@@ -323,7 +322,8 @@ impl<'a> Attempt<'a> {
                 Ok(Some(answer)) => {
                     match answer.body {
                         Acquired::Held { token, lease_left, .. } => {
-                            // A flush or a new connection came before this future looked: the server says it once more (P1).
+                            // A flush or a new connection came before this future looked: it asks the server once more
+                            // (P1).
                             let is_doubted = self.doubts < self.request.engine.holds.doubts();
                             self.must_leave = true;
                             let hold = if is_doubted {
@@ -336,7 +336,7 @@ impl<'a> Attempt<'a> {
                         Acquired::Queued { floor, lease_left, more, known } => {
                             self.must_leave = true;
                             let queued = Queued { asked: answer.sent, floor };
-                            // An earlier copy may have been told that the client was unknown (R8).
+                            // An earlier copy may have got the answer that the client was unknown (R8).
                             let doubtful = !known || self.copies_until > 0;
                             let place = NewPlace { queued, lease_left, more, doubtful };
                             self.request.engine.poller.enqueue(&self.waiter, place);
@@ -369,7 +369,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Waits in the queue. `None`: the place in the queue is lost, and `next` says when to ask again.
+    /// Waits in the queue. `None`: the place in the queue is lost, and `next` is when to ask again.
     async fn wait(&mut self, next: &mut Option<Box<Turn>>) -> Result<Option<Arc<Hold>>, LockError> {
         let _queueing = self.request.entry.queueing();
         observe::in_line(&self.request.entry.who(&self.request.terms, &self.request.engine.context));
@@ -436,12 +436,12 @@ impl<'a> Attempt<'a> {
 
     /// The hold, unless its time is over already: then dropping this attempt leaves.
     fn hold(&mut self, token: u64, deadline: Instant, renewed: Option<Instant>) -> Option<Arc<Hold>> {
-        // Passed over, it has left: a poll told of this grant first.
+        // Passed over, it has left: a poll found this grant first.
         if deadline <= now() || !self.waiter.claim() {
             self.must_leave = true;
             return None;
         }
-        // From here on the hold gives back what the server has. Otherwise dropping this attempt would
+        // From here on the hold releases. Otherwise dropping this attempt would
         // leave with its seq, and end the hold that it has just begun.
         self.must_leave = false;
         let new = NewHold {
@@ -495,7 +495,7 @@ impl Drop for Attempt<'_> {
             self.leave();
         }
         if self.copies_until > 0 {
-            // That copy may have been told that the server had given this client up (R8).
+            // That copy may have got the answer that the server had given this client up (R8).
             self.request.engine.poller.waiters.doubt(&self.request.entry.keys.lock);
         }
         self.request.engine.poller.waiters.deregister(&self.waiter);

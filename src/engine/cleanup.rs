@@ -1,5 +1,5 @@
-//! What the background gives back to the server: attempts that ended, and a lock that is free behind many who cannot
-//! take it.
+//! Background work for the server: leaves of attempts that ended, and passing on a free lock behind many waiters that
+//! cannot take it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -35,7 +35,7 @@ pub async fn close(engine: &Arc<Engine>) -> usize {
     // found as the one or as the other.
     context.closing.cancel();
     leave_all_waits(engine);
-    // A quorum says it itself, once for all servers.
+    // A quorum logs it itself, once for all servers.
     if context.options().node.is_none() {
         warn_of(held(engine).len());
     }
@@ -44,7 +44,7 @@ pub async fn close(engine: &Arc<Engine>) -> usize {
     }
     // Only on a closed tracker does `wait` ever end. Tasks can still be spawned on it.
     context.tasks.close();
-    // In the background: whoever drops this future or does not poll it again has closed the client all the same.
+    // In the background: a caller that drops this future or does not poll it again has closed the client all the same.
     let (told, unfinished) = oneshot::channel();
     let ending = engine.clone();
     context.spawn_unwatched(async move { end(&ending, told).await });
@@ -77,7 +77,7 @@ async fn end(engine: &Engine, told: oneshot::Sender<usize>) {
 /// After the drain. Otherwise leaves and releases could not be sent, and others would wait for their leases.
 fn forget(engine: &Engine) {
     engine.context.runner.close();
-    // What still stands in the hands of callers hears no more answers.
+    // Holds with guards get no more answers.
     engine.holds.owners.holds().iter().for_each(|hold| hold.forget());
 }
 

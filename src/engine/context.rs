@@ -1,4 +1,4 @@
-//! What everything in one client shares: the scripts, the options, numbers that are used once, and
+//! The shared parts of one client: the scripts, the options, numbers that are used once, and
 //! the tasks in the background. It knows neither holds nor waiters.
 
 use std::fmt;

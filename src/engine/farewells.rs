@@ -48,7 +48,7 @@ impl Farewells {
         Self { window: BEHIND_AT_MOST + noticed_within, state: Mutex::new(state) }
     }
 
-    /// A request that was sent then gave back what an owner of this client had at this lock, and was answered.
+    /// A request that was sent then released what an owner of this client had at this lock, and was answered.
     pub fn note(&self, lock_key: &Arc<str>, sent: Instant, is_connected: impl Fn(&str) -> bool) {
         let mut state = self.state.lock();
         if state.young.len() >= NAMES || sent >= state.began + self.window {
@@ -77,7 +77,7 @@ impl Farewells {
         !owed.is_empty() && !std::mem::replace(&mut state.asking, true)
     }
 
-    /// What is owed. `None`: nothing, and the task that asks must end.
+    /// The next name to check. `None`: none is left, and the task that asks must end.
     pub fn owed(&self) -> Option<Vec<Arc<str>>> {
         let (mut state, now) = (self.state.lock(), now());
         state.owed.retain(|_, until| now < *until);

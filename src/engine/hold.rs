@@ -1,4 +1,4 @@
-//! What this process holds: how many guards, until when, and whether it is lost.
+//! The holds of this process: how many guards, until when, and whether it is lost.
 //!
 //! A [`Hold`] is what one owner has at one lock between a free -> held and its end. Counts are set on
 //! the server, never added to or subtracted from, so a retry does no harm (P4).
@@ -28,7 +28,7 @@ use crate::sync::Mutex;
 /// One owner at one lock.
 pub type Entry = OwnerEntry<Hold>;
 
-/// A hold on several servers, of which some holds are the parts. Told by each of them that has ended.
+/// A hold on several servers, made of one hold on each. Each of these calls it when it has ended.
 pub trait Whole: fmt::Debug + Send + Sync {
     fn part_has_ended(&self);
 }
@@ -39,7 +39,7 @@ pub struct Holds {
     pub owners: Arc<OwnerTable<Hold>>,
     /// When the watchdog renews which hold.
     pub schedule: Schedule<Hold>,
-    /// What the log says of losses.
+    /// Logs losses.
     pub losses: Arc<Losses>,
     /// Grows when the server may have forgotten holds: a flush, a new connection, gained slots.
     doubts: AtomicU64,
@@ -72,7 +72,7 @@ impl Holds {
         self.doubts.load(Ordering::SeqCst)
     }
 
-    /// The server says that this hold was ended by force.
+    /// The server reports that this hold was ended by force.
     pub fn revoked(&self, lock_key: &str, owner_id: &str, token: u64) {
         let hold = Owner::of_id(owner_id).and_then(|owner| self.owners.hold_of(lock_key, owner));
         // The message may be late: a newer hold of the same owner has another token.
@@ -88,7 +88,7 @@ pub struct NewHold {
     pub token: u64,
     /// The attempt that got it.
     pub attempt: u64,
-    /// Those of its place in the queue, see `keys::terms`.
+    /// The terms of its place in the queue, see `keys::terms`.
     pub terms: Arc<str>,
     pub was_queued: bool,
     pub deadline: Instant,
@@ -98,7 +98,7 @@ pub struct NewHold {
     pub lease: Duration,
     /// Renewed by the watchdog until the last guard is gone; otherwise the lease is fixed.
     pub watched: bool,
-    /// [`Holds::doubts`] before the request was sent that told of it.
+    /// [`Holds::doubts`] before the request was sent whose answer began it.
     pub doubts: u64,
     /// Part of a call for several names: see [`Hold::keep`].
     pub is_part: bool,
@@ -122,7 +122,7 @@ pub struct Hold {
     pub began: Instant,
     /// Waits with a smaller seq began before it.
     pub began_seq: u64,
-    /// What its first guard asked for. Nested guards share it.
+    /// The first guard's. Nested guards share it.
     pub lease: Duration,
     /// The lease is renewed, not fixed.
     pub watched: bool,
@@ -136,7 +136,7 @@ pub struct Hold {
     pub over: CancellationToken,
     /// Cancelled by the final unlock: a renewal under way ends.
     pub done: CancellationToken,
-    /// What it is a part of, if there is such a thing.
+    /// The hold on several servers that it is a part of, if any.
     pub whole: OnceLock<Weak<dyn Whole>>,
     state: Mutex<State>,
 }
@@ -173,7 +173,7 @@ struct State {
     end: Option<End>,
 }
 
-/// What the watchdog asks of the server.
+/// The watchdog's next request.
 #[derive(Debug, Clone, Copy)]
 pub struct Question {
     /// To be set, if less is left.
@@ -261,8 +261,8 @@ impl Hold {
         self.state.lock().end
     }
 
-    /// Loses the hold if its deadline has passed, then says how it ended. The watchdog may be late
-    /// under load: whoever is about to rely on the hold must not wait for it (P8).
+    /// Loses the hold if its deadline has passed, then returns how it ended. The watchdog may be late
+    /// under load: a caller that is about to rely on the hold must not wait for it (P8).
     pub fn expire_if_due(&self) -> Option<End> {
         let overdue = {
             let state = self.state.lock();
@@ -513,7 +513,7 @@ impl Hold {
                 lease: self.lease,
             }
         };
-        // Not inside the block above, since this takes the lock on the state again. The holder hears of it without any
+        // Not inside the block above, since this takes the lock on the state again. The holder is notified without any
         // network (P8).
         self.stop_renewing();
         // Before the notifications, on which a quorum may lose its holds on other servers.
@@ -537,7 +537,7 @@ impl Hold {
         let was_relied_on = is_relied_on || loss == Loss::Gone && now() < self.deadline();
         self.holding.lost(|| self.held_for(), loss, was_relied_on);
         let lost = Lost::new(&who, self.token, self.held_for(), loss);
-        // `close` says once how many there were. What had no guard left is lost to no one, and a quorum may go on.
+        // `close` logs once how many there were. A hold without guards was not relied on, and a quorum may go on.
         if loss == Loss::Closed || !is_relied_on || who.is_node {
             lost.debug();
         } else {

@@ -23,7 +23,7 @@ const REMEMBERED: usize = 1 << 20;
 
 /// Where a listing is.
 pub struct Listing {
-    /// Those of the servers that are still to be listed, the present one first.
+    /// The servers that are still to be listed, the present one first.
     contexts: VecDeque<Arc<Context>>,
     /// How many of several servers may still fail: what is held is known to a majority.
     may_fail: usize,
@@ -140,7 +140,7 @@ fn malformed() -> RequestError {
     RequestError::Unanswered(Arc::new(Malformed("a reply to SCAN without a cursor".into())))
 }
 
-/// Names that were told: SCAN may find a key twice, and a name may have two keys.
+/// Names that were listed: SCAN may find a key twice, and a name may have two keys.
 #[derive(Default)]
 struct Seen {
     /// Not the names, which may be long. Among a million names two have the same hash once in 30 million lists.

@@ -161,7 +161,7 @@ impl EngineLock {
         };
         let outcome = match hold.map(|hold| hold.map(|hold| EngineGuard::new(self.engine.clone(), hold))) {
             // Acquired while the client was being closed, or after those were counted whose deadlines a
-            // thread watches. Dropping the guard gives it back.
+            // thread watches. Dropping the guard releases it.
             Ok(Some(_)) if context.over.is_cancelled() => Err(context.why_over()),
             outcome => outcome,
         };
@@ -195,17 +195,17 @@ impl EngineLock {
         requests::force_unlock(&self.engine.context, self.keys()?, expected).await
     }
 
-    /// What this owner holds here.
+    /// This owner's hold here.
     pub fn hold_of(&self, owner: Owner) -> Option<Arc<Hold>> {
         self.entry_of(owner).and_then(|entry| entry.hold())
     }
 
-    /// What all owners of this client hold here.
+    /// The holds of all owners of this client here.
     pub fn holds(&self) -> Vec<Arc<Hold>> {
         self.keys().map_or_else(|_| Vec::new(), |keys| self.engine.holds.owners.holds_at(&keys.lock, usize::MAX))
     }
 
-    /// Whether this owner waits behind others, as the server has said. No round trip.
+    /// Whether this owner waits behind others, by the server's last answer. No round trip.
     pub fn is_behind_others(&self, owner: Owner) -> bool {
         let runner = &self.engine.context.runner;
         self.entry_of(owner).is_some_and(|entry| entry.is_queueing() && entry.why_no_answer(runner).is_none())
@@ -222,7 +222,7 @@ impl EngineLock {
         }
     }
 
-    /// What this owner has or wants here now.
+    /// This owner's entry here.
     fn entry_of(&self, owner: Owner) -> Option<Arc<Entry>> {
         self.keys().ok().and_then(|keys| self.engine.holds.owners.entry_of(&keys.lock, owner))
     }

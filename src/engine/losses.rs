@@ -1,5 +1,5 @@
-//! What the log says of lost holds: a line for each, unless many come together. After a flush or a restart without data they
-//! have one cause, and may be thousands.
+//! Logs lost holds: a line for each, unless many come together. After a flush or a restart without data they have one
+//! cause, and may be thousands.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -147,7 +147,7 @@ impl Listener for Engine {
                 match watchdog::attend(earlier).await {
                     Renewal::Renewed => return,
                     Renewal::Lost | Renewal::Unknown => break,
-                    // It says nothing, and the others are too many to be asked for that.
+                    // No evidence, and the others are too many to be asked for it.
                     Renewal::Over => {}
                 }
             }

@@ -22,7 +22,7 @@ use crate::sync::Mutex;
 pub struct Who<'a> {
     pub name: &'a str,
     pub owner: &'a str,
-    /// Those of the call, with its label: see `keys::terms`.
+    /// The terms of the call, with its label: see `keys::terms`.
     pub terms: &'a str,
     /// One server of a quorum. The quorum reports holds and losses then, once for all servers.
     pub is_node: bool,

@@ -1,4 +1,4 @@
-//! Who may hold a lock.
+//! The identity that holds a lock.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -71,17 +71,17 @@ impl<H> OwnerTable<H> {
         entry
     }
 
-    /// What this owner has or wants of this lock.
+    /// This owner's entry at this lock.
     pub fn entry_of(&self, lock_key: &str, owner: Owner) -> Option<Arc<OwnerEntry<H>>> {
         self.entries.lock().get(&(lock_key.into(), owner.number())).and_then(Weak::upgrade)
     }
 
-    /// What this owner holds at this lock.
+    /// This owner's hold at this lock.
     pub fn hold_of(&self, lock_key: &str, owner: Owner) -> Option<Arc<H>> {
         self.entry_of(lock_key, owner).and_then(|entry| entry.hold())
     }
 
-    /// What owners of this client hold at this lock, among the oldest `most` that hold or want it.
+    /// The holds of this client's owners at this lock, among the oldest `most` that hold or want it.
     pub fn holds_at(&self, lock_key: &str, most: usize) -> Vec<Arc<H>> {
         let from: EntryKey = (lock_key.into(), 0);
         let to = (from.0.clone(), u64::MAX);

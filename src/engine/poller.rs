@@ -76,8 +76,8 @@ impl Poller {
         tracing::debug!(target: "fairlock::lock", name = %waiter.keys.name, owner = %waiter.owner_id(), "a future that waits was not polled when its turn came");
     }
 
-    /// What its answer said only its future could read. Whether it has the lock the server says again: then it is offered
-    /// that, and passed over.
+    /// Only the waiter's future could read its answer. So this asks the server whether it has the lock: then the waiter
+    /// is offered the grant, and passed over.
     async fn ask_for(self: Arc<Self>, waiter: Arc<Waiter>) {
         if self.ask_for_a_ghost(waiter.keys.lock.clone()).await.is_err() {
             self.waiters.offers.insert(now() + POLL_RETRY, waiter.seq, &waiter);
@@ -118,7 +118,7 @@ impl Poller {
                 biased;
                 () = sleep_until(due.into()) => {
                     if survive(self.poll(&keys, false)).await.is_none() {
-                        // What it would have said is lost with it, as in one without an answer.
+                        // Its evidence is lost, as without an answer.
                         self.waiters.doubt(&keys.lock);
                         self.waiters.poll_by(&keys.lock, now() + POLL_RETRY);
                     }
@@ -128,7 +128,7 @@ impl Poller {
         }
     }
 
-    /// After a reconnect: says at once that this client is alive, with one request, and leaves it to the
+    /// After a reconnect: shows at once that this client is alive, with one request, and leaves it to the
     /// next poll to verify all places.
     pub async fn resume(&self, keys: &Arc<Keys>) {
         self.waiters.doubt(&keys.lock);
@@ -175,7 +175,7 @@ impl Poller {
             }
             Err(error) => {
                 round.waiters.iter().for_each(|waiter| waiter.failed(error.clone()));
-                // What this poll would have said is lost with it.
+                // The evidence of this poll is lost.
                 self.waiters.doubt(&keys.lock);
                 Err(Unanswered)
             }
@@ -261,11 +261,11 @@ impl Poller {
         }
     }
 
-    /// R15: after a reconnect, looks for what this client gave back just before the connection broke. Begins when
-    /// `checked` is cancelled: what it waits for and holds goes first.
+    /// R15: after a reconnect, checks the names that this client released just before the connection broke. Begins when
+    /// `checked` is cancelled: its waits and holds go first.
     pub fn say_farewells(self: &Arc<Self>, keys: &ServedKeys, broke: Option<Instant>, checked: CancellationToken) {
         let context = self.context();
-        // What was brought back had less than a lease left.
+        // A stale hold has less than a lease left.
         let until = context.forgotten_at(context.options().lease);
         if context.farewells.owe(keys, broke, until) {
             let poller = self.clone();
@@ -313,7 +313,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Whether a waiter may have lost its place since the last answer, and this one does not say which.
+    /// Whether a waiter may have lost its place since the last answer, and this one does not show which.
     fn is_doubtful(&self, round: &Round, answer: &Answer<Polled>) -> bool {
         let polled = &answer.body;
         let gap = now().saturating_duration_since(round.heard);
@@ -348,16 +348,16 @@ fn tell_of_wait(keys: &Keys, round: &Round, polled: &Polled) {
     );
 }
 
-/// A poll has no answer. Its waiters were told why.
+/// A poll has no answer. Its waiters got the reason.
 struct Unanswered;
 
-/// What the server said when it queued a waiter.
+/// The server's answer when it queued a waiter.
 #[derive(Debug, Clone, Copy)]
 pub struct NewPlace {
     pub queued: Queued,
     /// The holder's.
     pub lease_left: Option<Duration>,
-    /// The lock is free, and the server has more to look at.
+    /// The lock is free, and there are more places to look at.
     pub more: bool,
     /// It may have given up on this client before.
     pub doubtful: bool,

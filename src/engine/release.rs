@@ -15,7 +15,7 @@ use crate::store::clock::now;
 use crate::store::error::{Cause, NoAnswer, RequestError};
 use crate::store::verbs::release::{self as verb, Released};
 
-/// What an unlock did.
+/// The outcome of an unlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unlocked {
@@ -58,7 +58,7 @@ impl Release {
         Self { hold, turn: Some(turn), sent: None, without_turn: false, finished: false }
     }
 
-    /// There is nothing to give back after all. Returns the turn.
+    /// There is nothing to release after all. Returns the turn.
     pub fn cancel(mut self) -> Option<OwnedSemaphorePermit> {
         self.finished = true;
         self.turn.take()
@@ -84,7 +84,7 @@ impl Release {
     async fn run_in_time(&mut self) -> Result<Unlocked, UnlockError> {
         // For all that this call waits for: what is left then is done in the background.
         let limit = now() + self.hold.context().operation_timeout();
-        // The deadline is not looked at here. After the last guard only the server knows whether the
+        // The deadline does not matter here. After the last guard only the server knows whether the
         // lock was freed in time (decision 11).
         if let Some(End::Lost(loss)) = self.hold.end() {
             self.finished = true;
@@ -181,8 +181,8 @@ impl Release {
     /// The outcome, if no request or no further one is needed.
     fn outcome(&self) -> Option<Result<Unlocked, UnlockError>> {
         let hold = &self.hold;
-        // With guards left, a deadline that has passed ends the hold. Without, the server's answer
-        // says more: it may have freed the lock in time.
+        // With guards left, a deadline that has passed ends the hold. Without, the server's answer decides: it may have
+        // freed the lock in time.
         let end = if hold.live() > 0 { hold.expire_if_due() } else { hold.end() };
         match end {
             Some(End::Freed) => return Some(Ok(Unlocked::Freed)),
@@ -274,7 +274,7 @@ impl Release {
             Released::Held { holds } => hold.settle(holds),
             // Not there under our token, but our lease is not over: the copy before this one freed it.
             Released::Freed { .. } | Released::Gone { .. } if again && now() < hold.deadline() => hold.freed(),
-            // What was freed was held under another token: a late copy of the acquire had taken the
+            // The freed hold had another token: a late copy of the acquire had taken the
             // lock again, after ours had been lost (R11).
             Released::Freed { .. } | Released::Gone { .. } | Released::Lost => hold.lose(Loss::Gone),
         }

@@ -1,4 +1,4 @@
-//! The attempts of this client that wait: what each of them knows, and which names are polled for.
+//! The waiting attempts of this client: the state of each, and the names that are polled for.
 //!
 //! A push is a hint, the state on the server is the truth (P9). A waiter registers before it sends
 //! anything, because its grant may arrive before the reply that says "queued".
@@ -30,10 +30,10 @@ use crate::sync::Mutex;
 
 /// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
 const VERIFIED_IN_A_POLL: usize = 16;
-/// Those of them that are first in line among the client's own.
+/// Of these, the number that are first in line among the client's own.
 const OLDEST_IN_A_POLL: usize = 4;
 
-/// What an attempt wants.
+/// The parameters of an attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct NewWaiter<'a> {
     pub lease: Duration,
@@ -49,7 +49,7 @@ pub struct Waiter {
     pub seq: u64,
     owner_id: Arc<str>,
     pub lease: Duration,
-    /// Those of its place in the queue, see `keys::terms`.
+    /// The terms of its place in the queue, see `keys::terms`.
     terms: Arc<str>,
     /// Where the caller runs, for the warning about a task that waits for itself.
     pub caller: TaskOrThread,
@@ -64,7 +64,7 @@ pub struct Waiter {
     state: Mutex<WaiterState>,
     /// Whom to wake when the attempt is woken.
     task: AtomicWaker,
-    /// Those of its client.
+    /// The offers of its client.
     offers: Arc<Schedule<Waiter>>,
 }
 
@@ -72,14 +72,14 @@ pub struct Waiter {
 pub struct WaiterState {
     /// The last pushed grant.
     pushed: Option<Grant>,
-    /// What is known of the name, once the server has answered "queued".
+    /// The answers for the name, once the server has answered "queued".
     trust: Option<Arc<Trust>>,
     pub outcome: Option<WaitOutcome>,
     /// The greatest token of this owner that was ended by force; 0: none.
     revoked: u64,
     /// Its hold has begun, which from then on stands for it.
     has_hold: bool,
-    /// It has a grant that it has not looked at.
+    /// It has a grant that it has not read.
     is_offered: bool,
     /// Since when it could go on, and is not polled: see [`drive`](Waiter::drive).
     woken: Option<Instant>,
@@ -130,7 +130,7 @@ impl Trust {
         }
     }
 
-    /// What a pushed grant is worth. `None`: it is over, since the server has given a later token.
+    /// Whether a pushed grant can be trusted. `None`: it is over, since the server has given a later token.
     fn judge(&self, grant: Grant, now: Instant) -> Option<WaitOutcome> {
         let known = self.0.lock();
         if grant.token < known.last.floor {
@@ -141,7 +141,7 @@ impl Trust {
     }
 }
 
-/// What a waiter has to act upon.
+/// The event that a waiter has to act upon.
 #[derive(Debug)]
 pub enum WaitOutcome {
     /// A grant that may be relied on until then: pushed (R7), or found by a poll.
@@ -239,7 +239,7 @@ impl Waiter {
     fn take_outcome(&self) -> Option<WaitOutcome> {
         let mut state = self.state.lock();
         state.is_offered = false;
-        // What the server has answered goes before a push, which is only a hint (P9).
+        // The server's answer goes before a push, which is only a hint (P9).
         if let Some(outcome) = state.outcome.take() {
             return Some(outcome);
         }
@@ -255,7 +255,7 @@ impl Waiter {
         ticket(&self.owner_id, self.seq)
     }
 
-    /// What its place in the queue would be. Not stored either: only a leave needs it.
+    /// Its place in the queue. Not stored either: only a leave needs it.
     pub fn place(&self) -> String {
         place(&self.owner_id, self.seq, &self.terms)
     }
@@ -306,7 +306,7 @@ impl Waiter {
         state.is_claimed
     }
 
-    /// If it rests with a grant, it loses that and its place. Else says when to look again, while it has the grant.
+    /// If it rests with a grant, it loses that and its place. Else returns when to check again, while it has the grant.
     pub fn take_back(&self) -> Rest {
         let mut state = self.state.lock();
         // A waiter without its answer yet is checked again when the answer wakes it.
@@ -332,7 +332,7 @@ impl Waiter {
         self.state.lock().is_passed_over
     }
 
-    /// Neither a message nor an answer that it has not looked at yet.
+    /// Drops a message or an answer that it has not read yet.
     fn forget_grant(&self) {
         let mut state = self.state.lock();
         (state.pushed, state.is_offered) = (None, false);
@@ -368,10 +368,10 @@ impl Waiter {
     }
 }
 
-/// What became of a grant that was not looked at.
+/// The outcome of a grant that was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// It was looked at, or is not good any more.
+    /// It was read, or is not good any more.
     Over,
     /// Its attempt waits for an answer, or was woken a moment ago.
     Until(Instant),
@@ -406,7 +406,7 @@ pub struct Waiters {
     waiters: Mutex<BTreeMap<u64, Arc<Waiter>>>,
     /// Changed under the lock of `waiters`: the client is closing, and no more may begin.
     closed: AtomicBool,
-    /// Those with a place in the queue, by lock key. A name is here exactly while its poller runs.
+    /// The waiters with a place in the queue, by lock key. A name is here exactly while its poller runs.
     // A map of its own. A push must find an attempt that has no place yet, and a poll asks only for queued ones. The
     // two locks are never held together.
     queues: Mutex<BTreeMap<Arc<str>, Queue>>,
@@ -643,7 +643,7 @@ impl Waiters {
             state.revoked = state.revoked.max(token);
         }
         drop(waiters);
-        // What was ended may have been the grant of a ticket whose message is lost.
+        // The ended hold may have been the grant of a ticket whose message is lost.
         self.doubt(lock_key);
     }
 
@@ -658,7 +658,7 @@ impl Waiters {
 pub struct Round {
     /// All that wait, oldest first.
     pub waiters: Vec<Arc<Waiter>>,
-    /// Those whose places are verified.
+    /// The waiters whose places are verified.
     pub carried: Vec<Arc<Waiter>>,
     /// All are; the doubt that ends when all polls of this round are answered.
     pub verifies: Option<u64>,
@@ -668,7 +668,7 @@ pub struct Round {
 }
 
 impl Round {
-    /// After those of this round that were told before it.
+    /// After the waiters of this round that were notified before it.
     pub fn next_turn(&self) -> Turn {
         Turn::next(&self.turns)
     }

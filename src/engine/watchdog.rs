@@ -34,7 +34,7 @@ pub fn start(holds: &Arc<Holds>) {
     holds.context.spawn_until_closing(serve);
 }
 
-/// One look at a hold: asks what there is to ask, and puts it back on the schedule. At its deadline it is lost.
+/// Attends to a hold: sends its next request, and puts it back on the schedule. At its deadline it is lost.
 pub async fn attend(hold: Arc<Hold>) -> Renewal {
     let done = hold.done.clone();
     // Pinned here, since `run_until_cancelled` would have room for it twice.

@@ -43,7 +43,7 @@ async fn watch_in_a_simulator(mut held: Vec<Weak<Hold>>) {
     }
 }
 
-/// Ends the holds that are due, and says when the next one is.
+/// Ends the holds that are due, and returns the time of the next one.
 fn next_deadline(held: &mut Vec<Weak<Hold>>) -> Option<Instant> {
     let mut next: Option<Instant> = None;
     held.retain(|hold| {

@@ -42,7 +42,7 @@ pub struct Acquire<'a> {
     pub metrics: &'a LockMetrics,
 }
 
-/// What a call has been told so far.
+/// The errors that a call has met so far.
 #[derive(Debug, Default)]
 pub struct Told {
     /// Why a node did not serve.
@@ -72,7 +72,7 @@ impl Told {
 /// One guard's part of a hold, on the nodes that it has.
 pub type Taken = (Share, Vec<NodeGuard>);
 
-/// What became of one try.
+/// The outcome of one try.
 enum Tried {
     Held(Taken),
     /// Others have it.
@@ -81,13 +81,13 @@ enum Tried {
     Failed,
 }
 
-/// What it has at some nodes.
+/// The guards at some nodes.
 type Got = BTreeMap<usize, EngineGuard>;
 
 /// The answer of one node. `None`: others have it.
 type Tryout = Result<Option<EngineGuard>, LockError>;
 
-/// What one round of requests has brought.
+/// The results of one round of requests.
 #[derive(Default)]
 struct Round {
     got: Got,
@@ -219,7 +219,7 @@ impl Acquire<'_> {
     async fn wait_once(&self) -> Result<Tried, LockError> {
         let nodes = &self.quorum.nodes;
         let (mut got, mut from) = (BTreeMap::new(), 0);
-        // Looked at anew after each wait, which may have been long.
+        // Read anew after each wait, which may have been long.
         while let Some(at) = nodes.usable().into_iter().find(|index| *index >= from)
             && nodes.usable().len() >= nodes.majority()
         {
@@ -263,7 +263,7 @@ impl Acquire<'_> {
         let mut locking = pin!(lock.acquire(self.caller, true, 0, None));
         tokio::select! {
             biased;
-            // A call that waits is never told that others have it.
+            // A call that waits never gets the answer "busy".
             outcome = &mut locking => self.one(outcome),
             () = self.quorum.nodes.lost(index) => {
                 // Asked while the call is in the queue.
@@ -300,8 +300,8 @@ impl Acquire<'_> {
         }
     }
 
-    /// Tries these nodes at the same time. One without an answer in time is left out (Q10); its request leaves by
-    /// itself when it is dropped (Q6, R9). `proposed`: the token that they are to give, where they can (Q3).
+    /// Tries these nodes at the same time. A node without an answer in time is skipped (Q10); its request leaves when
+    /// it is dropped (Q6, R9). `proposed`: the token that they are to give, where they can (Q3).
     async fn try_all(&self, indices: &[usize], proposed: u64) -> Result<Round, LockError> {
         let trying = indices.iter().filter_map(|index| {
             let lock = self.locks.get(*index)?;
@@ -391,7 +391,7 @@ impl Acquire<'_> {
     async fn raise(&self, got: Got, token: u64) -> Got {
         let nodes = &self.quorum.nodes;
         let raising = got.into_iter().map(|(index, guard)| async move {
-            // Also at the node that gave it: the answer says that it is still held there, after a force_unlock too.
+            // Also at the node that gave it: the answer confirms that no force_unlock has ended it there.
             let raised = timeout(nodes.node_timeout, requests::raise(&guard.hold, token)).await;
             (index, guard, raised)
         });

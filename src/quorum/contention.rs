@@ -1,4 +1,4 @@
-//! Which locks others want too.
+//! The locks that others want too.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU8, Ordering};

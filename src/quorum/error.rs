@@ -37,7 +37,7 @@ impl NoQuorum {
 pub struct TooFewAnswers {
     pub confirmed: usize,
     pub majority: usize,
-    /// What one of the others said, if it is known.
+    /// The error of one of the others, if it is known.
     pub last: Option<RequestError>,
 }
 

@@ -1,4 +1,4 @@
-//! What a holder of a quorum has, and how it is released.
+//! The guard of a hold on a quorum, and its release.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -33,7 +33,7 @@ impl QuorumGuard {
         Self { quorum, hold: share.hold().clone(), share: Some(share), guards, in_use: Some(in_use) }
     }
 
-    /// Gives it back at all its servers, and waits for a majority of their answers as long as a release may take.
+    /// Releases it at all its servers, and waits for a majority of their answers as long as a release may take.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
         // Before anything is released: that ends the holds too.
         let loss = self.hold.loss();
@@ -157,7 +157,7 @@ impl Releasing<'_> {
     }
 }
 
-/// What they say together of a hold that was not lost before.
+/// The common outcome for a hold that was not lost before.
 fn together(outcomes: Vec<Outcome>, hold: &QuorumHold, until: Instant) -> Outcome {
     let (all, majority) = (hold.nodes.len(), hold.majority);
     let confirmed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok().copied()).collect();

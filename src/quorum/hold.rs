@@ -1,4 +1,4 @@
-//! What an owner holds on a majority.
+//! The hold of an owner on a majority.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ use crate::store::clock::now;
 /// The hold on one node that counts.
 #[derive(Debug)]
 pub struct NodeHold {
-    /// Which node.
+    /// The node.
     pub index: usize,
     pub hold: Arc<Hold>,
 }
@@ -29,7 +29,7 @@ pub struct QuorumHold {
     pub name: Arc<str>,
     pub owner: Owner,
     pub owner_id: String,
-    /// Those of the call, see `keys::terms`.
+    /// The terms of the call, see `keys::terms`.
     pub terms: Box<str>,
     pub began: Instant,
     /// Its span and metrics.
@@ -193,7 +193,7 @@ impl QuorumHold {
     fn tell_of_loss(&self, loss: Loss) {
         if self.holding.lost(|| self.held_for(), loss, true) {
             let lost = Lost::new(&self.who(), self.token, self.held_for(), loss);
-            // `close` says once how many there were.
+            // `close` logs once how many there were.
             if loss == Loss::Closed { lost.debug() } else { lost.warn() }
         }
     }

@@ -37,7 +37,7 @@ pub struct Node {
 pub struct Nodes {
     pub all: Vec<Node>,
     engines: Vec<Arc<Engine>>,
-    /// How long a request may take before its node is left out.
+    /// How long a request may take before its node is skipped.
     pub node_timeout: Duration,
     /// Notified when a node can be used again, or can no longer be used.
     pub changed: Notify,
@@ -104,8 +104,8 @@ impl Nodes {
         (0..self.all.len()).filter(|index| self.is_usable(*index)).collect()
     }
 
-    /// A token for these: what that one of their clocks says that is ahead of the others. A node that has given a
-    /// later one does not take it (Q3).
+    /// A token for these nodes: the time of the clock that is furthest ahead. A node that has given a later one does
+    /// not take it (Q3).
     pub fn token_now(&self, indices: &[usize]) -> u64 {
         let nodes = indices.iter().filter_map(|index| self.all.get(*index));
         let clocks = nodes.map(|node| node.engine.context.runner.server_micros(""));
@@ -239,7 +239,7 @@ impl Nodes {
     }
 }
 
-/// One task for a node that is left out. It ends with the clients.
+/// One task for a node that is skipped. It ends with the clients.
 async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, name: Arc<str>) {
     loop {
         // Not kept during the pause: the last client may be dropped while its server is down.
