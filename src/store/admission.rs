@@ -34,7 +34,7 @@ pub enum Priority {
     Cleanup,
     /// New acquires: after that.
     Normal,
-    /// What a caller asks once, such as status and force_unlock: also after that.
+    /// Requests that a caller makes once, such as status and force_unlock: also after that.
     Question,
 }
 
@@ -83,11 +83,11 @@ struct Line(Mutex<Places>);
 
 #[derive(Debug)]
 struct Places {
-    /// None while others wait.
+    /// 0 while others wait.
     free: usize,
     next_number: u64,
     waiting: BTreeMap<u64, Waker>,
-    /// Whose turn has come, and since when. They were woken.
+    /// The numbers whose turn has come, and since when. They were woken.
     given: BTreeMap<u64, Instant>,
 }
 
@@ -234,11 +234,10 @@ impl Shared {
         if now() >= refusing.next_probe {
             refusing.next_probe = now() + refusing.backoff.next();
         }
-        // Before the mutex is free, as in `served`. Otherwise the two could interleave and leave a
-        // flag that says the opposite of the gate: requests would pass a closed gate, or look at an
-        // open one for each request.
+        // Before the mutex is free, as in `served`. Otherwise the two could interleave and leave a flag that
+        // contradicts the gate: requests would pass a closed gate, or look at an open one for each request.
         self.refusing.store(true, Ordering::Release);
-        // Who reads the log is the user's, and may take its time.
+        // The log's subscriber is the user's, and may take its time.
         drop(gate);
         // One line for each time that the gate closes. A line for each refusal would flood the log.
         if closes {
@@ -344,7 +343,7 @@ impl Admission {
         self.shared.refusing.load(Ordering::Acquire)
     }
 
-    /// What the server said last, while the gate is closed.
+    /// The server's last refusal, while the gate is closed.
     pub fn refusal(&self) -> Option<Refusal> {
         self.shared.gate.lock().as_ref().map(|refusing| refusing.refusal.clone())
     }
@@ -389,7 +388,7 @@ impl InFlight {
         .await
     }
 
-    /// What the server said: opens or closes the gate.
+    /// Reads the server's answer: opens or closes the gate.
     pub fn answered(&self, refusal: Option<&Refusal>) {
         match refusal {
             // TRYAGAIN is about the keys of one lock: it must not hold up requests for the others.
@@ -416,7 +415,7 @@ impl Wake for InFlight {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if self.give_back() && self.probes {
-            // Its caller has the answer, and is to say what it was.
+            // Its caller has the answer, and is to read it.
             self.shared.end_probe(Some(now() + PATIENCE));
         }
         self.caller.wake();

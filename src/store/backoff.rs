@@ -26,7 +26,7 @@ pub struct Backoff {
 impl Backoff {
     /// For connections: the first try is at once.
     pub fn reconnect() -> Self {
-        // Random, as the simulator does not use this: there `Faults` says how long a reconnect takes.
+        // Random, as the simulator does not use this: there `Faults` sets the time of a reconnect.
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         Self { next: Duration::ZERO, random: seed }
     }

@@ -30,7 +30,7 @@ impl<'a> Call<'a> {
         Self { asking: true, ..self }
     }
 
-    /// The key that says which server is asked.
+    /// The key that decides which server is asked.
     pub fn lock_key(&self) -> &'a str {
         // Each script has the lock as its first key, so the default is never used.
         self.keys.first().copied().unwrap_or_default()

@@ -14,7 +14,7 @@ pub struct Changes {
 
 impl Changes {
     pub fn tell(&self) {
-        // Before the waiters are woken: they look at the number.
+        // Before the waiters are woken, which read the number.
         self.count.fetch_add(1, Ordering::Release);
         self.changed.notify_waiters();
     }

@@ -163,8 +163,8 @@ impl Connection {
     }
 }
 
-/// What is in flight on a dead connection may have run. Say so now: waiting for the time-out would only
-/// delay the retry.
+/// A request in flight on a dead connection may have run. Return that now: waiting for the time-out would only delay
+/// the retry.
 fn unanswered() -> RequestError {
     RequestError::Unanswered(Arc::new(Disconnected))
 }
@@ -198,7 +198,7 @@ fn script_reply(value: Value) -> Result<ScriptReply, Malformed> {
     values.into_iter().map(field).collect::<Result<_, _>>().map(ScriptReply::List)
 }
 
-/// What the server sends unasked.
+/// A push of the server.
 pub enum Unasked<'a> {
     /// A message on this client's channel.
     Message(&'a [u8]),
@@ -216,7 +216,7 @@ fn on_push(
             // The driver says this once, when the connection breaks. A frozen server causes no such
             // push, which is why the supervisor pings.
             (PushKind::Disconnection, _) => dead.cancel(),
-            // A server that was frozen may go on after another one has taken over. What it says of grants is over.
+            // A server that was frozen may go on after another one has taken over. Its grants are over.
             _ if dead.is_cancelled() => {}
             // The first element is the channel. A client listens on one only.
             (PushKind::Message, [_, Value::BulkString(payload), ..]) => handle(Unasked::Message(payload)),

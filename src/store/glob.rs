@@ -30,7 +30,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// What each text that matches begins with.
+/// The common beginning of all texts that match.
 pub fn literal_start(pattern: &str) -> String {
     let mut start = String::new();
     let mut chars = pattern.chars();
@@ -51,7 +51,7 @@ pub fn escape(text: &str) -> String {
     text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
-/// What one byte is matched by.
+/// A matcher of one byte.
 struct One<'a> {
     kind: Kind<'a>,
     rest: &'a [u8],
@@ -60,7 +60,7 @@ struct One<'a> {
 enum Kind<'a> {
     Any,
     Byte(u8),
-    /// What is between the brackets, and whether it is to be in there.
+    /// The text between the brackets, and whether the byte is to be in it.
     Class(&'a [u8], bool),
 }
 

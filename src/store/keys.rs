@@ -95,7 +95,7 @@ pub fn place(owner: &str, seq: u64, terms: &str) -> String {
     format!("{owner}:{seq}/{terms}")
 }
 
-/// The prefix of the channels on which clients hear of their grants.
+/// The prefix of the channels for grants.
 pub fn channel_prefix(prefix: &str) -> String {
     // Without a hash tag: a channel belongs to a client, which uses it for all of its locks.
     format!("{prefix}:wake:")

@@ -48,7 +48,7 @@ pub struct Link<C> {
     listener: OnceLock<Weak<dyn Listener>>,
     /// When the end of the last connection was noticed.
     broke: Mutex<Option<Instant>>,
-    /// When the first flush was heard of that was not checked yet.
+    /// When the first flush was reported that was not checked yet.
     flushed: Mutex<Option<Instant>>,
     /// Notified of a flush.
     flush: Notify,
@@ -131,7 +131,7 @@ impl<C: Connection> Link<C> {
     /// to offer a fresh connection must not reopen a client that was closed meanwhile.
     pub fn enter(&self, next: State<C>) {
         let mut state = self.state.lock();
-        // Not when it is only told once more why there is none.
+        // Not when only the reason for its absence has changed.
         if let (State::Resuming(_) | State::Ready(_), State::Down(_)) = (&*state, &next) {
             *self.broke.lock() = Some(now());
         }
@@ -153,7 +153,7 @@ impl<C: Connection> Link<C> {
         // Before the lock is taken: the recorder is the user's.
         let mut news = is_up.map(|is_up| if is_up { self.metrics.connected() } else { self.metrics.disconnected() });
         let mut counted = self.counted.lock();
-        // Whoever has changed the state meanwhile counts it.
+        // A caller that has changed the state meanwhile counts it.
         if self.is_up() == is_up {
             std::mem::swap(&mut *counted, &mut news);
         }
@@ -239,8 +239,8 @@ impl<C: Connection> Link<C> {
         }
     }
 
-    /// Checks waits and holds again when slots have come here from another node, whose messages may have been missed and
-    /// whose state may be newer than what came along.
+    /// Checks waits and holds again when slots have come here from another node, whose messages may have been missed
+    /// and whose state may be newer than what was moved.
     async fn check_gains(&self, keys: &ServedKeys) {
         loop {
             self.gained.notified().await;

@@ -1,4 +1,4 @@
-//! Where a server is. Sentinels or a cluster may say at any time that it is elsewhere now.
+//! Where a server is. Sentinels or a cluster may change that at any time.
 
 use std::sync::Arc;
 

@@ -50,7 +50,7 @@ pub enum OptionsError {
     OutOfRange {
         /// The option.
         option: &'static str,
-        /// What it was set to.
+        /// Its value.
         value: Duration,
     },
     /// One time must be at least another.
@@ -61,11 +61,11 @@ pub enum OptionsError {
         larger: &'static str,
         /// Its value.
         larger_value: Duration,
-        /// What it is compared with.
+        /// The option that it is compared with.
         smaller: &'static str,
         /// The value of that option.
         smaller_value: Duration,
-        /// What breaks otherwise.
+        /// The consequence otherwise.
         reason: &'static str,
     },
     /// `max_waiters` is 0.
@@ -108,16 +108,16 @@ pub enum OptionsError {
     #[error("the {what} cannot be used: {reason}")]
     #[non_exhaustive]
     Certificate {
-        /// Which one.
+        /// The option or parameter.
         what: &'static str,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
 }
 
 const LONGEST_LABEL: usize = 256;
 const LONGEST_PREFIX: usize = 256;
-/// How long a grant of a primary may come after the promotion of another one, which had not heard of it.
+/// How long a grant of a primary may come after the promotion of another one, which had not received it.
 const REPLICATION_LAG: Duration = Duration::from_secs(1);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -165,7 +165,7 @@ impl Options {
             return Err(OptionsError::Prefix);
         }
         check_label(&self.label)?;
-        // Otherwise each call that waits would end with `full`, which says that others wait.
+        // Otherwise each call that waits would end with `full`, which means that others wait.
         if self.max_waiters == 0 {
             return Err(OptionsError::NoWaiters);
         }
@@ -186,8 +186,7 @@ impl Options {
             ("three times poll_interval", self.poll_interval),
             "one lost poll would cost a live waiter its place",
         )?;
-        // P6: advance caps a grant by the ticket's deadline (decision 1). A longer grant_ttl would say
-        // what never happens.
+        // P6: advance caps a grant by the ticket's deadline (decision 1). A longer grant_ttl would have no effect.
         at_least(
             ("waiter_ttl", self.waiter_ttl),
             ("grant_ttl", self.grant_ttl),
@@ -330,7 +329,7 @@ mod tests {
         assert!(matches!(checked(|o| o.lease = Duration::ZERO), Err(OptionsError::OutOfRange { option: "lease", .. })));
         assert!(matches!(checked(|o| o.waiter_ttl = Duration::from_secs(3)), Err(OptionsError::TooShort { .. })));
         assert!(matches!(checked(|o| o.grant_ttl = Duration::from_secs(1)), Err(OptionsError::TooShort { .. })));
-        // Who polls less often than a lease lasts notices its end too late (P7).
+        // A client that polls less often than a lease lasts notices its end too late (P7).
         assert!(matches!(
             checked(|o| (o.lease, o.poll_interval, o.waiter_ttl) =
                 (Duration::from_secs(2), o.grant_ttl, Duration::from_secs(9))),

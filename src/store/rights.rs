@@ -1,4 +1,4 @@
-//! What a user must be allowed, as the scripts themselves say, and the question whether it is.
+//! The rights that a user needs, read from the scripts themselves, and the check that it has them.
 //!
 //! A right that is missing in the middle of a script leaves half of its writes behind (Redis does not
 //! roll back), so all are asked for before the first one runs.
@@ -87,7 +87,7 @@ pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str
     asked.words
 }
 
-/// What a user may need beside locks.
+/// Optional rights of a user.
 #[cfg(feature = "_cli")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beside {
@@ -133,7 +133,7 @@ struct Asked<'a> {
     prefix: &'a str,
     keys: Keys,
     words: Vec<String>,
-    /// What they ask for. Scripts share most of their calls, and each question costs the server 3 µs.
+    /// Questions so far. Scripts share most of their calls, and each question costs the server 3 µs.
     seen: HashSet<Vec<String>>,
 }
 

@@ -41,7 +41,7 @@ pub fn is_gone(runtime: &Handle) -> bool {
 pub const AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// Runs what may call code of the user, such as a log subscriber: a panic there must end neither the task nor the
-/// client. `None`: it has panicked, and the process's panic hook has said so.
+/// client. `None`: it has panicked, and the process's panic hook has reported it.
 pub fn survive<T>(work: impl Future<Output = T>) -> impl Future<Output = Option<T>> {
     // No `async fn`, which would have room for `work` twice: 100,000 renewals may be due together.
     AssertUnwindSafe(work).catch_unwind().map(Result::ok)

@@ -1,4 +1,4 @@
-//! What a node says of its cluster: CLUSTER INFO and CLUSTER SLOTS.
+//! A node's view of its cluster: CLUSTER INFO and CLUSTER SLOTS.
 
 use redis::Value;
 
@@ -53,7 +53,7 @@ impl View {
     }
 }
 
-/// What a node says of itself and the cluster, in CLUSTER INFO.
+/// A node's view of itself and the cluster, from CLUSTER INFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Health {
     /// The greatest number of a change that it knows of. Each failover raises it, and most moves of slots.

@@ -61,7 +61,7 @@ enum Value {
 }
 
 impl Value {
-    /// As TYPE says it.
+    /// The name of the type, as TYPE returns it.
     fn kind(&self) -> &'static [u8] {
         match self {
             Self::Text(_) => b"string",
@@ -85,7 +85,7 @@ struct Zset {
     order: BTreeSet<(Score, Bytes)>,
 }
 
-/// The least and the greatest score, and whether each of them is left out.
+/// The least and the greatest score, and whether each of them is excluded.
 type ScoreBounds = ((f64, bool), (f64, bool));
 
 #[derive(Debug, Clone, Copy, PartialEq)]

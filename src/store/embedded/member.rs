@@ -22,7 +22,7 @@ pub struct Slot {
     pub importing: Option<String>,
 }
 
-/// What a node knows of its cluster.
+/// A node's view of its cluster.
 pub struct Member {
     pub address: String,
     slots: Mutex<BTreeMap<u16, Slot>>,
@@ -33,7 +33,7 @@ impl Member {
         Self { address, slots: Mutex::default() }
     }
 
-    /// What stands in the names of the channels that belong to this node.
+    /// The part of the names of the channels that belong to this node.
     pub fn tag(&self) -> String {
         self.address.replace(':', "/") + ":"
     }
@@ -50,7 +50,7 @@ impl Member {
         self.slots.lock().iter().filter_map(range).collect()
     }
 
-    /// Whether a script may run here; otherwise the error that says where.
+    /// Whether a script may run here; otherwise the error that redirects it.
     pub fn route(&self, request: &Request, keyspace: &Keyspace) -> Result<Moves, String> {
         let number = slot_of(request.keys.first().map_or("", String::as_str));
         let Some(slot) = self.slots.lock().get(&number).cloned() else {

@@ -196,7 +196,7 @@ impl EmbeddedServer {
         keys.unwrap_or_default().iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
-    /// Deletes all keys, as FLUSHALL does. Holders hear of it at once.
+    /// Deletes all keys, as FLUSHALL does. Holders are notified at once.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -473,7 +473,7 @@ impl EmbeddedServer {
         Ok(use_it(&mut engine))
     }
 
-    /// What its clock says, in microseconds since 1970.
+    /// The time of its clock, in microseconds since 1970.
     pub(crate) fn micros(&self) -> i64 {
         let elapsed = Instant::now().saturating_duration_since(self.shared.began);
         let now = self.shared.epoch + self.shared.faults.server_time(elapsed);
@@ -489,7 +489,7 @@ impl EmbeddedServer {
             Ok(moves) => moves,
             Err(elsewhere) => return Some(Err(refused(&elsewhere))),
         };
-        // Like LOADING or READONLY: Redis says these before the script begins, so nothing has run.
+        // Like LOADING or READONLY: Redis returns these before the script begins, so nothing has run.
         if let Some(refusal) = self.shared.faults.refuse(&request.client, request.script.name) {
             return Some(Err(refused(refusal)));
         }
@@ -541,7 +541,7 @@ impl EmbeddedServer {
         Some(answer)
     }
 
-    /// Whether a script may run here; otherwise the error that says where.
+    /// Whether a script may run here; otherwise the error that redirects it.
     fn route(&self, request: &Request) -> Result<Moves, String> {
         let Some(member) = &self.shared.member else { return Ok(Moves::Rests) };
         let route = self.with_engine(|engine| engine.keyspace(|keyspace| member.route(request, keyspace)));
@@ -596,7 +596,7 @@ fn refused(text: &str) -> Refusal {
 fn answer(reply: Reply) -> Answer {
     let malformed = |what: &Reply| Refusal::new("ERR", &format!("the script answered {what:?}"));
     match reply {
-        // As Redis says that an error was raised inside a script.
+        // Redis' text for an error that was raised inside a script.
         Reply::Error(text) => Err(refused(&format!("{text} script: embedded"))),
         Reply::Bulk(text) => Ok(ScriptReply::Text(text)),
         Reply::List(replies) => {

@@ -24,7 +24,7 @@ pub struct Acquire<'a> {
     pub terms: &'a str,
 }
 
-/// What is to be done about a lock that is not free.
+/// How to handle a lock that is not free.
 #[derive(Debug, Clone, Copy)]
 pub enum Mode {
     /// Nothing.
@@ -60,7 +60,7 @@ pub enum Acquired {
     Queued {
         /// No grant that is made later has a token up to this one (R7).
         floor: u64,
-        /// What is left of the holder's lease, or of the freeze (`strict_restart`).
+        /// The rest of the holder's lease, or of the freeze (`strict_restart`).
         lease_left: Option<Duration>,
         more: bool,
         /// The server had not given this client up as dead.

@@ -25,7 +25,7 @@ pub struct Release<'a> {
     pub attempt: u64,
     /// Server time until which a copy of the acquire may still be served; 0: none is under way.
     pub copies_until: i64,
-    /// Those of that attempt, see `keys::terms`.
+    /// The terms of that attempt, see `keys::terms`.
     pub terms: &'a str,
 }
 
