@@ -1,5 +1,5 @@
 //! Redlock's way to a majority: everybody asks all servers at once for a key that expires, and who gets fewer than a
-//! majority gives back what it got and tries again after a random pause.
+//! majority releases what it got and tries again after a random pause.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -53,7 +53,7 @@ impl Racing {
         &self.clients[self.client]
     }
 
-    /// Rounds that got some servers, and gave them back.
+    /// Rounds that got some servers, and released them.
     pub fn splits(&self) -> u64 {
         self.splits.load(Ordering::Relaxed)
     }

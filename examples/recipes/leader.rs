@@ -126,7 +126,7 @@ async fn demonstrate() -> Outcome<()> {
         return Err("it waited for the lease".into());
     }
 
-    // As an operator would: the leader hears of it, and stops.
+    // As an operator would: the leader is notified, and stops.
     let client = LockClient::connect(url()).await?;
     client.lock("example:leader").force_unlock().await?;
     three.hears("has lost it").await?;

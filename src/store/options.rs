@@ -108,7 +108,7 @@ pub enum OptionsError {
     #[error("the {what} cannot be used: {reason}")]
     #[non_exhaustive]
     Certificate {
-        /// The option or parameter.
+        /// Which certificate or key.
         what: &'static str,
         /// The problem with it.
         reason: String,

@@ -214,7 +214,7 @@ async fn a_call_that_has_waited_for_others_and_ends_in_the_middle_of_a_request_s
             }
             Err(error) => assert!(matches!(error, LockError::Timeout), "after {limit:?}: {error:?}"),
         }
-        // What it gives back in the background.
+        // The background releases the rest.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(acquired > 0 && acquired < 30, "{acquired}: from before the hand-over to after the last answer");

@@ -282,7 +282,7 @@ async fn is_left_alone((what, cost, make): Kind, on_several: bool, count: usize)
         sleep(HOUR).await;
         assert!(kept.iter().all(|guard| guard.is_valid()), "{what}, {count}: a lock was lost");
         assert!(quorum_kept.iter().all(|guard| guard.is_valid()), "{what}, {count}: a lock of a quorum was lost");
-        // Who rests while it has a lock keeps it.
+        // A future that rests with a lock keeps it.
         for number in 0..if what.ends_with("lost") || what == "ended" { count } else { 0 } {
             let name = |what| format!("{what} {number}");
             let one = other.lock(name("own")).try_lock().await.unwrap();

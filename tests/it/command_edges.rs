@@ -91,7 +91,7 @@ async fn short_and_long_leases_need_no_other_option() {
     .await;
 }
 
-/// F4: whoever can write a key could move the cursor of the one who looks.
+/// F4: any writer of a key could move the cursor of a reader's terminal.
 #[tokio::test]
 async fn nothing_that_the_server_says_reaches_the_terminal_as_it_is() {
     limit(async {

@@ -195,7 +195,7 @@ async fn p1_a_fixed_lease_that_a_failover_has_shortened_is_whole_again() {
         let client = pair.connect().await;
         owner::scope(async {
             let guard = client.lock(NAME).with_lease(LEASE).lock().await.unwrap();
-            // As if the replica had heard of an earlier, shorter lease: the grant's.
+            // As if the replica had received an earlier, shorter lease: the grant's.
             let mut primary = pair.primary.connection().await;
             redis::cmd("PEXPIRE").arg(KEY).arg(15_000).exec_async(&mut primary).await.unwrap();
             pair.replicate_until_now().await;

@@ -11,7 +11,7 @@ use crate::support::cluster::{Cluster, command, slot_of};
 use crate::support::sentinels::{url, watching};
 use crate::support::{Collect, Proxy, Server, Timing, eventually, in_virtual_time, limit, on_each_store};
 
-/// A second task that waits for the lock, and gives it back.
+/// A second task that waits for the lock, and releases it.
 async fn wait_behind(lock: &FairLock) -> tokio::task::JoinHandle<()> {
     let waiting = {
         let lock = lock.clone();

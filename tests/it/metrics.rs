@@ -1,4 +1,4 @@
-//! What the library counts and measures, as a recorder of Prometheus hears it.
+//! The library's metrics, as a recorder of Prometheus receives them.
 
 use std::time::Duration;
 

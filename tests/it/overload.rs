@@ -127,7 +127,7 @@ async fn a_request_whose_caller_gave_up_is_never_sent() {
         // Until what was sent has run, and was taken back.
         tokio::time::sleep(Duration::from_secs(30)).await;
         let tokens = server.server.keys().iter().filter(|key| key.ends_with(":token")).count();
-        // Those in flight may have run, 256 at a time; the others were waiting for their turn.
+        // Requests in flight may have run, 256 at a time; the others were waiting for their turn.
         assert!((2..=257).contains(&tokens), "{tokens} of 2000 names were locked");
         server.network.delay(Duration::ZERO);
     })

@@ -99,7 +99,7 @@ async fn a1_a_newcomer_behind_many_waiters_of_a_distant_client_is_served_last() 
     .await;
 }
 
-/// A2: the grant_ttl of whoever released counted, so a client next to the server starved a distant one.
+/// A2: the releaser's grant_ttl counted, so a client next to the server starved a distant one.
 #[tokio::test]
 async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
     in_virtual_time(async |server| {

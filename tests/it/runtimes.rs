@@ -104,7 +104,7 @@ async fn guard_of_a_lost_unlock(client: &LockClient) -> fairlock::LockGuard {
     client.lock("unlocked later").lock().await.unwrap()
 }
 
-/// Its watchdog is gone too, so the lease ends: the holder hears of that at its deadline.
+/// Its watchdog is gone too, so the lease ends: the holder is notified at its deadline.
 #[test]
 fn a_hold_of_a_client_whose_runtime_is_gone_is_lost_at_its_deadline() {
     let (first, here) = (runtime(), runtime());

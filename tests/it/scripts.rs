@@ -1708,7 +1708,7 @@ async fn random_queues_serve_the_first_one_that_counts() {
     .await;
 }
 
-/// Review A4, A9: whoever leaves takes the own place out, wherever it is, and no other.
+/// Review A4, A9: a leave takes its own place out, wherever it is, and no other.
 #[tokio::test]
 async fn leaving_takes_out_exactly_one_place() {
     limit(async {
@@ -1950,7 +1950,7 @@ async fn the_keys_of_a_queue_stay_in_proportion() {
     .await;
 }
 
-/// A dead client hears that it was given up when its places were taken out.
+/// The reply to a dead client shows that it was given up when its places were taken out.
 #[tokio::test]
 async fn a_client_whose_places_were_taken_is_unknown() {
     limit(async {

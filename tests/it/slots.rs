@@ -142,7 +142,7 @@ impl Cluster {
                 index % 2 == 1
             });
         } else {
-            // Those to SETSLOT.
+            // The replies to SETSLOT.
             drop(replies.remove(replies.len() - READS.len() - 1));
             if at == At::Source {
                 drop(replies.remove(replies.len() - READS.len() - 2));
@@ -302,7 +302,7 @@ impl State {
         if self.queue.contains('!') {
             scores.insert("!skip".into(), "40".into());
         }
-        // Whoever wrote to the sorted set last has its client there: only a later writer takes it out.
+        // The last writer to the sorted set has its client there: only a later writer takes it out.
         let has_client = scores.keys().any(|member| !member.contains([':', '!']));
         if !scores.is_empty() && !has_client {
             scores.insert("e".into(), (now + 20_000).to_string());

@@ -391,7 +391,7 @@ async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_log_too() {
     .await;
 }
 
-/// The table of a cluster was locked while it told of a node.
+/// The table of a cluster was locked while it logged a node.
 #[test]
 fn a_log_subscriber_may_look_at_the_client_of_a_cluster() {
     apart(async || {

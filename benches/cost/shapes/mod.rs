@@ -36,7 +36,7 @@ const SHAPES: [Shape; 14] = [
     Shape { name: "pairs beside one unreachable place", play: |queue| pairs(queue, Unreachable(1)) },
 ];
 
-/// Who stands behind all others, is alive, and waits with many owners.
+/// A client that stands behind all others, is alive, and waits with many owners.
 const LAST: Client = Living(1);
 const HAND_OVERS: usize = 10;
 const SERVERS: usize = 9;

@@ -248,7 +248,7 @@ fn total(shares: &Shares) -> f64 {
     shares.counts.iter().sum::<u64>() as f64
 }
 
-/// Counts what the library says of rounds that got some servers, and gave them back.
+/// Counts the library's log lines of rounds that got some servers, and released them.
 #[derive(Clone, Default)]
 struct Splits(Arc<AtomicU64>);
 

@@ -27,9 +27,9 @@ pub struct Acquire<'a> {
 /// How to handle a lock that is not free.
 #[derive(Debug, Clone, Copy)]
 pub enum Mode {
-    /// Nothing.
+    /// Leave it.
     Try,
-    /// Nothing. A lock that is free is taken under this token, if it is above the last one (Q3).
+    /// Leave it. A free lock is taken under this token, if it is above the last one (Q3).
     Propose(u64),
     Queue,
     /// Re-enter the hold with this token, whose count is this.

@@ -322,7 +322,7 @@ async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says
             }
             Err(error) => assert!(matches!(error, LockError::Timeout), "after {later:?}: {error:?}"),
         }
-        // What it gives back in the background.
+        // The background releases the rest.
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
     assert!(acquired > 0 && acquired < 60, "{acquired}: from before the hand-over to after the last answer");
@@ -330,7 +330,7 @@ async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says
     other.close().await.unwrap();
 }
 
-/// D13: of several that try a free lock at the same moment one gets it, whoever is first at which server.
+/// D13: of several calls that try a free lock at the same moment one gets it, in any order of arrival at the servers.
 #[tokio::test]
 async fn one_of_those_that_try_at_once_gets_it() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {

@@ -18,7 +18,7 @@ pub struct Findings {
     pub grants: usize,
     /// Ended by a loss: how many, by kind.
     pub losses: BTreeMap<String, u64>,
-    /// Those of them that began a second before the first fault.
+    /// Of these, the holds that began a second before the first fault.
     pub established_lost: u64,
     /// How long after the switch the last of their holders was notified, in ms.
     pub told_after: u64,

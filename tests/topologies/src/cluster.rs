@@ -109,7 +109,7 @@ impl Cluster {
             node.server.tell::<String>(&format!("CLUSTER ADDSLOTSRANGE {first} {}", end - 1)).await;
             node.server.tell::<String>(&format!("CLUSTER SET-CONFIG-EPOCH {}", shard + 1)).await;
         }
-        // From each to each: who hears of others by gossip alone needs seconds.
+        // From each to each: by gossip alone it takes seconds.
         for node in &self.nodes {
             let mut redis = node.server.connection().await.unwrap();
             for other in self.nodes.iter().filter(|other| other.id != node.id) {

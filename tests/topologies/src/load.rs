@@ -241,7 +241,7 @@ async fn hold_long(lock: FairLock, record: Arc<Record>, mut stop: watch::Receive
     }
 }
 
-/// Ends early when the holder hears that it has lost.
+/// Ends early when the holder is notified of a loss.
 async fn pause(guard: &LockGuard, time: Duration) {
     tokio::select! {
         _ = guard.lost() => {}

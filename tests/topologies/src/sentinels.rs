@@ -60,7 +60,7 @@ impl Sentinels {
         self.servers.iter().find(|server| server.port() == port).expect("a server of ours")
     }
 
-    /// Whom a majority of the Sentinels names.
+    /// The server that a majority of the Sentinels names.
     pub async fn named(&self) -> Option<u16> {
         let mut votes: HashMap<u16, usize> = HashMap::new();
         for sentinel in &self.sentinels {

@@ -136,7 +136,7 @@ pub async fn work(url: &str, resource: &str, names: &str) {
     println!("ended");
 }
 
-/// Prints the holds that were not told yet.
+/// Prints the holds that were not printed yet.
 fn tell(record: &Record, told: &mut usize) {
     for hold in &record.holds()[*told..] {
         println!("{}", write(hold));

@@ -528,7 +528,7 @@ impl Script<'_> {
         stopped
     }
 
-    /// Grants the lock to this ticket if it lives and its client hears of it.
+    /// Grants the lock to this ticket if it lives and its client is reachable.
     fn serve(&mut self, ticket: Ticket, at: usize, caller: Option<ClientId>) -> bool {
         let client = self.bounds.client_of(ticket.owner);
         let Some(alive_until) = self.server.alive_until(ticket, self.now, self.bounds) else { return false };

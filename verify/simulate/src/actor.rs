@@ -159,7 +159,7 @@ impl Actor {
         }
     }
 
-    /// Holds a lock while something happens that must not end it, then gives it back.
+    /// Holds a lock while something happens that must not end it, then releases it.
     pub async fn keep(&self, lock: &FairLock, happens: impl Future<Output = ()>) {
         let guard = timeout(Duration::from_secs(5), lock.lock()).await;
         let Ok(Ok(guard)) = guard else { return happens.await };

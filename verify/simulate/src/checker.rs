@@ -165,7 +165,7 @@ pub struct Claim {
 pub enum Cost {
     /// It waits for the lock: a moment, once.
     Moment,
-    /// It has a part of what it wants, or is about to give it back.
+    /// It has a part of what it wants, or is about to release it.
     Lease,
     /// It holds the lock.
     All,
@@ -252,7 +252,7 @@ pub struct Checker {
     requests: BTreeSet<(String, String)>,
     /// The owner of each hold.
     owners: BTreeMap<Hold, String>,
-    /// R11: owners that were told of a loss, and owners that sent a leave because of a loss.
+    /// R11: owners that were notified of a loss, and owners that sent a leave because of a loss.
     lost: BTreeSet<String>,
     left_after_loss: BTreeSet<String>,
     /// The calm phase has lasted long enough that no effect of a fault is left.
@@ -385,7 +385,7 @@ impl Checker {
             lock.clients.clear();
             lock.tombstones.clear();
             lock.token_is_lost = true;
-            // The server of a quorum may have been told a token that is ahead of its own clock.
+            // The server of a quorum may have got a token that is ahead of its own clock.
             lock.known = 0;
             lock.inexact = false;
             lock.list_deleted = false;
@@ -811,7 +811,7 @@ impl Checker {
             "force_unlock" => {
                 if status == "freed" {
                     let hold = (key.to_owned(), number(reply, 4));
-                    // Who is connected hears of it by a message, which may be lost.
+                    // A connected client is notified by a message, which may be lost.
                     let owner = self.owners.get(&hold).map_or("", |owner| client_of(owner));
                     if !self.is_connected(self.node, owner) {
                         self.ended_at.insert(hold.clone(), self.now);
@@ -841,7 +841,7 @@ impl Checker {
         if let Some(token) = lock.holder.as_ref().filter(ended).map(|holder| holder.token) {
             self.perhaps_ended.insert((key.to_owned(), token));
             if ran.script == "force_unlock" {
-                // Ended, and its holder not told: P1 does not apply to it.
+                // Ended, and its holder not notified: P1 does not apply to it.
                 self.void.insert((key.to_owned(), token));
             }
             // It was handed over before the refusal.
@@ -1290,7 +1290,7 @@ impl Checker {
             }
             "full" => {
                 self.check_full(key, ran, reply);
-                // Who had been given up as dead is heard for this call only.
+                // A client that had been given up as dead is heard for this call only.
                 if !known {
                     self.heard(key, ran.client, 0);
                 }

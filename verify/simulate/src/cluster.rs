@@ -18,7 +18,7 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(400), Duration::from_
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// How long the keys of a slot are on their way, at most.
 const MOVING: u64 = 6000;
-/// Until another node hears that a slot has moved.
+/// The time until another node learns that a slot has moved.
 const HEARD: Duration = Duration::from_millis(300);
 
 pub struct Cluster {

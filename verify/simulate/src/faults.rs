@@ -1,6 +1,6 @@
 //! The kinds of faults. A corpus in which one of them never happens proves too little.
 
-/// Those of one server, or of a cluster.
+/// Faults of one server, or of a cluster.
 pub const FAULTS: [&str; 45] = [
     "cancellations",
     "sets",

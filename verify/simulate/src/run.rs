@@ -116,7 +116,7 @@ struct Run {
     nodes: Vec<EmbeddedServer>,
     cluster: Option<Arc<Cluster>>,
     processes: Vec<Process>,
-    /// Those whose client's runtime has ended.
+    /// The processes whose client's runtime has ended.
     without_runtime: Vec<Process>,
     names: usize,
     /// Many of one client wait for one lock, more than one poll verifies.
@@ -359,7 +359,7 @@ impl Run {
         self.cut_off(id);
     }
 
-    /// Its actors go on, each until it has heard of the end.
+    /// Its actors go on, each until it is notified of the end.
     fn end_runtime(&mut self, victim: usize) {
         if victim >= self.processes.len() {
             return;

@@ -82,7 +82,7 @@ async fn over_restart(bed: &Testbed, clients: Clients, extent: Extent) -> Outcom
     Outcome::of(report, run, &freeze, &[&server], &[]).await
 }
 
-/// A master that is killed when its replicas have not heard of the newest locks.
+/// A master that is killed when its replicas miss the newest locks.
 async fn over_failover(bed: &Testbed, clients: Clients, extent: Extent) -> Outcome {
     let sentinels = Sentinels::start(bed, Setup::default()).await;
     let old = sentinels.servers[0].clone();

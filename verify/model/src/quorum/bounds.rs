@@ -41,7 +41,7 @@ pub struct Bounds {
     pub gives_up: bool,
     /// Nodes that never run.
     pub dead: &'static [NodeId],
-    /// Who cannot reach which node from the beginning on.
+    /// The clients that cannot reach a node from the beginning on.
     pub cut: &'static [(ClientId, NodeId)],
     /// How often a path between a client and a node may break, and a node die.
     pub cuts: u8,

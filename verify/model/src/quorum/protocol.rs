@@ -32,7 +32,7 @@ pub struct State {
     pub nodes: Vec<Node>,
     pub clients: Vec<Client>,
     pub network: Network,
-    /// Who cannot reach which node.
+    /// The clients that cannot reach a node.
     pub cut: Vec<(ClientId, NodeId)>,
     pub ghost: Ghost,
 }

@@ -48,7 +48,7 @@ impl Actor {
             let lock = self.client.lock(format!("lock{}", self.world().below(self.names as u64)));
             owner::scope(async {
                 self.try_once(&lock, true).await;
-                // The same owner again, while what it gave back may still be there.
+                // The same owner again, while its released hold may still be there.
                 while self.world().chance(0.3) {
                     self.try_once(&lock, false).await;
                 }
@@ -113,7 +113,7 @@ impl Actor {
             Err(error) => {
                 let limit = match kind % 5 {
                     1 => Some(limit),
-                    // What this owner gave back may have to be answered first.
+                    // This owner's releases may have to be answered first.
                     2 if !is_first => Some(self.node_timeout),
                     _ => None,
                 };
@@ -138,8 +138,8 @@ impl Actor {
         let call = async { lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)) };
         let outcome = self.claimed(lock, call).await;
         let took = self.world().elapsed() - begun;
-        // No part of the time that a node has: before it, what this owner gave back is answered, and after it, what a try
-        // without success gives back.
+        // Not the node's time: before it, this owner's releases are answered, and after it, those of a try without
+        // success.
         let releases = u32::from(!is_first) + u32::from(outcome.is_err());
         if known && self.trial.are_away_since().is_some() && took >= (1 + releases) * self.node_timeout {
             self.report("Q10", format!("actor {}: nodes are known to be away, and it took {took:?}", self.number));
@@ -152,7 +152,7 @@ impl Actor {
         self.note("gets nothing", || format!("{error:?}"));
         let expected = match error {
             LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } => true,
-            // Nothing was heard of others by then.
+            // No other owner was seen by then.
             LockError::Unreachable(_) if limit.is_some_and(|limit| limit < self.node_timeout + TRIPS) => true,
             LockError::Unreachable(_) => !self.trial.was_steady_since(begun),
             LockError::RuntimeGone => {

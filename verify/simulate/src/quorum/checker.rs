@@ -40,7 +40,7 @@ struct Claimed {
     claim: Claim,
     /// Which nodes counted when it was formed.
     counting: Vec<usize>,
-    /// It was ended by force on some node, and its holder hears of that later.
+    /// It was ended by force on some node, and its holder is notified later.
     void: bool,
     /// Since when these do not count any more, and since when it is not valid (Q10).
     gone: BTreeMap<usize, Duration>,
@@ -156,7 +156,7 @@ impl QuorumChecker {
         self.nodes[node].holder(lock).is_some_and(|(holder, _)| holder == owner)
     }
 
-    /// Without a split vote whoever has got the gate in its turn gets a guard, and gives nothing back before.
+    /// Without a split vote an owner that got the gate in its turn gets a guard, and releases nothing before.
     fn check_split_vote(&mut self, ran: &Ran<'_>, steady: bool) -> Option<Found> {
         let lock = &ran.keys[0];
         let holder = self.nodes[0].holder(lock).map(|(owner, _)| owner.to_owned());

@@ -216,7 +216,7 @@ impl Run {
         }
     }
 
-    /// Its actors go on, each until it has heard of the end.
+    /// Its actors go on, each until it is notified of the end.
     fn end_runtime(&mut self, victim: usize) {
         if victim < self.processes.len() {
             let process = self.processes.swap_remove(victim);

@@ -107,7 +107,7 @@ async fn a_grant_of_the_server_before(world: Arc<World>) {
     w.begins_to_wait().await;
     stage.replica_stays_behind();
     a.gives_it_back().await;
-    // Else it would give back the hold that comes back, and W would be granted that.
+    // Else it would release the hold that comes back, and W would be granted that.
     a.closes_its_client().await;
     stage.fails_over().await;
     w.gets_the_lock().await;
@@ -143,7 +143,7 @@ async fn a_grant_that_is_longer_than_the_lease(world: Arc<World>) {
     let mut w = stage.caller("W", |it| it.operation_timeout(ms(200)).poll_interval(ms(200))).await;
     w.asks_for_leases_of(ms(300));
     a.gets_the_lock().await;
-    // Without it, it cannot trust the message of its grant. It asks again after 200 ms, and hears that it has the lock.
+    // Without it, it cannot trust the message of its grant. It asks again after 200 ms, and learns that it has the lock.
     w.next("acquire", Fate::ReplyLost);
     w.begins_to_wait().await;
     stage.passes(ms(150)).await;
