@@ -304,7 +304,7 @@ impl<'a> Attempt<'a> {
         }
         loop {
             let begin = || {
-                // After the wait for a connection: what a new one has put in doubt is answered by this request.
+                // After the wait for a connection: this request answers the doubts that a new connection has raised.
                 self.doubts = self.request.engine.holds.doubts();
                 // Its future may have rested meanwhile.
                 !self.waiter.is_passed_over()

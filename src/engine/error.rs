@@ -51,7 +51,7 @@ pub enum LockError {
     /// The runtime that the client was made in has ended, and the connection with it. What the call may
     /// have acquired ends with its lease. See
     /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
-    #[error("the runtime of this client has ended: make the client in one that lives longer")]
+    #[error("the runtime of this client has ended: make the client in a runtime that lives longer")]
     RuntimeGone,
 }
 

@@ -334,13 +334,15 @@ impl Hold {
     pub fn question(&self) -> Option<Question> {
         let (doubts, state) = (self.holds.doubts(), self.state.lock());
         let is_confirmed = state.renewed.is_some();
-        // After `max_hold` nothing extends it. The first question sets the lease, whatever was left. One of a part, whose end
-        // moves on while its call is polled, asks for all of it: a copy for less might be served behind a later one (R5).
+        // After `max_hold` nothing extends it. The first question sets the lease, whatever was left. A part, whose end
+        // moves on while its call is polled, asks for all of its lease: a copy for less might be served behind a later
+        // one (R5).
         let last = self.renewed_until(&state).filter(|_| is_confirmed || state.wanted_until.is_none());
         let rest = last.map(|last| last.saturating_duration_since(now()));
         let lease = rest.map_or(self.lease, |rest| rest.min(self.lease));
-        // A server that took over may have forgotten the request that set the lease, and gets back what is left at least, which
-        // the holder relies on (R5). Where nothing was forgotten it has that, and renew.lua never shortens a lease.
+        // A server that took over may have forgotten the request that set the lease, so it is set to at least the rest
+        // that the holder relies on (R5). If nothing was forgotten the server has that, and renew.lua never shortens a
+        // lease.
         let left = lease::lasting(state.deadline.saturating_duration_since(now()));
         let is_doubted = state.doubts < doubts;
         if (self.watched || !is_confirmed) && !lease.is_zero() {
@@ -358,7 +360,7 @@ impl Hold {
         is_whole && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
     }
 
-    /// Until when a lease that is renewed may be, if there is a bound.
+    /// The latest end of a renewed lease, if there is a bound.
     fn renewed_until(&self, state: &State) -> Option<Instant> {
         let max_hold = self.context().options().max_hold;
         state.wanted_until.or(max_hold.map(|longest| state.whole_since + longest)).filter(|_| self.watched)
@@ -385,7 +387,7 @@ impl Hold {
         self.schedule(false);
     }
 
-    /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: the last question was.
+    /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: its last question had no answer.
     pub fn schedule(self: &Arc<Self>, unanswered: bool) {
         let (due, before) = {
             let mut state = self.state.lock();
@@ -413,7 +415,7 @@ impl Hold {
             Some(renewed) if self.watched => lease::next_renewal(renewed, self.lease),
             Some(_) => state.deadline,
         };
-        // At its deadline at the latest: it is reported as lost there (P8). That is also all that is left after `max_hold`.
+        // At its deadline at the latest: it is reported as lost there (P8). After `max_hold` only that is left.
         let is_the_last = self.renewed_until(state).is_some_and(|last| last <= due.max(now()));
         if is_the_last { state.deadline } else { due.min(state.deadline) }
     }

@@ -62,8 +62,8 @@ impl Poller {
         self.context().spawn_until_closing(serve);
     }
 
-    /// If its future was woken for a grant and was not polled since: the lock goes on to the next one (P6). If the future goes
-    /// on, it queues again.
+    /// Passes over a waiter whose future was woken for a grant and not polled since: the lock goes to the next one
+    /// (P6). If the future goes on, it queues again.
     fn pass_over(self: &Arc<Self>, waiter: &Arc<Waiter>) {
         match waiter.take_back() {
             Rest::Over => return,
@@ -110,7 +110,7 @@ impl Poller {
         self.waiters.poll_by(lock_key, now());
     }
 
-    /// Until no waiter of this name is left.
+    /// Polls until no waiter of this name is left.
     async fn run(self: Arc<Self>, keys: Arc<Keys>) {
         while let Some((due, sooner)) = self.waiters.next_poll(&keys.lock) {
             tokio::select! {
@@ -276,7 +276,7 @@ impl Poller {
         }
     }
 
-    /// Until each name has an answer, or its time is over.
+    /// Asks until each name has an answer, or its time is over.
     async fn ask_for_ghosts(&self) {
         let mut backoff = self.context().backoff();
         while let Some(owed) = self.context().farewells.owed() {

@@ -62,7 +62,7 @@ pub struct Waiter {
     /// Shared with the owner: a timeout while polls go unanswered is `Unreachable`, not `Timeout`.
     pub last_error: Arc<LastError>,
     state: Mutex<WaiterState>,
-    /// Whom to wake when the attempt is woken.
+    /// The task to wake when the attempt is woken.
     task: AtomicWaker,
     /// The offers of its client.
     offers: Arc<Schedule<Waiter>>,
@@ -191,7 +191,7 @@ impl Turn {
 }
 
 impl Waiter {
-    /// Resolves when there is something to act upon. A part of what [`drive`](Self::drive) drives, which registers its task
+    /// Resolves when there is something to act upon. Runs inside [`drive`](Self::drive), which registers its task
     /// before each look, so that a change is not missed.
     pub fn outcome(&self) -> impl Future<Output = WaitOutcome> {
         poll_fn(|_| self.take_outcome().map_or(Poll::Pending, Poll::Ready))
@@ -291,7 +291,7 @@ impl Waiter {
             let mut state = self.state.lock();
             (state.woken.take(), state.is_asking())
         };
-        // Most read their answers at once, and need no look.
+        // Most futures read their answers at once, and need no check.
         if let Some(woken) = woken.filter(|_| is_asking) {
             self.offers.remove(woken + PATIENCE, self.seq);
         }

@@ -26,7 +26,7 @@ pub fn watch_deadlines(holds: &Holds) {
     tracing::warn!(target: "fairlock::client", holds = held.len(), "the runtime of a client has ended: what it holds ends with its leases");
     let watch = thread::Builder::new().name("fairlock-deadlines".into()).spawn(move || watch(held));
     if let Err(error) = watch {
-        tracing::warn!(target: "fairlock::client", %error, "no thread for the deadlines: `lost` does not resolve, `is_valid` still tells");
+        tracing::warn!(target: "fairlock::client", %error, "no thread for the deadlines: `lost` does not resolve, `is_valid` still works");
     }
 }
 

@@ -194,7 +194,7 @@ pub enum RequestError {
     Closed,
     /// The runtime that the client was made in has ended, and the connection with it. Nothing was sent.
     /// See [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
-    #[error("the runtime of this client has ended: make the client in one that lives longer")]
+    #[error("the runtime of this client has ended: make the client in a runtime that lives longer")]
     RuntimeGone,
 }
 
@@ -357,7 +357,7 @@ pub enum ConnectError {
     /// [`strict_restart`](crate::LockClientBuilder::strict_restart) cannot detect a restart of this server: its INFO
     /// has no such field. A proxy may hide it.
     #[error(
-        "strict_restart needs the field {missing} of INFO, which the server does not tell: leave strict_restart out"
+        "strict_restart needs the field {missing} of INFO, which the server does not report: leave strict_restart out"
     )]
     #[non_exhaustive]
     NoLife {
@@ -494,7 +494,7 @@ pub struct NoTurn;
 
 /// A call had no time left when it began.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the time of the call was over before anything was asked")]
+#[error("the time of the call was over before a request was sent")]
 pub struct NoTime;
 
 /// A request had no answer within its time.

@@ -78,7 +78,7 @@ pub enum OptionsError {
     #[error("a cluster has no database {0}: leave the number out, and use a prefix to keep locks apart")]
     DatabaseOnCluster(u32),
     /// The name of the service is missing, by which the Sentinels know the primary.
-    #[error("the name of the service is empty: it is the one in `sentinel monitor`, such as mymaster")]
+    #[error("the name of the service is empty: it is the name in `sentinel monitor`, such as mymaster")]
     NoService,
     /// Something is set for Sentinels, and there are none.
     #[error("sentinel_username, sentinel_password and sentinel_without_tls are for connecting by Sentinels")]

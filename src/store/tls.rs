@@ -96,7 +96,7 @@ pub fn explain(host: &str, error: &io::Error) -> HandshakeFault {
 fn certificate_words(host: &str, reason: &CertificateError) -> String {
     match reason {
         CertificateError::UnknownIssuer => {
-            "no known authority has signed it: set root_certificate to the one that did".into()
+            "no known authority has signed it: set root_certificate to the certificate of its authority".into()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("it is not for the host name {host}: connect by a name that it lists ({reason})")
