@@ -1,4 +1,4 @@
-//! Closing: what is being released is released, what is still held is lost, and every wait is left.
+//! Closing: releases under way finish, what is still held is lost, and every wait leaves its queue.
 //!
 //! It does not depend on the futures of callers, which may stand still: a branch of a `select!` that is
 //! never polled again would stall it.

@@ -36,7 +36,7 @@ struct State {
     /// To be asked about on the present connection, until then. In order, so that the simulator can repeat a
     /// run.
     owed: BTreeMap<Arc<str>, Instant>,
-    /// A task asks about them.
+    /// A task checks them.
     asking: bool,
 }
 

@@ -75,7 +75,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether the log wants to know of it.
+    /// Whether the event is enabled.
     pub fn is_told(&self) -> bool {
         is_told(&self.who)
     }

@@ -37,7 +37,7 @@ pub struct Acquire<'a> {
     pub is_part: bool,
     /// In a scope: what the owner may re-enter.
     pub turn: Option<Arc<Turn<QuorumHold>>>,
-    /// For a caller who runs out of time.
+    /// Errors for a caller that runs out of time.
     pub told: &'a Told,
     pub metrics: &'a LockMetrics,
 }
@@ -95,7 +95,7 @@ struct Round {
     busy: Option<usize>,
 }
 
-/// The call that has these is polled: until all are there, nothing else renews them (P6).
+/// Keeps the guards of a call that is polled: until all are there, nothing else renews them (P6).
 fn keep(got: &Got) {
     got.values().for_each(|guard| guard.hold.keep());
 }
@@ -224,7 +224,7 @@ impl Acquire<'_> {
             && nodes.usable().len() >= nodes.majority()
         {
             from = at + 1;
-            // Where it was lost, or refuses this name, the next one is waited at.
+            // If it was lost, or refuses this name, the call waits at the next one.
             let Some(guard) = self.wait_at(at, &got).await? else { continue };
             if guard.hold.was_queued {
                 self.quorum.contention.seen(self.name);
@@ -410,7 +410,7 @@ impl Acquire<'_> {
     /// Q11: one more guard on the nodes of a hold. `None`: too few of them answer now.
     pub async fn reenter(&self, share: Share) -> Result<Option<Taken>, LockError> {
         let (nodes, hold) = (&self.quorum.nodes, share.hold());
-        // Where it has ended, a new hold would have no part in this one (Q10).
+        // If it has ended, a new hold would have no part in this one (Q10).
         let valid: Vec<_> = hold.nodes.iter().filter(|node| node.hold.is_valid()).collect();
         let served: Vec<_> = valid.iter().copied().filter(|node| nodes.is_usable(node.index)).collect();
         // Where too few can be used, one may be back before its time is over.

@@ -50,7 +50,7 @@ pub struct QuorumHold {
     pub loss: OnceLock<Loss>,
 }
 
-/// One guard's part of a hold. Given up before its nodes are, which is then no loss.
+/// One guard's share of a hold. Dropped before the per-node guards, so that releasing those is not reported as a loss.
 #[derive(Debug)]
 pub struct Share(Arc<QuorumHold>);
 
@@ -149,8 +149,8 @@ impl QuorumHold {
         }
     }
 
-    /// Notes its end, if it has come: a node has ended, or a guard was given up at some, which may have been the last ones of
-    /// a majority.
+    /// Notes its end, if it has come: a node's hold has ended, or a guard's share at some nodes was dropped, which may
+    /// have been the last of a majority.
     pub fn look(&self) {
         let Some(loss) = self.loss() else {
             let ended = || self.nodes.iter().filter(|node| node.hold.ended().is_some()).count();

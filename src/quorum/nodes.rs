@@ -187,7 +187,7 @@ impl Nodes {
         let (mut usable, mut asked) = (self.usable(), now());
         loop {
             sleep(TICK).await;
-            // Under the same lock as the count: one who comes now finds that nothing runs, and begins anew.
+            // Under the same lock as the count: a call that comes now finds no task running, and starts it anew.
             let goes_on = {
                 let mut watch = self.watch.lock();
                 watch.runs = watch.waiting > 0 && !self.is_over();
@@ -210,7 +210,7 @@ impl Nodes {
         self.all.iter().any(|node| node.engine.context.over.is_cancelled())
     }
 
-    /// So often that a frozen node is noticed within an operation time-out.
+    /// Probes often enough that a frozen node is noticed within an operation time-out.
     fn ask_again(&self, asked: &mut Instant) -> bool {
         let operation_timeout = self.all.first().map(|node| node.engine.context.operation_timeout());
         let is_due = operation_timeout.is_some_and(|timeout| *asked + timeout / 3 <= now());
@@ -227,7 +227,7 @@ impl Nodes {
         usable.for_each(|index| self.doubt(index, name));
     }
 
-    /// Asks a node whether it serves, and leaves it out if there is no answer.
+    /// Probes a node, and skips it if there is no answer.
     pub fn doubt(self: &Arc<Self>, index: usize, name: &Arc<str>) {
         let Some(node) = self.all.get(index) else { return };
         let (nodes, name, lock) = (self.clone(), name.clone(), EngineLock::new(node.engine.clone(), name));
