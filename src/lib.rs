@@ -5,7 +5,7 @@
 //! - **Reentrant** where you ask for it: calls under one [`Owner`] nest, and the count stays exact when
 //!   replies get lost. Outside an [`owner::scope`] each call excludes all others, in the same task too.
 //! - **Fenced**: each hold has a [token](Held::token) that is greater than any before it.
-//! - **Honest about loss**: a holder [is told](LockGuard::lost) that it lost the lock, at its local deadline
+//! - **Honest about loss**: a holder [is notified](LockGuard::lost) that it lost the lock, at its local deadline
 //!   without any network.
 //!
 //! ```no_run
@@ -50,7 +50,7 @@
 //!   can forget a lock. Use etcd, ZooKeeper or a database.
 //! - On a server that evicts keys.
 //!
-//! The [promises](readme#promises) say what holds where it does fit.
+//! The [promises](readme#promises) apply where it does fit.
 //!
 //! # Recipes
 //!
@@ -100,7 +100,7 @@
 //!
 //! # Features
 //!
-//! - `tls`: `rediss://` by rustls. It installs no crypto provider for the process: it uses the one that the
+//! - `tls`: `rediss://` by rustls. It installs no crypto provider for the process: it uses the provider that the
 //!   application installed, or ring.
 //! - `embedded`: a server inside this process, for a first look and for tests of code that locks; see
 //!   the module of that name.
@@ -112,8 +112,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-// Four layers, from top to bottom: the public page (the other modules here), the quorum, the engine, the store. Below them are
-// the metrics, which each of them tells. Calls go down. tests/house.rs checks that no file imports from a layer above.
+// Four layers, from top to bottom: the public page (the other modules here), the quorum, the engine, the store. Below
+// them are the metrics, to which each of them reports. Calls go down. tests/house.rs checks that no file imports from a
+// layer above.
 mod engine;
 mod metrics;
 mod quorum;
@@ -218,7 +219,7 @@ pub mod command {}
 #[cfg(doc)]
 pub mod design {}
 
-/// Why things are as they are.
+/// The reason of each choice.
 ///
 /// [deploying]: crate::deploying
 /// [performance]: crate::performance

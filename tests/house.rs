@@ -793,7 +793,7 @@ fn parts() -> Vec<(String, String)> {
     files("lua/lib", ".lua").into_iter().map(read).collect()
 }
 
-/// Each script with its includes filled in by `script.rs`, and each part by itself: a part includes what it needs.
+/// Each script with its includes filled in by `script.rs`, and each part alone: a part includes what it needs.
 fn assembled() -> Vec<(String, String)> {
     let assemble = |path: PathBuf| {
         let is_part = path.parent().unwrap().ends_with("lib");
