@@ -37,7 +37,7 @@ impl Child {
         if terminal.is_none() {
             starting.process_group(0);
         }
-        let process = starting.spawn().map_err(|error| cannot_run(program, &error))?;
+        let process = starting.spawn().map_err(|error| exit::cannot_run(program, &error))?;
         let pid = process.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
         let pid = pid.ok_or_else(|| Failure::new(exit::CANNOT_RUN, "the command has no process id"))?;
         Ok(Self { process, pid, terminal })
@@ -101,14 +101,6 @@ fn states(group: Pid) -> Vec<String> {
         (fields.nth(1)? == group.to_string()).then_some(state)
     };
     processes.filter_map(state).collect()
-}
-
-pub fn cannot_run(program: &OsString, error: &io::Error) -> Failure {
-    let code = match error.kind() {
-        io::ErrorKind::NotFound => exit::NOT_FOUND,
-        _ => exit::CANNOT_RUN,
-    };
-    Failure::new(code, format!("cannot run {}: {error}", program.to_string_lossy()))
 }
 
 /// The exit code that a shell would return.

@@ -9,10 +9,10 @@ use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep_until};
 
 use super::args::{Args, Call, Lock};
+use super::attached;
 use super::child::{self, Child};
 use super::connect;
 use super::exit::{self, Failure};
-use super::handle;
 use super::log::say;
 use super::output::{Output, text};
 use super::signals::Signals;
@@ -108,7 +108,7 @@ async fn attached(client: &LockClient, handle: &HoldHandle, lock: &Lock, signals
     };
     let holder = status.holder.filter(|holder| holder.token == handle.token());
     let Some(holder) = holder else { return Err(HandleError::Lost.into()) };
-    let lost = handle::until_lost(client, handle, asked);
+    let lost = attached::until_lost(client, handle, asked);
     let code = run_child(lock, handle.name(), handle.token(), &holder.owner, lost, signals).await?;
     Ok(code.unwrap_or(exit::LOST))
 }

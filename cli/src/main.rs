@@ -2,6 +2,7 @@
 
 mod acl;
 mod args;
+mod attached;
 mod bench;
 mod child;
 mod connect;

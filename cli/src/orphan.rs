@@ -55,7 +55,6 @@ pub fn become_the_command() -> Option<Failure> {
 fn exec(parent: &str, signal: &str, words: &[OsString]) -> Failure {
     use std::os::unix::process::CommandExt;
 
-    use super::child::cannot_run;
     use super::exit;
 
     let Some(program) = words.first() else { return Failure::usage("which command?") };
@@ -67,7 +66,7 @@ fn exec(parent: &str, signal: &str, words: &[OsString]) -> Failure {
     if nix::unistd::getppid().to_string() != parent {
         return Failure::new(exit::LOST, "fairlock was killed before the command had begun");
     }
-    cannot_run(program, &plain(words).exec())
+    exit::cannot_run(program, &plain(words).exec())
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -232,7 +232,7 @@ async fn a_server_of_a_quorum_that_is_silent_is_told_of_and_when_it_is_back() {
         assert!(said.saw("WARN", "a server of the quorum is skipped until it serves again"), "{:?}", said.lines());
         servers[1].resume();
         eventually("it is back", async || said.saw("INFO", "a server of the quorum serves again")).await;
-        let warned = said.of("WARN", "a server of the quorum is left out").len();
+        let warned = said.of("WARN", "a server of the quorum is skipped until it serves again").len();
         assert_eq!(warned, said.of("INFO", "a server of the quorum serves again").len(), "{:?}", said.lines());
     })
     .await;
@@ -279,6 +279,20 @@ async fn a_renewal_and_a_release_without_an_answer_are_told_at_debug() {
         assert!(said.saw("DEBUG", "a renewal failed"), "{:?}", said.lines());
         eventually("it is over", async || said.saw("DEBUG", "released without an answer")).await;
         server.network.silence(false);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hold_that_is_detached_is_logged_at_debug() {
+    in_virtual_time(async |server| {
+        let said = Collect::default();
+        let _here = said.clone().here();
+        let client = server.connect(Timing::default()).await;
+        let handle = client.lock("x").lock().await.unwrap().detach(Duration::from_secs(5)).await.unwrap();
+        assert!(said.saw("DEBUG", "detached"), "{:?}", said.lines());
+        assert_eq!(said.of("WARN", "").len(), 0, "it is no loss: {:?}", said.lines());
+        client.release(&handle).await.unwrap();
     })
     .await;
 }
