@@ -2268,15 +2268,15 @@ async fn p2_the_token_of_the_hold_counts_when_the_stored_one_is_gone() {
 #[tokio::test]
 async fn give_rows() {
     let give = |what, before, call, reply, after| Row { what, before, call, reply, after, again: reply };
-    const DETACH: &str = "give from=c:1 seq=5 token=7 to=h:0 lease=9000";
-    const ATTACH: &str = "give from=h:0 seq=3 token=7 to=d:1 attempt=3 lease=9000 terms=3000/M";
+    const DETACH: &str = "give from=c:1 seq=5 token=7 to=h:0 lease=10000";
+    const ATTACH: &str = "give from=h:0 seq=3 token=7 to=d:1 attempt=3 lease=10000 terms=3000/M";
     let rows = [
-        give("detach", &["held c:1 4 7"][..], DETACH, "given 9000", "lock h:0=1 1,7,0,3000/L"),
+        give("detach", &["held c:1 4 7"][..], DETACH, "given 10000", "lock h:0=1 1,7,0,3000/L"),
         give(
             "with nested holds",
             &["held c:1 4 7", "HSET lock c:1 3"],
             DETACH,
-            "given 9000",
+            "given 10000",
             "lock h:0=1 1,7,0,3000/L",
         ),
         give("nobody holds it", &[], DETACH, "lost", ""),
@@ -2288,25 +2288,25 @@ async fn give_rows() {
             &["held c:1 4 7", "tombstone h:0 1"],
             DETACH,
             "left",
-            "lock c:1=1 4,7,0,3000/L tombstone:h:0=1",
+            "lock c:1=1 4,7,0,3000/L | tombstone h:0=1",
         ),
-        give("attach", &["held h:0 1 7"], ATTACH, "given 9000", "lock d:1=1 3,7,0,3000/M"),
+        give("attach", &["held h:0 1 7"], ATTACH, "given 10000", "lock d:1=1 3,7,0,3000/M"),
         give(
             "who has left",
             &["held h:0 1 7", "tombstone d:1 3"],
             ATTACH,
             "left",
-            "lock h:0=1 1,7,0,3000/L tombstone:d:1=3",
+            "lock h:0=1 1,7,0,3000/L | tombstone d:1=3",
         ),
         give(
             "who has left before",
             &["held h:0 1 7", "tombstone d:1 2"],
             ATTACH,
-            "given 9000",
-            "lock d:1=1 3,7,0,3000/M tombstone:d:1=2",
+            "given 10000",
+            "lock d:1=1 3,7,0,3000/M | tombstone d:1=2",
         ),
     ];
-    let late = "give from=c:1 seq=5 token=7 to=h:0 lease=9000 not_after=+-9000";
+    let late = "give from=c:1 seq=5 token=7 to=h:0 lease=10000 not_after=+-9000";
     let late = [
         give("late", &["held c:1 4 7"], late, "late", "lock c:1=1 4,7,0,3000/L"),
         // So a refusal says that no copy was served.
