@@ -1,4 +1,4 @@
-//! What a client talks to: one engine, or a quorum of engines. The only file of the page that knows which it is.
+//! The backend of a client: one engine, or a quorum of engines. The only file of the page that knows which.
 
 use std::slice;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl AnyLock {
         }
     }
 
-    /// Which of the other servers this one is, by another address.
+    /// The server that this one is, by another address.
     pub fn same_as(&self, server: usize) -> Option<usize> {
         match self {
             Self::One(_) => None,

@@ -28,19 +28,19 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// until its time to live is over.
 ///
 /// # On several servers
-/// What is promised is in a table in [`masters`](crate::masters). What differs in use:
+/// [`masters`](crate::masters) has a table of the promises. Differences in use:
 /// - The order is that of the first server that a client can use. Clients that cannot reach it wait at the next one, and between
 ///   the two there is no order.
 /// - Locking a free lock takes one round trip, and unlocking one, to all servers at the same time. Locking takes one more where
 ///   others were seen to want it, and where a server has given a later token than the others can give. A server that does not
 ///   answer costs a [`server_timeout`](crate::LockClientBuilder::server_timeout), once.
-/// - `try_lock` asks once more where it got only a part, the first server among it. Two at the same instant may still both return
-///   `None`.
-/// - With [`with_lease`](Self::with_lease) the lease begins at each server when that one grants. Where that was not at the same
-///   time, less of it is left: [`valid_for`](Held::valid_for) says how much.
+/// - `try_lock` asks once more where it got only a part, the first server among it. Two at the same instant may still
+///   both return `None`.
+/// - With [`with_lease`](Self::with_lease) the lease begins at each server when it grants. If that was not at the same
+///   time, less of it is left: [`valid_for`](Held::valid_for) returns the rest.
 /// - A call that is not polled may keep the lock from others for a lease.
-/// - What asks a server without a promise, as `status` and `force_unlock`, asks all of them at the same time, and waits for one that
-///   does not answer for an operation time-out.
+/// - Requests without a promise, such as `status` and `force_unlock`, go to all servers at the same time, and wait an
+///   operation time-out for a server that does not answer.
 ///
 /// # Reentrance
 /// Calls under one [`Owner`] re-enter; see [`owner::scope`] and [`with`](Self::with). Outside of a
@@ -76,8 +76,8 @@ impl FairLock {
         Self { lock, refuses_self_wait: false }
     }
 
-    /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after that
-    /// time. For work of a known length, and for holders that may hang. No round trip.
+    /// The same lock with a lease of its own that is *not* renewed: the hold ends after that time. For work of a known
+    /// length, and for holders that may hang. No round trip.
     ///
     /// The lease must be at least [`operation_timeout`](crate::LockClientBuilder::operation_timeout) and
     /// [`poll_interval`](crate::LockClientBuilder::poll_interval), and at most
@@ -272,7 +272,7 @@ impl FairLock {
         Ok(acquire!(&self.lock, caller(), false, None).map(LockGuard::new))
     }
 
-    /// The same as a step of a call that has so much time, with the errors of [`lock_timeout`](Self::lock_timeout).
+    /// The same as a step of a call with a time limit, with the errors of [`lock_timeout`](Self::lock_timeout).
     pub(crate) async fn try_lock_for(&self, longest: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
         Ok(acquire!(&self.lock, caller(), false, longest).map(LockGuard::new))
     }
@@ -318,8 +318,8 @@ impl FairLock {
             .await
     }
 
-    /// Ends the present hold, tells its client at once, and passes the lock on. Returns whether there
-    /// was a hold, at any of several servers. One round trip.
+    /// Ends the present hold, notifies its client at once, and passes the lock on. Returns whether there was a hold, at
+    /// any of several servers. One round trip.
     ///
     /// For operators, and for holders that are known to be dead. A holder that is alive goes on working
     /// until the message reaches it: only its token, checked at the resource, keeps it out.
@@ -334,8 +334,8 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// [`RequestError::Unanswered`] if it was sent and not answered, by a majority of several. It is never repeated by itself,
-    /// since a second run could end the next holder's lock: look at [`status`](Self::status), then
+    /// [`RequestError::Unanswered`] if it was sent and not answered, by a majority of several. It is never retried
+    /// automatically, since a second run could end the next holder's lock: look at [`status`](Self::status), then
     /// decide.
     ///
     /// # Cancel safety
@@ -404,9 +404,8 @@ impl FairLock {
         forced(join_all(ending).await)
     }
 
-    /// Who holds the lock and who waits, as of one instant on the server. Shows the first 100 waiters.
-    /// One round trip. A server that refuses writes answers too, so after a failover the old master may, with what it
-    /// knew last.
+    /// The holder and the queue, as of one instant on the server. Shows the first 100 waiters. One round trip. A server
+    /// that refuses writes answers too, so after a failover the old master may, with its last state.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -420,7 +419,7 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`]. Of several servers: if none of them answers; see [`LockStatus::is_known`].
+    /// See [`RequestError`]. With several servers: if none of them answers; see [`LockStatus::is_known`].
     ///
     /// # Cancel safety
     /// It changes nothing.
@@ -428,7 +427,7 @@ impl FairLock {
         self.inspect(WAITERS_SHOWN).await
     }
 
-    /// With the first `most` of those who wait.
+    /// With the first `most` waiters.
     async fn inspect(&self, most: u32) -> Result<LockStatus, RequestError> {
         let asking = self.lock.each().iter().enumerate().map(|(index, lock)| async move {
             let answer = lock.inspect(most).await.map(LockStatus::new);
@@ -463,8 +462,9 @@ impl FairLock {
         }
     }
 
-    /// Whether the owner of this [scope](owner::scope) surely holds the lock, by the local clock. Outside of a scope each call
-    /// has an owner of its own, so there it is `false`: see [`is_held_here`](Self::is_held_here). No round trip.
+    /// Whether the owner of this [scope](owner::scope) holds the lock, by the local clock less the drift. Outside of a
+    /// scope each call has an owner of its own, so there it is `false`: see [`is_held_here`](Self::is_held_here). No
+    /// round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -479,7 +479,8 @@ impl FairLock {
         self.hold_count() > 0
     }
 
-    /// Whether any owner of this client surely holds the lock, by the local clock: this task, or another one. No round trip.
+    /// Whether any owner of this client holds the lock, by the local clock less the drift: this task, or another one.
+    /// No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -538,19 +539,19 @@ impl FairLock {
     }
 }
 
-/// Who calls, by the scope that is polled now.
+/// The caller, by the scope that is polled now.
 fn caller() -> Caller {
     Caller::of(owner::current())
 }
 
-/// What the servers say together of a `force_unlock`: a majority of them has to answer.
+/// The common result of a `force_unlock`: a majority of the servers has to answer.
 fn forced(outcomes: Vec<Result<bool, RequestError>>) -> Result<bool, RequestError> {
     let (all, majority) = (outcomes.len(), majority(outcomes.len()));
     let may_have_run = outcomes.iter().any(|outcome| outcome.as_ref().map_or_else(may_have_run, |_| true));
     let (answers, errors): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
     let (confirmed, was_held) = (answers.len(), answers.iter().any(|answer| matches!(answer, Ok(true))));
     match errors.into_iter().find_map(Result::err) {
-        // Not the error of one of several, which may say that nothing was sent.
+        // Not the error of one of several, which may be `NotSent`.
         Some(error) if confirmed < majority && may_have_run && all > 1 => {
             Err(RequestError::Unanswered(Arc::new(TooFewAnswers { confirmed, majority, last: Some(error) })))
         }

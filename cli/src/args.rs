@@ -89,7 +89,7 @@ pub struct Args {
         default_value = "redis://127.0.0.1/"
     )]
     pub urls: Vec<String>,
-    /// What the keys of all locks begin with.
+    /// The prefix of the keys of all locks.
     #[arg(long, global = true, env = "FAIRLOCK_PREFIX", default_value = "fairlock")]
     pub prefix: String,
     /// How long one request may take.
@@ -108,7 +108,7 @@ pub struct Args {
     /// Colours.
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
     pub color: Color,
-    /// Says what happens, on standard error.
+    /// Logs what happens, on standard error.
     #[arg(long, short, global = true)]
     pub verbose: bool,
 }
@@ -146,7 +146,7 @@ pub enum Command {
     /// Releases the lock of a handle.
     #[command(after_help = HANDLE_EXAMPLES)]
     Release(Release),
-    /// Tells who holds locks and who waits for them.
+    /// Shows the holders and waiters of locks.
     Status(Status),
     /// Lists the locks that are held or waited for.
     ///
@@ -156,11 +156,12 @@ pub enum Command {
     Watch(Watch),
     /// Takes a lock away from its holder and gives it to the next waiter.
     ///
-    /// For a holder that is known to be dead. One that is alive is told, but goes on until the message reaches it.
+    /// For a holder that is known to be dead. A holder that is alive is notified, but works on until the message
+    /// reaches it.
     ForceUnlock(ForceUnlock),
     /// Checks whether the server is fit for locks. Exit code 1: something breaks a promise.
     ///
-    /// It takes and gives back a lock of a name of its own.
+    /// It takes and releases a lock of a name of its own.
     Doctor(Doctor),
     /// Prints the ACL line of a user that has the rights which locks need, and no more.
     Acl(Acl),
@@ -202,10 +203,10 @@ pub struct Call {
     /// Does not wait: gives up if others hold the lock or wait for it.
     #[arg(long = "try", short = 'n', conflicts_with = "wait")]
     pub try_only: bool,
-    /// Waits for so long at most, once it is connected; 0s is --try. Without it: without a limit.
+    /// The longest wait, once it is connected; 0s is --try. Without it: no limit.
     #[arg(long, short, value_parser = duration, value_name = "DURATION")]
     pub wait: Option<Duration>,
-    /// What `status` shows beside this lock. Defaults to host and process id.
+    /// The text that `status` shows beside this lock. Defaults to host and process id.
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
     /// The exit code when others have the lock.
@@ -268,7 +269,7 @@ pub struct Status {
 
 #[derive(Debug, clap::Args)]
 pub struct List {
-    /// Which ones, as in Redis' KEYS: * ? [abc] [^a] [a-z] and \ before a character that stands for itself.
+    /// A pattern as in Redis' KEYS: * ? [abc] [^a] [a-z] and \ before a character that stands for itself.
     #[arg(default_value = "*")]
     pub glob: String,
     /// Only the names, one in a line. The fastest way.
@@ -287,7 +288,7 @@ pub struct Watch {
     /// How long each table is shown.
     #[arg(long, short = 'i', value_parser = interval, default_value = "1s", value_name = "DURATION")]
     pub interval: Duration,
-    /// Ends after so many tables.
+    /// Ends after N tables.
     #[arg(long, short = 'c', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// One JSON object for each table, in a line of its own.
@@ -365,11 +366,11 @@ fn interval(text: &str) -> Result<Duration, String> {
     if interval < least { Err("at least 10ms".to_owned()) } else { Ok(interval) }
 }
 
-/// An error as one line that says what to do.
+/// An error as one line with advice.
 pub fn in_one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    // The first paragraph says what is wrong; tips follow, then the usage.
+    // The first paragraph is the error; tips follow, then the usage.
     let paragraph = text.split("\n\n").next().unwrap_or_default();
     let tips = text.lines().map(str::trim).filter_map(|line| line.strip_prefix("tip: "));
     let what: Vec<_> = paragraph.lines().map(str::trim).collect();

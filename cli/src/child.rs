@@ -16,7 +16,7 @@ use super::args::Orphan;
 use super::exit::{self, Failure};
 use super::orphan;
 
-/// How often it is looked whether a process group has ended: nothing tells when.
+/// How often to check whether a process group has ended: there is no notification.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub struct Child {
@@ -67,7 +67,7 @@ impl Child {
         }
     }
 
-    /// What the command has started and left behind ends too, at the latest by SIGKILL at that time.
+    /// Processes that the command left behind end too, at the latest by SIGKILL at that time.
     pub async fn end_group(&self, deadline: Instant) {
         if self.terminal.is_some() {
             return;
@@ -90,7 +90,7 @@ fn is_running(group: Pid) -> bool {
     exists && (states.is_empty() || states.iter().any(|state| state != "Z"))
 }
 
-/// The states of its processes, as Linux tells them. Elsewhere none is known.
+/// The states of its processes, from Linux' /proc. Elsewhere none is known.
 fn states(group: Pid) -> Vec<String> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let state = |process: fs::DirEntry| {
@@ -111,7 +111,7 @@ pub fn cannot_run(program: &OsString, error: &io::Error) -> Failure {
     Failure::new(code, format!("cannot run {}: {error}", program.to_string_lossy()))
 }
 
-/// As a shell says it.
+/// The exit code that a shell would return.
 pub fn code(status: ExitStatus) -> u8 {
     let ended_by = || exit::SIGNAL.saturating_add(status.signal().and_then(|n| u8::try_from(n).ok()).unwrap_or(0));
     status.code().map_or_else(ended_by, |code| u8::try_from(code).unwrap_or(u8::MAX))

@@ -6,7 +6,7 @@ use std::io;
 use fairlock::{ConnectError, HandleError, LockError, RequestError};
 
 pub const OK: u8 = 0;
-/// `doctor` found something that breaks a promise. Also what `lock` says by default when others have the lock.
+/// `doctor` found something that breaks a promise. Also `lock`'s default when others have the lock.
 pub const FOUND: u8 = 1;
 pub const USAGE: u8 = 2;
 /// EX_UNAVAILABLE: the server cannot be reached, or does not answer.
@@ -28,7 +28,7 @@ const SIGPIPE: u8 = 13;
 #[derive(Debug)]
 pub struct Failure {
     pub code: u8,
-    /// One line; empty where there is nothing to say.
+    /// One line; empty if there is no message.
     pub message: String,
 }
 
@@ -42,7 +42,7 @@ impl Failure {
     }
 }
 
-/// What the error says, and what caused it.
+/// The error's text, and its causes.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -109,7 +109,7 @@ impl From<HandleError> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            // Whoever read the output has seen enough, as `head` has. Other commands die of SIGPIPE then.
+            // The reader of the output has seen enough, as `head` has. Other commands die of SIGPIPE then.
             io::ErrorKind::BrokenPipe => Self::new(SIGNAL + SIGPIPE, ""),
             _ => Self::new(SYSTEM, error.to_string()),
         }

@@ -182,7 +182,7 @@ fn far_off() -> Instant {
     Instant::now() + Duration::from_secs(30 * 365 * 24 * 3600)
 }
 
-/// As a shell says that a signal ended a command.
+/// The exit code of a shell for a command that a signal ended.
 pub fn ended_by(signal: Signal) -> u8 {
     exit::SIGNAL.saturating_add(signal as u8)
 }

@@ -49,7 +49,7 @@ fn help(error: &clap::Error) -> ExitCode {
     end(printed.map(|()| exit::OK).map_err(Failure::from))
 }
 
-/// Says what went wrong, in one line.
+/// Prints the error, in one line.
 fn end(outcome: Result<u8, Failure>) -> ExitCode {
     let code = outcome.unwrap_or_else(|failure| {
         if !failure.message.is_empty() {
@@ -82,7 +82,7 @@ fn run(args: &Args) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// Of one thread: it starts sooner, and nothing here needs two.
+/// A runtime of one thread: it starts sooner, and nothing here needs two.
 fn runtime() -> Result<Runtime, Failure> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }

@@ -80,7 +80,7 @@ impl Engine {
     }
 }
 
-/// Whether the server of these keys may have forgotten it. Of what is being given back nobody needs to know.
+/// Whether the server of these keys may have forgotten it. A hold that is being released does not matter.
 fn is_concerned(hold: &Hold, keys: &ServedKeys) -> bool {
     !hold.done.is_cancelled() && keys.contains(&hold.entry.keys.lock) && hold.is_doubted()
 }
@@ -149,7 +149,7 @@ impl Listener for Engine {
                 match watchdog::attend(earlier).await {
                     Renewal::Renewed => return,
                     Renewal::Lost | Renewal::Unknown => break,
-                    // It says nothing, and the others are too many to be asked for that.
+                    // No evidence, and the others are too many to be asked for it.
                     Renewal::Over => {}
                 }
             }
@@ -159,10 +159,10 @@ impl Listener for Engine {
     }
 
     fn gone(&self) {
-        // Waits first. A hold that begins at this very moment looks at the token after it was entered
-        // into the table, and is given back.
+        // Waits first. A hold that begins at this very moment looks at the token after it was entered into the table,
+        // and is released.
         if self.context.gone.is_cancelled() {
-            // Another connection of this client has told it already.
+            // Another connection of this client has reported it already.
             return;
         }
         self.context.gone.cancel();

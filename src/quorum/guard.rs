@@ -1,4 +1,4 @@
-//! What a holder of a quorum has in hand, and how it is given back.
+//! The guard of a hold on a quorum, and its release.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -20,12 +20,12 @@ use crate::engine::handles;
 use crate::engine::hold::Hold;
 use crate::engine::release::{Release, Unlocked};
 
-/// One hold on a majority of the servers. Dropped, it is given back in the background.
+/// One hold on a majority of the servers. Dropping it releases it in the background.
 #[derive(Debug)]
 pub struct QuorumGuard {
     quorum: Arc<Quorum>,
     pub hold: Arc<QuorumHold>,
-    /// Gone when it is being given back.
+    /// `None` while it is being released.
     share: Option<Share>,
     guards: Vec<NodeGuard>,
     in_use: Option<InUse>,
@@ -36,9 +36,9 @@ impl QuorumGuard {
         Self { quorum, hold: share.hold().clone(), share: Some(share), guards, in_use: Some(in_use) }
     }
 
-    /// Gives it back at all its servers, and waits for a majority of their answers as long as a release may take.
+    /// Releases it at all its servers, and waits for a majority of their answers as long as a release may take.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
-        // Before anything is given back: that ends the holds too.
+        // Before anything is released: that ends the holds too.
         let loss = self.hold.loss();
         let until = self.quorum.forgotten_at(&self.hold);
         let (quorum, hold, releases) = (self.quorum.clone(), self.hold.clone(), self.end());
@@ -78,18 +78,18 @@ impl QuorumGuard {
         self.hold.holding.show(&self.hold.who(), self.hold.token);
     }
 
-    /// From here on it is given back, also where no server was told yet: a `close` finds no guard alive.
+    /// From here on it is being released, also where no request was sent yet: a `close` finds no guard alive.
     fn end(&mut self) -> Vec<NodeRelease> {
         self.share = None;
-        // Q7: the first node is told last.
+        // Q7: the first node is released last.
         let guards = std::mem::take(&mut self.guards).into_iter().rev();
         let releases = guards.map(|node| (node.index, node.guard.into_release())).collect();
         self.hold.look();
         releases
     }
 
-    /// Which servers it has and whose lease is not over, by their places in the list. A nested guard does without those that
-    /// cannot be used when it is taken.
+    /// Which servers it has and whose lease is not over, by their places in the list. A nested guard does without
+    /// servers that cannot be used when it is taken.
     pub fn servers(&self) -> Vec<usize> {
         let is_mine = |index: usize| self.guards.iter().any(|node| node.index == index);
         let valid = self.hold.nodes.iter().filter(|node| node.hold.is_valid()).map(|node| node.index);
@@ -111,7 +111,7 @@ impl Drop for QuorumGuard {
     }
 }
 
-/// Of the guard on one node.
+/// The release on one node.
 type NodeRelease = (usize, Release);
 
 type Outcome = Result<Unlocked, UnlockError>;
@@ -131,7 +131,7 @@ struct Releasing<'a> {
     quorum: &'a Quorum,
     name: &'a Arc<str>,
     open: FuturesUnordered<BoxFuture<'static, (usize, Outcome)>>,
-    /// The nodes of those that are not late.
+    /// The nodes whose releases are not late.
     waited_for: BTreeSet<usize>,
     outcomes: Vec<Outcome>,
 }
@@ -139,7 +139,7 @@ struct Releasing<'a> {
 impl Releasing<'_> {
     fn begin(&mut self, releases: Vec<NodeRelease>) {
         for (index, release) in releases {
-            // Of a node that is down nothing is awaited.
+            // From a node that is down no answer is awaited.
             if self.quorum.nodes.is_usable(index) {
                 self.waited_for.insert(index);
                 self.open.push(async move { (index, release.run().await) }.boxed());
@@ -156,7 +156,7 @@ impl Releasing<'_> {
         self.outcomes.push(outcome);
     }
 
-    /// Waits for all of them as long as a node may take, and longer only for so many.
+    /// Waits for all of them for `node_timeout`, and longer only until `needed` have confirmed.
     async fn answers(&mut self, needed: usize) {
         let nodes = &self.quorum.nodes;
         let mut patience = pin!(sleep(nodes.node_timeout));
@@ -168,8 +168,8 @@ impl Releasing<'_> {
                     self.answered(answer);
                 }
                 () = &mut patience, if !self.waited_for.is_empty() => {
-                    // Asked first, as a release may only wait for the turn of its owner, who asks for the lock
-                    // again. Without an answer the next calls do without the node (Q10).
+                    // Probed first, as a release may only wait for the turn of its owner, whose other call asks for the
+                    // lock again. Without an answer the next calls do without the node (Q10).
                     for index in std::mem::take(&mut self.waited_for) {
                         nodes.doubt(index, self.name);
                     }
@@ -183,7 +183,7 @@ impl Releasing<'_> {
     }
 }
 
-/// What they say together of a hold that was not lost before.
+/// The common outcome for a hold that was not lost before.
 fn together(outcomes: Vec<Outcome>, hold: &QuorumHold, until: Instant) -> Outcome {
     let (all, majority) = (hold.nodes.len(), hold.majority);
     let confirmed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok().copied()).collect();

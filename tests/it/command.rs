@@ -141,7 +141,7 @@ async fn signals_are_passed_on_to_all_that_runs() {
             assert_eq!([running.line().await, running.line().await], ["inner", "outer"], "{name}");
             assert_eq!(running.end().await.0.code(), Some(7));
         }
-        // Those of the keyboard a shell keeps from what it has started in the background.
+        // A shell keeps the signals of the keyboard from its background jobs.
         for (signal, name) in [(Signal::SIGINT, "INT"), (Signal::SIGQUIT, "QUIT"), (Signal::SIGUSR2, "USR2")] {
             let script = format!("trap 'echo {name}; exit 8' {name}; echo ready; while :; do sleep 0.02; done");
             let mut running = holding(&server.url(), &[NAME], &script).await;

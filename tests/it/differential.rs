@@ -42,7 +42,7 @@ fn terms() -> impl Strategy<Value = &'static str> {
     prop::sample::select(&["3000/L", "3000/L", "3000/L", "20000/a~b/c"][..])
 }
 
-/// Far apart, so that two of them stay different on a slow machine: `alike` allows for 4 s. And none is just above the half
+/// Far apart, so that two of them stay different on a slow machine: `alike` allows for 4 s. And none is just above half
 /// of another, at which a script takes a silence for a standstill: one store could be a millisecond beyond it.
 fn millis() -> impl Strategy<Value = u32> {
     prop::sample::select(&[11_000u32, 23_000, 47_000, 95_000][..])
@@ -244,7 +244,7 @@ fn end_of_the_millisecond() {
 }
 
 /// Runs the steps on both stores, and compares each reply and, now and then, all keys. Returns the number of calls, and
-/// of those that were refused.
+/// how many of them were refused.
 async fn compare(real: &mut Side, embedded: &mut Side, steps: &[Step]) -> Result<(u64, u64), TestCaseError> {
     let (mut calls, mut refused) = (0, 0);
     for side in [&mut *real, &mut *embedded] {

@@ -40,6 +40,8 @@ mod logs;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod overload;
+#[cfg(feature = "cli")]
+mod pages;
 mod queue;
 mod quorum;
 mod recipes;

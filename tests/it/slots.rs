@@ -142,7 +142,7 @@ impl Cluster {
                 index % 2 == 1
             });
         } else {
-            // Those to SETSLOT.
+            // The replies to SETSLOT.
             drop(replies.remove(replies.len() - READS.len() - 1));
             if at == At::Source {
                 drop(replies.remove(replies.len() - READS.len() - 2));
@@ -256,14 +256,14 @@ fn without_time(reply: Value) -> Vec<String> {
 
 // ---- the states
 
-/// A token that is behind the clock, and one that is ahead of it: then the clock has gone back.
+/// A token that is behind the clock, and a token that is ahead of it: then the clock has gone back.
 const TOKENS: [&str; 2] = ["7", "9007199254700000"];
 
 /// What the keys of the name hold, as one state.
 struct State {
     /// `-`, or OWNER SEQ HOLDS.
     lock: &'static str,
-    /// One letter for each place: see `place`. With a number before it: so many of them.
+    /// One letter for each place: see `place`. A number before it repeats it.
     queue: String,
     /// Which of list and sorted set are left out, though there is a queue.
     without: &'static str,
@@ -302,7 +302,7 @@ impl State {
         if self.queue.contains('!') {
             scores.insert("!skip".into(), "40".into());
         }
-        // Whoever wrote to the sorted set last has its client there: only a later writer takes it out.
+        // The last writer to the sorted set has its client there: only a later writer takes it out.
         let has_client = scores.keys().any(|member| !member.contains([':', '!']));
         if !scores.is_empty() && !has_client {
             scores.insert("e".into(), (now + 20_000).to_string());
@@ -336,9 +336,9 @@ fn place(kind: char, now: i64, places: &mut Words, scores: &mut BTreeMap<String,
         'z' => ("z", Some(now - 1000)),
         // Dead: forgotten.
         'y' => ("y", None),
-        // Alive, and no message reaches it, which nobody knows yet.
+        // Alive, but no message reaches it, which is not noted yet.
         'x' => ("x", Some(now + 20_000)),
-        // The same, and it is known.
+        // The same, and noted.
         'w' => ("w", Some(-now - 20_000)),
         // Left; its place is still there.
         'e' => ("e", Some(now + 20_000)),
@@ -503,12 +503,12 @@ impl Call {
         command
     }
 
-    /// Whether this call can tell these states apart.
+    /// Whether this call can distinguish these states.
     fn needs(&self, state: &State) -> bool {
         let is_short = state.queue.len() < 2;
-        // Who has left is asked for by an acquire.
+        // Only an acquire reads the tombstone.
         let by_tombstone = self.script == "acquire" && is_short || state.tombstone != Some("9");
-        // Which token is next matters to those who pass the lock on.
+        // The next token matters only to scripts that pass the lock on.
         let passes_on = self.keys.contains(&"queue") && self.keys.contains(&"tokens");
         let by_token = passes_on || state.token == TOKENS[0];
         let by_queue = passes_on && self.what != "late" || is_short;

@@ -19,13 +19,13 @@ pub struct Release<'a> {
     pub token: u64,
     /// How many holds remain.
     pub holds: u32,
-    /// Of this release. A retry repeats it (R1).
+    /// The seq of this release. A retry repeats it (R1).
     pub seq: u64,
     /// The attempt that began the hold.
     pub attempt: u64,
     /// Server time until which a copy of the acquire may still be served; 0: none is under way.
     pub copies_until: i64,
-    /// Those of that attempt, see `keys::terms`.
+    /// The terms of that attempt, see `keys::terms`.
     pub terms: &'a str,
     /// By its handle, which names the token. Then `copies_until` is that of the detach (R16).
     pub is_handle: bool,

@@ -65,8 +65,7 @@ impl Renew<'_> {
             arg("only", &only),
             arg("token_ttl", runner.options.token_ttl),
         ];
-        // With one key as a rule: a cluster that moves a slot refuses a script over several keys when one
-        // of them is absent.
+        // With one key as a rule: a cluster that moves a slot refuses a script over several keys when one is absent.
         let unused = usize::from(!self.remember);
         let call = Call::new(&SCRIPT, &keys[..keys.len() - unused], &args[..args.len() - unused]);
         runner.run(admitted, call).await

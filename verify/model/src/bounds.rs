@@ -23,12 +23,12 @@ pub struct Bounds {
     /// The last tick of the clock.
     pub end: Time,
     pub lease: Time,
-    /// Of the first client, and of the others.
+    /// The grant TTL of the first client, and of the others.
     pub grant_ttl: [Time; 2],
     pub waiter_ttl: Time,
-    /// By how much the keys of the queue outlive all clients.
+    /// How much longer the keys of the queue live than all clients.
     pub queue_outlives: Time,
-    /// How long a caller waits; 0: for ever.
+    /// How long a caller waits; 0: without a limit.
     pub patience: Time,
     pub operation_timeout: Time,
     /// Places that `advance` looks at in one call.
@@ -76,7 +76,7 @@ pub enum Fault {
     ClockStep,
     /// The server's clock is set back by one tick.
     ClockBack,
-    /// The server stands still for so many ticks: nothing arrives, and its keys of the queue do not expire.
+    /// The server stands still for this many ticks: nothing arrives, and its keys of the queue do not expire.
     Stall(Time),
 }
 

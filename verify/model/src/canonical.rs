@@ -12,7 +12,7 @@ use crate::owner::{Hold, Owner, Stage};
 use crate::protocol::State;
 use crate::server::Server;
 
-/// A number that may be replaced. Seqs are ranked for each owner by itself, polls for each client.
+/// A number that may be replaced. Seqs are ranked for each owner alone, polls for each client.
 pub enum Number<'a> {
     Token(&'a mut Token),
     Seq(OwnerId, &'a mut Seq),

@@ -9,7 +9,7 @@ use crate::owner::{Hold, Owner, Stage};
 use crate::protocol::{Action, State};
 use crate::server::{Server, Tombstone};
 
-/// Of an owner, or of a client.
+/// The name of an owner, or of a client.
 pub fn name(id: OwnerId) -> char {
     char::from(b'A' + id)
 }

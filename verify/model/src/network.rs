@@ -204,7 +204,7 @@ pub enum Message {
         from: OwnerId,
         request: Request,
     },
-    /// A reply echoes its request, so the owner can tell which copy was answered.
+    /// A reply echoes its request, so the owner knows which copy was answered.
     Reply {
         to: OwnerId,
         request: Request,

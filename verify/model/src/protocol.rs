@@ -210,7 +210,7 @@ impl Protocol {
         }
     }
 
-    /// Delivers a message if somebody there has a use for it, and drops it otherwise.
+    /// Delivers a message if its addressee has a use for it, and drops it otherwise.
     pub fn deliver_or_drop(&self, state: &mut State, message: Message, events: &mut EventSet) {
         let has_use = match &message {
             Message::Reply { to, request, .. } => state.awaits(*to, request),
@@ -335,7 +335,7 @@ impl Protocol {
         }
     }
 
-    /// Nothing arrives for so long. Who was heard a moment before waits on when the server goes on.
+    /// Nothing arrives for `length`. A client that was heard a moment before waits on when the server goes on.
     fn stall(&self, state: &mut State, length: Time, events: &mut EventSet) {
         let (bounds, began) = (&self.bounds, state.now);
         let polls_in_time = |ticket: &Ticket| {

@@ -76,7 +76,7 @@ pub struct Rules {
     pub doubt_covers_asking: bool,
     /// A free lock after a poll that did not stop means that no waiter of this client has a place.
     pub free_lock_tells: bool,
-    /// A hold of this client that nobody in it knows of is left.
+    /// A client leaves a hold of its own of which none of its attempts knows.
     pub leave_unknown_holds: bool,
     /// "Known" says that the client was alive, not only that it was in the sorted set.
     pub known_means_alive: bool,
@@ -104,7 +104,7 @@ pub struct Rules {
     pub silence_is_forgiven: bool,
     /// To each of them once, until it is heard again.
     pub clients_are_forgiven_once: bool,
-    /// Who cannot be reached is told of nothing.
+    /// A client that cannot be reached gets no message.
     pub reached_before_told: bool,
     /// R9: an attempt that is given up leaves.
     pub r9_leave: bool,

@@ -92,7 +92,7 @@ const SHARED: Bounds = Bounds { owners: 3, end: 2, ..QUEUE };
 /// Subscriptions break.
 const DEAF: Bounds = Bounds { clients: 3, owners: 3, deafens: 1, begun: true, end: 2, ..QUEUE };
 
-/// A list that does not become empty with the first grant, which would tell that a place is lost.
+/// A list that does not become empty with the first grant, which would reveal that a place is lost.
 const CROWD: Bounds = Bounds { clients: 4, owners: 4, begun: true, end: 1, waiter_ttl: 3, ..QUEUE };
 const CROWD_FORCE: Bounds = Bounds { faults: &[Fault::ForceUnlock], end: 0, revocations_arrive: true, ..CROWD };
 

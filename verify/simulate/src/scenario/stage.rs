@@ -51,7 +51,7 @@ impl Stage {
         Self::with(world, vec![server], None)
     }
 
-    /// Of two nodes. The lock is at node 0.
+    /// A cluster of two nodes. The lock is at node 0.
     pub fn cluster(world: Arc<World>) -> Self {
         world.state().checker = Checker::new(true);
         let nodes = simulation::cluster((0..2).map(|node| Around { world: world.clone(), node }));
@@ -89,7 +89,7 @@ impl Stage {
         Caller { world: self.world.clone(), name, client, looks, lock, fixed: None, owner, guard: None, waiting: None }
     }
 
-    /// Nothing else happens for so long.
+    /// Nothing else happens for `time`.
     pub async fn passes(&self, time: Duration) {
         step(&self.world, format!("{time:?} pass"));
         sleep(time).await;
@@ -113,7 +113,7 @@ impl Stage {
         step(&self.world, "the server dies, and the replica takes over");
         let server = &self.nodes[0];
         server.shut_down();
-        // By its clock the replica gives greater tokens than the other one has given.
+        // The replica's clock has to give greater tokens than the other server has given.
         sleep(ms(5)).await;
         simulation::restore(server, snapshot);
         let (at, elsewhere) = (self.world.server_ms(), self.cluster.is_some());
@@ -220,7 +220,7 @@ fn expect(world: &World, is_so: bool, what: &str) {
     }
 }
 
-/// Somebody who wants the lock.
+/// A client that wants the lock.
 pub struct Caller {
     world: Arc<World>,
     name: &'static str,
@@ -258,7 +258,7 @@ impl Caller {
         (self.lock, self.fixed) = (self.lock.with_lease(lease), Some(lease));
     }
 
-    /// Its requests of this kind are refused for so long, and all others are served.
+    /// Its requests of this kind are refused for `time`, and all others are served.
     pub fn is_refused(&self, script: &'static str, time: Duration) {
         self.says(&format!("is refused each {script} for {time:?}"));
         self.world.refuses(self.client.id(), script, "NOREPLICAS too few replicas", time);
@@ -275,7 +275,7 @@ impl Caller {
         self.waiting = Some(tokio::spawn(self.owner.scope(async move { lock.lock().await })));
     }
 
-    /// It asks for the lock, and somebody else has it.
+    /// It asks for the lock, and another owner has it.
     pub async fn begins_to_wait(&mut self) {
         self.says("asks for the lock");
         self.asks();
