@@ -245,7 +245,6 @@ pub enum DetachError {
         /// The guard.
         guard: LockGuard,
         /// Why.
-        #[source]
         reason: DetachRefusal,
     },
     /// The server may have served it. If it has, the handle holds the lock. If not, nobody does: the client sees to that. Use the

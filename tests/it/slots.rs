@@ -466,7 +466,7 @@ const CALLS: [Call; 22] = {
         call(
             "give",
             "",
-            &["lock", "tokens", "tombstone"],
+            &["lock", "tokens", TOMBSTONE],
             &["+2000us", "c:1", "5", "TOKEN", "c-5:0", "1", "10000", "3000/L", "60000"],
         ),
         call("renew", "an extend", &["lock"], &["c:1", "TOKEN", "30000", "9"]),
