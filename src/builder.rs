@@ -18,18 +18,18 @@ use crate::metrics::Metrics;
 use crate::quorum::context::Quorum;
 use crate::quorum::nodes::Nodes;
 use crate::servers::{IntoServers, IntoUrls};
-#[cfg(feature = "embedded")]
+#[cfg(feature = "_simulation")]
 use crate::store::changes::Changes;
-#[cfg(feature = "embedded")]
+#[cfg(feature = "_simulation")]
 use crate::store::cluster::{router::Router, table::Table};
 use crate::store::connect_options::{ConnectOptions, Topology};
 use crate::store::dial::Access;
 #[cfg(feature = "embedded")]
-use crate::store::embedded::{EmbeddedServer, EmbeddedStore};
+use crate::store::embedded::{EmbeddedNode, EmbeddedServer};
 #[cfg(feature = "embedded")]
 use crate::store::error::Disconnected;
 use crate::store::location::Location;
-use crate::store::node::{Node, Purpose};
+use crate::store::node::network::{NetworkNode, Purpose};
 use crate::store::options::{Options, OptionsError};
 use crate::store::runner::Runner;
 use crate::store::{ServedKeys, SpawnHook, Store, cluster, runtime, sentinel};
@@ -576,7 +576,7 @@ impl LockClientBuilder {
             let address =
                 if servers.len() > 1 { format!("embedded server {number}") } else { "the embedded server".into() };
             let options = place.options(address.clone());
-            let (store, is_connected) = EmbeddedStore::connect_or_go_on(server, &options, &id);
+            let (store, is_connected) = EmbeddedNode::connect_or_go_on(server, &options, &id);
             let spawn_hook = Some(store.spawn_hook());
             let unreachable = ConnectError::Unreachable { address, cause: Arc::new(Disconnected) };
             let outcome = if is_connected { Ok(()) } else { Err(unreachable) };
@@ -587,12 +587,12 @@ impl LockClientBuilder {
     }
 
     /// The same to a cluster of such servers, for simulators: `look` fills the table.
-    #[cfg(feature = "embedded")]
+    #[cfg(feature = "_simulation")]
     pub(crate) fn embedded_cluster(
         self,
         nodes: &[EmbeddedServer],
-        look: impl FnOnce(&Table<EmbeddedStore>),
-    ) -> Result<(LockClient, Arc<Table<EmbeddedStore>>), ConnectError> {
+        look: impl FnOnce(&Table<EmbeddedNode>),
+    ) -> Result<(LockClient, Arc<Table<EmbeddedNode>>), ConnectError> {
         let place = Place::new(self, 1, false)?;
         let _entered = place.runtime.enter();
         let Some(first) = nodes.first() else { return Err(ConnectError::NoMasters { address: String::new() }) };
@@ -600,11 +600,11 @@ impl LockClientBuilder {
         let changes = Arc::<Changes>::default();
         let (all, seat_options, client, seat_changes) =
             (nodes.to_vec(), options.clone(), id.clone(), Arc::clone(&changes));
-        let seat = move |keys| EmbeddedStore::seat(all.clone(), keys, &seat_options, &client, seat_changes.clone());
+        let seat = move |keys| EmbeddedNode::seat(all.clone(), keys, &seat_options, &client, seat_changes.clone());
         let table = Arc::new(Table::new(Arc::default(), seat));
         look(&table);
         let router = Router::new(table.clone(), options.operation_timeout, changes);
-        let spawn_hook = table.all().next().map(EmbeddedStore::spawn_hook);
+        let spawn_hook = table.all().next().map(EmbeddedNode::spawn_hook);
         let engine = place.engine(Box::new(router), options, id, spawn_hook);
         Ok((place.client(vec![(engine, Ok(()))])?, table))
     }
@@ -742,7 +742,7 @@ async fn connect(
             let location = Arc::new(Location::fixed(address, access));
             let purpose =
                 Purpose { location, database, keys: ServedKeys::All, is_in_cluster: false, changes: Arc::default() };
-            let node = Node::new(purpose, options, client, &Handle::current());
+            let node = NetworkNode::new(purpose, options, client, &Handle::current());
             let outcome = node.connect().await;
             (node, outcome)
         }
@@ -759,6 +759,6 @@ async fn connect(
             return Ok((Box::new(router), outcome));
         }
     };
-    outcome.as_ref().err().into_iter().for_each(|error| node.go_on(error));
+    outcome.as_ref().err().into_iter().for_each(|error| node.go_on(Arc::new(error.clone())));
     Ok((Box::new(node), outcome))
 }

@@ -138,7 +138,7 @@ mod list;
 mod lock;
 pub mod owner;
 mod servers;
-#[cfg(feature = "embedded")]
+#[cfg(feature = "_simulation")]
 #[doc(hidden)]
 pub mod simulation;
 mod state;

@@ -8,7 +8,7 @@ pub use crate::store::embedded::keyspace::Snapshot;
 pub use crate::store::embedded::member::Slot;
 
 use crate::store::cluster::table::Table;
-use crate::store::embedded::EmbeddedStore;
+use crate::store::embedded::EmbeddedNode;
 use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, Owner};
 
 /// An embedded server around which things go wrong.
@@ -95,7 +95,7 @@ pub fn connect(
 
 /// In place of the watch of a client, which asks the nodes who serves which slot.
 #[derive(Clone)]
-pub struct Looks(Weak<Table<EmbeddedStore>>);
+pub struct Looks(Weak<Table<EmbeddedNode>>);
 
 impl Looks {
     /// What this node says. `false`: the client is gone.

@@ -7,9 +7,9 @@ use futures::future::select_all;
 
 use crate::backend::{Backend, majority};
 use crate::error::Cause;
-use crate::store::Server;
 use crate::store::changes::Changes;
 use crate::store::server::Line;
+use crate::store::server::Server;
 
 /// Whether a client is connected, as far as it knows: a line that was cut a moment ago counts as connected until the next
 /// request or ping finds out.
