@@ -50,7 +50,6 @@ impl LockClient {
         Self { backend }
     }
 
-    #[cfg(feature = "_cli")]
     pub(crate) fn backend(&self) -> &Backend {
         &self.backend
     }

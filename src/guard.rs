@@ -146,7 +146,7 @@ impl LockGuard {
         match self.ended().await {
             Ended::Lost(loss) => loss,
             // It does not occur: this guard is alive.
-            Ended::Freed => std::future::pending().await,
+            Ended::Freed | Ended::Detached => std::future::pending().await,
         }
     }
 
@@ -170,6 +170,14 @@ impl LockGuard {
     #[must_use]
     pub fn servers(&self) -> Vec<usize> {
         self.guard.servers()
+    }
+
+    pub(crate) fn any(&self) -> &AnyGuard {
+        &self.guard
+    }
+
+    pub(crate) fn into_any(self) -> AnyGuard {
+        self.guard
     }
 
     /// The call that wants this lock and others is polled.

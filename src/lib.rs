@@ -33,6 +33,7 @@
 //! - [`design`]: the protocol as it is built, its rules, and which test holds which promise.
 //! - [`masters`]: a lock on several independent masters, and what of the critique of Redlock it answers.
 //! - [`deploying`]: single servers, Sentinel, clusters, managed services, what to set there, and a user with few rights.
+//! - [`reliability`]: what is proven by what: tests, model, simulator, campaigns under faults; and what is not.
 //! - [`operating`]: what a service shows of its locks: log, spans, metrics, alerts and a dashboard.
 //! - [`migrating`]: from other locks to this one.
 //! - [`command`]: the command `fairlock`.
@@ -134,6 +135,7 @@ mod error;
 #[doc(hidden)]
 pub mod example;
 mod guard;
+mod handle;
 mod list;
 mod lock;
 pub mod owner;
@@ -157,6 +159,7 @@ pub use error::{
     RequestError, UnlockAllError, UnlockError, WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
+pub use handle::{AttachError, DetachError, DetachRefusal, ExtendError, HandleError, HoldHandle, ParseHandleError};
 pub use list::LockList;
 pub use lock::FairLock;
 pub use owner::Owner;
@@ -196,6 +199,8 @@ pub mod guide {}
 
 /// The command `fairlock`, a package of its own: `fairlock-cli`.
 ///
+/// [quorum]: crate::masters
+/// [deploying]: crate::deploying
 /// [schema]: https://docs.rs/crate/fairlock/latest/source/docs/command.schema.json
 #[doc = include_str!("../docs/cli.md")]
 #[cfg(doc)]
@@ -207,12 +212,16 @@ pub mod command {}
 /// [performance]: crate::performance
 /// [decisions]: crate::decisions
 /// [history]: crate::history
+/// [quorum]: crate::masters
+/// [layers]: https://docs.rs/crate/fairlock/latest/source/docs/plots/layers.svg
+/// [hand-over]: https://docs.rs/crate/fairlock/latest/source/docs/plots/hand-over.svg
 #[doc = include_str!("../docs/design.md")]
 #[cfg(doc)]
 pub mod design {}
 
 /// The reason of each choice.
 ///
+/// [deploying]: crate::deploying
 /// [performance]: crate::performance
 /// [promises]: crate::readme#promises
 #[doc = include_str!("../docs/decisions.md")]
@@ -227,7 +236,18 @@ pub mod decisions {}
 #[cfg(doc)]
 pub mod history {}
 
+/// What is proven, and by what.
+///
+/// [performance]: crate::performance
+#[doc = include_str!("../docs/reliability.md")]
+#[cfg(doc)]
+pub mod reliability {}
+
 /// Where the lock runs.
+///
+/// [quorum]: crate::masters
+/// [guide]: crate::guide#connecting
+/// [changelog]: https://docs.rs/crate/fairlock/latest/source/CHANGELOG.md
 #[doc = include_str!("../docs/deploying.md")]
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod deploying {}
@@ -244,6 +264,7 @@ pub mod masters {}
 /// For those on call.
 ///
 /// [oncall]: crate::command
+/// [deploying]: crate::deploying#restarts
 /// [quorum]: crate::masters
 #[doc = include_str!("../docs/operating.md")]
 #[cfg(doc)]

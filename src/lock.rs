@@ -11,7 +11,8 @@ use futures::future::join_all;
 
 use crate::backend::{AnyGuard, AnyLock, acquire, majority};
 use crate::engine::hold::Hold;
-use crate::engine::lock::{Caller, EngineLock};
+use crate::engine::lock::{Caller, EngineLock, OwnLease};
+use crate::engine::task_or_thread::TaskOrThread;
 use crate::error::{LockError, RequestError, WithError};
 use crate::guard::{Held, LockGuard};
 use crate::owner::{self, Owner};
@@ -56,6 +57,7 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 #[derive(Clone)]
 pub struct FairLock {
     lock: AnyLock,
+    refuses_self_wait: bool,
 }
 
 // As a client is.
@@ -64,14 +66,14 @@ impl RefUnwindSafe for FairLock {}
 
 impl fmt::Debug for FairLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fixed_lease = self.lock.each().first().and_then(|lock| lock.fixed_lease);
-        f.debug_struct("FairLock").field("name", &self.name()).field("fixed_lease", &fixed_lease).finish()
+        let lease = self.lock.each().first().and_then(|lock| lock.lease);
+        f.debug_struct("FairLock").field("name", &self.name()).field("lease", &lease).finish()
     }
 }
 
 impl FairLock {
     pub(crate) fn new(lock: AnyLock) -> Self {
-        Self { lock }
+        Self { lock, refuses_self_wait: false }
     }
 
     /// The same lock with a lease of its own that is *not* renewed: the hold ends after that time. For work of a known
@@ -82,7 +84,7 @@ impl FairLock {
     /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days and the longest lease of
     /// [`strict_restart`](crate::LockClientBuilder::strict_restart); otherwise acquiring fails with
     /// [`LockError::Lease`]. A nested call shares the lease of its hold: it neither extends a fixed one nor ends the renewal of
-    /// another.
+    /// another. What extends it is [`LockGuard::extend`](crate::LockGuard::extend).
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -98,7 +100,29 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
-        Self { lock: self.lock.with_lease(lease) }
+        Self { lock: self.lock.with_lease(OwnLease::Fixed(lease)), ..*self }
+    }
+
+    /// The same lock with a lease of its own that *is* renewed, instead of [the client's](crate::LockClientBuilder::lease). For
+    /// one lock whose waiters should not wait so long after a crash, or whose holder may stand still for longer. No round trip.
+    ///
+    /// What it must be is said at [`with_lease`](Self::with_lease).
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use std::time::Duration;
+    ///
+    /// let leader = client.lock("leader").with_renewed_lease(Duration::from_secs(5));
+    /// let guard = leader.lock().await?;
+    /// tokio::time::sleep(Duration::from_secs(600)).await;
+    /// assert!(guard.is_valid() && guard.valid_for() <= Duration::from_secs(5));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use = "this makes a lock, it does not change one"]
+    pub fn with_renewed_lease(&self, lease: Duration) -> Self {
+        Self { lock: self.lock.with_lease(OwnLease::Renewed(lease)), ..*self }
     }
 
     /// The same lock with a label for the calls made through it, instead of the client's: what
@@ -117,7 +141,41 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn labelled(&self, label: impl AsRef<str>) -> Self {
-        Self { lock: self.lock.labelled(label.as_ref()) }
+        Self { lock: self.lock.labelled(label.as_ref()), ..*self }
+    }
+
+    /// The same lock, where a task that would wait for what it holds itself gets [`LockError::SelfWait`] at once. Without this
+    /// it waits until the lease of its hold is over, and a warning is logged. No round trip.
+    ///
+    /// It looks at the holds of this client that were taken outside of a [scope](crate::owner::scope), where nothing nests. What a task
+    /// is, tokio says; outside of tasks it is the thread. So it also refuses branches of one task that exclude each other rightly, as
+    /// in a `join!` or a `select!`: spawn those, or do without this. A hold that was taken by another task, and handed to this one, is
+    /// not noticed.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use fairlock::LockError;
+    ///
+    /// let lock = client.lock("orders:42").refusing_self_wait();
+    /// let guard = lock.lock().await?;
+    /// assert!(matches!(lock.lock().await, Err(LockError::SelfWait)));
+    /// # drop(guard);
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use = "this makes a lock, it does not change one"]
+    pub fn refusing_self_wait(&self) -> Self {
+        Self { refuses_self_wait: true, lock: self.lock.clone() }
+    }
+
+    fn check_self_wait(&self) -> Result<(), LockError> {
+        let waits_for = |hold: &Arc<Hold>| !hold.scoped && hold.live() > 0 && hold.holder == TaskOrThread::current();
+        let is_refused = self.refuses_self_wait
+            && self
+                .lock
+                .each()
+                .first()
+                .is_some_and(|lock| lock.holds().iter().any(|hold| waits_for(hold) && hold.end().is_none()));
+        if is_refused { Err(LockError::SelfWait) } else { Ok(()) }
     }
 
     /// The name. No round trip.
@@ -159,6 +217,7 @@ impl FairLock {
     /// queues again when it is polled. If it rests while its very first request is under way, and that gets a free lock, others wait
     /// for a whole lease.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
+        self.check_self_wait()?;
         // A request that waits is never answered with "busy".
         acquire!(&self.lock, caller(), true, None).map(LockGuard::new).ok_or(LockError::Timeout)
     }
@@ -176,8 +235,7 @@ impl FairLock {
     /// let second = lock.lock_timeout(Duration::from_secs(5)).await;
     /// assert!(matches!(second, Err(LockError::Timeout)));
     /// # drop(guard);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -188,6 +246,7 @@ impl FairLock {
     /// # Cancel safety
     /// As for `lock`.
     pub async fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard, LockError> {
+        self.check_self_wait()?;
         acquire!(&self.lock, caller(), true, Some(timeout)).map(LockGuard::new).ok_or(LockError::Timeout)
     }
 
@@ -476,7 +535,7 @@ impl FairLock {
     }
 
     pub(crate) fn as_part(&self) -> Self {
-        Self { lock: self.lock.as_part() }
+        Self { lock: self.lock.as_part(), ..*self }
     }
 }
 

@@ -12,7 +12,9 @@ use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 use tokio::process::{Child as Process, Command};
 use tokio::time::{Instant, sleep};
 
+use super::args::Orphan;
 use super::exit::{self, Failure};
+use super::orphan;
 
 /// How often to check whether a process group has ended: there is no notification.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -27,11 +29,11 @@ impl Child {
     /// Where there is a terminal the command stays in the process group of this process, so that the shell can stop it and
     /// let it go on, and the terminal sends it the signals of its keys. Elsewhere it has a group of its own, which gets all
     /// signals: a shell script would otherwise end and leave what it has started.
-    pub fn start(command: &[OsString], environment: [(&str, &str); 4]) -> Result<Self, Failure> {
+    pub fn start(command: &[OsString], orphan: Orphan, environment: [(&str, &str); 4]) -> Result<Self, Failure> {
         let terminal = File::open("/dev/tty").ok();
-        let (program, arguments) = command.split_first().ok_or_else(|| Failure::usage("which command?"))?;
-        let mut starting = Command::new(program);
-        starting.args(arguments).envs(environment);
+        let program = command.first().ok_or_else(|| Failure::usage("which command?"))?;
+        let mut starting = Command::from(orphan::command(command, orphan));
+        starting.envs(environment);
         if terminal.is_none() {
             starting.process_group(0);
         }
@@ -101,7 +103,7 @@ fn states(group: Pid) -> Vec<String> {
     processes.filter_map(state).collect()
 }
 
-fn cannot_run(program: &OsString, error: &io::Error) -> Failure {
+pub fn cannot_run(program: &OsString, error: &io::Error) -> Failure {
     let code = match error.kind() {
         io::ErrorKind::NotFound => exit::NOT_FOUND,
         _ => exit::CANNOT_RUN,

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io;
 
-use fairlock::{ConnectError, LockError, RequestError};
+use fairlock::{ConnectError, HandleError, LockError, RequestError};
 
 pub const OK: u8 = 0;
 /// `doctor` found something that breaks a promise. Also `lock`'s default when others have the lock.
@@ -16,7 +16,7 @@ const SYSTEM: u8 = 71;
 /// EX_TEMPFAIL: the lock was lost while the command ran.
 pub const LOST: u8 = 75;
 /// EX_NOPERM: the server refuses.
-const REFUSED: u8 = 77;
+pub const REFUSED: u8 = 77;
 /// The command cannot be run.
 pub const CANNOT_RUN: u8 = 126;
 /// There is no such command.
@@ -88,6 +88,18 @@ impl From<LockError> for Failure {
         let code = match &error {
             LockError::Name(_) | LockError::Lease(_) | LockError::Label(_) => USAGE,
             LockError::Refused(_) | LockError::QueueFull { .. } => REFUSED,
+            _ => UNAVAILABLE,
+        };
+        Self::new(code, chain(&error))
+    }
+}
+
+impl From<HandleError> for Failure {
+    fn from(error: HandleError) -> Self {
+        let code = match &error {
+            HandleError::OtherPrefix { .. } | HandleError::SeveralServers | HandleError::Lease(_) => USAGE,
+            HandleError::Refused(_) => REFUSED,
+            HandleError::Lost => LOST,
             _ => UNAVAILABLE,
         };
         Self::new(code, chain(&error))

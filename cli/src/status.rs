@@ -17,10 +17,12 @@ pub async fn run(args: &Args, status: &Status, out: &mut Output) -> Result<u8, F
     let client = connect(args).await?;
     let locks = stream::iter(&status.name).map(|name| Named::ask(client.lock(name)));
     let mut asked = locks.buffered(AT_ONCE);
+    let mut is_held = false;
     while let Some(named) = asked.try_next().await? {
+        is_held |= named.status.holder.is_some() || !named.status.is_known();
         if status.json { out.json(&named)? } else { show(&named, out)? }
     }
-    Ok(exit::OK)
+    Ok(if status.exit_code && is_held { exit::FOUND } else { exit::OK })
 }
 
 pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {

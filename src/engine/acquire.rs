@@ -11,6 +11,7 @@ use tokio::time::timeout_at;
 
 use super::Engine;
 use super::cleanup;
+use super::detached::Detached;
 use super::error::{LockError, Loss};
 use super::hold::{Entry, Hold, NewHold};
 use super::lease::{self, Queued};
@@ -23,7 +24,8 @@ use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::runner::{Answer, Runner};
 use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
-use crate::store::verbs::renew::{Renew, Renewed};
+use crate::store::verbs::give::{Give, Given};
+use crate::store::verbs::renew::{Only, Renew, Renewed};
 
 /// A request for the lock.
 #[derive(Debug)]
@@ -40,6 +42,8 @@ pub struct AcquireRequest<'a> {
     pub limit: Option<Instant>,
     /// `try_lock` only: the token to propose, or 0 for none (Q3).
     pub proposed: u64,
+    /// The handle whose hold it takes, instead of asking for the lock. With a limit.
+    pub attach: Option<&'a Detached>,
     /// Called in a scope, so that it may be re-entered.
     pub scoped: bool,
     /// When it was called.
@@ -70,6 +74,9 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
         // Read once. Another thread may drop the last guard between two looks, and a request for "one
         // more than 0 holds" would end the hold on the server and begin another one.
         let holds = hold.live();
+        if holds > 0 && request.attach.is_some() {
+            return Ok(None);
+        }
         if holds > 0 {
             // Boxed, like everything here that is rare or short: waiters are many, and keep the size of this future
             // while they wait.
@@ -302,6 +309,9 @@ impl<'a> Attempt<'a> {
         if self.waiter.is_withdrawn() {
             return Err(LockError::Closed);
         }
+        if let Some(detached) = self.request.attach {
+            return Box::pin(self.attach(detached)).await;
+        }
         loop {
             let begin = || {
                 // After the wait for a connection: this request answers the doubts that a new connection has raised.
@@ -322,15 +332,7 @@ impl<'a> Attempt<'a> {
                 Ok(Some(answer)) => {
                     match answer.body {
                         Acquired::Held { token, lease_left, .. } => {
-                            // A flush or a new connection came before this future looked: it asks the server once more
-                            // (P1).
-                            let is_doubted = self.doubts < self.request.engine.holds.doubts();
-                            self.must_leave = true;
-                            let hold = if is_doubted {
-                                Box::pin(self.confirm(token)).await
-                            } else {
-                                self.hold_told(token, answer.sent, lease_left)
-                            };
+                            let hold = self.hold_answered(token, answer.sent, lease_left).await;
                             return Ok(hold.map_or(Asked::Over, Asked::Held));
                         }
                         Acquired::Queued { floor, lease_left, more, known } => {
@@ -354,6 +356,49 @@ impl<'a> Attempt<'a> {
                 }
                 Err(error) => {
                     // A script that failed half-way may have left anything behind.
+                    self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);
+                    let gives_up = self.request.is_over();
+                    let pause = backoff.pause_after(&error);
+                    last_error.note(error)?;
+                    if gives_up {
+                        return Err(last_error.unreachable());
+                    }
+                    pause.await;
+                    continue;
+                }
+            }
+            backoff.pause().await;
+        }
+    }
+
+    /// Takes what a handle holds. Each retry is the same request (R1).
+    async fn attach(&mut self, detached: &Detached) -> Result<Asked, LockError> {
+        let AcquireRequest { engine, entry, lease, terms, limit, .. } = self.request;
+        let (context, last_error) = (&engine.context, &entry.last_error);
+        let mut backoff = context.backoff();
+        let (seq, token) = (self.waiter.seq, detached.token);
+        let (from, to) = (&*detached.owner, &*entry.owner_id);
+        let give = Give { keys: &entry.keys, from, seq, token, to, attempt: seq, lease: *lease, terms };
+        loop {
+            if self.waiter.is_withdrawn() {
+                return Err(LockError::Closed);
+            }
+            last_error.request_waits();
+            self.doubts = engine.holds.doubts();
+            match give.send(&context.runner, *limit, &mut self.copies_until).await {
+                Ok(answer) => {
+                    last_error.answered();
+                    match answer.body {
+                        Given::Given { lease_left } => {
+                            let hold = self.hold_answered(token, answer.sent, lease_left).await;
+                            return hold.map(Asked::Held).ok_or(LockError::Lost);
+                        }
+                        Given::Lost => return Err(LockError::Lost),
+                        // Our estimate of the server's clock was off; this answer has corrected it.
+                        Given::Late => {}
+                    }
+                }
+                Err(error) => {
                     self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);
                     let gives_up = self.request.is_over();
                     let pause = backoff.pause_after(&error);
@@ -407,7 +452,7 @@ impl<'a> Attempt<'a> {
             lease: self.request.lease,
             // A grant may last longer than the wanted lease. This lets the server set the shorter one,
             // unless it has served a later request since (decision 16).
-            only: Some(self.waiter.seq),
+            only: Only::Attempt(self.waiter.seq),
             remember: false,
         };
         self.confirming.get_or_insert_with(now);
@@ -425,6 +470,14 @@ impl<'a> Attempt<'a> {
         // A poll asks the same question, and the poller repeats it until there is an answer.
         self.request.engine.poller.verify_soon(&self.request.entry.keys.lock);
         None
+    }
+
+    /// A hold by the answer to the request for it.
+    async fn hold_answered(&mut self, token: u64, sent: Instant, lease_left: Duration) -> Option<Arc<Hold>> {
+        self.must_leave = true;
+        // A flush or a new connection came before this future looked: it asks the server once more (P1).
+        let is_doubted = self.doubts < self.request.engine.holds.doubts();
+        if is_doubted { Box::pin(self.confirm(token)).await } else { self.hold_told(token, sent, lease_left) }
     }
 
     /// A hold that the server has answered for.

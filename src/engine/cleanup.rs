@@ -49,7 +49,7 @@ pub fn leave(context: &Arc<Context>, request: LeaveRequest) {
     context.spawn(task);
 }
 
-async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instant) {
+pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instant) {
     let leave = Leave {
         keys: &request.keys,
         owner: &request.owner_id,

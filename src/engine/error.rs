@@ -20,6 +20,10 @@ pub enum LockError {
     /// This would have been one more hold on a lock that its owner has lost meanwhile.
     #[error("the hold that this call would re-enter is lost: stop the outer work first")]
     Lost,
+    /// This task holds the lock itself, outside of a scope, and the lock was asked to
+    /// [say so](crate::FairLock::refusing_self_wait). Nothing was sent.
+    #[error("this task would wait for a lock that it holds itself: run the work in owner::scope to re-enter it")]
+    SelfWait,
     /// `max_waiters` wait already.
     #[error("{waiters} are waiting, which is all that max_waiters allows")]
     #[non_exhaustive]
@@ -127,6 +131,9 @@ pub enum Ended {
     /// It was released: its last guard was unlocked or dropped before the hold was lost. Normally the
     /// server has confirmed that.
     Freed,
+    /// A [handle](crate::HoldHandle) has it now, or the detach had no answer: see
+    /// [`LockGuard::detach`](crate::LockGuard::detach).
+    Detached,
     /// It was lost while a guard was alive.
     Lost(Loss),
 }
@@ -141,7 +148,7 @@ impl Ended {
     pub fn loss(self) -> Option<Loss> {
         match self {
             Self::Lost(loss) => Some(loss),
-            Self::Freed => None,
+            Self::Freed | Self::Detached => None,
         }
     }
 }

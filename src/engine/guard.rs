@@ -36,6 +36,11 @@ impl EngineGuard {
         self.end()
     }
 
+    /// The hold has ended with it, and there is nothing to give back.
+    pub fn forget(mut self) {
+        self.ended = true;
+    }
+
     fn end(&mut self) -> Release {
         // Before the count. The guard itself is still dropped after this, and must not count twice (P4).
         self.ended = true;

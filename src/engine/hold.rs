@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
+use super::detached::NotDetached;
 use super::error::{Ended, Loss};
 use super::lease;
 use super::losses::{Losses, Lost};
@@ -23,6 +24,8 @@ use super::task_or_thread::TaskOrThread;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::keys::place;
+use crate::store::options::OptionsError;
+use crate::store::verbs::renew::Only;
 use crate::sync::Mutex;
 
 /// One owner at one lock.
@@ -159,6 +162,10 @@ struct State {
     wanted_until: Option<Instant>,
     /// From when `max_hold` counts.
     whole_since: Instant,
+    /// The longest lease that the server was asked for.
+    longest_lease: Duration,
+    /// A handle is about to become the owner. Nobody relies on the guard from then on (R16).
+    detaching: bool,
     /// When a renewal last kept the memory of the token.
     remembered: Instant,
     /// All guards ended in time, and the outcome of the release will stay unknown.
@@ -179,7 +186,7 @@ pub struct Question {
     /// To be set, if less is left.
     pub lease: Duration,
     /// For the first question after a trusted push, which sets the wanted lease even if it is shorter; see renew.lua.
-    pub only: Option<u64>,
+    pub only: Only,
     /// [`Holds::doubts`] before it was sent.
     pub doubts: u64,
 }
@@ -188,6 +195,8 @@ pub struct Question {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Freed,
+    /// A handle has it.
+    Detached,
     Lost(Loss),
 }
 
@@ -221,6 +230,8 @@ impl Hold {
                 owed: 0,
                 wanted_until: new.is_part.then(|| now() + new.lease),
                 whole_since: now(),
+                longest_lease: new.lease,
+                detaching: false,
                 remembered: now(),
                 forgotten: false,
                 taken_over: false,
@@ -252,7 +263,7 @@ impl Hold {
     pub fn valid_for(&self) -> Duration {
         let state = self.state.lock();
         // Without guards a release is on its way, and the next holder may have the lock already.
-        let over = state.end.is_some() || state.live == 0;
+        let over = state.end.is_some() || state.live == 0 || state.detaching;
         if over { Duration::ZERO } else { state.deadline.saturating_duration_since(now()) }
     }
 
@@ -266,7 +277,8 @@ impl Hold {
     pub fn expire_if_due(&self) -> Option<End> {
         let overdue = {
             let state = self.state.lock();
-            state.end.is_none() && state.deadline <= now()
+            // A detach under way is served in time, or not at all.
+            state.end.is_none() && state.deadline <= now() && !state.detaching
         };
         if overdue {
             self.lose(Loss::Expired);
@@ -281,6 +293,7 @@ impl Hold {
         match end {
             Some(End::Lost(loss)) => Some(Ended::Lost(loss)),
             Some(End::Freed) => Some(Ended::Freed),
+            Some(End::Detached) => Some(Ended::Detached),
             None => self.state.lock().forgotten.then_some(Ended::Freed),
         }
     }
@@ -325,9 +338,87 @@ impl Hold {
         true
     }
 
+    /// For `extend`, whose lease is never shorter than the one that the holder has asked for: the lease to ask for.
+    pub fn lease_to_extend(&self, wanted: Duration) -> Result<Duration, OptionsError> {
+        let options = self.context().options();
+        options.check_lease("the lease of extend", wanted)?;
+        let mut state = self.state.lock();
+        if let Some(longest) = options.max_hold {
+            options
+                .check_max_hold(wanted, longest.saturating_sub(now().saturating_duration_since(state.whole_since)))?;
+        }
+        // The next renewal comes only then; and the first one, which would set this lease, goes with an extend.
+        let lease = if self.watched || state.renewed.is_none() { wanted.max(self.lease) } else { wanted };
+        state.longest_lease = state.longest_lease.max(lease);
+        Ok(lease)
+    }
+
+    /// The longest that the server may keep it.
+    pub fn longest_lease(&self) -> Duration {
+        self.state.lock().longest_lease
+    }
+
+    /// From here on nobody relies on it, until [`keep_after_all`](Self::keep_after_all). The caller has the owner's turn.
+    pub fn begin_to_detach(&self) -> Result<(), NotDetached> {
+        if let Some(End::Lost(loss)) = self.expire_if_due() {
+            return Err(NotDetached::Lost(loss));
+        }
+        let mut state = self.state.lock();
+        if state.live > 1 {
+            return Err(NotDetached::Nested(state.live));
+        }
+        state.detaching = true;
+        Ok(())
+    }
+
+    pub fn is_detaching(&self) -> bool {
+        self.state.lock().detaching
+    }
+
+    /// The detach was refused.
+    pub fn keep_after_all(self: &Arc<Self>) {
+        self.state.lock().detaching = false;
+        self.schedule(false);
+    }
+
+    /// The handle has it, or nobody will: ends it here. Returns what is to be left, so that no copy of an earlier request
+    /// takes effect any more, and whether one may.
+    pub fn detached(&self) -> (LeaveRequest, bool) {
+        let (request, copies) = {
+            let mut state = self.state.lock();
+            // Before the end can be seen (R4): see `lose`.
+            let request = self.leave_request(&state, state.copies_until);
+            // A loss that was told stays a loss.
+            state.end.get_or_insert(End::Detached);
+            state.live = 0;
+            (request, state.copies_until > 0)
+        };
+        self.stop_renewing();
+        self.set_over();
+        self.holding.detached(&self.who(), self.token, || self.held_for());
+        (request, copies)
+    }
+
+    /// Ends all that the owner has until now. The lock on the state keeps the seq before the end.
+    fn leave_request(&self, state: &State, copies_until: i64) -> LeaveRequest {
+        LeaveRequest {
+            keys: self.entry.keys.clone(),
+            owner_id: self.entry.owner_id.clone(),
+            seq: self.context().next_seq(),
+            place: place(&self.entry.owner_id, self.attempt, &self.terms),
+            copies_until,
+            lease: state.longest_lease,
+        }
+    }
+
     /// Whether the server may have forgotten it, as far as this client knows.
     pub fn is_doubted(&self) -> bool {
         self.state.lock().doubts < self.holds.doubts()
+    }
+
+    /// [`Holds::doubts`] of its client.
+    pub fn doubts(&self) -> u64 {
+        self.holds.doubts()
     }
 
     /// What to ask the server now. `None`: nothing, until there is a doubt or the deadline has come.
@@ -347,10 +438,11 @@ impl Hold {
         let is_doubted = state.doubts < doubts;
         if (self.watched || !is_confirmed) && !lease.is_zero() {
             let lease = if is_doubted { lease.max(left) } else { lease };
-            return Some(Question { lease, only: (!is_confirmed).then_some(self.attempt), doubts });
+            let only = if is_confirmed { Only::Longer } else { Only::Attempt(self.attempt) };
+            return Some(Question { lease, only, doubts });
         }
         // A fixed lease is not extended.
-        is_doubted.then_some(Question { lease: left, only: None, doubts })
+        is_doubted.then_some(Question { lease: left, only: Only::Longer, doubts })
     }
 
     /// Whether `max_hold` is the reason that its lease was not extended again.
@@ -504,16 +596,10 @@ impl Hold {
             }
             // Drawn before the end can be seen. If the owner saw the end first and asked anew, its new
             // attempt could have a smaller seq than this leave, which would end that attempt too (R4).
-            let seq = context.next_seq();
+            let copies_until = state.copies_until.max(context.runner.not_after(&self.entry.keys.lock));
+            let request = self.leave_request(&state, copies_until);
             state.end = Some(End::Lost(loss));
-            LeaveRequest {
-                keys: self.entry.keys.clone(),
-                owner_id: self.entry.owner_id.clone(),
-                seq,
-                place: place(&self.entry.owner_id, self.attempt, &self.terms),
-                copies_until: state.copies_until.max(context.runner.not_after(&self.entry.keys.lock)),
-                lease: self.lease,
-            }
+            request
         };
         // Not inside the block above, since this takes the lock on the state again. The holder is notified without any
         // network (P8).

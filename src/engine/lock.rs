@@ -11,6 +11,8 @@ use tokio::time::sleep_until;
 
 use super::Engine;
 use super::acquire::{AcquireRequest, acquire};
+use super::context::Context;
+use super::detached::Detached;
 use super::error::LockError;
 use super::guard::EngineGuard;
 use super::hold::{Entry, Hold};
@@ -32,7 +34,8 @@ pub struct EngineLock {
     engine: Arc<Engine>,
     name: Arc<str>,
     keys: Result<Arc<Keys>, NameError>,
-    pub fixed_lease: Option<Duration>,
+    /// A lease of its own, in place of the client's.
+    pub lease: Option<OwnLease>,
     /// Part of a call for several names.
     is_part: bool,
     /// The `<grant_ttl>/<label>` suffix of this lock's places in the queue.
@@ -49,7 +52,7 @@ impl EngineLock {
         };
         let terms = Ok(engine.context.runner.terms.clone());
         let metrics = engine.context.options().metrics.of_lock(name);
-        Self { engine, name: name.into(), keys, fixed_lease: None, is_part: false, terms, metrics }
+        Self { engine, name: name.into(), keys, lease: None, is_part: false, terms, metrics }
     }
 
     pub fn name(&self) -> &Arc<str> {
@@ -61,8 +64,8 @@ impl EngineLock {
         &self.engine.context.options().address
     }
 
-    pub fn with_lease(&self, lease: Duration) -> Self {
-        Self { fixed_lease: Some(lease), ..self.clone() }
+    pub fn with_lease(&self, lease: OwnLease) -> Self {
+        Self { lease: Some(lease), ..self.clone() }
     }
 
     pub fn labelled(&self, label: &str) -> Self {
@@ -90,26 +93,35 @@ impl EngineLock {
         self.request(Caller::of(None), false, 0).map(drop)
     }
 
-    fn keys(&self) -> Result<&Arc<Keys>, NameError> {
+    pub fn context(&self) -> &Arc<Context> {
+        &self.engine.context
+    }
+
+    pub fn keys(&self) -> Result<&Arc<Keys>, NameError> {
         self.keys.as_ref().map_err(Clone::clone)
     }
 
     /// The request of this caller.
     fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest<'_>, LockError> {
         let options = self.engine.context.options();
-        let lease = self.fixed_lease.unwrap_or(options.lease);
+        let (lease, watched) = match self.lease {
+            Some(OwnLease::Fixed(lease)) => (lease, false),
+            Some(OwnLease::Renewed(lease)) => (lease, true),
+            None => (options.lease, true),
+        };
         // Here and not in `with_lease`, which has no error to return.
-        options.check_lease("the lease of with_lease", lease).map_err(LockError::Lease)?;
+        options.check_lease("the lease of this lock", lease).map_err(LockError::Lease)?;
         let terms = self.terms.clone().map_err(LockError::Label)?;
         let client = &self.engine.context.runner.client;
         Ok(AcquireRequest {
             engine: &self.engine,
             entry: self.engine.holds.owners.entry(self.keys()?, caller.owner, client),
             lease,
-            watched: self.fixed_lease.is_none(),
+            watched,
             is_part: self.is_part,
             limit: (!wait).then(|| self.engine.context.runner.limit()),
             proposed,
+            attach: None,
             scoped: caller.scoped,
             began: caller.began,
             terms,
@@ -133,6 +145,12 @@ impl EngineLock {
             Ok(request) => Either::Left(async move { self.ask(&request, limit).await }),
             Err(error) => Either::Right(ready(Err(error))),
         }
+    }
+
+    /// Takes what a handle holds. `None`: this owner holds the lock or waits for it already.
+    pub async fn attach(&self, caller: Caller, detached: &Detached) -> Result<Option<EngineGuard>, LockError> {
+        let request = AcquireRequest { attach: Some(detached), ..self.request(caller, false, 0)? };
+        self.ask(&request, None).await
     }
 
     async fn ask(
@@ -226,6 +244,15 @@ impl EngineLock {
     fn entry_of(&self, owner: Owner) -> Option<Arc<Entry>> {
         self.keys().ok().and_then(|keys| self.engine.holds.owners.entry_of(&keys.lock, owner))
     }
+}
+
+/// The lease of a lock that has one of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnLease {
+    /// It ends by itself.
+    Fixed(Duration),
+    /// The watchdog renews it.
+    Renewed(Duration),
 }
 
 /// On whose behalf a call is made.

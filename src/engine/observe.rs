@@ -204,6 +204,14 @@ impl Holding {
         }
     }
 
+    /// A handle has it.
+    pub fn detached(&self, who: &Who<'_>, token: u64, held: impl Fn() -> Duration) {
+        if self.over(&held, "detached") && is_told(who) {
+            let ((name, owner, label), held_ms) = (who.fields(), millis(held()));
+            tracing::debug!(target: "fairlock::lock", %name, %owner, %label, token, held_ms, "detached");
+        }
+    }
+
     /// Released, with an outcome that will stay unknown.
     pub fn forgotten(&self, who: &Who<'_>, token: u64, held: impl Fn() -> Duration) {
         if self.over(&held, "released without an answer") && is_told(who) {
@@ -267,7 +275,7 @@ fn outcome(error: &LockError) -> Outcome {
         LockError::Timeout => return Outcome::TimedOut,
         LockError::Lost => Failure::Lost,
         LockError::QueueFull { .. } => Failure::QueueFull,
-        LockError::Name(_) | LockError::Lease(_) | LockError::Label(_) => Failure::Invalid,
+        LockError::SelfWait | LockError::Name(_) | LockError::Lease(_) | LockError::Label(_) => Failure::Invalid,
         LockError::Unreachable(_) => Failure::Unreachable,
         LockError::Refused(_) => Failure::Refused,
         LockError::Closed => Failure::Closed,

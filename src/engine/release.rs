@@ -101,7 +101,7 @@ impl Release {
     }
 
     fn forgotten_at(&self) -> Instant {
-        self.hold.context().forgotten_at(self.hold.lease)
+        self.hold.context().forgotten_at(self.hold.longest_lease())
     }
 
     async fn take_turn(&mut self) {
@@ -185,7 +185,7 @@ impl Release {
         // freed the lock in time.
         let end = if hold.live() > 0 { hold.expire_if_due() } else { hold.end() };
         match end {
-            Some(End::Freed) => return Some(Ok(Unlocked::Freed)),
+            Some(End::Freed | End::Detached) => return Some(Ok(Unlocked::Freed)),
             Some(End::Lost(loss)) => return Some(Err(UnlockError::Lost(loss))),
             None => {}
         }
@@ -218,6 +218,7 @@ impl Release {
             // Late copies of a release do no harm. The tombstone is for those of the acquire (R3).
             copies_until: hold.copies_until(),
             terms: &hold.terms,
+            is_handle: false,
         };
         entry.last_error.request_sent();
         let runner = &hold.context().runner;
@@ -310,7 +311,7 @@ impl Drop for Release {
 /// `Hold::take_over` makes known.
 pub async fn take_over(hold: Arc<Hold>) {
     let Some(seq) = hold.take_over() else { return };
-    let limit = hold.context().forgotten_at(hold.lease);
+    let limit = hold.context().forgotten_at(hold.longest_lease());
     let sent = Some(Sent { seq, holds: 0, again: false });
     let mut release = InBackground(Release { hold, turn: None, sent, without_turn: true, finished: false });
     let _ = timeout_at(limit.into(), release.0.run_to_the_end()).await;

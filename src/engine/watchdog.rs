@@ -46,6 +46,8 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
             return Renewal::Lost;
         }
         let outcome = match hold.question() {
+            // Asked for the owner of before, the server would not know it.
+            _ if hold.is_detaching() => Renewal::Unknown,
             None => Renewal::Renewed,
             // Bounded by the deadline: the loss is reported in time even if this renewal hangs (P8).
             Some(question) => {
@@ -76,6 +78,8 @@ async fn ask(hold: &Hold, question: &Question) -> Renewal {
             }
             // The final release overtook this renewal: that is no loss.
             Renewed::Lost if hold.done.is_cancelled() => Renewal::Over,
+            // The handle has it, or nobody: the answer to the detach says which.
+            Renewed::Lost if hold.is_detaching() => Renewal::Unknown,
             Renewed::Lost => {
                 hold.lose(Loss::Gone);
                 Renewal::Lost

@@ -81,7 +81,7 @@ impl Quorum {
     /// When nothing that was sent until now for this hold can have an effect on a server.
     pub fn forgotten_at(&self, hold: &QuorumHold) -> Instant {
         // The lease is the same at each of them.
-        hold.nodes.first().map_or_else(now, |node| node.hold.context().forgotten_at(node.hold.lease))
+        hold.nodes.first().map_or_else(now, |node| node.hold.context().forgotten_at(node.hold.longest_lease()))
     }
 
     /// `None`: the runtime of the client has ended.

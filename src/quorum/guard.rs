@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -14,7 +14,10 @@ use super::acquire::Taken;
 use super::context::{InUse, Quorum};
 use super::error::TooFewAnswers;
 use super::hold::{NodeGuard, QuorumHold, Share};
+use crate::engine::detached::NotDetached;
 use crate::engine::error::UnlockError;
+use crate::engine::handles;
+use crate::engine::hold::Hold;
 use crate::engine::release::{Release, Unlocked};
 
 /// One hold on a majority of the servers. Dropping it releases it in the background.
@@ -44,6 +47,29 @@ impl QuorumGuard {
         match loss {
             Some(loss) => Err(UnlockError::Lost(loss)),
             None => together(outcomes, &hold, until),
+        }
+    }
+
+    /// A new lease from now on, at all servers that can be reached. An error, unless a majority has it.
+    pub async fn extend(&self, lease: Duration) -> Result<(), NotDetached> {
+        let extend = |hold: Arc<Hold>| async move { handles::extend(&hold, lease).await };
+        let mut extending: FuturesUnordered<_> = self.hold.nodes.iter().map(|node| extend(node.hold.clone())).collect();
+        let (mut done, mut errors) = (0, Vec::new());
+        while let Some(outcome) = extending.next().await {
+            match outcome {
+                Ok(()) => done += 1,
+                Err(error) => errors.push(error),
+            }
+            if done >= self.hold.majority {
+                // Nobody waits for the others.
+                self.quorum.spawn(async move { while extending.next().await.is_some() {} });
+                return Ok(());
+            }
+        }
+        match (self.hold.loss(), errors.pop()) {
+            (Some(loss), _) => Err(NotDetached::Lost(loss)),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(()),
         }
     }
 

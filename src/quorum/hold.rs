@@ -121,7 +121,7 @@ impl QuorumHold {
                 // `Forced` wins over the loss of another server.
                 Some(Ended::Lost(_)) if lost == Some(Loss::Forced) => {}
                 Some(Ended::Lost(loss)) => lost = Some(loss),
-                Some(Ended::Freed) => {}
+                Some(Ended::Freed | Ended::Detached) => {}
             }
         }
         let is_lost = left < self.majority && !self.is_given_back();

@@ -249,6 +249,11 @@ impl Options {
         self.check_freeze(option, lease, Duration::ZERO)
     }
 
+    /// Checks a lease that `extend` asks for, where `max_hold` leaves this much.
+    pub fn check_max_hold(&self, lease: Duration, left: Duration) -> Result<(), OptionsError> {
+        at_least(("what max_hold leaves", left), ("the lease of extend", lease), "a hold must end by then")
+    }
+
     /// P1 over a restart: what may be held for longer than the freeze is held by two after it.
     fn check_freeze(&self, option: &'static str, value: Duration, more: Duration) -> Result<(), OptionsError> {
         let longest = self.strict_restart.map_or(value, |longest| longest + more);

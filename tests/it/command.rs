@@ -96,7 +96,7 @@ async fn wrong_usage_is_told_in_one_line() {
     for (arguments, said) in [
         (&[][..], "requires a subcommand"),
         (&["lok"], "a similar subcommand exists: 'lock'; see 'fairlock --help'"),
-        (&["lock", NAME], "<CMD>...; see 'fairlock lock --help'"),
+        (&["lock"], "<NAME>; see 'fairlock lock --help'"),
         (&["lock", NAME, "--wait", "5", "--", "true"], "write it as 30s or 1m30s"),
         (&["lock", NAME, "--try", "--wait", "5s", "--", "true"], "cannot be used with '--wait"),
         (&["status"], "<NAME>..."),
@@ -462,7 +462,7 @@ async fn completions_and_the_manual_page_are_made_of_the_arguments() {
         );
     }
     let manual = Tool::new(url, &["man"]).run().await.out;
-    for part in [".TH fairlock 1", "force\\-unlock", "FAIRLOCK LOCK", "\\-\\-kill\\-after", "setpriv"] {
+    for part in [".TH fairlock 1", "force\\-unlock", "FAIRLOCK LOCK", "\\-\\-kill\\-after", "\\-\\-orphan"] {
         assert!(manual.contains(part), "{part}: {manual}");
     }
     let help = Tool::new(url, &["lock", "--help"]).run().await;

@@ -71,7 +71,7 @@ fn acquire() -> impl Strategy<Value = String> {
 
 fn call() -> impl Strategy<Value = String> {
     let strict = (plain_call(), prop::bool::weighted(0.1)).prop_map(|(call, strict)| {
-        let takes_it = strict && !call.starts_with("renew") && !call.starts_with("raise");
+        let takes_it = strict && !call.starts_with("renew") && !call.starts_with("raise") && !call.starts_with("give");
         if takes_it { format!("{call} boot=1") } else { call }
     });
     let boot = (prop::sample::select(&["L", "M"][..]), millis())
@@ -97,7 +97,11 @@ fn plain_call() -> impl Strategy<Value = String> {
     );
     let raise = (owner(), token(), token())
         .prop_map(|(owner, token, floor)| format!("raise owner={owner} token={token} floor={floor}"));
-    let holds = (1..3u32, token()).prop_map(|(holds, token)| format!(" special={holds}:{token}"));
+    let give =
+        (owner(), 1..9u32, token(), owner(), 1..9u32, millis()).prop_map(|(from, seq, token, to, attempt, lease)| {
+            format!("give from={from} seq={seq} token={token} to={to} attempt={attempt} lease={lease} not_after=+9000")
+        });
+    let holds = (0..3u32, token()).prop_map(|(holds, token)| format!(" special={holds}:{token}"));
     let late =
         (moment(), ticket(), terms()).prop_map(|(until, ticket, terms)| format!(" special={until}~{ticket}/{terms}"));
     let special = prop_oneof![4 => Just(String::new()), 3 => holds, 2 => late];
@@ -107,7 +111,7 @@ fn plain_call() -> impl Strategy<Value = String> {
     let force = (client(), not_after)
         .prop_map(|(client, not_after)| format!("force_unlock caller={client} not_after={not_after}"));
     let inspect = (0..5u32).prop_map(|most| format!("inspect most={most}"));
-    prop_oneof![9 => acquire(), 4 => poll, 4 => leave, 3 => renew, 2 => raise, 6 => release, 1 => force, 1 => inspect]
+    prop_oneof![9 => acquire(), 4 => poll, 4 => leave, 3 => renew, 2 => raise, 2 => give, 6 => release, 1 => force, 1 => inspect]
 }
 
 /// Changes that no script makes: keys that expire or are deleted, clients that die, foreign values.

@@ -232,7 +232,7 @@ async fn a_server_of_a_quorum_that_is_silent_is_told_of_and_when_it_is_back() {
         assert!(said.saw("WARN", "a server of the quorum is skipped until it serves again"), "{:?}", said.lines());
         servers[1].resume();
         eventually("it is back", async || said.saw("INFO", "a server of the quorum serves again")).await;
-        let warned = said.of("WARN", "a server of the quorum is left out").len();
+        let warned = said.of("WARN", "a server of the quorum is skipped").len();
         assert_eq!(warned, said.of("INFO", "a server of the quorum serves again").len(), "{:?}", said.lines());
     })
     .await;

@@ -2264,6 +2264,73 @@ async fn p2_the_token_of_the_hold_counts_when_the_stored_one_is_gone() {
     .await;
 }
 
+/// R16: what is there goes from one owner to another one under its token, and nothing else is given.
+#[tokio::test]
+async fn give_rows() {
+    let give = |what, before, call, reply, after| Row { what, before, call, reply, after, again: reply };
+    const DETACH: &str = "give from=c:1 seq=5 token=7 to=h:0 lease=9000";
+    const ATTACH: &str = "give from=h:0 seq=3 token=7 to=d:1 attempt=3 lease=9000 terms=3000/M";
+    let rows = [
+        give("detach", &["held c:1 4 7"][..], DETACH, "given 9000", "lock h:0=1 1,7,0,3000/L"),
+        give(
+            "with nested holds",
+            &["held c:1 4 7", "HSET lock c:1 3"],
+            DETACH,
+            "given 9000",
+            "lock h:0=1 1,7,0,3000/L",
+        ),
+        give("nobody holds it", &[], DETACH, "lost", ""),
+        give("another owner does", &["held d:1 4 7"], DETACH, "lost", "lock d:1=1 4,7,0,3000/L"),
+        give("under another token", &["held c:1 4 8"], DETACH, "lost", "lock c:1=1 4,8,0,3000/L"),
+        give("it was attached since", &["held c:1 6 7"], DETACH, "stale", "lock c:1=1 6,7,0,3000/L"),
+        give(
+            "its handle was released",
+            &["held c:1 4 7", "tombstone h:0 1"],
+            DETACH,
+            "left",
+            "lock c:1=1 4,7,0,3000/L tombstone:h:0=1",
+        ),
+        give("attach", &["held h:0 1 7"], ATTACH, "given 9000", "lock d:1=1 3,7,0,3000/M"),
+        give(
+            "who has left",
+            &["held h:0 1 7", "tombstone d:1 3"],
+            ATTACH,
+            "left",
+            "lock h:0=1 1,7,0,3000/L tombstone:d:1=3",
+        ),
+        give(
+            "who has left before",
+            &["held h:0 1 7", "tombstone d:1 2"],
+            ATTACH,
+            "given 9000",
+            "lock d:1=1 3,7,0,3000/M tombstone:d:1=2",
+        ),
+    ];
+    let late = "give from=c:1 seq=5 token=7 to=h:0 lease=9000 not_after=+-9000";
+    let late = [
+        give("late", &["held c:1 4 7"], late, "late", "lock c:1=1 4,7,0,3000/L"),
+        // So a refusal says that no copy was served.
+        give("late, and served before", &["held h:0 1 7"], late, "given 10000", "lock h:0=1 1,7,0,3000/L"),
+    ];
+    limit(async {
+        for mut bench in Bench::each().await {
+            bench.check(&rows).await;
+            bench.check(&late).await;
+            bench.command("FLUSHALL").await;
+            bench.prepare("held c:1 4 7").await;
+            bench.command("DEL tokens").await;
+            bench.call(DETACH).await;
+            assert_eq!(bench.command("GET tokens").await, Value::BulkString("7".into()), "P2");
+            // A shorter lease too: nobody relies on the longer one any more.
+            bench.call("give from=h:0 seq=3 token=7 to=d:1 attempt=3 lease=3000").await;
+            assert!((2000..=3000).contains(&bench.ttl("lock").await));
+            bench.call("release owner=d:1 seq=9 special=0:8:0").await;
+            assert_eq!(bench.lock_token().await.as_deref(), Some("7"), "a handle names its token");
+        }
+    })
+    .await;
+}
+
 /// Q3: it raises for the holder alone, never lowers, and the next grant is above it.
 #[tokio::test]
 async fn raise_rows() {

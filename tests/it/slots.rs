@@ -429,7 +429,7 @@ const FIVE: &[&str] = &["lock", "queue", "deadlines", "tokens", TOMBSTONE];
 const SETTINGS: &str = "6000 5000 60000 fairlock:wake:";
 
 /// All scripts, with arguments as src/store/verbs sends them.
-const CALLS: [Call; 19] = {
+const CALLS: [Call; 22] = {
     const fn call(
         script: &'static str,
         what: &'static str,
@@ -463,6 +463,14 @@ const CALLS: [Call; 19] = {
         call("renew", "a shorter lease", &["lock"], &["c:1", "TOKEN", "3000", "4"]),
         call("renew", "with the token", &["lock", "tokens"], &["c:1", "TOKEN", "10000", "0", "60000"]),
         call("raise", "", &["lock", "tokens"], &["c:1", "TOKEN", "9999999999999999", "60000"]),
+        call(
+            "give",
+            "",
+            &["lock", "tokens", "tombstone"],
+            &["+2000us", "c:1", "5", "TOKEN", "c-5:0", "1", "10000", "3000/L", "60000"],
+        ),
+        call("renew", "an extend", &["lock"], &["c:1", "TOKEN", "30000", "9"]),
+        call("release", "by a handle", FIVE, &["c:1", "5", SETTINGS, "0:TOKEN:0"]),
         call("release", "to 0", FOUR, &["c:1", "5", SETTINGS]),
         call("release", "to 1", FOUR, &["c:1", "5", SETTINGS, "1:TOKEN"]),
         call("release", "with a copy", FIVE, &["c:1", "5", SETTINGS, "+2000 c:1:5/3000/L"]),

@@ -11,6 +11,9 @@ pub struct Bounds {
     /// Attempts and nested acquires of each owner.
     pub attempts: u8,
     pub reentries: u8,
+    /// Holds that are detached in a run, at most two, and how often each owner attaches one.
+    pub detaches: u8,
+    pub attaches: u8,
     /// Retries of each owner. Each puts one more copy of a request in flight.
     pub retries: u8,
     /// Polls of each client that it gives up while they are in flight.

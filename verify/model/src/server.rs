@@ -5,8 +5,8 @@ use crate::bounds::{Bounds, Fault};
 use crate::ghost::{Event, EventSet, Ghost, Violation};
 use crate::map::Map;
 use crate::network::{
-    Acquired, ClientId, Holder, Left, Message, Nested, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Polled, Push,
-    Released, Renewed, Seq, Ticket, Time, Token,
+    Acquired, ClientId, Given, HANDLE_SEQ, HANDLES, Holder, Left, Message, Nested, Network, OWNERS_OF_A_CLIENT,
+    OwnerId, Poll, Polled, Push, Released, Renewed, Seq, Ticket, Time, Token,
 };
 use crate::rules::Rules;
 
@@ -431,10 +431,43 @@ impl Script<'_> {
         }
     }
 
+    /// lua/give.lua
+    pub fn give(&mut self, from: OwnerId, to: OwnerId, seq: Seq, sent: Time, token: Token) -> Given {
+        let attempt = if to >= HANDLES { HANDLE_SEQ } else { seq };
+        let remaining = self.bounds.lease;
+        // R1: before what refuses a copy, which says then that none was served.
+        if let Some(lock) = self.server.held_by(to).filter(|lock| lock.token == token && lock.attempt == attempt) {
+            return Given::Given { remaining: lock.expires - self.now };
+        }
+        let heeds = if to >= HANDLES { self.rules.r16_released_for_good } else { self.rules.r16_attach_heeds_leave };
+        let has_left = self.server.tombstones.get(&to).is_some_and(|tombstone| tombstone.seq >= attempt);
+        if heeds && (self.now > self.bounds.not_after(sent) || has_left) {
+            return self.refuse_give();
+        }
+        match self.server.lock.filter(|lock| lock.token == token) {
+            Some(lock) if lock.owner == from => {
+                if lock.attempt > seq && self.rules.r16_give_compares_seq && from < HANDLES {
+                    return self.refuse_give();
+                }
+                self.events.add(if to >= HANDLES { Event::Detached } else { Event::Attached });
+                self.server.lock = Some(Lock { owner: to, holds: 1, attempt, token, expires: self.now + remaining });
+                Given::Given { remaining }
+            }
+            _ => Given::Lost,
+        }
+    }
+
+    fn refuse_give(&mut self) -> Given {
+        self.events.add(Event::GiveRefused);
+        Given::Refused
+    }
+
     /// lua/force_unlock.lua
     pub fn force_unlock(&mut self) {
         if let Some(lock) = self.server.lock.take()
             && !self.is_deaf(lock.owner)
+            // Nobody hears for a handle.
+            && lock.owner < HANDLES
         {
             self.network.insert(Message::Pushed { to: lock.owner, push: Push::Revoked { token: lock.token } });
         }

@@ -822,6 +822,13 @@ impl Checker {
                 self.grants_published(key, ran);
             }
             "renew" => self.renewed(key, ran, reply),
+            "give" if status == "given" => {
+                let (to, left) = (ran.args.get(5).cloned().unwrap_or_default(), number::<i64>(reply, 4));
+                let until = self.now(ran) + left;
+                if let Some(holder) = &mut self.lock(key).holder {
+                    (holder.owner, holder.until) = (to, until);
+                }
+            }
             "inspect" => self.inspected(key, ran, reply),
             _ => {}
         }

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod flushes;
+mod handles;
 mod one_server;
 mod resting;
 mod several_servers;
@@ -34,7 +35,7 @@ struct Played {
 }
 
 fn all() -> impl Iterator<Item = &'static Scenario> {
-    let with_one_server = one_server::ALL.iter().chain(flushes::ALL).chain(resting::ALL);
+    let with_one_server = one_server::ALL.iter().chain(flushes::ALL).chain(resting::ALL).chain(handles::ALL);
     with_one_server.chain(cluster::ALL).chain(several_servers::ALL)
 }
 

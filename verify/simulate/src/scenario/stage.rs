@@ -235,7 +235,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    fn says(&self, what: &str) {
+    pub fn says(&self, what: &str) {
         step(&self.world, format!("{} {what}", self.name));
     }
 
@@ -297,18 +297,48 @@ impl Caller {
         let waiting = self.waiting.take().expect("it waits");
         match timeout(LONGEST_STEP, waiting).await {
             Ok(Ok(Ok(guard))) => {
-                self.says("has the lock");
-                let (server_ms, lock) = (self.world.server_ms(), key_of(NAME));
-                let (process, held, began) = (self.client.id().to_owned(), guard.held(), self.world.elapsed());
-                let (lease, is_renewed) = (self.fixed.unwrap_or(held.valid_for()), self.fixed.is_none());
-                let claim = Claim { lock, actor: 0, process, held, began, lease, is_renewed };
-                let checker = &mut self.world.state().checker;
-                checker.check_is_known(&claim);
-                checker.claim(claim, server_ms, 1.0);
-                self.guard = Some(guard);
+                self.has(guard);
             }
             other => expect(&self.world, false, &format!("{} gets the lock, and not {other:?}", self.name)),
         }
+    }
+
+    /// It relies on this guard from now on.
+    pub fn has(&mut self, guard: LockGuard) {
+        self.says("has the lock");
+        let (server_ms, lock) = (self.world.server_ms(), key_of(NAME));
+        let (process, held, began) = (self.client.id().to_owned(), guard.held(), self.world.elapsed());
+        let (lease, is_renewed) = (self.fixed.unwrap_or(held.valid_for()), self.fixed.is_none());
+        let claim = Claim { lock, actor: 0, process, held, began, lease, is_renewed };
+        let checker = &mut self.world.state().checker;
+        checker.check_is_known(&claim);
+        checker.claim(claim, server_ms, 1.0);
+        self.guard = Some(guard);
+    }
+
+    /// It relies on its guard no longer.
+    pub fn takes_its_guard(&mut self) -> Option<LockGuard> {
+        let guard = self.guard.take()?;
+        drop(self.world.state().checker.release(&key_of(NAME), guard.token()));
+        Some(guard)
+    }
+
+    /// Under its owner.
+    pub async fn in_scope<T>(&self, call: impl Future<Output = T>) -> T {
+        self.owner.scope(call).await
+    }
+
+    pub async fn extends(&mut self, lease: Duration) -> bool {
+        self.says(&format!("extends its lease to {lease:?}"));
+        let Some(guard) = &self.guard else { return false };
+        let outcome = guard.extend(lease).await;
+        let (server_ms, held, lock) = (self.world.server_ms(), guard.held(), key_of(NAME));
+        let checker = &mut self.world.state().checker;
+        // Its claim is about the new lease.
+        drop(checker.release(&lock, held.token()));
+        let (process, began) = (self.client.id().to_owned(), self.world.elapsed());
+        checker.claim(Claim { lock, actor: 0, process, held, began, lease, is_renewed: false }, server_ms, 1.0);
+        outcome.is_ok()
     }
 
     pub fn still_waits(&self) {
