@@ -14,7 +14,7 @@ use super::log::say;
 use super::output::Output;
 use super::signals::Signals;
 
-/// A loss is noticed after this time at the latest, or after a third of the lease: nobody is told of a handle's loss.
+/// A loss is noticed after this time at the latest, or after a third of the lease: a handle's loss is not notified.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Serialize)]
@@ -35,7 +35,7 @@ pub async fn acquire(args: &Args, acquire: &Acquire, out: &mut Output) -> Result
         signal = signals.next() => return Ok(lock::ended_by(signal)),
     };
     let outcome = tokio::select! {
-        // The signal first: what is not printed is given back.
+        // The signal first: a handle that is not printed is released.
         biased;
         signal = signals.next() => Ok(lock::ended_by(signal)),
         outcome = acquired(&client, acquire) => match outcome {
