@@ -34,7 +34,7 @@ pub struct EngineLock {
     engine: Arc<Engine>,
     name: Arc<str>,
     keys: Result<Arc<Keys>, NameError>,
-    /// A lease of its own, in place of the client's.
+    /// A lease of this lock, in place of the client's.
     pub lease: Option<OwnLease>,
     /// Part of a call for several names.
     is_part: bool,

@@ -204,7 +204,7 @@ impl Holding {
         }
     }
 
-    /// A handle has it.
+    /// A handle has the hold now.
     pub fn detached(&self, who: &Who<'_>, token: u64, held: impl Fn() -> Duration) {
         if self.over(&held, "detached") && is_told(who) {
             let ((name, owner, label), held_ms) = (who.fields(), millis(held()));

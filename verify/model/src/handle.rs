@@ -1,4 +1,4 @@
-//! Handles: holds that are no client's. Who has read one may extend, release or attach it, from any process.
+//! Handles: holds that are no client's. Any process that has read one may extend, release or attach it.
 
 use crate::bounds::Bounds;
 use crate::ghost::{Event, EventSet};
@@ -9,16 +9,16 @@ use crate::protocol::{Protocol, State};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
     pub token: Token,
-    /// Until when somebody relies on what it holds (R5).
+    /// Until when its hold is relied on (R5).
     pub until: Time,
-    /// Somebody has asked to attach it. From then on nobody relies on what it was told before.
+    /// An attach was requested. From then on earlier promises are not relied on.
     pub is_spent: bool,
     pub stage: HandleStage,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HandleStage {
-    /// The detach has no answer yet, and nobody has the handle.
+    /// The detach has no answer yet, and no process has the handle.
     Asked,
     /// `in_doubt`: the detach was not answered in time.
     Known {
