@@ -5,7 +5,7 @@
 //! - **Reentrant** where you ask for it: calls under one [`Owner`] nest, and the count stays exact when
 //!   replies get lost. Outside an [`owner::scope`] each call excludes all others, in the same task too.
 //! - **Fenced**: each hold has a [token](Held::token) that is greater than any before it.
-//! - **Honest about loss**: a holder [is told](LockGuard::lost) that it lost the lock, at its local deadline
+//! - **Honest about loss**: a holder [is notified](LockGuard::lost) that it lost the lock, at its local deadline
 //!   without any network.
 //!
 //! ```no_run
@@ -33,6 +33,7 @@
 //! - [`design`]: the protocol as it is built, its rules, and which test holds which promise.
 //! - [`masters`]: a lock on several independent masters, and what of the critique of Redlock it answers.
 //! - [`deploying`]: single servers, Sentinel, clusters, managed services, what to set there, and a user with few rights.
+//! - [`reliability`]: what is proven by what: tests, model, simulator, campaigns under faults; and what is not.
 //! - [`operating`]: what a service shows of its locks: log, spans, metrics, alerts and a dashboard.
 //! - [`migrating`]: from other locks to this one.
 //! - [`command`]: the command `fairlock`.
@@ -49,7 +50,7 @@
 //!   can forget a lock. Use etcd, ZooKeeper or a database.
 //! - On a server that evicts keys.
 //!
-//! The [promises](readme#promises) say what holds where it does fit.
+//! The [promises](readme#promises) apply where it does fit.
 //!
 //! # Recipes
 //!
@@ -99,7 +100,7 @@
 //!
 //! # Features
 //!
-//! - `tls`: `rediss://` by rustls. It installs no crypto provider for the process: it uses the one that the
+//! - `tls`: `rediss://` by rustls. It installs no crypto provider for the process: it uses the provider that the
 //!   application installed, or ring.
 //! - `embedded`: a server inside this process, for a first look and for tests of code that locks; see
 //!   the module of that name.
@@ -111,8 +112,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-// Four layers, from top to bottom: the public page (the other modules here), the quorum, the engine, the store. Below them are
-// the metrics, which each of them tells. Calls go down. tests/house.rs checks that no file imports from a layer above.
+// Four layers, from top to bottom: the public page (the other modules here), the quorum, the engine, the store. Below
+// them are the metrics, to which each of them reports. Calls go down. tests/house.rs checks that no file imports from a
+// layer above.
 mod engine;
 mod metrics;
 mod quorum;
@@ -133,11 +135,12 @@ mod error;
 #[doc(hidden)]
 pub mod example;
 mod guard;
+mod handle;
 mod list;
 mod lock;
 pub mod owner;
 mod servers;
-#[cfg(feature = "embedded")]
+#[cfg(feature = "_simulation")]
 #[doc(hidden)]
 pub mod simulation;
 mod state;
@@ -156,6 +159,7 @@ pub use error::{
     RequestError, UnlockAllError, UnlockError, WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
+pub use handle::{AttachError, DetachError, DetachRefusal, ExtendError, HandleError, HoldHandle, ParseHandleError};
 pub use list::LockList;
 pub use lock::FairLock;
 pub use owner::Owner;
@@ -215,7 +219,7 @@ pub mod command {}
 #[cfg(doc)]
 pub mod design {}
 
-/// Why things are as they are.
+/// The reason of each choice.
 ///
 /// [deploying]: crate::deploying
 /// [performance]: crate::performance
@@ -231,6 +235,13 @@ pub mod decisions {}
 #[doc = include_str!("../docs/history.md")]
 #[cfg(doc)]
 pub mod history {}
+
+/// What is proven, and by what.
+///
+/// [performance]: crate::performance
+#[doc = include_str!("../docs/reliability.md")]
+#[cfg(doc)]
+pub mod reliability {}
 
 /// Where the lock runs.
 ///

@@ -1,0 +1,275 @@
+//! All that a campaign runs: hosts, servers, workers, and the history of what is done to them.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::history::{History, list};
+use crate::hosts::{Host, Network};
+use crate::server::within;
+use crate::settings::Settings;
+use crate::topology::{Kind, Topology, shard_of, slot_of};
+
+/// The leases of workers; the longest is what `strict_restart` is set to.
+const LEASES: [u64; 2] = [3000, 5000];
+/// Longer than all that a worker does at its end: three operation time-outs, and a call that waits.
+const END: Duration = Duration::from_secs(30);
+
+pub struct Arena {
+    pub network: Network,
+    pub topology: Topology,
+    pub history: History,
+    pub strict: bool,
+    bed: PathBuf,
+    workers: Mutex<Vec<Worker>>,
+    next_fault: AtomicU64,
+}
+
+/// A client process, and how to start another one in its place.
+struct Worker {
+    host: Host,
+    settings: Settings,
+    process: Option<Child>,
+}
+
+/// What a fault may touch, for the judge. `None`: all of them.
+#[derive(Default, Clone)]
+pub struct Scope {
+    pub hosts: Option<Vec<Host>>,
+    pub shards: Option<Vec<usize>>,
+}
+
+impl Scope {
+    pub fn host(host: &Host) -> Self {
+        Self { hosts: Some(vec![host.clone()]), shards: None }
+    }
+}
+
+impl Arena {
+    pub fn start(kind: Kind, bed: &Path, seed: u64, strict: bool, workers: u32) -> Self {
+        let history = History::open(&bed.join("history/driver.jsonl"), "driver");
+        let network = Network::new();
+        let topology = Topology::start(kind, bed, &network, strict);
+        let arena = Self {
+            network,
+            topology,
+            history,
+            strict,
+            bed: bed.to_owned(),
+            workers: Mutex::default(),
+            next_fault: AtomicU64::new(1),
+        };
+        let mut rng = Rng::with_seed(seed ^ 0x5eed);
+        let hosts: Vec<_> = (0..workers).map(|number| arena.network.host(&format!("w{number}"))).collect();
+        for (number, host) in (0..).zip(hosts) {
+            let settings = arena.settings(number, workers, &host, &mut rng);
+            arena.workers.lock().unwrap().push(Worker { host, settings, process: None });
+        }
+        arena.write_settings(kind, seed);
+        arena
+    }
+
+    fn settings(&self, number: u32, workers: u32, host: &Host, rng: &mut Rng) -> Settings {
+        let ms = Duration::from_millis;
+        let poll = ms(*rng.choice(&[500, 700, 1000]).expect("some"));
+        let strict = if self.strict || self.topology.kind == Kind::Quorum { ms(LEASES[1]) } else { Duration::ZERO };
+        Settings {
+            id: String::new(),
+            host: host.name.clone(),
+            number,
+            workers,
+            seed: rng.u64(..),
+            urls: self.topology.urls(),
+            history: self.bed.join(format!("history/{}.jsonl", host.name)).to_str().unwrap().to_owned(),
+            register: self.register().to_str().unwrap().to_owned(),
+            runtime: ["multi", "current", "split"][number as usize % 3].to_owned(),
+            lease: ms(LEASES[rng.usize(0..LEASES.len())]),
+            op: ms(*rng.choice(&[500, 1000]).expect("some")),
+            poll,
+            strict,
+            names: 16,
+            tasks: 20,
+            lines: 3,
+            // All that can be lost at once: 6 times 13, and those of the names above. Below 100, so that no single fault says much.
+            own: 13,
+            force: ms(2000),
+            sweep: false,
+        }
+    }
+
+    pub fn register(&self) -> PathBuf {
+        self.bed.join("register")
+    }
+
+    fn write_settings(&self, kind: Kind, seed: u64) {
+        let workers = self.workers.lock().unwrap();
+        let longest = |time: fn(&Settings) -> Duration| workers.iter().map(|w| time(&w.settings)).max().unwrap();
+        // What strict_restart adds: twice the difference of clocks for several masters, and a second.
+        let freeze = match (kind, self.strict) {
+            (Kind::Quorum, _) => LEASES[1] + 3000,
+            (_, true) => LEASES[1] + 1000,
+            (_, false) => 0,
+        };
+        self.history.line(
+            "run",
+            format_args!(
+                r#""topology":"{}","seed":{seed},"strict":{},"freeze":{freeze},"lease":{},"poll":{},"op":{}"#,
+                kind.name(),
+                self.strict,
+                longest(|settings| settings.lease).as_millis(),
+                longest(|settings| settings.poll).as_millis(),
+                longest(|settings| settings.op).as_millis(),
+            ),
+        );
+        if kind == Kind::Cluster {
+            for name in workers[0].settings.all_names() {
+                let shard = shard_of(slot_of(&name));
+                self.history.line("place", format_args!(r#""n":"{name}","shard":{shard}"#));
+            }
+        }
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.workers.lock().unwrap()[0].settings.all_names()
+    }
+
+    pub fn hosts(&self) -> Vec<Host> {
+        self.workers.lock().unwrap().iter().map(|worker| worker.host.clone()).collect()
+    }
+
+    /// What a fault does, written down before it begins and when nothing of it is left.
+    pub fn fault(&self, kind: &str, scope: &Scope, fault: impl FnOnce()) {
+        let id = self.next_fault.fetch_add(1, Ordering::Relaxed);
+        let hosts = scope.hosts.as_ref().map_or_else(String::new, |hosts| {
+            let names: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
+            format!(r#","hosts":{}"#, list(&names))
+        });
+        let shards = scope.shards.as_ref().map_or_else(String::new, |shards| format!(r#","shards":{shards:?}"#));
+        self.history.line("fault", format_args!(r#""id":{id},"kind":"{kind}"{hosts}{shards}"#));
+        fault();
+        self.history.line("healed", format_args!(r#""id":{id}"#));
+    }
+
+    /// A fault that is over when all servers are there and agree.
+    pub fn fault_of_servers(&self, kind: &str, scope: &Scope, fault: impl FnOnce()) {
+        self.fault(kind, scope, || {
+            fault();
+            self.settle();
+        });
+    }
+
+    pub fn settle(&self) {
+        if !within(Duration::from_secs(60), || self.topology.is_settled()) {
+            self.note("unsettled", "the servers do not agree after a minute");
+        }
+    }
+
+    pub fn note(&self, event: &str, text: &str) {
+        self.history.line(event, format_args!(r#""text":{text:?}"#));
+    }
+
+    /// A worker on this host, with the number of its incarnation in its name.
+    pub fn start_worker(&self, host: &Host) {
+        let mut workers = self.workers.lock().unwrap();
+        let worker = workers.iter_mut().find(|worker| worker.host == *host).expect("a worker of ours");
+        let incarnation = worker.settings.id.rsplit('.').next().and_then(|n| n.parse::<u32>().ok()).unwrap_or_default();
+        worker.settings.id = format!("{}.{}", host.name, incarnation + 1);
+        worker.settings.seed = worker.settings.seed.wrapping_add(1);
+        worker.process = Some(self.spawn(host, &worker.settings));
+    }
+
+    fn spawn(&self, host: &Host, settings: &Settings) -> Child {
+        let log = File::options().create(true).append(true).open(self.bed.join(format!("{}.log", host.name))).unwrap();
+        let program = std::env::current_exe().expect("this program");
+        let mut command = host.command(&program);
+        command.arg("worker").args(settings.words()).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
+        command.spawn().expect("this program starts again")
+    }
+
+    fn with_worker<T>(&self, host: &Host, act: impl FnOnce(&mut Worker) -> T) -> T {
+        let mut workers = self.workers.lock().unwrap();
+        act(workers.iter_mut().find(|worker| worker.host == *host).expect("a worker of ours"))
+    }
+
+    pub fn signal_worker(&self, host: &Host, signal: Signal) {
+        self.with_worker(host, |worker| {
+            if let Some(child) = &worker.process {
+                let _ = kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal);
+            }
+        });
+    }
+
+    pub fn kill_worker(&self, host: &Host) {
+        let ended = self.with_worker(host, |worker| {
+            let mut child = worker.process.take()?;
+            let ended = child.try_wait().ok().flatten();
+            let _ = child.kill();
+            let _ = child.wait();
+            ended
+        });
+        if let Some(status) = ended {
+            self.note("died", &format!("{} ended by itself: {status}", host.name));
+        }
+    }
+
+    /// Ends the load, and waits until all clients are closed.
+    pub fn stop_workers(&self) {
+        let mut workers = self.workers.lock().unwrap();
+        workers.iter_mut().for_each(|worker| drop(worker.process.as_mut().and_then(|child| child.stdin.take())));
+        let limit = Instant::now() + END;
+        for worker in &mut *workers {
+            let Some(child) = &mut worker.process else { continue };
+            let mut status = None;
+            within(limit.saturating_duration_since(Instant::now()), || {
+                status = child.try_wait().ok().flatten();
+                status.is_some()
+            });
+            match status {
+                Some(status) if status.success() => {}
+                Some(status) => self.note("died", &format!("{} ended: {status}", worker.host.name)),
+                None => self.note("hangs", &format!("{} does not end", worker.host.name)),
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// A client that locks each name once; then nothing may be left but tokens.
+    pub fn sweep(&self) {
+        let host = self.hosts().remove(0);
+        let mut settings = self.with_worker(&host, |worker| worker.settings.clone());
+        settings.id = format!("{}.sweep", host.name);
+        settings.sweep = true;
+        let mut child = self.spawn(&host, &settings);
+        if !within(Duration::from_secs(120), || child.try_wait().ok().flatten().is_some()) {
+            self.note("hangs", "the sweep does not end");
+            let _ = child.kill();
+        }
+        let _ = child.wait();
+        let mut left = Vec::new();
+        let longest = Duration::from_millis(LEASES[1]) + Duration::from_secs(15);
+        within(longest, || {
+            left = self.topology.masters().iter().flat_map(|server| server.leftovers()).collect();
+            left.is_empty()
+        });
+        self.history.line("left", format_args!(r#""keys":{}"#, list(&left)));
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        for worker in &mut *self.workers.lock().unwrap() {
+            if let Some(child) = &mut worker.process {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}

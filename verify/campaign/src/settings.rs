@@ -1,0 +1,145 @@
+//! What a worker is told by its command line, as `key=value` words.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// This process in the history: `host.incarnation`.
+    pub id: String,
+    pub host: String,
+    /// The host's number among those of the workers, and how many they are.
+    pub number: u32,
+    pub workers: u32,
+    pub seed: u64,
+    pub urls: Vec<String>,
+    pub history: String,
+    pub register: String,
+    /// `current`, `multi`, or `split`: the client lives in another runtime than its callers.
+    pub runtime: String,
+    pub lease: Duration,
+    pub op: Duration,
+    pub poll: Duration,
+    /// The longest lease of all, or zero for none.
+    pub strict: Duration,
+    /// Names that everybody wants, and tasks that want them.
+    pub names: u32,
+    pub tasks: u32,
+    /// Names where all wait in a long line, with two tasks of each worker on each.
+    pub lines: u32,
+    /// Names that two workers want, and that are held for long.
+    pub own: u32,
+    /// The pause between two `force_unlock`; zero for none.
+    pub force: Duration,
+    /// Only locks each name once, to pass on what dead processes left, and ends.
+    pub sweep: bool,
+}
+
+impl Settings {
+    pub fn words(&self) -> Vec<String> {
+        let ms = |time: Duration| time.as_millis().to_string();
+        let pairs = [
+            ("id", self.id.clone()),
+            ("host", self.host.clone()),
+            ("number", self.number.to_string()),
+            ("workers", self.workers.to_string()),
+            ("seed", self.seed.to_string()),
+            ("urls", self.urls.join(" ")),
+            ("history", self.history.clone()),
+            ("register", self.register.clone()),
+            ("runtime", self.runtime.clone()),
+            ("lease", ms(self.lease)),
+            ("op", ms(self.op)),
+            ("poll", ms(self.poll)),
+            ("strict", ms(self.strict)),
+            ("names", self.names.to_string()),
+            ("tasks", self.tasks.to_string()),
+            ("lines", self.lines.to_string()),
+            ("own", self.own.to_string()),
+            ("force", ms(self.force)),
+            ("sweep", self.sweep.to_string()),
+        ];
+        pairs.map(|(key, value)| format!("{key}={value}")).to_vec()
+    }
+
+    pub fn read(words: &[String]) -> Self {
+        let pairs: HashMap<&str, &str> = words.iter().filter_map(|word| word.split_once('=')).collect();
+        let text = |key: &str| (*pairs.get(key).unwrap_or_else(|| panic!("no {key}"))).to_owned();
+        let number = |key: &str| text(key).parse::<u64>().unwrap_or_else(|_| panic!("{key} is no number"));
+        let small = |key: &str| u32::try_from(number(key)).expect("a small number");
+        let time = |key: &str| Duration::from_millis(number(key));
+        Self {
+            id: text("id"),
+            host: text("host"),
+            number: small("number"),
+            workers: small("workers"),
+            seed: number("seed"),
+            urls: text("urls").split(' ').map(ToOwned::to_owned).collect(),
+            history: text("history"),
+            register: text("register"),
+            runtime: text("runtime"),
+            lease: time("lease"),
+            op: time("op"),
+            poll: time("poll"),
+            strict: time("strict"),
+            names: small("names"),
+            tasks: small("tasks"),
+            lines: small("lines"),
+            own: small("own"),
+            force: time("force"),
+            sweep: text("sweep") == "true",
+        }
+    }
+
+    /// Names that everybody wants.
+    pub fn work_names(&self) -> Vec<String> {
+        (0..self.names).map(|number| format!("work:{number}")).collect()
+    }
+
+    pub fn line_names(&self) -> Vec<String> {
+        (0..self.lines).map(|number| format!("line:{number}")).collect()
+    }
+
+    /// Those that this worker shares with the one before it, or with the one behind it.
+    pub fn own_names(&self, of: u32) -> Vec<String> {
+        (0..self.own).map(|number| format!("own:{}:{number}", of % self.workers)).collect()
+    }
+
+    pub fn all_names(&self) -> Vec<String> {
+        let own = (0..self.workers).flat_map(|worker| self.own_names(worker));
+        self.work_names().into_iter().chain(self.line_names()).chain(own).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_reads_what_the_driver_wrote() {
+        let second = Duration::from_secs(1);
+        let settings = Settings {
+            id: "w1.2".into(),
+            host: "w1".into(),
+            number: 1,
+            workers: 6,
+            seed: 7,
+            urls: vec!["redis://a/".into(), "redis://b/".into()],
+            history: "/tmp/h".into(),
+            register: "/tmp/r".into(),
+            runtime: "multi".into(),
+            lease: 3 * second,
+            op: second,
+            poll: second,
+            strict: Duration::ZERO,
+            names: 16,
+            tasks: 24,
+            lines: 4,
+            own: 10,
+            force: 2 * second,
+            sweep: false,
+        };
+        assert_eq!(Settings::read(&settings.words()), settings);
+        assert_eq!(settings.all_names().len(), 16 + 4 + 60);
+    }
+}

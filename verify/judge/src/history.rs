@@ -1,0 +1,407 @@
+//! What the processes of a campaign wrote down, read again: calls, holds, faults. The format is described where it is written,
+//! in verify/campaign/src/history.rs.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// Nanoseconds of the clock that all processes share.
+pub type Time = u64;
+pub const MS: Time = 1_000_000;
+pub const NEVER: Time = Time::MAX;
+
+/// One line. Which fields there are depends on `e`.
+#[derive(Deserialize)]
+struct Line<'a> {
+    t: Time,
+    c: &'a str,
+    e: &'a str,
+    #[serde(default)]
+    id: u64,
+    n: Option<&'a str>,
+    how: Option<&'a str>,
+    limit: Option<u64>,
+    tok: Option<u64>,
+    until: Option<Time>,
+    fixed: Option<u64>,
+    why: Option<String>,
+    k: Option<u64>,
+    hit: Option<bool>,
+    by: Option<&'a str>,
+    ok: Option<bool>,
+    d: Option<Time>,
+    host: Option<&'a str>,
+    lease: Option<u64>,
+    op: Option<u64>,
+    poll: Option<u64>,
+    wttl: Option<u64>,
+    gttl: Option<u64>,
+    topology: Option<&'a str>,
+    seed: Option<u64>,
+    strict: Option<bool>,
+    freeze: Option<u64>,
+    shard: Option<usize>,
+    kind: Option<&'a str>,
+    hosts: Option<Vec<String>>,
+    shards: Option<Vec<usize>>,
+    keys: Option<Vec<String>>,
+    text: Option<String>,
+}
+
+/// The settings of a run.
+#[derive(Default, Debug)]
+pub struct Run {
+    pub topology: String,
+    pub seed: u64,
+    pub strict: bool,
+    /// How long a server that may have forgotten something grants nothing.
+    pub freeze: Time,
+    pub began: Time,
+    /// No fault comes from here on.
+    pub quiet: Time,
+    pub ended: Time,
+}
+
+/// A client process.
+#[derive(Debug)]
+pub struct Client {
+    pub name: String,
+    pub host: usize,
+    pub lease: Time,
+    pub op: Time,
+    pub waiter_ttl: Time,
+    pub grant_ttl: Time,
+    pub began: Time,
+    pub closing: Time,
+    pub closed: Time,
+    /// It was killed then, at the latest.
+    pub killed: Time,
+}
+
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub enum How {
+    /// Without a limit, until it gets the lock or is dropped.
+    Lock,
+    Timeout,
+    Try,
+    /// One name of several.
+    All,
+}
+
+#[derive(Debug)]
+pub struct Call {
+    pub client: usize,
+    pub id: u64,
+    pub name: usize,
+    pub how: How,
+    pub asked: Time,
+    pub limit: Option<Time>,
+    /// When its outcome was there; `NEVER` if there was none.
+    pub ended: Time,
+    pub why: Option<String>,
+    pub hold: Option<usize>,
+}
+
+#[derive(Debug)]
+pub struct Hold {
+    pub call: usize,
+    pub client: usize,
+    pub name: usize,
+    pub token: u64,
+    pub start: Time,
+    /// The greatest local deadline that its holder has seen.
+    pub until: Time,
+    pub is_fixed: bool,
+    /// When its holder began to give it back.
+    pub free: Time,
+    pub freed: Option<(Time, String)>,
+    pub lost: Option<(Time, String)>,
+    /// Its holder waited to hear of its loss. Who only writes something and gives it back does not.
+    pub listens: bool,
+    /// How many holds there were in nested calls.
+    pub nested: Vec<(bool, u64)>,
+}
+
+#[derive(Debug)]
+pub struct Fault {
+    pub kind: String,
+    pub hosts: Option<Vec<usize>>,
+    pub shards: Option<Vec<usize>>,
+    pub from: Time,
+    pub to: Time,
+}
+
+#[derive(Debug)]
+pub struct Force {
+    pub name: usize,
+    pub token: Option<u64>,
+    pub from: Time,
+    /// When it was answered, and whether it ended a hold.
+    pub to: Time,
+    pub hit: Option<bool>,
+}
+
+/// A write that the register was asked for.
+#[derive(Debug)]
+pub struct Write {
+    pub t: Time,
+    pub call: Option<usize>,
+    pub ok: bool,
+}
+
+#[derive(Default)]
+pub struct History {
+    pub run: Run,
+    pub names: Vec<String>,
+    pub hosts: Vec<String>,
+    pub clients: Vec<Client>,
+    pub calls: Vec<Call>,
+    pub holds: Vec<Hold>,
+    pub faults: Vec<Fault>,
+    pub forces: Vec<Force>,
+    pub writes: Vec<Write>,
+    /// The machine stood still in these.
+    pub stalls: Vec<(Time, Time)>,
+    /// Keys that stayed; `None` if nobody looked.
+    pub left: Option<Vec<String>>,
+    /// What the driver noticed: processes that died or hang.
+    pub notes: Vec<(Time, String, String)>,
+    /// Which shard has a name. Others than clusters have one.
+    pub shard: HashMap<usize, usize>,
+    /// Lines that no process finished.
+    pub torn: usize,
+    ids: HashMap<String, usize>,
+    by_id: HashMap<(usize, u64), usize>,
+    fault_ids: HashMap<u64, usize>,
+    force_ids: HashMap<(usize, u64), usize>,
+}
+
+impl History {
+    /// All files of a folder.
+    pub fn read(dir: &Path) -> std::io::Result<Self> {
+        let mut files: Vec<_> = std::fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
+        files.sort();
+        let mut history = Self::default();
+        // The register names clients and calls, so it comes last.
+        files.sort_by_key(|file| file.ends_with("register.jsonl"));
+        for file in files {
+            history.add(&std::fs::read_to_string(file)?);
+        }
+        history.finish();
+        Ok(history)
+    }
+
+    /// The lines of one process, or of several.
+    pub fn add(&mut self, text: &str) {
+        for line in text.lines() {
+            match serde_json::from_str::<Line>(line) {
+                Ok(line) => self.line(&line),
+                Err(_) => self.torn += 1,
+            }
+        }
+    }
+
+    /// Sorts, and finds out when clients were killed.
+    pub fn finish(&mut self) {
+        self.stalls.sort_unstable();
+        self.writes.sort_by_key(|write| write.t);
+        for client in 0..self.clients.len() {
+            let Client { host, began, .. } = self.clients[client];
+            let next = self.clients.iter().filter(|other| other.host == host && other.began > began);
+            let next = next.map(|other| other.began).min().unwrap_or(NEVER);
+            let hits = |fault: &&Fault| {
+                let there = fault.hosts.as_ref().is_some_and(|hosts| hosts.contains(&host));
+                fault.kind == "kill-client" && there && fault.to > began && fault.from < next
+            };
+            let killed = self.faults.iter().filter(hits).map(|fault| fault.to).min();
+            self.clients[client].killed = killed.unwrap_or(NEVER);
+        }
+        let last = self.clients.iter().map(|client| client.closing).filter(|closing| *closing != NEVER);
+        self.run.ended = last.min().unwrap_or(self.run.quiet).max(self.run.quiet);
+    }
+
+    fn id(&mut self, list: fn(&mut Self) -> &mut Vec<String>, prefix: &str, word: &str) -> usize {
+        let key = format!("{prefix}{word}");
+        if let Some(id) = self.ids.get(&key) {
+            return *id;
+        }
+        list(self).push(word.to_owned());
+        let id = list(self).len() - 1;
+        self.ids.insert(key, id);
+        id
+    }
+
+    fn name(&mut self, word: Option<&str>) -> usize {
+        self.id(|history| &mut history.names, "name ", word.unwrap_or_default())
+    }
+
+    fn host(&mut self, word: &str) -> usize {
+        self.id(|history| &mut history.hosts, "host ", word)
+    }
+
+    fn line(&mut self, line: &Line) {
+        match line.e {
+            "run" => self.begin(line),
+            "load" => self.run.began = line.t,
+            "quiet" => self.run.quiet = line.t,
+            "place" => {
+                let name = self.name(line.n);
+                self.shard.insert(name, line.shard.unwrap_or_default());
+            }
+            "stall" => self.stalls.push((line.t, line.t + line.d.unwrap_or_default())),
+            "left" => self.left = line.keys.clone(),
+            "fault" => self.fault(line),
+            "healed" => {
+                if let Some(fault) = self.fault_ids.get(&line.id) {
+                    self.faults[*fault].to = line.t;
+                }
+            }
+            "client" => self.client(line),
+            "write" => {
+                let client = line.by.and_then(|by| self.ids.get(&format!("client {by}")).copied());
+                let call = client.and_then(|client| self.by_id.get(&(client, line.id)).copied());
+                self.writes.push(Write { t: line.t, call, ok: line.ok.unwrap_or_default() });
+            }
+            "died" | "hangs" | "unsettled" => {
+                self.notes.push((line.t, line.e.to_owned(), line.text.clone().unwrap_or_default()));
+            }
+            _ => {
+                if let Some(client) = self.ids.get(&format!("client {}", line.c)).copied() {
+                    self.of_client(line, client);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, line: &Line) {
+        self.run.topology = line.topology.unwrap_or_default().to_owned();
+        self.run.seed = line.seed.unwrap_or_default();
+        self.run.strict = line.strict.unwrap_or_default();
+        self.run.freeze = line.freeze.unwrap_or_default() * MS;
+    }
+
+    fn fault(&mut self, line: &Line) {
+        let hosts = line.hosts.as_ref().map(|hosts| hosts.iter().map(|host| self.host(host)).collect());
+        let kind = line.kind.unwrap_or_default().to_owned();
+        self.fault_ids.insert(line.id, self.faults.len());
+        self.faults.push(Fault { kind, hosts, shards: line.shards.clone(), from: line.t, to: NEVER });
+    }
+
+    fn client(&mut self, line: &Line) {
+        let host = self.host(line.host.unwrap_or_default());
+        self.ids.insert(format!("client {}", line.c), self.clients.len());
+        let ms = |value: Option<u64>| value.unwrap_or_default() * MS;
+        self.clients.push(Client {
+            name: line.c.to_owned(),
+            host,
+            lease: ms(line.lease),
+            op: ms(line.op),
+            waiter_ttl: ms(line.wttl.or(line.poll)),
+            grant_ttl: ms(line.gttl),
+            began: line.t,
+            closing: NEVER,
+            closed: NEVER,
+            killed: NEVER,
+        });
+    }
+
+    fn of_client(&mut self, line: &Line, client: usize) {
+        match line.e {
+            "closing" => self.clients[client].closing = line.t,
+            "closed" => self.clients[client].closed = line.t,
+            "ask" => self.ask(line, client),
+            "force" => {
+                let name = self.name(line.n);
+                self.force_ids.insert((client, line.id), self.forces.len());
+                self.forces.push(Force { name, token: line.tok, from: line.t, to: NEVER, hit: None });
+            }
+            "forced" => {
+                if let Some(force) = self.force_ids.get(&(client, line.id)) {
+                    let force = &mut self.forces[*force];
+                    (force.to, force.hit) = (line.t, line.hit);
+                }
+            }
+            _ => {
+                let Some(call) = self.by_id.get(&(client, line.id)).copied() else { return };
+                match self.calls[call].hold {
+                    Some(hold) => Self::of_hold(line, &mut self.holds[hold]),
+                    None => self.outcome(line, call),
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, line: &Line, client: usize) {
+        let how = match line.how {
+            Some("timeout") => How::Timeout,
+            Some("try") => How::Try,
+            Some("all") => How::All,
+            _ => How::Lock,
+        };
+        let (name, limit) = (self.name(line.n), line.limit.map(|limit| limit * MS));
+        self.by_id.insert((client, line.id), self.calls.len());
+        let (ended, why, hold) = (NEVER, None, None);
+        self.calls.push(Call { client, id: line.id, name, how, asked: line.t, limit, ended, why, hold });
+    }
+
+    fn outcome(&mut self, line: &Line, index: usize) {
+        let call = &mut self.calls[index];
+        call.ended = line.t;
+        if line.e != "hold" {
+            call.why = line.why.clone();
+            return;
+        }
+        call.hold = Some(self.holds.len());
+        self.holds.push(Hold {
+            call: index,
+            client: call.client,
+            name: call.name,
+            token: line.tok.unwrap_or_default(),
+            start: line.t,
+            until: line.until.unwrap_or_default(),
+            is_fixed: line.fixed.is_some(),
+            free: NEVER,
+            freed: None,
+            lost: None,
+            listens: false,
+            nested: Vec::new(),
+        });
+    }
+
+    fn of_hold(line: &Line, hold: &mut Hold) {
+        let why = || line.why.clone().unwrap_or_default();
+        hold.until = hold.until.max(line.until.unwrap_or_default());
+        hold.listens |= matches!(line.e, "until" | "lost");
+        match line.e {
+            // `end`: a call that was dropped together with what it held.
+            "free" | "end" => hold.free = line.t,
+            "freed" => hold.freed = Some((line.t, why())),
+            "lost" => hold.lost = Some((line.t, why())),
+            "in" | "out" => hold.nested.push((line.e == "in", line.k.unwrap_or_default())),
+            _ => {}
+        }
+    }
+
+    /// How long the machine stood still between these two.
+    pub fn stalled(&self, from: Time, to: Time) -> Time {
+        let first = self.stalls.partition_point(|(_, end)| *end <= from);
+        let within = self.stalls[first..].iter().take_while(|(begin, _)| *begin < to);
+        within.map(|(begin, end)| (*end).min(to) - (*begin).max(from)).sum()
+    }
+
+    pub fn shard_of(&self, name: usize) -> usize {
+        self.shard.get(&name).copied().unwrap_or_default()
+    }
+
+    pub fn host_of(&self, client: usize) -> usize {
+        self.clients[client].host
+    }
+
+    /// The indices of all holds, or of all calls, by name.
+    pub fn by_name<T>(&self, all: &[T], name: impl Fn(&T) -> usize) -> Vec<Vec<usize>> {
+        let mut lists = vec![Vec::new(); self.names.len()];
+        all.iter().enumerate().for_each(|(index, one)| lists[name(one)].push(index));
+        lists
+    }
+}

@@ -1,0 +1,110 @@
+//! The page to look at: one file without any network. What happened around violations is whole, the rest is sampled.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::checks::Claim;
+use crate::history::{Call, History, MS, NEVER, Time};
+use crate::table::{PROMISES, TABLE};
+use crate::verdict::Verdict;
+
+const TEMPLATE: &str = include_str!("page.html");
+/// Of holds, and of waits. A row has about 30 bytes, so that the page stays far below 20 MB.
+const ROWS: usize = 120_000;
+/// Around so many violations everything is shown, for so long before and behind each.
+const WHOLE: (usize, Time) = (40, 5000 * MS);
+/// What lasts longer is shown first.
+const LONG: Time = 40 * MS;
+
+pub fn write(history: &History, verdict: &Verdict, report: &Value, path: &Path) -> std::io::Result<()> {
+    let data = data(history, verdict, report);
+    // `</script>` in a text would end the script.
+    let data = data.to_string().replace("</", "<\\/");
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    std::fs::write(path, TEMPLATE.replace("/*DATA*/", &data))
+}
+
+fn data(history: &History, verdict: &Verdict, report: &Value) -> Value {
+    let first = history.clients.iter().map(|client| client.began).min().unwrap_or_default();
+    // In tenths of a millisecond.
+    let at = |t: Time| t.min(history.run.ended).saturating_sub(first) / (MS / 10);
+    let holds: Vec<_> = history.holds.iter().map(|hold| (Claim::of(history, hold), hold)).collect();
+    let chosen = sample(verdict, holds.len(), |index| (holds[index].0.start, holds[index].0.end));
+    let holds: Vec<Value> = chosen
+        .into_iter()
+        .map(|index| {
+            let (claim, hold) = &holds[index];
+            // From `cut` on the table excuses what comes.
+            json!([
+                hold.name,
+                hold.client,
+                at(claim.start),
+                at(claim.end),
+                hold.token,
+                at(claim.cut),
+                hold.lost.is_some()
+            ])
+        })
+        .collect();
+    let end = |call: &Call| call.ended.min(history.clients[call.client].killed);
+    let chosen = sample(verdict, history.calls.len(), |index| {
+        let call = &history.calls[index];
+        (call.asked, end(call))
+    });
+    let wait = |index: usize| {
+        let call = &history.calls[index];
+        json!([call.name, call.client, at(call.asked), at(end(call)), call.why])
+    };
+    let waits: Vec<Value> = chosen.into_iter().map(wait).collect();
+    let faults = history.faults.iter().map(|fault| {
+        let hosts =
+            fault.hosts.as_ref().map(|hosts| hosts.iter().map(|host| &history.hosts[*host]).collect::<Vec<_>>());
+        json!([fault.kind, at(fault.from), at(fault.to), hosts, fault.shards])
+    });
+    let lost = history.holds.iter().filter_map(|hold| {
+        let (t, why) = hold.lost.as_ref()?;
+        Some(json!([hold.name, hold.client, at(*t), why]))
+    });
+    let broken = verdict.violations.iter().map(|violation| json!([violation.promise, at(violation.t), violation.text]));
+    let after = |after: &Option<crate::table::After>| match after {
+        None => "kept".to_owned(),
+        Some(after) => {
+            format!("end + {} s{}", after.ms as f64 / 1000.0, if after.and_freeze { " + freeze" } else { "" })
+        }
+    };
+    let rows = TABLE.iter().map(|row| {
+        let suspends: Vec<_> = row.suspends.iter().map(after).collect();
+        json!([row.kind, row.on, suspends, row.why])
+    });
+    json!({
+        "report": report,
+        "names": history.names,
+        "clients": history.clients.iter().map(|client| &client.name).collect::<Vec<_>>(),
+        "holds": holds,
+        "waits": waits,
+        "faults": faults.collect::<Vec<_>>(),
+        "lost": lost.collect::<Vec<_>>(),
+        "violations": broken.collect::<Vec<_>>(),
+        "stalls": history.stalls.iter().map(|(from, to)| json!([at(*from), at(*to)])).collect::<Vec<_>>(),
+        "promises": PROMISES.map(|promise| format!("{promise:?}")),
+        "table": rows.collect::<Vec<_>>(),
+        "end": at(NEVER),
+    })
+}
+
+/// The indices of what is shown: all around violations, then what is long, then every so many of the rest.
+fn sample(verdict: &Verdict, count: usize, times: impl Fn(usize) -> (Time, Time)) -> Vec<usize> {
+    let around: Vec<_> = verdict.violations.iter().take(WHOLE.0).map(|violation| violation.t).collect();
+    let is_near =
+        |(from, to): (Time, Time)| around.iter().any(|t| from < t + WHOLE.1 && to.saturating_add(WHOLE.1) > *t);
+    let (mut chosen, others): (Vec<usize>, Vec<usize>) = (0..count).partition(|index| is_near(times(*index)));
+    let is_long = |index: &usize| times(*index).1.saturating_sub(times(*index).0) > LONG;
+    let (long, short): (Vec<_>, Vec<_>) = others.into_iter().partition(is_long);
+    for part in [long, short] {
+        let room = ROWS.saturating_sub(chosen.len()).max(1);
+        chosen.extend(part.iter().step_by(part.len() / room + 1));
+    }
+    chosen.sort_unstable();
+    chosen
+}

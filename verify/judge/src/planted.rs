@@ -1,0 +1,398 @@
+//! Histories with planted faults: each promise broken on purpose is found, and nothing else is. And what the table excuses is
+//! excused only where and for as long as it says.
+
+use crate::checks::judge;
+use crate::history::History;
+
+/// A history that is written by hand. Times are in ms.
+struct Story {
+    lines: Vec<String>,
+    topology: &'static str,
+    calls: u64,
+}
+
+impl Story {
+    /// Two clients on two hosts: leases of 3 s, an operation time-out of 1 s, waiters that live for 1.5 s.
+    fn new() -> Self {
+        Self::on("single")
+    }
+
+    fn on(topology: &'static str) -> Self {
+        let (name, strict) = topology.split_once(' ').map_or((topology, false), |(name, _)| (name, true));
+        let mut story = Self { lines: Vec::new(), topology, calls: 0 };
+        story.line(0, "driver", "run", &format!(r#""topology":"{name}","strict":{strict},"freeze":6000,"seed":1"#));
+        for (client, host) in [("a.1", "a"), ("b.1", "b"), ("c.1", "c")] {
+            let settings = r#""lease":3000,"op":1000,"poll":500,"wttl":1500,"gttl":750"#;
+            story.line(0, client, "client", &format!(r#""host":"{host}",{settings}"#));
+        }
+        story.line(1, "driver", "load", r#""text":"""#);
+        story
+    }
+
+    fn line(&mut self, ms: u64, who: &str, event: &str, fields: &str) {
+        let nanos = ms * 1_000_000;
+        self.lines.push(format!(r#"{{"t":{nanos},"c":"{who}","e":"{event}",{fields}}}"#));
+    }
+
+    /// A call that waits; what became of it is told later.
+    fn asks(&mut self, ms: u64, who: &str) -> u64 {
+        self.calls += 1;
+        self.line(ms, who, "ask", &format!(r#""id":{},"n":"x","how":"lock""#, self.calls));
+        self.calls
+    }
+
+    fn asks_for(&mut self, ms: u64, who: &str, limit: u64) -> u64 {
+        self.calls += 1;
+        self.line(ms, who, "ask", &format!(r#""id":{},"n":"x","how":"timeout","limit":{limit}"#, self.calls));
+        self.calls
+    }
+
+    fn ends(&mut self, ms: u64, who: &str, id: u64, why: &str) {
+        self.line(ms, who, "end", &format!(r#""id":{id},"why":"{why}""#));
+    }
+
+    /// With a lease that lasts for 3 s from then on.
+    fn gets(&mut self, ms: u64, who: &str, id: u64, token: u64) {
+        let until = (ms + 3000) * 1_000_000;
+        self.line(ms, who, "hold", &format!(r#""id":{id},"tok":{token},"until":{until}"#));
+    }
+
+    fn frees(&mut self, ms: u64, who: &str, id: u64) {
+        self.line(ms, who, "free", &format!(r#""id":{id}"#));
+        self.line(ms + 1, who, "freed", &format!(r#""id":{id},"why":"ok""#));
+    }
+
+    fn loses(&mut self, ms: u64, who: &str, id: u64, why: &str) {
+        self.line(ms, who, "lost", &format!(r#""id":{id},"why":"{why}""#));
+    }
+
+    /// Asks, gets it at once, and gives it back.
+    fn holds(&mut self, from: u64, to: u64, who: &str, token: u64) -> u64 {
+        let id = self.asks(from - 1, who);
+        self.gets(from, who, id, token);
+        self.frees(to, who, id);
+        id
+    }
+
+    fn fault(&mut self, from: u64, to: u64, kind: &str, hosts: &str) {
+        self.calls += 1;
+        let hosts = if hosts.is_empty() { String::new() } else { format!(r#","hosts":["{hosts}"]"#) };
+        self.line(from, "driver", "fault", &format!(r#""id":{},"kind":"{kind}"{hosts}"#, self.calls));
+        self.line(to, "driver", "healed", &format!(r#""id":{}"#, self.calls));
+    }
+
+    /// Which promises the judge finds broken, when all was closed in good order after 30 s, but of these clients.
+    fn found(mut self, killed: &[&str]) -> Vec<&'static str> {
+        self.line(30_000, "driver", "quiet", r#""text":"""#);
+        for client in ["a.1", "b.1", "c.1"].iter().filter(|client| !killed.contains(client)) {
+            self.line(30_001, client, "closing", r#""op":1000"#);
+            self.line(30_002, client, "closed", r#""why":"ok""#);
+        }
+        if !self.lines.iter().any(|line| line.contains(r#""left""#)) {
+            self.line(31_000, "driver", "left", r#""keys":[]"#);
+        }
+        let mut history = History::default();
+        history.add(&self.lines.join("\n"));
+        history.finish();
+        assert_eq!((history.torn, history.run.topology.as_str()), (0, self.topology.split(' ').next().unwrap()));
+        let verdict = judge(&history);
+        verdict.violations.iter().for_each(|violation| println!("{}: {}", violation.promise, violation.text));
+        verdict.counts.into_keys().collect()
+    }
+
+    fn finds(self) -> Vec<&'static str> {
+        self.found(&[])
+    }
+}
+
+const NOTHING: [&str; 0] = [];
+
+#[test]
+fn nothing_is_found_where_all_is_well() {
+    let mut story = Story::new();
+    story.holds(1000, 1100, "a.1", 1);
+    let waits = story.asks(1050, "b.1");
+    story.gets(1101, "b.1", waits, 2);
+    story.line(1110, "b.1", "in", &format!(r#""id":{waits},"k":2"#));
+    story.line(1120, "b.1", "out", &format!(r#""id":{waits},"k":1"#));
+    story.frees(1200, "b.1", waits);
+    let gives_up = story.asks_for(1300, "a.1", 100);
+    story.ends(1401, "a.1", gives_up, "timeout");
+    assert_eq!(story.finds(), NOTHING);
+}
+
+#[test]
+fn p1_two_holders() {
+    let mut story = Story::new();
+    story.holds(1000, 1100, "a.1", 1);
+    story.holds(1099, 1200, "b.1", 2);
+    assert_eq!(story.finds(), ["P1"]);
+}
+
+#[test]
+fn p1_a_hold_inside_of_a_longer_one() {
+    let mut story = Story::new();
+    story.holds(1000, 2000, "a.1", 1);
+    story.holds(1100, 1200, "b.1", 2);
+    story.holds(1900, 2100, "b.1", 3);
+    assert_eq!(story.finds(), ["P1"]);
+}
+
+#[test]
+fn p1_before_the_deadline_of_one_that_is_dead() {
+    let mut story = Story::new();
+    let dead = story.asks(999, "a.1");
+    story.gets(1000, "a.1", dead, 1);
+    story.fault(1100, 1101, "kill-client", "a");
+    story.holds(3999, 4100, "b.1", 2);
+    assert_eq!(story.found(&["a.1"]), ["P1"]);
+}
+
+#[test]
+fn p1_the_register_refuses_a_holder() {
+    let mut story = Story::new();
+    let id = story.holds(1000, 1100, "a.1", 1);
+    story.line(1050, "register", "write", &format!(r#""by":"a.1","id":{id},"n":"x","tok":1,"ok":false"#));
+    assert_eq!(story.finds(), ["P1"]);
+}
+
+#[test]
+fn p1_is_suspended_by_force_for_the_hold_that_is_meant_alone() {
+    let forced = |token: u64| {
+        let mut story = Story::new();
+        let loser = story.asks(999, "a.1");
+        story.gets(1000, "a.1", loser, 1);
+        story.line(1100, "c.1", "force", &format!(r#""id":99,"n":"x","tok":{token}"#));
+        story.line(1110, "c.1", "forced", r#""id":99,"hit":true"#);
+        story.holds(1105, 1200, "b.1", 2);
+        story.loses(1112, "a.1", loser, "forced");
+        story.finds()
+    };
+    assert_eq!(forced(1), NOTHING);
+    assert_eq!(forced(7), ["P1", "loss"]);
+}
+
+/// A server that forgets a hold. From then on it is excused, but of those that strict clients have.
+#[test]
+fn p1_is_suspended_where_a_server_forgot_and_for_what_it_forgot_alone() {
+    let forgotten = |topology, second: u64| {
+        let mut story = Story::on(topology);
+        let loser = story.asks(999, "a.1");
+        story.gets(1000, "a.1", loser, 1);
+        story.fault(1500, 1900, "wipe-server", "");
+        story.holds(second, 2200, "b.1", 2);
+        story.loses(2300, "a.1", loser, "gone");
+        story.finds()
+    };
+    assert_eq!(forgotten("single", 2100), NOTHING);
+    assert_eq!(forgotten("single strict", 2100), ["P1"]);
+    assert_eq!(forgotten("single", 1400), ["P1"]);
+    // Whoever gets it later excludes all others again.
+    let mut story = Story::new();
+    story.fault(1500, 1900, "wipe-server", "");
+    story.holds(2100, 2300, "a.1", 1);
+    story.holds(2200, 2300, "b.1", 2);
+    assert_eq!(story.finds(), ["P1"]);
+}
+
+#[test]
+fn p1_is_not_suspended_by_a_partition_or_by_a_fault_that_the_table_does_not_know() {
+    for kind in ["silent", "meteorite"] {
+        let mut story = Story::new();
+        story.fault(900, 5000, kind, "a");
+        story.holds(1000, 1100, "a.1", 1);
+        story.holds(1099, 1200, "b.1", 2);
+        assert_eq!(story.finds(), ["P1"], "{kind}");
+    }
+}
+
+#[test]
+fn p2_a_token_that_goes_back() {
+    let mut story = Story::new();
+    story.holds(1000, 1100, "a.1", 5);
+    story.holds(2000, 2100, "b.1", 4);
+    assert_eq!(story.finds(), ["P2"]);
+}
+
+#[test]
+fn p2_a_token_that_is_given_twice_also_where_data_was_lost() {
+    let mut story = Story::new();
+    story.holds(1000, 1100, "a.1", 5);
+    story.fault(1200, 1300, "wipe-server", "");
+    story.holds(2000, 2100, "b.1", 5);
+    assert_eq!(story.finds(), ["P2"]);
+}
+
+/// `a` waits while `b`, who asked later, gets it.
+fn overtaken(between: u64, fault: Option<(&str, &str)>) -> Vec<&'static str> {
+    let mut story = Story::new();
+    story.holds(1000, 2500, "c.1", 1);
+    let first = story.asks(1200, "a.1");
+    let second = story.asks(1200 + between, "b.1");
+    story.gets(2502, "b.1", second, 2);
+    story.frees(2600, "b.1", second);
+    story.gets(2602, "a.1", first, 3);
+    story.frees(2700, "a.1", first);
+    fault.into_iter().for_each(|(kind, host)| story.fault(1300, 1400, kind, host));
+    story.finds()
+}
+
+#[test]
+fn p3_a_waiter_is_overtaken() {
+    assert_eq!(overtaken(1000, None), ["P3"]);
+    // Too close to each other to say who was first at the server.
+    assert_eq!(overtaken(100, None), NOTHING);
+}
+
+#[test]
+fn p3_is_suspended_for_the_client_that_had_no_connection_alone() {
+    assert_eq!(overtaken(1000, Some(("silent", "a"))), NOTHING);
+    assert_eq!(overtaken(1000, Some(("silent", "b"))), ["P3"]);
+    assert_eq!(overtaken(1000, Some(("scripts", ""))), ["P3"]);
+}
+
+#[test]
+fn p3_a_waiter_that_never_gets_it_is_overtaken_too() {
+    let mut story = Story::new();
+    story.holds(1000, 2500, "c.1", 1);
+    let first = story.asks_for(1200, "a.1", 2000);
+    story.calls += 1;
+    let id = story.calls;
+    story.line(2501, "b.1", "ask", &format!(r#""id":{id},"n":"x","how":"try""#));
+    story.gets(2502, "b.1", id, 2);
+    story.frees(2600, "b.1", id);
+    story.ends(3200, "a.1", first, "timeout");
+    assert_eq!(story.finds(), ["P3"]);
+}
+
+#[test]
+fn p4_a_count_that_is_wrong() {
+    let mut story = Story::new();
+    let id = story.asks(999, "a.1");
+    story.gets(1000, "a.1", id, 1);
+    story.line(1010, "a.1", "in", &format!(r#""id":{id},"k":3"#));
+    story.frees(1100, "a.1", id);
+    assert_eq!(story.finds(), ["P4"]);
+}
+
+#[test]
+fn p5_what_is_left_behind() {
+    let mut story = Story::new();
+    story.holds(1000, 1100, "a.1", 1);
+    story.line(31_000, "driver", "left", r#""keys":["fairlock:{n:x}:queue"]"#);
+    assert_eq!(story.finds(), ["P5"]);
+}
+
+/// A lock is free, and somebody waits for it, for so long.
+fn blocked(ms: u64, fault: Option<&str>) -> Vec<&'static str> {
+    let mut story = Story::new();
+    story.holds(1000, 1100, "a.1", 1);
+    let waits = story.asks(1050, "b.1");
+    story.gets(1101 + ms, "b.1", waits, 2);
+    story.frees(1102 + ms, "b.1", waits);
+    fault.into_iter().for_each(|kind| story.fault(1060, 1500, kind, ""));
+    story.finds()
+}
+
+#[test]
+fn p6_a_free_lock_is_not_handed_over() {
+    assert_eq!(blocked(1000, None), NOTHING);
+    assert_eq!(blocked(3000, None), ["P6 P7"]);
+    assert_eq!(blocked(5500, Some("memory")), ["P6 P7"]);
+    assert_eq!(blocked(3000, Some("memory")), NOTHING);
+}
+
+/// Nobody gets it, and always somebody wants it.
+#[test]
+fn p6_a_lock_that_nobody_gets_any_more() {
+    let mut story = Story::new();
+    story.holds(1000, 1100, "a.1", 1);
+    for number in 0..10 {
+        let from = 1200 + number * 1000;
+        let waits = story.asks_for(from, "b.1", 990);
+        story.ends(from + 990, "b.1", waits, "timeout");
+    }
+    assert_eq!(story.finds(), ["P6 P7"]);
+}
+
+/// The holder is killed, and the next one waits.
+#[test]
+fn p7_a_dead_holder_is_not_replaced() {
+    let replaced_after = |ms: u64| {
+        let mut story = Story::new();
+        let dead = story.asks(999, "a.1");
+        story.gets(1000, "a.1", dead, 1);
+        story.fault(1100, 1101, "kill-client", "a");
+        let waits = story.asks(1050, "b.1");
+        story.gets(1101 + ms, "b.1", waits, 2);
+        story.frees(1102 + ms, "b.1", waits);
+        story.found(&["a.1"])
+    };
+    assert_eq!(replaced_after(3100), NOTHING);
+    assert_eq!(replaced_after(12_000), ["P6 P7"]);
+}
+
+#[test]
+fn p8_a_holder_does_not_hear_that_its_lease_is_over() {
+    let told_at = |ms: u64, fault: &str| {
+        let mut story = Story::new();
+        story.fault(1100, 7000, fault, "a");
+        let loser = story.asks(999, "a.1");
+        story.gets(1000, "a.1", loser, 1);
+        story.loses(ms, "a.1", loser, "expired");
+        story.finds()
+    };
+    assert_eq!(told_at(4050, "silent"), NOTHING);
+    assert_eq!(told_at(7050, "silent"), ["P8"]);
+    assert_eq!(told_at(7050, "stop-client"), NOTHING);
+}
+
+#[test]
+fn p8_a_holder_does_not_hear_that_it_was_forced() {
+    let mut story = Story::new();
+    let loser = story.asks(999, "a.1");
+    story.gets(1000, "a.1", loser, 1);
+    story.line(1100, "c.1", "force", r#""id":99,"n":"x","tok":1"#);
+    story.line(1110, "c.1", "forced", r#""id":99,"hit":true"#);
+    story.loses(3900, "a.1", loser, "gone");
+    assert_eq!(story.finds(), ["P8"]);
+}
+
+#[test]
+fn a_loss_without_a_reason() {
+    let mut story = Story::new();
+    let loser = story.asks(999, "a.1");
+    story.gets(1000, "a.1", loser, 1);
+    story.loses(1500, "a.1", loser, "gone");
+    assert_eq!(story.finds(), ["loss"]);
+}
+
+#[test]
+fn calls_that_last_too_long_or_have_no_end() {
+    let mut story = Story::new();
+    let late = story.asks_for(1000, "a.1", 100);
+    story.ends(3000, "a.1", late, "timeout");
+    story.holds(900, 3500, "b.1", 1);
+    assert_eq!(story.finds(), ["ends"]);
+    let mut story = Story::new();
+    story.holds(900, 29_999, "b.1", 1);
+    story.asks(1000, "a.1");
+    assert!(story.finds().contains(&"ends"));
+    let mut story = Story::new();
+    story.line(2000, "driver", "died", r#""text":"a ended by itself""#);
+    assert_eq!(story.finds(), ["ends"]);
+}
+
+/// What the machine did not do is no broken promise.
+#[test]
+fn bounds_of_time_are_widened_by_stalls() {
+    let stalled = |ns: u64| {
+        let mut story = Story::new();
+        story.line(1050, "pulse", "stall", &format!(r#""d":{ns}"#));
+        let late = story.asks_for(1000, "a.1", 100);
+        story.ends(3000, "a.1", late, "timeout");
+        story.finds()
+    };
+    assert_eq!(stalled(900_000_000), NOTHING);
+    assert_eq!(stalled(100_000_000), ["ends"]);
+}

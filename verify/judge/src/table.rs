@@ -1,0 +1,201 @@
+//! Which fault suspends which promise, where, and until when. Outside of this table nothing is excused.
+//!
+//! It is the table of docs/deploying.md, "What it promises where", put the other way round. Where: the hosts and shards that the
+//! fault names in the history, or all. Until when: from the begin of the fault to a time behind its end.
+
+use crate::history::{Fault, History, MS, Time};
+
+/// What can be suspended. P2, P4, P5, and that each call ends, never are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Promise {
+    /// P1: what was granted before the end of the fault is not relied on from its begin on. What is granted later is.
+    One,
+    /// P3, of a wait that is overtaken.
+    Order,
+    /// P6, P7 and P9: how soon a lock that is free goes to a waiter.
+    Handover,
+    /// P8: a holder hears at once that it was forced out, and at its local deadline that its lease is over.
+    Told,
+}
+
+use Promise::{Handover, One, Order, Told};
+
+pub const PROMISES: [Promise; 4] = [One, Order, Handover, Told];
+
+/// A time behind the end of a fault, in ms; `FREEZE` stands for the pause of `strict_restart`, where it is on.
+#[derive(Clone, Copy)]
+pub struct After {
+    pub ms: u64,
+    pub and_freeze: bool,
+}
+
+const fn ms(ms: u64) -> Option<After> {
+    Some(After { ms, and_freeze: false })
+}
+
+const fn freeze_and(ms: u64) -> Option<After> {
+    Some(After { ms, and_freeze: true })
+}
+
+const KEPT: Option<After> = None;
+
+/// A client that was cut off connects again within an operation time-out and a second; SYN packets that were lost are
+/// sent again after 1 and 3 s.
+const RECONNECT: Option<After> = ms(4500);
+
+pub struct Row {
+    pub kind: &'static str,
+    /// On these topologies; `strict`: with `strict_restart`, and with `min-replicas-to-write` on Sentinel.
+    pub on: &'static str,
+    /// In the order of `PROMISES`.
+    pub suspends: [Option<After>; 4],
+    pub why: &'static str,
+}
+
+const ALL: &str = "single, single strict, sentinel, sentinel strict, cluster, quorum";
+const FAILS_OVER: &str = "sentinel, cluster";
+
+/// The first row that fits a fault counts.
+#[rustfmt::skip]
+pub const TABLE: &[Row] = &[
+    // Of one client: the others are promised everything, and it everything that needs no network.
+    Row { kind: "silent", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "a client without a connection is passed over" },
+    Row { kind: "one-way-out", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "the same" },
+    Row { kind: "one-way-in", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "the same" },
+    Row { kind: "cable", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "the same" },
+    Row { kind: "stop-client", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "a stopped process notices nothing, its own deadline neither" },
+    Row { kind: "kill-client", on: ALL, suspends: [KEPT, ms(0), ms(0), ms(0)], why: "it is dead" },
+    Row { kind: "connections", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "whose connection is gone is passed over" },
+    Row { kind: "scripts", on: ALL, suspends: [KEPT, KEPT, KEPT, KEPT], why: "" },
+    Row { kind: "start", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "fresh servers of strict clients grant nothing at first" },
+    // Of servers that refuse, or cannot be reached, and forget nothing.
+    Row { kind: "memory", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
+    Row { kind: "disk", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
+    Row { kind: "acl", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
+    Row { kind: "slots", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "names in a slot that moves wait" },
+    Row { kind: "stray-master", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "clients look for the primary" },
+    Row { kind: "ring", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "each client has another first server" },
+    Row { kind: "clock", on: "quorum", suspends: [ms(0), ms(11_000), ms(11_000), ms(3000)], why: "a hold on just a majority ends with a server whose clock jumps" },
+    Row { kind: "clock", on: ALL, suspends: [ms(0), ms(11_000), ms(11_000), ms(3000)], why: "a jump of the clock ends leases, or makes them longer" },
+    // Of servers that may fail over: an asynchronous failover forgets what was not replicated.
+    Row { kind: "halves", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
+    Row { kind: "cut-server", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
+    Row { kind: "stop-server", on: "sentinel, sentinel strict, cluster", suspends: [ms(1000), freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "an asynchronous failover forgets, and a frozen primary goes on" },
+    Row { kind: "kill-server", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
+    Row { kind: "failover", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
+    // Of servers that forget all, where nobody froze them.
+    Row { kind: "wipe-server", on: "single, sentinel, cluster", suspends: [ms(100), RECONNECT, RECONNECT, RECONNECT], why: "its data is gone" },
+    Row { kind: "flush", on: "single, sentinel, cluster", suspends: [ms(100), RECONNECT, RECONNECT, RECONNECT], why: "its data is gone" },
+    // All others, and those with `strict_restart`: one holder in each case, behind a freeze where there may be one.
+    Row { kind: "halves", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "no majority, or a freeze" },
+    Row { kind: "cut-server", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "the first server changes" },
+    Row { kind: "stop-server", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "connections that were silent for long are given up" },
+    Row { kind: "kill-server", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "down, then a freeze" },
+    Row { kind: "failover", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "a freeze" },
+    Row { kind: "wipe-server", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "the waiters queue again, behind a freeze" },
+    Row { kind: "flush", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "the waiters queue again, behind a freeze" },
+];
+
+/// Begins and ends, in order, none touching another.
+type Spans = Vec<(Time, Time)>;
+/// Something that lasted, and the windows in which it does not count.
+pub type Lasting<'a> = (Time, Time, &'a [(Time, Time)]);
+
+/// The windows of a history in which promises are suspended.
+pub struct Windows {
+    /// By promise (and last: any fault at all), shard, and host (and last: all hosts).
+    merged: Vec<Vec<Vec<Spans>>>,
+    hosts: usize,
+}
+
+/// Shards of the largest topology.
+const SHARDS: usize = 3;
+/// So long after its end a loss may still be due to a fault: the longest lease, and finding a way back.
+const AFTERMATH: Time = 10_000 * MS;
+
+impl Windows {
+    pub fn new(history: &History) -> Self {
+        let hosts = history.hosts.len();
+        let columns = (0..=PROMISES.len()).map(|promise| {
+            let of = |shard: usize, host: usize| {
+                let touching =
+                    history.faults.iter().filter(|fault| touches(fault, shard, (host < hosts).then_some(host)));
+                let window = |fault: &Fault| match PROMISES.get(promise) {
+                    Some(promise) => window(history, fault, *promise),
+                    None => Some((fault.from, fault.to.saturating_add(AFTERMATH + history.run.freeze))),
+                };
+                merge(touching.filter_map(window).collect())
+            };
+            (0..SHARDS).map(|shard| (0..=hosts).map(|host| of(shard, host)).collect()).collect()
+        });
+        Self { merged: columns.collect(), hosts }
+    }
+
+    /// `host`: of a client; none for what is true of all.
+    pub fn of(&self, promise: Promise, shard: usize, host: Option<usize>) -> &[(Time, Time)] {
+        let column = PROMISES.iter().position(|known| *known == promise).unwrap_or_default();
+        &self.merged[column][shard][host.unwrap_or(self.hosts)]
+    }
+
+    pub fn is_suspended(&self, promise: Promise, shard: usize, host: usize, from: Time, to: Time) -> bool {
+        overlaps(self.of(promise, shard, Some(host)), from, to)
+    }
+
+    /// Whether there was any fault that may be why.
+    pub fn has_cause(&self, shard: usize, host: usize, from: Time, to: Time) -> bool {
+        overlaps(&self.merged[PROMISES.len()][shard][host], from, to)
+    }
+}
+
+/// Whether a fault is one of this shard, and of this host; without a host: of all hosts.
+pub fn touches(fault: &Fault, shard: usize, host: Option<usize>) -> bool {
+    let hosts = fault.hosts.as_ref().is_none_or(|hosts| host.is_some_and(|host| hosts.contains(&host)));
+    hosts && fault.shards.as_ref().is_none_or(|shards| shards.contains(&shard))
+}
+
+/// From when until when this fault suspends this promise.
+pub fn window(history: &History, fault: &Fault, promise: Promise) -> Option<(Time, Time)> {
+    let run = &history.run;
+    let topology = format!("{}{}", run.topology, if run.strict { " strict" } else { "" });
+    let fits = |row: &&Row| row.kind == fault.kind && row.on.split(", ").any(|on| on == topology);
+    let column = PROMISES.iter().position(|known| *known == promise)?;
+    // A fault that the table does not know excuses nothing.
+    let after = TABLE.iter().find(fits)?.suspends[column]?;
+    let freeze = if after.and_freeze { run.freeze } else { 0 };
+    Some((fault.from, fault.to.saturating_add(after.ms * MS + freeze)))
+}
+
+fn merge(mut windows: Spans) -> Spans {
+    windows.sort_unstable();
+    let mut merged: Spans = Vec::new();
+    for (from, to) in windows {
+        match merged.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => merged.push((from, to)),
+        }
+    }
+    merged
+}
+
+pub fn overlaps(windows: &[(Time, Time)], from: Time, to: Time) -> bool {
+    let next = windows.partition_point(|window| window.1 < from);
+    windows.get(next).is_some_and(|window| window.0 <= to)
+}
+
+/// How much of these intervals lies between two instants and outside of the windows, each instant counted once.
+pub fn covered(intervals: Vec<Lasting>, from: Time, to: Time) -> Time {
+    let mut parts = Vec::new();
+    for (begin, end, windows) in intervals {
+        let (mut begin, end) = (begin.max(from), end.min(to));
+        for (shut, open) in windows.iter().filter(|window| window.0 < end) {
+            if *shut > begin {
+                parts.push((begin, *shut));
+            }
+            begin = begin.max(*open);
+        }
+        if begin < end {
+            parts.push((begin, end));
+        }
+    }
+    merge(parts).iter().map(|(begin, end)| end - begin).sum()
+}

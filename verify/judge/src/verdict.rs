@@ -1,0 +1,125 @@
+//! What was found, and how much of the history could be judged.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::history::{History, NEVER, Time};
+use crate::table::touches;
+
+/// Of each kind so many violations are kept; all are counted.
+const KEPT: usize = 200;
+
+pub struct Violation {
+    pub promise: &'static str,
+    pub t: Time,
+    pub text: String,
+}
+
+#[derive(Default)]
+pub struct Verdict {
+    pub violations: Vec<Violation>,
+    pub counts: BTreeMap<&'static str, usize>,
+    /// By promise: what was judged, of what there was.
+    judged: BTreeMap<&'static str, (u64, u64)>,
+    /// Losses by cause, and by single fault.
+    pub losses: BTreeMap<&'static str, usize>,
+    by_fault: BTreeMap<usize, usize>,
+}
+
+impl Verdict {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn broken(&mut self, promise: &'static str, t: Time, text: String) {
+        let count = self.counts.entry(promise).or_default();
+        *count += 1;
+        if *count <= KEPT {
+            self.violations.push(Violation { promise, t, text });
+        }
+    }
+
+    pub fn judged(&mut self, promise: &'static str, part: u64, of: u64) {
+        let judged = self.judged.entry(promise).or_default();
+        *judged = (judged.0 + part, judged.1 + of);
+    }
+
+    pub fn loss(&mut self, history: &History, is_forced: bool, cause: Option<usize>) {
+        let kind = cause.map_or("none", |fault| history.faults[fault].kind.as_str());
+        let group = match kind {
+            _ if is_forced => "force_unlock",
+            "silent" | "one-way-out" | "one-way-in" | "cable" | "halves" | "ring" | "cut-server" => "partition",
+            "stop-client" | "stop-server" => "SIGSTOP",
+            "wipe-server" | "flush" => "lost data",
+            "kill-server" | "failover" | "stray-master" => "failover or restart",
+            "none" => "its own lease",
+            _ => "other faults",
+        };
+        *self.losses.entry(group).or_default() += 1;
+        if let (Some(fault), false) = (cause, is_forced) {
+            *self.by_fault.entry(fault).or_default() += 1;
+        }
+    }
+
+    /// Whether a promise of these is broken; without any: of all.
+    pub fn fails(&self, only: &[&str]) -> bool {
+        self.counts.keys().any(|promise| only.is_empty() || only.contains(promise))
+    }
+
+    /// All figures, as one object.
+    pub fn report(&self, history: &History) -> Value {
+        let share = |(part, of): &(u64, u64)| if *of == 0 { 1.0 } else { round(*part as f64 / *of as f64) };
+        let judged: BTreeMap<_, _> = self.judged.iter().map(|(promise, of)| (promise, share(of))).collect();
+        let mut faults: BTreeMap<&str, usize> = BTreeMap::new();
+        history.faults.iter().for_each(|fault| *faults.entry(&fault.kind).or_default() += 1);
+        let run = &history.run;
+        json!({
+            "topology": run.topology,
+            "strict": run.strict,
+            "seed": run.seed,
+            "seconds": run.quiet.saturating_sub(run.began) / 1_000_000_000,
+            "acquisitions": history.holds.len(),
+            "names": history.names.len(),
+            "clients": history.clients.len(),
+            "handovers": handovers(history),
+            "in_faults": in_faults(history),
+            "faults": faults,
+            "lost": self.losses,
+            "most_lost_by_one_fault": self.by_fault.values().max().copied().unwrap_or_default(),
+            "stalled_ms": history.stalls.iter().map(|(from, to)| (to - from) / 1_000_000).sum::<u64>(),
+            "torn_lines": history.torn,
+            "judged": judged,
+            "violations": self.counts,
+        })
+    }
+}
+
+fn round(share: f64) -> f64 {
+    (share * 10_000.0).round() / 10_000.0
+}
+
+/// Holds that began while another process was about to give the same name back, which had it before: from hand to hand.
+fn handovers(history: &History) -> usize {
+    let mut count = 0;
+    for mut held in history.by_name(&history.holds, |hold| hold.name) {
+        held.sort_by_key(|hold| history.holds[*hold].token);
+        count += held
+            .windows(2)
+            .map(|pair| (&history.holds[pair[0]], &history.holds[pair[1]]))
+            .filter(|(one, next)| one.client != next.client && history.calls[next.call].asked < one.free)
+            .filter(|(one, _)| one.free != NEVER)
+            .count();
+    }
+    count
+}
+
+/// Acquisitions that overlap a fault which touches their client or server.
+fn in_faults(history: &History) -> usize {
+    let touched = |hold: &&crate::history::Hold| {
+        let (shard, host) = (history.shard_of(hold.name), history.host_of(hold.client));
+        let (from, to) = (history.calls[hold.call].asked, hold.free.min(hold.until));
+        history.faults.iter().any(|fault| fault.from < to && fault.to > from && touches(fault, shard, Some(host)))
+    };
+    history.holds.iter().filter(touched).count()
+}
