@@ -153,6 +153,9 @@ fn in_order(history: &History, windows: &Windows, asked: &[usize], verdict: &mut
     let (mut waiting, mut latest, mut longest) = (waits.iter().peekable(), None::<(u64, &Call)>, None::<(Time, &Call)>);
     for call in gets {
         let (Some(token), got) = (token(history, call), call.ended) else { continue };
+        // Of several masters: who cannot reach the first one waits at another, and between the two there is no order.
+        let elsewhere = history.run.topology == "quorum"
+            && windows.is_suspended(Promise::Order, shard, history.host_of(call.client), call.asked, got);
         while let Some((_, wait)) = waiting.next_if(|(queued, _)| *queued < call.asked) {
             match self::token(history, wait) {
                 Some(token) if latest.is_none_or(|(latest, _)| token > latest) => latest = Some((token, wait)),
@@ -164,7 +167,7 @@ fn in_order(history: &History, windows: &Windows, asked: &[usize], verdict: &mut
         }
         let served_later = latest.filter(|(later, _)| *later > token).map(|(_, wait)| wait);
         let still_waits = longest.filter(|(until, _)| *until > got).map(|(_, wait)| wait);
-        if let Some(wait) = served_later.or(still_waits) {
+        if let Some(wait) = served_later.or(still_waits).filter(|_| !elsewhere) {
             let (who, by) = (&history.clients[wait.client].name, &history.clients[call.client].name);
             let since = (call.asked - wait.asked) / MS;
             let name = &history.names[call.name];

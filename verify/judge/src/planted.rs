@@ -225,7 +225,11 @@ fn p2_a_token_that_is_given_twice_also_where_data_was_lost() {
 
 /// `a` waits while `b`, who asked later, gets it.
 fn overtaken(between: u64, fault: Option<(&str, &str)>) -> Vec<&'static str> {
-    let mut story = Story::new();
+    overtaken_on("single", between, fault)
+}
+
+fn overtaken_on(topology: &'static str, between: u64, fault: Option<(&str, &str)>) -> Vec<&'static str> {
+    let mut story = Story::on(topology);
     story.holds(1000, 2500, "c.1", 1);
     let first = story.asks(1200, "a.1");
     let second = story.asks(1200 + between, "b.1");
@@ -249,6 +253,9 @@ fn p3_is_suspended_for_the_client_that_had_no_connection_alone() {
     assert_eq!(overtaken(1000, Some(("silent", "a"))), NOTHING);
     assert_eq!(overtaken(1000, Some(("silent", "b"))), ["P3"]);
     assert_eq!(overtaken(1000, Some(("scripts", ""))), ["P3"]);
+    // Of several masters, who has another first server overtakes.
+    assert_eq!(overtaken_on("quorum", 1000, Some(("silent", "b"))), NOTHING);
+    assert_eq!(overtaken_on("quorum", 1000, None), ["P3"]);
 }
 
 #[test]
