@@ -46,14 +46,17 @@ impl Claim {
         let lost = hold.lost.as_ref().map_or(NEVER, |(t, _)| *t);
         let end = hold.until.min(hold.free).min(lost).max(hold.start);
         let shard = history.shard_of(hold.name);
+        // One name of several is held for as long as the call waits for the others.
+        let call = &history.calls[hold.call];
+        let began = if call.how == How::All { call.asked } else { hold.start };
         let by_fault = history.faults.iter().filter(|fault| touches(fault, shard, None)).filter_map(|fault| {
             let (from, to) = window(history, fault, Promise::One)?;
-            (hold.start < to && end > from).then_some(from)
+            (began < to && end > from).then_some(from)
         });
         let by_force = history.forces.iter().filter(|force| force.name == hold.name).filter_map(|force| {
             let meant = force.token.is_none_or(|token| token == hold.token) && force.hit != Some(false);
             let may_run_until = if force.to == NEVER { force.from + 10_000 * MS } else { force.to };
-            (meant && hold.start < may_run_until && end > force.from).then_some(force.from)
+            (meant && began < may_run_until && end > force.from).then_some(force.from)
         });
         let cut = by_fault.chain(by_force).min().unwrap_or(end).clamp(hold.start, end);
         Self { start: hold.start, end, cut }
