@@ -32,7 +32,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 #[derive(Clone)]
 struct BlockingLock(FairLock);
 
-/// Given back when it is dropped, as any guard: the drop does not wait.
+/// Released when it is dropped, as any guard: the drop does not wait.
 struct BlockingGuard(LockGuard);
 
 impl BlockingLock {
@@ -71,7 +71,7 @@ fn main() -> Outcome<()> {
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
     })?;
 
-    // A thread cannot work and await the loss of its lock. So long work asks before each of its steps.
+    // A thread cannot work and await the loss of its lock. So long work checks before each of its steps.
     let guard = lock.lock()?;
     for _ in 0..10 {
         if !guard.is_valid() {

@@ -63,7 +63,7 @@ async fn dead_holder(redis: &mut MultiplexedConnection, client: &LockClient) -> 
     let stuck = !setnx(redis, "B").await?;
     println!("   SETNX:    PTTL says {ttl}; after two leases B is still locked out: {stuck}");
 
-    // To the server a dead client is one that does not renew. A fixed lease is not renewed either.
+    // To the server a dead client is a client that does not renew. A fixed lease is not renewed either.
     let dead = client.lock(NAME).with_lease(LEASE).lock().await?;
     let guard = client.lock(NAME).lock_timeout(4 * LEASE).await?;
     println!("   fairlock: the lock was taken with a lease; B gets it when the lease ends");

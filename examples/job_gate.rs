@@ -79,7 +79,7 @@ async fn run() -> Outcome<bool> {
     Ok(kept)
 }
 
-/// Polls the status until so many wait.
+/// Polls the status until `length` calls wait.
 async fn wait_for_queue(gate: &FairLock, length: usize) -> Outcome<()> {
     for _ in 0..10_000 {
         if gate.status().await?.queue.len() == length {

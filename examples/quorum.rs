@@ -140,7 +140,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only if it has ended by itself.
+        // Both fail only if it has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

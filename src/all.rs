@@ -22,13 +22,13 @@ const AT_ONCE: usize = 64;
 /// [`LockClient::lock_all`]. Making one sends nothing to the server.
 ///
 /// # No deadlock
-/// The names are sorted, and a name that is given twice counts once. First all are tried at the same time. Where others have
-/// one, the call keeps the names before it, gives back those after it, and waits in its queue; then it goes on. So
-/// it waits only for names behind all that it has, and calls that do so wait for each other in no circle.
+/// The names are sorted, and a name that is given twice counts once. First all are tried at the same time. If another
+/// owner has one, the call keeps the names before it, releases the names after it, and waits in its queue; then it goes
+/// on. So it waits only for names behind all that it has, and calls that do so never wait for each other in a circle.
 ///
-/// That holds for this call alone. Who already holds one of these locks or another one, and then calls `lock_all`, may
-/// wait for somebody who waits for him. Take all that a task needs in one call, and before any other lock. In an
-/// [`owner::scope`](crate::owner::scope) a name that its owner holds already is entered again without waiting, but the
+/// That holds for this call alone. A task that already holds one of these locks or another one, and then calls
+/// `lock_all`, can deadlock with another such task. Take all that a task needs in one call, and before any other lock.
+/// In an
 /// names before it are waited for while it is held.
 ///
 /// # Fairness
@@ -145,7 +145,8 @@ impl LockAll {
     /// the free ones between two such names a few round trips. What is held meanwhile is renewed. If
     /// some of it is lost, the call begins anew at that name.
     ///
-    /// While it waits for one name, others wait for those that it has got before. Of no names the guard is there at once.
+    /// While it waits for one name, others wait for the names that it has already. A set without names returns its
+    /// guard at once.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -159,7 +160,7 @@ impl LockAll {
     /// See [`LockError`]; `Timeout` does not occur here. After an error nothing is held.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in the queue, and the background gives back what was acquired.
+    /// Dropping the future gives up the place in the queue, and releases in the background what was acquired.
     pub async fn lock(&self) -> Result<AllGuard, LockError> {
         self.acquire(None).await
     }
@@ -191,8 +192,8 @@ impl LockAll {
         self.acquire(now().checked_add(limit)).await
     }
 
-    /// Takes all of them if all are free and nobody waits for any of them, else `None`. One round trip, one more if it has to
-    /// give some back, and as many again for each 64 names.
+    /// Takes all of them if all are free and without waiters, else `None`. One round trip, one more if it has to
+    /// release some, and as many again for each 64 names.
     ///
     /// Two calls at the same instant whose sets overlap may both return `None`.
     ///
@@ -219,8 +220,8 @@ impl LockAll {
             let is_busy = acquired.iter().any(Option::is_none);
             taken.guards.extend(acquired.into_iter().flatten());
             if is_busy {
-                // Before it returns, so that the next call of this task does not find what is left of this one. What has no
-                // answer is given back in the background.
+                // Before it returns, so that the next call of this task does not find what is left of this one. A
+                // release without an answer goes on in the background.
                 let _ = taken.unlock().await;
                 return Ok(None);
             }
@@ -234,8 +235,8 @@ impl LockAll {
         self.locks.iter().try_for_each(FairLock::check)
     }
 
-    /// Waits for a name only while it holds nothing but names before it. The names of all clients have one order,
-    /// so of those that wait for each other the one with the last name waits for somebody who does not wait.
+    /// Waits for a name only while it holds nothing but names before it. The names of all clients have one order, so in
+    /// a chain of waiting calls the call with the last name waits for a holder that does not wait.
     async fn acquire(&self, limit: Option<Instant>) -> Result<AllGuard, LockError> {
         self.check()?;
         let mut taken = AllGuard { guards: Vec::new() };
@@ -332,7 +333,7 @@ impl AllGuard {
         self.guards.iter().map(|guard| (guard.name(), guard.token()))
     }
 
-    /// Whether all are surely held at this instant, by the local clock. No round trip.
+    /// Whether all are held at this instant, by the local clock less the drift. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -347,7 +348,7 @@ impl AllGuard {
         self.guards.iter().all(|guard| guard.is_valid())
     }
 
-    /// For how long all are surely held if no further renewal succeeds; zero when one is lost. Without a name there is no
+    /// For how long all are held if no further renewal succeeds; zero when one is lost. Without a name there is no
     /// limit. No round trip.
     ///
     /// ```
@@ -375,7 +376,7 @@ impl AllGuard {
     /// # Cancel safety
     /// Safe to drop and call again.
     pub fn lost(&self) -> impl Future<Output = (&str, Loss)> + Send {
-        // Each is a small allocation, and a set that nobody else wants never asks.
+        // Each is a small allocation, and a set without contention never asks.
         let losses: Vec<_> =
             self.guards.iter().map(|guard| guard.lost().map(|loss| (guard.name(), loss)).boxed()).collect();
         async {
@@ -386,7 +387,7 @@ impl AllGuard {
         }
     }
 
-    /// Gives all of them back at the same time, the last name first, and waits for the answers. One round trip.
+    /// Releases all of them at the same time, the last name first, and waits for the answers. One round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -404,7 +405,7 @@ impl AllGuard {
     /// # Cancel safety
     /// Once called, the releases are certain: if the future is dropped, the background finishes them.
     pub async fn unlock(mut self) -> Result<(), UnlockAllError> {
-        // From the last to the first: who waits for the first one goes on to the others, and finds them free.
+        // From the last to the first: a waiter for the first name goes on to the others, and finds them free.
         let releasing = std::mem::take(&mut self.guards).into_iter().rev().map(|guard| async {
             let name = guard.name().to_owned();
             Some((name, guard.unlock().await.err()?))
@@ -417,7 +418,7 @@ impl AllGuard {
         }
     }
 
-    /// The single guards in the order of their names, to give them back one by one. No round trip.
+    /// The single guards in the order of their names, to release them one by one. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -432,7 +433,7 @@ impl AllGuard {
         std::mem::take(&mut self.guards)
     }
 
-    /// Takes over what was acquired, up to the first that was not. What comes after that is given back.
+    /// Takes over what was acquired, up to the first name that was not. What comes after that is released.
     fn extend(&mut self, tried: Vec<Result<Option<LockGuard>, LockError>>) -> Option<Refused> {
         let (mut above, mut refused) = (Self { guards: Vec::new() }, None);
         for outcome in tried {
@@ -440,7 +441,7 @@ impl AllGuard {
                 Ok(Some(guard)) if refused.is_none() => self.guards.push(guard),
                 Ok(Some(guard)) => above.guards.push(guard),
                 Ok(None) => refused = refused.or(Some(Refused::Busy)),
-                // One that no waiting mends counts wherever it is: no wait for the names before it.
+                // An error that no waiting mends counts wherever it is: no wait for the names before it.
                 Err(error) if refused.is_none() || is_final(&error) => refused = Some(Refused::Failed(error)),
                 Err(_) => {}
             }
@@ -456,7 +457,7 @@ impl AllGuard {
         }
     }
 
-    /// If one is lost, gives that one back and those after it: it has to be waited for before them.
+    /// If one is lost, releases it and the names after it: the call has to wait for it before them.
     fn give_back_after_a_loss(&mut self) -> bool {
         let Some(lost) = self.guards.iter().position(|guard| !guard.is_valid()) else { return false };
         drop(Self { guards: self.guards.split_off(lost) });
@@ -481,7 +482,7 @@ impl fmt::Debug for AllGuard {
 
 /// Why not all were acquired that were tried.
 enum Refused {
-    /// Others have the first one that was not, or wait for it.
+    /// Other owners have the first name that was not acquired, or wait for it.
     Busy,
     Failed(LockError),
 }
@@ -491,8 +492,8 @@ fn is_final(error: &LockError) -> bool {
     !matches!(error, LockError::Unreachable(_) | LockError::Timeout)
 }
 
-/// What is told to a caller. The time of one that has waited for others may end while its next request is under way. That is
-/// no silence of the server (decision 42).
+/// The error to return. The time of a call that has waited for others may end while its next request is under way. That
+/// is no silence of the server (decision 42).
 fn told(error: LockError, saw_others: bool) -> LockError {
     match error {
         LockError::Unreachable(cause) if saw_others && is_only_late(&cause) => LockError::Timeout,

@@ -1,4 +1,4 @@
-//! What a client talks to: one engine, or a quorum of engines. The only file of the page that knows which it is.
+//! The backend of a client: one engine, or a quorum of engines. The only file of the page that knows which.
 
 use std::slice;
 use std::sync::Arc;
@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::engine::detached::NotDetached;
 use crate::engine::guard::EngineGuard;
+use crate::engine::handles;
 use crate::engine::hold::Hold;
-use crate::engine::lock::EngineLock;
+use crate::engine::lock::{EngineLock, OwnLease};
 use crate::engine::release::Unlocked;
 use crate::engine::{Engine, close};
 use crate::error::{CloseError, Ended, LockError, UnlockError};
@@ -93,7 +95,7 @@ impl AnyLock {
         each!(Self, self, lock => lock.name())
     }
 
-    pub fn with_lease(&self, lease: Duration) -> Self {
+    pub fn with_lease(&self, lease: OwnLease) -> Self {
         self.changed(|lock| lock.with_lease(lease))
     }
 
@@ -124,7 +126,7 @@ impl AnyLock {
         }
     }
 
-    /// Which of the other servers this one is, by another address.
+    /// The server that this one is, by another address.
     pub fn same_as(&self, server: usize) -> Option<usize> {
         match self {
             Self::One(_) => None,
@@ -166,6 +168,14 @@ impl AnyGuard {
         match self {
             Self::One(guard) => guard.into_release().run().await,
             Self::Several(guard) => Box::pin(guard.unlock()).await,
+        }
+    }
+
+    /// A new lease from now on. On several servers: at a majority of them.
+    pub async fn extend(&self, lease: Duration) -> Result<(), NotDetached> {
+        match self {
+            Self::One(guard) => handles::extend(&guard.hold, lease).await,
+            Self::Several(guard) => Box::pin(guard.extend(lease)).await,
         }
     }
 

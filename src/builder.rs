@@ -18,25 +18,25 @@ use crate::metrics::Metrics;
 use crate::quorum::context::Quorum;
 use crate::quorum::nodes::Nodes;
 use crate::servers::{IntoServers, IntoUrls};
-#[cfg(feature = "embedded")]
+#[cfg(feature = "_simulation")]
 use crate::store::changes::Changes;
-#[cfg(feature = "embedded")]
+#[cfg(feature = "_simulation")]
 use crate::store::cluster::{router::Router, table::Table};
 use crate::store::connect_options::{ConnectOptions, Topology};
 use crate::store::dial::Access;
 #[cfg(feature = "embedded")]
-use crate::store::embedded::{EmbeddedServer, EmbeddedStore};
+use crate::store::embedded::{EmbeddedNode, EmbeddedServer};
 #[cfg(feature = "embedded")]
 use crate::store::error::Disconnected;
 use crate::store::location::Location;
-use crate::store::node::{Node, Purpose};
+use crate::store::node::network::{NetworkNode, Purpose};
 use crate::store::options::{Options, OptionsError};
 use crate::store::runner::Runner;
 use crate::store::{ServedKeys, SpawnHook, Store, cluster, runtime, sentinel};
 
 /// Default for `clock_difference`.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
-/// Of several servers: with fewer no loss of one can be survived.
+/// With fewer servers no loss of one can be survived.
 const FEWEST: usize = 3;
 
 impl LockClient {
@@ -55,7 +55,7 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError`] says what is wrong with the URL, the server or the credentials.
+    /// [`ConnectError`] describes the problem with the URL, the server or the credentials.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -150,12 +150,12 @@ impl LockClient {
 #[must_use = "a builder does nothing until it connects"]
 pub struct LockClientBuilder {
     options: Options,
-    /// `None`: it follows the poll interval.
+    /// `None`: derived from the poll interval.
     waiter_ttl: Option<Duration>,
     grant_ttl: Option<Duration>,
-    /// Of several servers. `options` has none: one server needs none.
+    /// For several servers. `options` has none: one server needs none.
     clock_difference: Duration,
-    /// Of several servers, where it is on otherwise.
+    /// For several servers, where it is on by default.
     without_strict_restart: bool,
     root_certificate: Option<Vec<u8>>,
     runtime: Option<Handle>,
@@ -260,17 +260,18 @@ impl LockClientBuilder {
     }
 
     /// Keeps P1 over a restart: a server that was started anew, was promoted, or lost its data grants no lock until every
-    /// lock that it may have forgotten is surely over. `longest_lease` is the longest lease that any client of this prefix
+    /// lock that it may have forgotten has ended. `longest_lease` is the longest lease that any client of this prefix
     /// asks for, here and in [`with_lease`](crate::FairLock::with_lease). Off by default on one server: then a restart without data
     /// may give a lock away while its holder still relies on it, for what is left of the lease. On several servers it is on, with
     /// the lease, and a server that was started anew does not count meanwhile.
     ///
     /// # What it costs
-    /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, also where nothing
-    ///   was lost; at each of several servers for twice the [`clock_difference`](Self::clock_difference) more. The first client ever at a new server waits as long. Waiters queue meanwhile and keep their order
-    ///   (those whose queue was lost queue again, in any order),
-    ///   [`try_lock`](crate::FairLock::try_lock) says `None`. What is held is renewed, re-entered and released as ever.
-    ///   [`LockStatus::frozen_for`](crate::LockStatus::frozen_for) and a warning in the log say how long that is.
+    /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, also where
+    ///   nothing was lost; at each of several servers for twice the [`clock_difference`](Self::clock_difference) more.
+    ///   The first client ever at a new server waits as long. Waiters queue meanwhile and keep their order (waiters
+    ///   whose queue was lost queue again, in any order), [`try_lock`](crate::FairLock::try_lock) returns `None`. Held
+    ///   locks are renewed, re-entered and released as ever. [`LockStatus::frozen_for`](crate::LockStatus::frozen_for)
+    ///   and a warning in the log have the remaining time.
     /// - Two round trips more for each connection, one more key for each request that grants or releases, and the right to
     ///   `INFO` (`+info`). A key `<prefix>:{boot}` stays on the server.
     ///
@@ -294,11 +295,12 @@ impl LockClientBuilder {
     }
 
     /// A server that cannot be reached yet is no error of [`connect`](Self::connect): the client goes on trying, as after
-    /// each loss of the connection. `lock` waits meanwhile, calls with a limit say
-    /// [`Unreachable`](crate::LockError::Unreachable), and [`state`](LockClient::state) tells why. For services that start
+    /// each loss of the connection. `lock` waits meanwhile, calls with a limit return
+    /// [`Unreachable`](crate::LockError::Unreachable), and [`state`](LockClient::state) has the reason. For services
+    /// that start
     /// without their servers, or together with them.
     ///
-    /// What does not pass by itself is still an error: a wrong password, a missing right, options that do not fit.
+    /// A permanent problem is still an error: a wrong password, a missing right, options that do not fit.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -326,8 +328,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// By how much the clock of each of several servers may be off the true time, while a server is down and until it grants
-    /// again. Defaults to 1 s. Tokens come from these clocks; validity does not. One server needs none.
+    /// How far the clock of each of several servers may be off the true time, while a server is down and until it
+    /// grants again. Defaults to 1 s. Tokens come from these clocks; validity does not. One server needs none.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -362,7 +364,7 @@ impl LockClientBuilder {
         self
     }
 
-    /// What all keys begin with. Clients with different prefixes do not see each other's locks.
+    /// The prefix of all keys. Clients with different prefixes do not see each other's locks.
     /// Defaults to `fairlock`.
     ///
     /// ```
@@ -373,9 +375,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// Tells the locks of this client apart in the [metrics](crate::operating#metrics): `group` makes of a name what the
-    /// label `lock` says. Without it there is no such label, because each value is a series of its own in the server that
-    /// stores them, and names may be many. So make few groups: after 1000 of them all others are `other`.
+    /// Distinguishes the locks of this client in the [metrics](crate::operating#metrics): `group` maps a name to the
+    /// value of the label `lock`. Without it there is no such label, because each value is a series of its own in the
+    /// server that stores them, and names may be many. So make few groups: after 1000 of them all others are `other`.
     ///
     /// `group` is called once for each [`LockClient::lock`]. Where it panics the group is `other`. Install the recorder
     /// before the client connects, as with all metrics.
@@ -392,12 +394,12 @@ impl LockClientBuilder {
         self
     }
 
-    /// The runtime that the client's connection and background tasks live in. Defaults to the one that
-    /// [`connect`](Self::connect) is called in.
+    /// The runtime that the client's connection and background tasks live in. Defaults to the runtime in which
+    /// [`connect`](Self::connect) is called.
     ///
     /// When that runtime ends, the client is of no use: calls fail with
     /// [`LockError::RuntimeGone`](crate::LockError::RuntimeGone), and what is held ends with its lease.
-    /// So a client that serves several runtimes needs one that outlives them. An example is a `static`
+    /// So a client that serves several runtimes needs a runtime that outlives them. An example is a `static`
     /// client in tests, where each `#[tokio::test]` has a runtime of its own:
     ///
     /// ```no_run
@@ -454,7 +456,7 @@ impl LockClientBuilder {
     ///
     /// Takes at most twice the operation time-out for a single server, and three times for Sentinels, clusters and several
     /// servers; with a cluster half a second more for each master that does not answer. From then on the client keeps the
-    /// connection by itself.
+    /// connection alive.
     ///
     /// # Several servers
     /// With three URLs or more a lock is held on a majority of them: see [`masters`](crate::masters). Each names one server, or
@@ -473,11 +475,11 @@ impl LockClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError`] says which option, address, credential or server is wrong. Nothing was changed on the server.
+    /// [`ConnectError`] names the option, address, credential or server at fault. Nothing was changed on the server.
     ///
-    /// Of several servers it says [which](ConnectError::Server), also where a majority could serve, if the error does not pass by
-    /// itself; [`ConnectError::NoQuorum`] if too few can be reached. Two URLs that lead to one server are refused; without
-    /// `strict_restart` that is seen only if they are alike.
+    /// With several servers it names [the wrong one](ConnectError::Server), also where a majority could serve, if the
+    /// error is permanent; [`ConnectError::NoQuorum`] if too few can be reached. Two URLs that lead to one server are
+    /// refused; without `strict_restart` that is detected only if they are alike.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -485,7 +487,7 @@ impl LockClientBuilder {
         let urls = urls.urls();
         let is_one = urls.len() == 1;
         let servers = urls.into_iter().enumerate().map(|(index, url)| {
-            // Not the URL: where it cannot be read nobody knows what in it is a password.
+            // Not the URL: if it cannot be parsed, it is unknown which part is a password.
             let of_server = |error: ConnectError| error.of_server(format!("URL {}", index + 1));
             ConnectOptions::from_url(url).map_err(|error| if is_one { error } else { of_server(error) })
         });
@@ -499,11 +501,11 @@ impl LockClientBuilder {
         self.connect_to(servers).await
     }
 
-    /// Checks the options and connects with more than a URL says: a provider of credentials, a client
+    /// Checks the options and connects with more than a URL contains: a provider of credentials, a client
     /// certificate.
     ///
-    /// Takes as long as [`connect`](Self::connect), to one server or to several. From then on the client keeps the connection
-    /// by itself, and uses the same options for each reconnect.
+    /// Takes as long as [`connect`](Self::connect), to one server or to several. From then on the client keeps the
+    /// connection alive, and uses the same options for each reconnect.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fairlock::ConnectError> {
@@ -561,7 +563,7 @@ impl LockClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError`] says which option is wrong, that there is no runtime, or that the server is
+    /// [`ConnectError`] names the option that is wrong, that there is no runtime, or that the server is
     /// [shut down](crate::EmbeddedServer::shut_down).
     #[cfg(feature = "embedded")]
     #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
@@ -574,7 +576,7 @@ impl LockClientBuilder {
             let address =
                 if servers.len() > 1 { format!("embedded server {number}") } else { "the embedded server".into() };
             let options = place.options(address.clone());
-            let (store, is_connected) = EmbeddedStore::connect_or_go_on(server, &options, &id);
+            let (store, is_connected) = EmbeddedNode::connect_or_go_on(server, &options, &id);
             let spawn_hook = Some(store.spawn_hook());
             let unreachable = ConnectError::Unreachable { address, cause: Arc::new(Disconnected) };
             let outcome = if is_connected { Ok(()) } else { Err(unreachable) };
@@ -585,12 +587,12 @@ impl LockClientBuilder {
     }
 
     /// The same to a cluster of such servers, for simulators: `look` fills the table.
-    #[cfg(feature = "embedded")]
+    #[cfg(feature = "_simulation")]
     pub(crate) fn embedded_cluster(
         self,
         nodes: &[EmbeddedServer],
-        look: impl FnOnce(&Table<EmbeddedStore>),
-    ) -> Result<(LockClient, Arc<Table<EmbeddedStore>>), ConnectError> {
+        look: impl FnOnce(&Table<EmbeddedNode>),
+    ) -> Result<(LockClient, Arc<Table<EmbeddedNode>>), ConnectError> {
         let place = Place::new(self, 1, false)?;
         let _entered = place.runtime.enter();
         let Some(first) = nodes.first() else { return Err(ConnectError::NoMasters { address: String::new() }) };
@@ -598,11 +600,11 @@ impl LockClientBuilder {
         let changes = Arc::<Changes>::default();
         let (all, seat_options, client, seat_changes) =
             (nodes.to_vec(), options.clone(), id.clone(), Arc::clone(&changes));
-        let seat = move |keys| EmbeddedStore::seat(all.clone(), keys, &seat_options, &client, seat_changes.clone());
+        let seat = move |keys| EmbeddedNode::seat(all.clone(), keys, &seat_options, &client, seat_changes.clone());
         let table = Arc::new(Table::new(Arc::default(), seat));
         look(&table);
         let router = Router::new(table.clone(), options.operation_timeout, changes);
-        let spawn_hook = table.all().next().map(EmbeddedStore::spawn_hook);
+        let spawn_hook = table.all().next().map(EmbeddedNode::spawn_hook);
         let engine = place.engine(Box::new(router), options, id, spawn_hook);
         Ok((place.client(vec![(engine, Ok(()))])?, table))
     }
@@ -668,7 +670,7 @@ impl Place {
         Engine::start(Context::new(Runner::new(store, options, id), self.runtime.clone(), spawn_hook))
     }
 
-    /// The client goes on by itself where the first attempt failed.
+    /// Returns an engine, which goes on connecting if the first attempt failed, and the outcome of that attempt.
     async fn connect(&self, server: ConnectOptions, id: &str) -> Result<Tried, ConnectError> {
         let (address, id) = (server.to_string(), id.to_owned());
         let options = self.options(address.clone());
@@ -686,7 +688,7 @@ impl Place {
         Ok((self.engine(store, options, id, None), outcome))
     }
 
-    /// Says which of several servers it is.
+    /// Adds the server to the error, if there are several.
     fn of_server(&self, error: ConnectError, address: &str) -> ConnectError {
         if self.servers > 1 { error.of_server(address.to_owned()) } else { error }
     }
@@ -740,7 +742,7 @@ async fn connect(
             let location = Arc::new(Location::fixed(address, access));
             let purpose =
                 Purpose { location, database, keys: ServedKeys::All, is_in_cluster: false, changes: Arc::default() };
-            let node = Node::new(purpose, options, client, &Handle::current());
+            let node = NetworkNode::new(purpose, options, client, &Handle::current());
             let outcome = node.connect().await;
             (node, outcome)
         }
@@ -757,6 +759,6 @@ async fn connect(
             return Ok((Box::new(router), outcome));
         }
     };
-    outcome.as_ref().err().into_iter().for_each(|error| node.go_on(error));
+    outcome.as_ref().err().into_iter().for_each(|error| node.go_on(Arc::new(error.clone())));
     Ok((Box::new(node), outcome))
 }

@@ -23,7 +23,7 @@ pub fn boot_key(prefix: &str) -> String {
 /// What a server has answered to a command.
 #[derive(Debug)]
 pub struct Answer {
-    /// Of the server.
+    /// The server's address.
     pub address: String,
     /// The texts of the reply.
     pub texts: Result<Vec<String>, RequestError>,

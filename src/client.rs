@@ -50,7 +50,6 @@ impl LockClient {
         Self { backend }
     }
 
-    #[cfg(feature = "_cli")]
     pub(crate) fn backend(&self) -> &Backend {
         &self.backend
     }
@@ -94,10 +93,10 @@ impl LockClient {
     /// and the names of one page are in memory. A list of 100,000 locks takes half a second on a local server; in a
     /// database with many more keys than locks it takes as long as there are keys.
     ///
-    /// A lock that is taken and given back while the list runs may be in it or not, one that is held or waited for all the
-    /// time is in it once. (In a list of more than a million names a name may come twice.) While a slot of a cluster moves, its
-    /// locks may be missing. Of several servers one is listed after the other, each name comes once, and a minority of them may be
-    /// out of reach.
+    /// A lock that is taken and released while the list runs may be in it or not, a lock that is held or waited for all
+    /// the time is in it once. (A list of more than a million names may repeat one.) While a slot of a cluster moves,
+    /// its locks may be missing. Several servers are listed one after the other, each name comes once, and a minority
+    /// of them may be out of reach.
     ///
     /// Each lock can be asked for its [`status`](FairLock::status). To do this for many, ask for some at the same time: they
     /// share the connection.
@@ -168,7 +167,7 @@ impl LockClient {
         ClientState::of(&self.backend)
     }
 
-    /// Tells when [`state`](Self::state) changes. No round trip.
+    /// Watches changes of [`state`](Self::state). No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -223,8 +222,8 @@ impl LockClient {
     /// Takes the time of `work` and of `close`. What `close` could not finish is logged as a warning; its
     /// locks end with their leases.
     ///
-    /// It does not help against `std::process::exit`, an abort or a kill. A signal has to be made an end
-    /// of `work`, with `tokio::signal` and `select!`.
+    /// It does not help against `std::process::exit`, an abort or a kill. A signal has to end `work`, with
+    /// `tokio::signal` and `select!`.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")]

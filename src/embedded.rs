@@ -23,7 +23,7 @@
 //! tokio::time::sleep(Duration::from_secs(3600)).await;
 //! assert!(guard.is_valid());
 //!
-//! // … and when it is not, the holder hears of the loss at the end of its lease.
+//! // … and when it is not, the holder is notified of the loss at the end of its lease.
 //! server.shut_down();
 //! assert_eq!(guard.lost().await, Loss::Expired);
 //! # Ok(()) }

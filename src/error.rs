@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of the public API.
 //!
 //! The variants keep three things apart, since a caller does something else in each case: *others
 //! hold it*, *you lost it*, and *we do not know*. A failed connection is never reported as "not
@@ -16,21 +16,21 @@ pub enum WithError<T> {
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The section ran to its end, but the lock is not known to have been held until then.
-    #[error("the section ran, but not surely under the lock")]
+    #[error("the section ran, but the lock may have been lost meanwhile")]
     #[non_exhaustive]
     Unlock {
-        /// What the section returned.
+        /// The value that the section returned.
         output: T,
-        /// What is wrong with the lock.
+        /// The error of the unlock.
         #[source]
         source: UnlockError,
     },
 }
 
-/// Of which locks [`AllGuard::unlock`](crate::AllGuard::unlock) cannot say that they were held until then. All others are
-/// given back.
+/// The locks that [`AllGuard::unlock`](crate::AllGuard::unlock) may have lost before it released them. All others are
+/// released.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("not surely held until they were unlocked: {}", failed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "))]
+#[error("may have been lost before they were unlocked: {}", failed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "))]
 #[non_exhaustive]
 pub struct UnlockAllError {
     /// The first of them, by name.
@@ -40,10 +40,10 @@ pub struct UnlockAllError {
     pub failed: Vec<(String, UnlockError)>,
 }
 
-/// What [`close`](crate::LockClient::close) could not finish in time. Leases and places end by themselves.
+/// What [`close`](crate::LockClient::close) could not finish in time. Leases and places expire.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "servers without an answer: {servers}; releases or leaves without one: {unfinished}; what they left ends by itself"
+    "servers without an answer: {servers}; releases or leaves without one: {unfinished}; what they left ends with its lease"
 )]
 #[non_exhaustive]
 pub struct CloseError {

@@ -1,4 +1,4 @@
-//! What a holder has in hand.
+//! The guard of a hold, and views of it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -19,13 +19,13 @@ pub use crate::engine::release::Unlocked;
 /// outside of a runtime and in a panic, but you do not learn the outcome. The guard carries its owner
 /// with it: it may leave its scope, its task and its thread.
 ///
-/// While the guard is alive, a watchdog renews the lease. A guard can still be *lost*: the server was
-/// out of reach for a whole lease, the process was paused, or somebody forced the lock. Work that goes
-/// on then may run beside the next holder's. [`lost`](Self::lost) reports a loss at once; a check of
-/// [`token`](Held::token) at the resource makes it harmless.
+/// While the guard is alive, a watchdog renews the lease. A guard can still be *lost*: the server was out of reach for
+/// a whole lease, the process was paused, or an operator forced the lock. Work that goes on then may run beside the
+/// next holder's. [`lost`](Self::lost) reports a loss at once; a check of [`token`](Held::token) at the resource makes
+/// it harmless.
 ///
-/// All that can be known of the hold is told by [`Held`], which a guard dereferences to: `guard.token()`, `guard.is_valid()`.
-/// A guard cannot be cloned, since two guards for one hold would release it twice. For others to look at the hold there is
+/// The state of the hold is in [`Held`], which a guard dereferences to: `guard.token()`, `guard.is_valid()`. A guard
+/// cannot be cloned, since two guards for one hold would release it twice. For other code to look at the hold there is
 /// [`held`](Self::held), and `clone` of a guard is the same.
 ///
 /// ```compile_fail,E0308
@@ -58,7 +58,7 @@ pub struct LockGuard {
     guard: AnyGuard,
 }
 
-/// A view of a hold for those who do not end it. Cheap to clone; it keeps nothing locked.
+/// A view of a hold for code that does not end it. Cheap to clone; it keeps nothing locked.
 ///
 /// ```
 /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -78,7 +78,7 @@ impl LockGuard {
         Self { held: Held { hold: guard.hold() }, guard }
     }
 
-    /// Gives this hold back and waits for the server's answer. One round trip.
+    /// Releases this hold and waits for the server's answer. One round trip.
     ///
     /// [`Unlocked::Freed`]: the lock is free, or the next waiter has it already.
     /// [`Unlocked::StillHeld`]: the owner has more guards.
@@ -125,7 +125,7 @@ impl LockGuard {
         Held::clone(self)
     }
 
-    /// Resolves when the hold is lost, and says how: at its local deadline without any network, at
+    /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at
     /// once on a force-unlock. No round trip.
     ///
     /// While this guard is alive its hold cannot end in another way. For a task that outlives the guard
@@ -146,16 +146,16 @@ impl LockGuard {
         match self.ended().await {
             Ended::Lost(loss) => loss,
             // It does not occur: this guard is alive.
-            Ended::Freed => std::future::pending().await,
+            Ended::Freed | Ended::Detached => std::future::pending().await,
         }
     }
 
     /// On which servers it is held, by their places in the list that was given to
-    /// [`connect`](crate::LockClient::connect), from 0: those that this guard has and whose lease is not over. `[0]` on one
-    /// server, until it is lost. No round trip.
+    /// [`connect`](crate::LockClient::connect), from 0: the servers that this guard has and whose lease is not over.
+    /// `[0]` on one server, until it is lost. No round trip.
     ///
-    /// A hold keeps to the servers that it began on: one that is lost does not come back into it. A nested guard does without
-    /// those that cannot be used when it is taken.
+    /// A hold keeps to the servers that it began on: a server that is lost does not come back into it. A nested guard
+    /// does without servers that cannot be used when it is taken.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -170,6 +170,14 @@ impl LockGuard {
     #[must_use]
     pub fn servers(&self) -> Vec<usize> {
         self.guard.servers()
+    }
+
+    pub(crate) fn any(&self) -> &AnyGuard {
+        &self.guard
+    }
+
+    pub(crate) fn into_any(self) -> AnyGuard {
+        self.guard
     }
 
     /// The call that wants this lock and others is polled.
@@ -213,7 +221,7 @@ impl Held {
         self.hold.token()
     }
 
-    /// Whether the lock is surely held at this instant, by the local clock. No round trip.
+    /// Whether the lock is held at this instant, by the local clock less the drift. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -226,7 +234,7 @@ impl Held {
         self.valid_for() > Duration::ZERO
     }
 
-    /// For how long the lock is surely held if no further renewal succeeds; zero when it is lost. No
+    /// For how long the lock is held if no further renewal succeeds; zero when it is lost. No
     /// round trip.
     ///
     /// ```
@@ -242,11 +250,11 @@ impl Held {
         self.hold.valid_for()
     }
 
-    /// Resolves when the hold has ended, and says how. No round trip.
+    /// Resolves when the hold has ended, with the way in which it did. No round trip.
     ///
-    /// [`Ended::Freed`] when the server, or a majority of several, has confirmed the release of the last guard. If it never
-    /// does, this resolves when the client stops asking: the hold was given back while it was good. [`Ended::Lost`] at the local
-    /// deadline without any network, and at once on a force-unlock.
+    /// [`Ended::Freed`] when the server, or a majority of several, has confirmed the release of the last guard. If it
+    /// never does, this resolves when the client stops asking: the hold was released while it was good. [`Ended::Lost`]
+    /// at the local deadline without any network, and at once on a force-unlock.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -270,9 +278,8 @@ impl Held {
 
     /// A token that is cancelled when the hold is lost, for code that takes one. No round trip.
     ///
-    /// It is cancelled as well when the hold was given back: work that goes on beyond that is not under
-    /// the lock either, and nothing that waits for the token stays behind. [`ended`](Self::ended) says
-    /// which it was.
+    /// It is also cancelled when the hold is released: work that goes on beyond that is not under the lock either, and
+    /// nothing that waits for the token stays behind. [`ended`](Self::ended) distinguishes the two.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -286,7 +293,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn ended_token(&self) -> CancellationToken {
-        // A child: a caller that cancels it must not tell all others of an end.
+        // A child: a caller that cancels it must not end the wait of all others.
         self.hold.over().child_token()
     }
 
@@ -303,7 +310,7 @@ impl Held {
         self.hold.live()
     }
 
-    /// Whose hold it is. No round trip.
+    /// The owner of the hold. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {

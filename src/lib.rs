@@ -5,7 +5,7 @@
 //! - **Reentrant** where you ask for it: calls under one [`Owner`] nest, and the count stays exact when
 //!   replies get lost. Outside an [`owner::scope`] each call excludes all others, in the same task too.
 //! - **Fenced**: each hold has a [token](Held::token) that is greater than any before it.
-//! - **Honest about loss**: a holder [is told](LockGuard::lost) that it lost the lock, at its local deadline
+//! - **Honest about loss**: a holder [is notified](LockGuard::lost) that it lost the lock, at its local deadline
 //!   without any network.
 //!
 //! ```no_run
@@ -50,7 +50,7 @@
 //!   can forget a lock. Use etcd, ZooKeeper or a database.
 //! - On a server that evicts keys.
 //!
-//! The [promises](readme#promises) say what holds where it does fit.
+//! The [promises](readme#promises) apply where it does fit.
 //!
 //! # Recipes
 //!
@@ -100,7 +100,7 @@
 //!
 //! # Features
 //!
-//! - `tls`: `rediss://` by rustls. It installs no crypto provider for the process: it uses the one that the
+//! - `tls`: `rediss://` by rustls. It installs no crypto provider for the process: it uses the provider that the
 //!   application installed, or ring.
 //! - `embedded`: a server inside this process, for a first look and for tests of code that locks; see
 //!   the module of that name.
@@ -112,8 +112,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-// Four layers, from top to bottom: the public page (the other modules here), the quorum, the engine, the store. Below them are
-// the metrics, which each of them tells. Calls go down. tests/house.rs checks that no file imports from a layer above.
+// Four layers, from top to bottom: the public page (the other modules here), the quorum, the engine, the store. Below
+// them are the metrics, to which each of them reports. Calls go down. tests/house.rs checks that no file imports from a
+// layer above.
 mod engine;
 mod metrics;
 mod quorum;
@@ -134,11 +135,12 @@ mod error;
 #[doc(hidden)]
 pub mod example;
 mod guard;
+mod handle;
 mod list;
 mod lock;
 pub mod owner;
 mod servers;
-#[cfg(feature = "embedded")]
+#[cfg(feature = "_simulation")]
 #[doc(hidden)]
 pub mod simulation;
 mod state;
@@ -157,6 +159,7 @@ pub use error::{
     RequestError, UnlockAllError, UnlockError, WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
+pub use handle::{AttachError, DetachError, DetachRefusal, ExtendError, HandleError, HoldHandle, ParseHandleError};
 pub use list::LockList;
 pub use lock::FairLock;
 pub use owner::Owner;
@@ -196,6 +199,8 @@ pub mod guide {}
 
 /// The command `fairlock`, a package of its own: `fairlock-cli`.
 ///
+/// [quorum]: crate::masters
+/// [deploying]: crate::deploying
 /// [schema]: https://docs.rs/crate/fairlock/latest/source/docs/command.schema.json
 #[doc = include_str!("../docs/cli.md")]
 #[cfg(doc)]
@@ -207,12 +212,16 @@ pub mod command {}
 /// [performance]: crate::performance
 /// [decisions]: crate::decisions
 /// [history]: crate::history
+/// [quorum]: crate::masters
+/// [layers]: https://docs.rs/crate/fairlock/latest/source/docs/plots/layers.svg
+/// [hand-over]: https://docs.rs/crate/fairlock/latest/source/docs/plots/hand-over.svg
 #[doc = include_str!("../docs/design.md")]
 #[cfg(doc)]
 pub mod design {}
 
-/// Why things are as they are.
+/// The reason of each choice.
 ///
+/// [deploying]: crate::deploying
 /// [performance]: crate::performance
 /// [promises]: crate::readme#promises
 #[doc = include_str!("../docs/decisions.md")]
@@ -235,6 +244,10 @@ pub mod history {}
 pub mod reliability {}
 
 /// Where the lock runs.
+///
+/// [quorum]: crate::masters
+/// [guide]: crate::guide#connecting
+/// [changelog]: https://docs.rs/crate/fairlock/latest/source/CHANGELOG.md
 #[doc = include_str!("../docs/deploying.md")]
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod deploying {}
@@ -251,6 +264,7 @@ pub mod masters {}
 /// For those on call.
 ///
 /// [oncall]: crate::command
+/// [deploying]: crate::deploying#restarts
 /// [quorum]: crate::masters
 #[doc = include_str!("../docs/operating.md")]
 #[cfg(doc)]

@@ -1,4 +1,4 @@
-//! All locks of a prefix that somebody holds or waits for.
+//! Lists all locks of a prefix that are held or waited for.
 
 use std::fmt;
 use std::pin::Pin;

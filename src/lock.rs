@@ -11,7 +11,8 @@ use futures::future::join_all;
 
 use crate::backend::{AnyGuard, AnyLock, acquire, majority};
 use crate::engine::hold::Hold;
-use crate::engine::lock::{Caller, EngineLock};
+use crate::engine::lock::{Caller, EngineLock, OwnLease};
+use crate::engine::task_or_thread::TaskOrThread;
 use crate::error::{LockError, RequestError, WithError};
 use crate::guard::{Held, LockGuard};
 use crate::owner::{self, Owner};
@@ -27,19 +28,19 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// until its time to live is over.
 ///
 /// # On several servers
-/// What is promised is in a table in [`masters`](crate::masters). What differs in use:
+/// [`masters`](crate::masters) has a table of the promises. Differences in use:
 /// - The order is that of the first server that a client can use. Clients that cannot reach it wait at the next one, and between
 ///   the two there is no order.
 /// - Locking a free lock takes one round trip, and unlocking one, to all servers at the same time. Locking takes one more where
 ///   others were seen to want it, and where a server has given a later token than the others can give. A server that does not
 ///   answer costs a [`server_timeout`](crate::LockClientBuilder::server_timeout), once.
-/// - `try_lock` asks once more where it got only a part, the first server among it. Two at the same instant may still both return
-///   `None`.
-/// - With [`with_lease`](Self::with_lease) the lease begins at each server when that one grants. Where that was not at the same
-///   time, less of it is left: [`valid_for`](Held::valid_for) says how much.
+/// - `try_lock` asks once more where it got only a part, the first server among it. Two at the same instant may still
+///   both return `None`.
+/// - With [`with_lease`](Self::with_lease) the lease begins at each server when it grants. If that was not at the same
+///   time, less of it is left: [`valid_for`](Held::valid_for) returns the rest.
 /// - A call that is not polled may keep the lock from others for a lease.
-/// - What asks a server without a promise, as `status` and `force_unlock`, asks all of them at the same time, and waits for one that
-///   does not answer for an operation time-out.
+/// - Requests without a promise, such as `status` and `force_unlock`, go to all servers at the same time, and wait an
+///   operation time-out for a server that does not answer.
 ///
 /// # Reentrance
 /// Calls under one [`Owner`] re-enter; see [`owner::scope`] and [`with`](Self::with). Outside of a
@@ -56,6 +57,7 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 #[derive(Clone)]
 pub struct FairLock {
     lock: AnyLock,
+    refuses_self_wait: bool,
 }
 
 // As a client is.
@@ -64,25 +66,25 @@ impl RefUnwindSafe for FairLock {}
 
 impl fmt::Debug for FairLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fixed_lease = self.lock.each().first().and_then(|lock| lock.fixed_lease);
-        f.debug_struct("FairLock").field("name", &self.name()).field("fixed_lease", &fixed_lease).finish()
+        let lease = self.lock.each().first().and_then(|lock| lock.lease);
+        f.debug_struct("FairLock").field("name", &self.name()).field("lease", &lease).finish()
     }
 }
 
 impl FairLock {
     pub(crate) fn new(lock: AnyLock) -> Self {
-        Self { lock }
+        Self { lock, refuses_self_wait: false }
     }
 
-    /// The same lock with a lease of its own that is *not* renewed: the hold ends by itself after that
-    /// time. For work of a known length, and for holders that may hang. No round trip.
+    /// The same lock with a lease of its own that is *not* renewed: the hold ends after that time. For work of a known
+    /// length, and for holders that may hang. No round trip.
     ///
     /// The lease must be at least [`operation_timeout`](crate::LockClientBuilder::operation_timeout) and
     /// [`poll_interval`](crate::LockClientBuilder::poll_interval), and at most
     /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days and the longest lease of
     /// [`strict_restart`](crate::LockClientBuilder::strict_restart); otherwise acquiring fails with
     /// [`LockError::Lease`]. A nested call shares the lease of its hold: it neither extends a fixed one nor ends the renewal of
-    /// another.
+    /// another. What extends it is [`LockGuard::extend`](crate::LockGuard::extend).
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -98,7 +100,29 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
-        Self { lock: self.lock.with_lease(lease) }
+        Self { lock: self.lock.with_lease(OwnLease::Fixed(lease)), ..*self }
+    }
+
+    /// The same lock with a lease of its own that *is* renewed, instead of [the client's](crate::LockClientBuilder::lease). For
+    /// one lock whose waiters should not wait so long after a crash, or whose holder may stand still for longer. No round trip.
+    ///
+    /// What it must be is said at [`with_lease`](Self::with_lease).
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use std::time::Duration;
+    ///
+    /// let leader = client.lock("leader").with_renewed_lease(Duration::from_secs(5));
+    /// let guard = leader.lock().await?;
+    /// tokio::time::sleep(Duration::from_secs(600)).await;
+    /// assert!(guard.is_valid() && guard.valid_for() <= Duration::from_secs(5));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use = "this makes a lock, it does not change one"]
+    pub fn with_renewed_lease(&self, lease: Duration) -> Self {
+        Self { lock: self.lock.with_lease(OwnLease::Renewed(lease)), ..*self }
     }
 
     /// The same lock with a label for the calls made through it, instead of the client's: what
@@ -117,7 +141,41 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn labelled(&self, label: impl AsRef<str>) -> Self {
-        Self { lock: self.lock.labelled(label.as_ref()) }
+        Self { lock: self.lock.labelled(label.as_ref()), ..*self }
+    }
+
+    /// The same lock, where a task that would wait for what it holds itself gets [`LockError::SelfWait`] at once. Without this
+    /// it waits until the lease of its hold is over, and a warning is logged. No round trip.
+    ///
+    /// It looks at the holds of this client that were taken outside of a [scope](crate::owner::scope), where nothing nests. What a task
+    /// is, tokio says; outside of tasks it is the thread. So it also refuses branches of one task that exclude each other rightly, as
+    /// in a `join!` or a `select!`: spawn those, or do without this. A hold that was taken by another task, and handed to this one, is
+    /// not noticed.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use fairlock::LockError;
+    ///
+    /// let lock = client.lock("orders:42").refusing_self_wait();
+    /// let guard = lock.lock().await?;
+    /// assert!(matches!(lock.lock().await, Err(LockError::SelfWait)));
+    /// # drop(guard);
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use = "this makes a lock, it does not change one"]
+    pub fn refusing_self_wait(&self) -> Self {
+        Self { refuses_self_wait: true, lock: self.lock.clone() }
+    }
+
+    fn check_self_wait(&self) -> Result<(), LockError> {
+        let waits_for = |hold: &Arc<Hold>| !hold.scoped && hold.live() > 0 && hold.holder == TaskOrThread::current();
+        let is_refused = self.refuses_self_wait
+            && self
+                .lock
+                .each()
+                .first()
+                .is_some_and(|lock| lock.holds().iter().any(|hold| waits_for(hold) && hold.end().is_none()));
+        if is_refused { Err(LockError::SelfWait) } else { Ok(()) }
     }
 
     /// The name. No round trip.
@@ -159,6 +217,7 @@ impl FairLock {
     /// queues again when it is polled. If it rests while its very first request is under way, and that gets a free lock, others wait
     /// for a whole lease.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
+        self.check_self_wait()?;
         // A request that waits is never answered with "busy".
         acquire!(&self.lock, caller(), true, None).map(LockGuard::new).ok_or(LockError::Timeout)
     }
@@ -176,8 +235,7 @@ impl FairLock {
     /// let second = lock.lock_timeout(Duration::from_secs(5)).await;
     /// assert!(matches!(second, Err(LockError::Timeout)));
     /// # drop(guard);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -188,6 +246,7 @@ impl FairLock {
     /// # Cancel safety
     /// As for `lock`.
     pub async fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard, LockError> {
+        self.check_self_wait()?;
         acquire!(&self.lock, caller(), true, Some(timeout)).map(LockGuard::new).ok_or(LockError::Timeout)
     }
 
@@ -213,7 +272,7 @@ impl FairLock {
         Ok(acquire!(&self.lock, caller(), false, None).map(LockGuard::new))
     }
 
-    /// The same as a step of a call that has so much time, with the errors of [`lock_timeout`](Self::lock_timeout).
+    /// The same as a step of a call with a time limit, with the errors of [`lock_timeout`](Self::lock_timeout).
     pub(crate) async fn try_lock_for(&self, longest: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
         Ok(acquire!(&self.lock, caller(), false, longest).map(LockGuard::new))
     }
@@ -259,8 +318,8 @@ impl FairLock {
             .await
     }
 
-    /// Ends the present hold, tells its client at once, and passes the lock on. Returns whether there
-    /// was a hold, at any of several servers. One round trip.
+    /// Ends the present hold, notifies its client at once, and passes the lock on. Returns whether there was a hold, at
+    /// any of several servers. One round trip.
     ///
     /// For operators, and for holders that are known to be dead. A holder that is alive goes on working
     /// until the message reaches it: only its token, checked at the resource, keeps it out.
@@ -275,8 +334,8 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// [`RequestError::Unanswered`] if it was sent and not answered, by a majority of several. It is never repeated by itself,
-    /// since a second run could end the next holder's lock: look at [`status`](Self::status), then
+    /// [`RequestError::Unanswered`] if it was sent and not answered, by a majority of several. It is never retried
+    /// automatically, since a second run could end the next holder's lock: look at [`status`](Self::status), then
     /// decide.
     ///
     /// # Cancel safety
@@ -345,9 +404,8 @@ impl FairLock {
         forced(join_all(ending).await)
     }
 
-    /// Who holds the lock and who waits, as of one instant on the server. Shows the first 100 waiters.
-    /// One round trip. A server that refuses writes answers too, so after a failover the old master may, with what it
-    /// knew last.
+    /// The holder and the queue, as of one instant on the server. Shows the first 100 waiters. One round trip. A server
+    /// that refuses writes answers too, so after a failover the old master may, with its last state.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -361,7 +419,7 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`]. Of several servers: if none of them answers; see [`LockStatus::is_known`].
+    /// See [`RequestError`]. With several servers: if none of them answers; see [`LockStatus::is_known`].
     ///
     /// # Cancel safety
     /// It changes nothing.
@@ -369,7 +427,7 @@ impl FairLock {
         self.inspect(WAITERS_SHOWN).await
     }
 
-    /// With the first `most` of those who wait.
+    /// With the first `most` waiters.
     async fn inspect(&self, most: u32) -> Result<LockStatus, RequestError> {
         let asking = self.lock.each().iter().enumerate().map(|(index, lock)| async move {
             let answer = lock.inspect(most).await.map(LockStatus::new);
@@ -404,8 +462,9 @@ impl FairLock {
         }
     }
 
-    /// Whether the owner of this [scope](owner::scope) surely holds the lock, by the local clock. Outside of a scope each call
-    /// has an owner of its own, so there it is `false`: see [`is_held_here`](Self::is_held_here). No round trip.
+    /// Whether the owner of this [scope](owner::scope) holds the lock, by the local clock less the drift. Outside of a
+    /// scope each call has an owner of its own, so there it is `false`: see [`is_held_here`](Self::is_held_here). No
+    /// round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -420,7 +479,8 @@ impl FairLock {
         self.hold_count() > 0
     }
 
-    /// Whether any owner of this client surely holds the lock, by the local clock: this task, or another one. No round trip.
+    /// Whether any owner of this client holds the lock, by the local clock less the drift: this task, or another one.
+    /// No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -475,23 +535,23 @@ impl FairLock {
     }
 
     pub(crate) fn as_part(&self) -> Self {
-        Self { lock: self.lock.as_part() }
+        Self { lock: self.lock.as_part(), ..*self }
     }
 }
 
-/// Who calls, by the scope that is polled now.
+/// The caller, by the scope that is polled now.
 fn caller() -> Caller {
     Caller::of(owner::current())
 }
 
-/// What the servers say together of a `force_unlock`: a majority of them has to answer.
+/// The common result of a `force_unlock`: a majority of the servers has to answer.
 fn forced(outcomes: Vec<Result<bool, RequestError>>) -> Result<bool, RequestError> {
     let (all, majority) = (outcomes.len(), majority(outcomes.len()));
     let may_have_run = outcomes.iter().any(|outcome| outcome.as_ref().map_or_else(may_have_run, |_| true));
     let (answers, errors): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
     let (confirmed, was_held) = (answers.len(), answers.iter().any(|answer| matches!(answer, Ok(true))));
     match errors.into_iter().find_map(Result::err) {
-        // Not the error of one of several, which may say that nothing was sent.
+        // Not the error of one of several, which may be `NotSent`.
         Some(error) if confirmed < majority && may_have_run && all > 1 => {
             Err(RequestError::Unanswered(Arc::new(TooFewAnswers { confirmed, majority, last: Some(error) })))
         }

@@ -1,4 +1,4 @@
-//! Who may hold a lock: an [`Owner`], and the scope that carries it through a task.
+//! The identity that holds a lock: an [`Owner`], and the scope that carries it through a task.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -53,8 +53,8 @@ impl Owner {
 /// a scope of its own still re-enters what its caller holds. The owner follows the future through
 /// `join!` and `select!`, but not into `spawn` or `spawn_local`; for that there is [`Owner::scope`].
 ///
-/// A future that moves to another task takes its owner along. Tasks of a `LocalSet` that is driven inside
-/// of a scope do not get the owner.
+/// A future that moves to another task takes its owner along. Tasks of a `LocalSet` that is driven inside a scope do
+/// not get the owner.
 ///
 /// Two branches in one scope that ask for the same lock *share* it: they have the same owner. Give
 /// branches that must exclude each other owners of their own, or no scope.
@@ -103,8 +103,8 @@ impl<F: Future> Future for Scope<F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         // Asked at each poll: the future may be handed to another task between two of them.
         let polled = Polled { owner: self.owner, task: task::try_id() };
-        // By a drop, so that it also happens after a panic. Otherwise what is polled here next would
-        // be taken for a part of this scope.
+        // In a `Drop`, so that it also happens after a panic. Otherwise what is polled here next would be taken for a
+        // part of this scope.
         let _restore = Restore { outer: CURRENT.replace(Some(polled)) };
         self.future.as_mut().poll(context)
     }

@@ -1,4 +1,4 @@
-//! What [`connect`](crate::LockClient::connect) takes: one server, or several.
+//! The argument of [`connect`](crate::LockClient::connect): one server, or several.
 
 use std::borrow::Cow;
 

@@ -8,7 +8,7 @@ pub use crate::store::embedded::keyspace::Snapshot;
 pub use crate::store::embedded::member::Slot;
 
 use crate::store::cluster::table::Table;
-use crate::store::embedded::EmbeddedStore;
+use crate::store::embedded::EmbeddedNode;
 use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, Owner};
 
 /// An embedded server around which things go wrong.
@@ -30,7 +30,7 @@ pub fn command(server: &EmbeddedServer, words: &[&str]) -> Vec<String> {
     server.command(words)
 }
 
-/// FLUSHDB of another database: connections are told as of any flush, and no key of a lock is gone.
+/// FLUSHDB of another database: connections are notified as of any flush, and no key of a lock is gone.
 pub fn flush_elsewhere(server: &EmbeddedServer) {
     server.tell_of_flush();
 }
@@ -41,7 +41,7 @@ pub fn owner_id(client: &LockClient, owner: Owner) -> String {
     format!("{}:{}", client.id(), owner.number())
 }
 
-/// All keys of the server as they are now, with the times at which they expire. `None`: its engine did not start.
+/// All keys of the server now, with the times at which they expire. `None`: its engine did not start.
 #[must_use]
 pub fn snapshot(server: &EmbeddedServer) -> Option<Snapshot> {
     server.snapshot()
@@ -80,7 +80,7 @@ pub fn migrate(node: &EmbeddedServer, key: &str, to: &EmbeddedServer) {
     node.migrate(key, to);
 }
 
-/// A client of a cluster. It knows only what `node` says of the slots, until it is told or looks again.
+/// A client of a cluster. It knows only the slots that `node` names, until it is redirected or looks again.
 ///
 /// # Errors
 /// As [`LockClientBuilder::embedded`].
@@ -95,7 +95,7 @@ pub fn connect(
 
 /// In place of the watch of a client, which asks the nodes who serves which slot.
 #[derive(Clone)]
-pub struct Looks(Weak<Table<EmbeddedStore>>);
+pub struct Looks(Weak<Table<EmbeddedNode>>);
 
 impl Looks {
     /// What this node says. `false`: the client is gone.

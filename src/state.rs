@@ -7,9 +7,9 @@ use futures::future::select_all;
 
 use crate::backend::{Backend, majority};
 use crate::error::Cause;
-use crate::store::Server;
 use crate::store::changes::Changes;
 use crate::store::server::Line;
+use crate::store::server::Server;
 
 /// Whether a client is connected, as far as it knows: a line that was cut a moment ago counts as connected until the next
 /// request or ping finds out.
@@ -19,7 +19,7 @@ use crate::store::server::Line;
 pub struct ClientState {
     /// Each server: one, each master of a cluster, or each of several.
     pub servers: Vec<ServerState>,
-    /// So many of them have to be connected. `None`: all that are in use.
+    /// How many have to be connected. `None`: all that are in use.
     #[cfg_attr(feature = "serde", serde(skip))]
     needed: Option<usize>,
 }
@@ -53,7 +53,7 @@ pub enum ConnectionState {
     Connected,
     /// The connection is lost, or was made again and what is held is being checked. The client goes on trying.
     Reconnecting,
-    /// A master of a cluster that nobody has asked for a lock yet. It is connected to when somebody does.
+    /// A master of a cluster whose locks were not used yet. The client connects to it when a lock there is asked for.
     Idle,
     /// The runtime that the client was made in has ended.
     RuntimeGone,
@@ -136,7 +136,8 @@ impl ServerState {
     }
 }
 
-/// Tells when a client is connected, reconnecting or closed: [`LockClient::watch_state`](crate::LockClient::watch_state).
+/// Watches whether a client is connected, reconnecting or closed:
+/// [`LockClient::watch_state`](crate::LockClient::watch_state).
 /// It keeps the client open, as a clone of it does.
 pub struct StateWatch {
     backend: Backend,

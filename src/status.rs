@@ -1,4 +1,4 @@
-//! What the server knows of a lock.
+//! The state of a lock on the server.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,10 +11,10 @@ use crate::store::verbs::inspect::{Inspected, QueueEntry};
 /// How many waiters a status shows.
 pub(crate) const WAITERS_SHOWN: u32 = 100;
 
-/// Who holds a lock and who waits, as of one instant on the server. All times are by the server's clock.
+/// The holder and the queue of a lock, as of one instant on the server. All times are by the server's clock.
 ///
-/// Of several servers there is no common instant, since each answers when it is asked: then this is what a majority of them
-/// says together, and [`servers`](Self::servers) has what each of them says.
+/// Several servers have no common instant, since each answers when it is asked: then this is what a majority of them
+/// agrees on, and [`servers`](Self::servers) has the answer of each.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -22,26 +22,26 @@ pub struct LockStatus {
     /// That instant; of several servers the latest.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
     pub at: SystemTime,
-    /// The holder, if any. Of several servers the one that a majority has, with the greatest token that one of these tells: see
-    /// [`is_known`](Self::is_known).
+    /// The holder, if any. With several servers the holder on a majority, with the greatest token that one of these
+    /// reports: see [`is_known`](Self::is_known).
     pub holder: Option<Holder>,
-    /// Those who wait, first in line first; at most 100. Of several servers, at the one where most do.
+    /// The waiters, first in line first; at most 100. With several servers, those of the server with the most.
     pub queue: Vec<Waiter>,
     /// How many wait, including those beyond the first 100. Exact among the first 256; behind those, tickets of clients
     /// that died count until the server comes to them.
     pub waiters: u64,
-    /// Nobody is served for so long, although the lock may be free: the server was started anew or has lost its data,
+    /// No lock is granted for this long, although it may be free: the server was started anew or has lost its data,
     /// and this client has [`strict_restart`](crate::LockClientBuilder::strict_restart). `None`: the server serves, or a
     /// majority of several does.
     #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::wire::millis_if_any"))]
     pub frozen_for: Option<Duration>,
-    /// What each server says, in the order in which they were given to [`connect`](crate::LockClient::connect). With one server
-    /// it is written by `serde` only above.
+    /// The answer of each server, in the order in which they were given to [`connect`](crate::LockClient::connect).
+    /// With one server `serde` writes only the fields above.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_one"))]
     pub servers: Vec<ServerStatus>,
 }
 
-/// What one server knows of a lock.
+/// The state of a lock on one server.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -51,7 +51,7 @@ pub struct ServerStatus {
     /// Its answer, whose own `servers` is empty, or why there is none.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::answer"))]
     pub answer: Result<LockStatus, RequestError>,
-    /// Which of the others it is, by another address: then it never counts. Seen with
+    /// The server that this one is, by another address; this one is then not counted. Detected with
     /// [`strict_restart`](crate::LockClientBuilder::strict_restart) only.
     pub same_as: Option<usize>,
 }
@@ -128,7 +128,7 @@ impl LockStatus {
         Self { at, holder, queue, waiters: inspected.waiters, frozen_for: inspected.frozen_for, servers }
     }
 
-    /// What these say together. The error of one of them, if none of them answers.
+    /// The status that these agree on. The error of one of them, if none answers.
     pub(crate) fn together(servers: Vec<ServerStatus>) -> Result<Self, RequestError> {
         let answers = || servers.iter().filter_map(|server| server.answer.as_ref().ok());
         let Some(most) = answers().max_by_key(|answer| answer.waiters) else {
@@ -154,8 +154,8 @@ impl LockStatus {
         Ok(Self { servers, ..together })
     }
 
-    /// Whether enough servers answered to know who holds the lock. If it is false, `holder` is `None` also where somebody holds
-    /// it. On one server it is always true.
+    /// Whether enough servers answered to know the holder. If it is false, `holder` is `None` also where the lock is
+    /// held. On one server it is always true.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]

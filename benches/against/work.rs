@@ -67,7 +67,7 @@ pub fn serve(url: &str) -> Outcome<()> {
     runtime.block_on(async {
         let client = LockClient::connect(url).await?;
         for line in std::io::stdin().lock().lines() {
-            // Reading blocks the library as well, but nothing is held and nobody waits between the rows.
+            // Reading blocks the library as well, but between the rows no lock is held or waited for.
             match row(&client, &line?).await {
                 Ok(value) => println!("{value}"),
                 Err(error) => println!("{error}"),

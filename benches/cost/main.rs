@@ -7,8 +7,8 @@
 //! One run has one `redis-server` and one client process, both under callgrind, on a Unix socket. The client
 //! process has several `LockClient`s in one thread and works in phases; callgrind writes a dump at the beginning
 //! and at the end of each, on both sides. So connecting, loading the scripts and all preparation count nowhere.
-//! One call is under way at a time: each waits for the answer of the one before it. What the server does by itself
-//! in each second is measured first and taken off. `work.rs` says what is in each row.
+//! One call is under way at a time: each waits for the answer of the one before it. The server's own work in each
+//! second is measured first and taken off. `work.rs` has the content of each row.
 
 mod allocations;
 mod callgrind;
@@ -52,8 +52,8 @@ impl Plan {
         Self { name, count, rounds, polls: true }
     }
 
-    /// By how many the cost of a phase is divided. Polls come by the clock, so that a phase may have one more or
-    /// less than was planned: what counts is how many scripts were run.
+    /// The number by which the cost of a phase is divided. Polls come by the clock, so that a phase may have one more
+    /// or one less than planned: the number of scripts that ran counts.
     fn done(&self, scripts: f64) -> f64 {
         let planned = f64::from(self.count);
         if self.polls { scripts / (scripts / planned).round().max(1.0) } else { planned }

@@ -28,8 +28,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// The median of the samples in which the server ran the fewest scripts: on a busy machine a hold may last so long
-    /// that it is renewed, and then its round has a script more.
+    /// The median of the samples in which the server ran the fewest scripts: on a busy machine a hold may last until
+    /// its renewal, and then its round has a script more.
     pub fn median(name: &str, mut samples: Vec<Sample>) -> Self {
         let fewest = samples.iter().map(|sample| sample.calls).fold(f64::INFINITY, f64::min);
         samples.retain(|sample| sample.calls == fewest);
@@ -98,7 +98,7 @@ pub fn table(rows: &[Row]) -> String {
     lines(std::iter::once(head).chain(rows.iter().map(Row::cells)))
 }
 
-/// Of the rows that both have: before -> after, and how much that is.
+/// Compares the rows that both have: before -> after, and the ratio.
 pub fn comparison(before: &[Row], after: &[Row]) -> String {
     let head = ["row", "server Ir", "client Ir", "client allocations"].map(str::to_owned);
     let pairs = after.iter().filter_map(|after| Some((before.iter().find(|row| row.name == after.name)?, after)));

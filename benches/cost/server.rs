@@ -1,4 +1,4 @@
-//! A private `redis-server`, under callgrind or as it is.
+//! A private `redis-server`, with or without callgrind.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,13 +10,13 @@ use redis::{Client, Cmd, Connection, FromRedisValue, Pipeline, cmd};
 use crate::Outcome;
 use crate::callgrind::{self, Dumps};
 
-/// The function in the server that runs the command ECHO, which nobody else sends. Redis exports its functions, so
-/// that callgrind knows it also in a stripped server.
+/// The function in the server that runs the command ECHO, which no other client sends. Redis exports its functions, so
+/// callgrind knows it in a stripped server too.
 const MARK: &str = "echoCommand";
 
 const START: Duration = Duration::from_secs(30);
 
-/// Of this process, so that each has a folder of its own.
+/// Numbers the servers of this process, so that each has a folder of its own.
 static SERVERS: AtomicU64 = AtomicU64::new(0);
 
 /// Killed when dropped.
@@ -24,7 +24,7 @@ pub struct Server {
     dir: PathBuf,
     process: Child,
     admin: Connection,
-    /// Not of a server as it is.
+    /// `None` without callgrind.
     dumps: Option<Dumps>,
 }
 
@@ -40,10 +40,10 @@ pub struct Phase {
     pub calls: f64,
 }
 
-/// What a phase costs in which nobody asks for anything.
+/// The cost of a phase without requests.
 #[derive(Default)]
 pub struct Rest {
-    /// Of the marks.
+    /// The cost of the two marks.
     once: f64,
     a_second: f64,
 }
@@ -53,7 +53,7 @@ impl Server {
         Self::launch(true)
     }
 
-    /// As it is, so that it has times to show.
+    /// Without callgrind, so that times mean something.
     pub fn bare() -> Outcome<Self> {
         Self::launch(false)
     }
@@ -69,7 +69,7 @@ impl Server {
             command.arg(&binary);
         }
         command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
-        // As little as possible by itself.
+        // With as little background work as possible.
         command.args(["--hz", "1", "--dynamic-hz", "no", "--maxmemory-policy", "noeviction"]);
         command.arg("--unixsocket").arg(dir.join("socket")).arg("--dir").arg(&dir);
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
@@ -131,7 +131,7 @@ impl Server {
         self.dump()
     }
 
-    /// Of all scripts so far, in µs.
+    /// The time of all scripts so far, in µs.
     fn script_time(&mut self) -> Outcome<f64> {
         let info: String = cmd("INFO").arg("commandstats").query(&mut self.admin)?;
         Ok(usec(&info))

@@ -36,7 +36,7 @@ pub const ROLE: &str = "--client";
 /// A part of the name of the function before which callgrind dumps.
 pub const MARK: &str = "mark_for_callgrind";
 
-/// So long that nothing is renewed, polled for or given up in a phase.
+/// Longer than a phase, so that nothing is renewed, polled for or given up in it.
 const LONG: Duration = Duration::from_secs(1200);
 /// Under callgrind a request takes a hundred times as long.
 const OPERATION: Duration = Duration::from_secs(60);
@@ -174,14 +174,14 @@ impl Work {
         end(vec![queue]).await
     }
 
-    /// Of three clients one holds and two wait, at the beginning of each turn.
+    /// One of three clients holds and two wait, at the beginning of each turn.
     async fn turn(&self, count: u32) -> Outcome<()> {
         let mut queue = Queue::new(self.clients[0].lock("turn")).await?;
         self.line_up(&mut queue, 2).await;
         phase(async {
             for number in 0..count as usize {
                 queue.hand_over().await?;
-                // The one that has just released: 0, 1, 2, 0 and so on.
+                // The client that has just released: 0, 1, 2, 0 and so on.
                 self.wait(&mut queue, &self.clients[number % 3]).await;
             }
             Ok(())
@@ -216,7 +216,7 @@ impl Work {
         Ok(())
     }
 
-    /// Queues of locks that are held, with one waiter each: nobody who is measured finds an empty queue. Many short
+    /// Queues of locks that are held, with one waiter each, so that no measured call finds an empty queue. Many short
     /// ones, because most are.
     async fn queues(&self, name: &str, count: u32) -> Outcome<Vec<Queue>> {
         let mut queues = Vec::new();
@@ -228,7 +228,7 @@ impl Work {
         Ok(queues)
     }
 
-    /// Adds so many waiters. Each is of another client than the one before it.
+    /// Adds `count` waiters, each of another client than the one before it.
     async fn line_up(&self, queue: &mut Queue, count: u32) {
         for _ in 0..count {
             self.wait(queue, &self.clients[1 + queue.waiting.len() % 2]).await;
@@ -243,7 +243,7 @@ impl Work {
     }
 }
 
-/// A lock that is held, and those who wait for it.
+/// A lock that is held, and its waiters.
 struct Queue {
     name: String,
     /// `None` only while it is handed over.
@@ -265,7 +265,7 @@ impl Queue {
     }
 }
 
-/// Hands each lock over until nobody waits, and releases it.
+/// Hands each lock over until its queue is empty, and releases it.
 async fn end(queues: Vec<Queue>) -> Outcome<()> {
     for mut queue in queues {
         while !queue.waiting.is_empty() {
@@ -291,7 +291,7 @@ async fn lock_and_tell(lock: FairLock, queued: Arc<Notify>) -> Result<LockGuard,
     .await
 }
 
-/// Does the work between two dumps, when it is told to.
+/// Does the work between two dumps, when the parent sends a line.
 async fn phase<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     println!("ready");
     read_line()?;

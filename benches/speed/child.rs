@@ -63,7 +63,7 @@ impl Child {
         Ok(kill(Pid::from_raw(i32::try_from(id)?), Signal::SIGSTOP)?)
     }
 
-    /// Kills it: its connections are closed, and nothing is given back.
+    /// Kills it: its connections are closed, and nothing is released.
     pub async fn end(mut self) -> Outcome<()> {
         self.process.start_kill()?;
         self.process.wait().await?;
@@ -166,7 +166,7 @@ impl Work {
         Ok("ok".to_owned())
     }
 
-    /// Holds so many locks, each with its own name. Few requests at a time, so that their buffers do not count as
+    /// Takes `count` locks, each with its own name. Few requests at a time, so that their buffers do not count as
     /// memory.
     async fn hold(&mut self, count: usize) -> Outcome<()> {
         self.guards.reserve_exact(count);

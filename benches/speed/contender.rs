@@ -60,7 +60,7 @@ pub async fn together<T: Send + 'static>(
     Ok(done)
 }
 
-/// Waits until so many are in the queue.
+/// Waits until the queue has `waiters` places.
 pub async fn wait_for_queue(contender: &impl Contender, waiters: u64) -> Outcome<()> {
     let limit = Instant::now() + Duration::from_secs(60);
     loop {

@@ -1,5 +1,5 @@
 //! Redlock's way to a majority: everybody asks all servers at once for a key that expires, and who gets fewer than a
-//! majority gives back what it got and tries again after a random pause.
+//! majority releases what it got and tries again after a random pause.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ use crate::contender::Contender;
 
 /// What its clients do by default: node-redlock pauses for 200 ms, and up to 100 ms more or less.
 pub const AS_REDLOCK: Duration = Duration::from_millis(200);
-/// Twice the section of this bench, for a race by somebody who knows it. With 1 and 20 ms it made as many holds.
+/// Twice the section of this bench, for a race by a user who knows it. With 1 and 20 ms it made as many holds.
 pub const TUNED: Duration = Duration::from_millis(4);
 
 /// One of several clients: each clone is the next one's, as of another process. Over one connection all would ask the
-/// servers in one order, and nobody would race.
+/// servers in one order, and would not race.
 pub struct Racing {
     clients: Arc<Vec<Vec<Setnx>>>,
     client: usize,
@@ -53,7 +53,7 @@ impl Racing {
         &self.clients[self.client]
     }
 
-    /// Rounds that got some servers, and gave them back.
+    /// Rounds that got some servers, and released them.
     pub fn splits(&self) -> u64 {
         self.splits.load(Ordering::Relaxed)
     }

@@ -23,7 +23,7 @@ pub struct Server {
     process: Mutex<Child>,
 }
 
-/// Of this process, so that each has a folder of its own.
+/// Numbers the servers of this process, so that each has a folder of its own.
 static SERVERS: AtomicU64 = AtomicU64::new(0);
 
 impl Server {
@@ -68,7 +68,7 @@ impl Server {
 
     pub fn kill(&self) {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        // Both fail only if it has ended by itself.
+        // Both fail only if it has ended already.
         let _ = process.kill();
         let _ = process.wait();
     }

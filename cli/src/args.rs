@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use fairlock::HoldHandle;
 
 const EXAMPLES: &str = "\
 Examples:
   export FAIRLOCK_URL=redis://worker:secret@redis.internal/
   fairlock lock nightly -- ./report.sh         waits its turn, then runs the command
   fairlock lock --try nightly -- ./report.sh   only if the lock is free
+  HANDLE=$(fairlock acquire deploy --lease 30m)   a lock over several steps, also on other machines
   fairlock status nightly                      who holds it, and who waits
   fairlock watch 'orders:*'                    the same for many, again and again
   fairlock force-unlock nightly                takes it away from a holder that is dead
@@ -29,8 +31,11 @@ of each hold before: a resource that remembers the greatest one refuses a comman
 names the owners of all locks that it runs under: a lock that would wait for one of these is refused.
 
 Signals are passed on. Without a terminal the command and all that it starts are a process group, which gets them. When the
-lock is lost, it gets SIGTERM, and SIGKILL after --kill-after. If fairlock itself is killed by SIGKILL, the command goes on
-without the lock: `-- setpriv --pdeathsig TERM ./report.sh` ends it as well, on Linux.
+lock is lost, it gets SIGTERM, and SIGKILL after --kill-after. If fairlock itself is killed by SIGKILL, the command gets SIGTERM
+on Linux (--orphan), but not what it has started.
+
+With --attach HANDLE the command runs under a lock that `acquire` has taken. It is extended while the command runs, and stays held.
+Without a command the name and the token are printed, and the lock is held until a signal comes.
 
 Exit codes:
   that of the command, or 128 + N if signal N ended it
@@ -42,6 +47,24 @@ Exit codes:
   77   the server refuses
   126  the command cannot be run
   127  there is no such command";
+
+const HANDLE_EXAMPLES: &str = "\
+Examples:
+  HANDLE=$(fairlock acquire deploy --lease 30m --wait 10m)
+  fairlock lock --attach \"$HANDLE\" -- ./migrate.sh
+  fairlock extend \"$HANDLE\" 1h
+  fairlock release \"$HANDLE\"
+
+Nobody renews the lock of a handle: it is free when its lease ends. Whoever can connect and has read the handle can
+extend or release it.
+
+Exit codes:
+  0    done
+  1    others have the lock
+  2    wrong usage
+  69   the server cannot be reached, or does not answer: nobody knows
+  75   the handle holds nothing: its lease is over, it was released, attached or taken away
+  77   the server refuses";
 
 /// A fair distributed lock on Redis or Valkey.
 #[derive(Debug, Parser)]
@@ -66,7 +89,7 @@ pub struct Args {
         default_value = "redis://127.0.0.1/"
     )]
     pub urls: Vec<String>,
-    /// What the keys of all locks begin with.
+    /// The prefix of the keys of all locks.
     #[arg(long, global = true, env = "FAIRLOCK_PREFIX", default_value = "fairlock")]
     pub prefix: String,
     /// How long one request may take.
@@ -85,7 +108,7 @@ pub struct Args {
     /// Colours.
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
     pub color: Color,
-    /// Says what happens, on standard error.
+    /// Logs what happens, on standard error.
     #[arg(long, short, global = true)]
     pub verbose: bool,
 }
@@ -114,7 +137,16 @@ pub enum Command {
     /// Runs a command under a lock.
     #[command(after_help = LOCK_EXAMPLES)]
     Lock(Lock),
-    /// Tells who holds locks and who waits for them.
+    /// Takes a lock and prints a handle for it: for steps that run on several machines.
+    #[command(after_help = HANDLE_EXAMPLES)]
+    Acquire(Acquire),
+    /// Sets a new lease for the lock of a handle, unless more is left.
+    #[command(after_help = HANDLE_EXAMPLES)]
+    Extend(Extend),
+    /// Releases the lock of a handle.
+    #[command(after_help = HANDLE_EXAMPLES)]
+    Release(Release),
+    /// Shows the holders and waiters of locks.
     Status(Status),
     /// Lists the locks that are held or waited for.
     ///
@@ -124,11 +156,12 @@ pub enum Command {
     Watch(Watch),
     /// Takes a lock away from its holder and gives it to the next waiter.
     ///
-    /// For a holder that is known to be dead. One that is alive is told, but goes on until the message reaches it.
+    /// For a holder that is known to be dead. A holder that is alive is notified, but works on until the message
+    /// reaches it.
     ForceUnlock(ForceUnlock),
     /// Checks whether the server is fit for locks. Exit code 1: something breaks a promise.
     ///
-    /// It takes and gives back a lock of a name of its own.
+    /// It takes and releases a lock of a name of its own.
     Doctor(Doctor),
     /// Prints the ACL line of a user that has the rights which locks need, and no more.
     Acl(Acl),
@@ -143,28 +176,82 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 pub struct Lock {
     /// The lock.
-    pub name: String,
-    /// The command and its arguments.
-    #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
+    #[arg(required_unless_present = "attach")]
+    pub name: Option<String>,
+    /// The command and its arguments. Without one, name and token are printed, and the lock is held until a signal comes.
+    #[arg(last = true, value_hint = ValueHint::CommandWithArguments)]
     pub cmd: Vec<OsString>,
-    /// Does not wait: gives up if others hold the lock or wait for it.
-    #[arg(long = "try", short = 'n', conflicts_with = "wait")]
-    pub try_only: bool,
-    /// Waits for so long at most, once it is connected; 0s is --try. Without it: without a limit.
-    #[arg(long, short, value_parser = duration, value_name = "DURATION")]
-    pub wait: Option<Duration>,
+    /// Runs the command under the lock of a handle, which stays held.
+    #[arg(long, value_name = "HANDLE", requires = "cmd", conflicts_with_all = ["name", "try_only", "wait", "lease", "label"])]
+    pub attach: Option<HoldHandle>,
+    #[command(flatten)]
+    pub call: Call,
     /// How long the lock stays held if this machine dies: 30s by default. It is renewed while the command runs.
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub lease: Option<Duration>,
-    /// What `status` shows beside this lock. Defaults to host and process id.
-    #[arg(long, value_name = "TEXT")]
-    pub label: Option<String>,
+    /// What becomes of the command if fairlock is killed by SIGKILL. Linux only; elsewhere it goes on.
+    #[arg(long, value_enum, default_value_t = Orphan::Term, value_name = "WHAT")]
+    pub orphan: Orphan,
     /// How long the command has after SIGTERM when the lock is lost.
     #[arg(long, value_parser = duration, default_value = "10s", value_name = "DURATION")]
     pub kill_after: Duration,
+}
+
+/// How a lock is asked for.
+#[derive(Debug, clap::Args)]
+pub struct Call {
+    /// Does not wait: gives up if others hold the lock or wait for it.
+    #[arg(long = "try", short = 'n', conflicts_with = "wait")]
+    pub try_only: bool,
+    /// The longest wait, once it is connected; 0s is --try. Without it: no limit.
+    #[arg(long, short, value_parser = duration, value_name = "DURATION")]
+    pub wait: Option<Duration>,
+    /// The text that `status` shows beside this lock. Defaults to host and process id.
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
     /// The exit code when others have the lock.
     #[arg(long, short = 'E', default_value_t = super::exit::FOUND, value_name = "N")]
     pub conflict_exit_code: u8,
+}
+
+/// What becomes of a command whose fairlock was killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Orphan {
+    /// It gets SIGTERM.
+    Term,
+    /// It gets SIGKILL.
+    Kill,
+    /// It goes on, without the lock.
+    Keep,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Acquire {
+    /// The lock.
+    pub name: String,
+    #[command(flatten)]
+    pub call: Call,
+    /// How long it stays held, unless it is extended or released.
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub lease: Duration,
+    /// A JSON object with the handle, the name and the token.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Extend {
+    /// What `acquire` has printed.
+    pub handle: HoldHandle,
+    /// From now on.
+    #[arg(value_parser = duration)]
+    pub lease: Duration,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Release {
+    /// What `acquire` has printed.
+    pub handle: HoldHandle,
 }
 
 #[derive(Debug, clap::Args)]
@@ -172,6 +259,9 @@ pub struct Status {
     /// The locks.
     #[arg(required = true)]
     pub name: Vec<String>,
+    /// Exit code 1 if one of them is held, else 0.
+    #[arg(long)]
+    pub exit_code: bool,
     /// One JSON object for each lock, in a line of its own.
     #[arg(long)]
     pub json: bool,
@@ -179,7 +269,7 @@ pub struct Status {
 
 #[derive(Debug, clap::Args)]
 pub struct List {
-    /// Which ones, as in Redis' KEYS: * ? [abc] [^a] [a-z] and \ before a character that stands for itself.
+    /// A pattern as in Redis' KEYS: * ? [abc] [^a] [a-z] and \ before a character that stands for itself.
     #[arg(default_value = "*")]
     pub glob: String,
     /// Only the names, one in a line. The fastest way.
@@ -198,7 +288,7 @@ pub struct Watch {
     /// How long each table is shown.
     #[arg(long, short = 'i', value_parser = interval, default_value = "1s", value_name = "DURATION")]
     pub interval: Duration,
-    /// Ends after so many tables.
+    /// Ends after N tables.
     #[arg(long, short = 'c', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// One JSON object for each table, in a line of its own.
@@ -276,11 +366,11 @@ fn interval(text: &str) -> Result<Duration, String> {
     if interval < least { Err("at least 10ms".to_owned()) } else { Ok(interval) }
 }
 
-/// An error as one line that says what to do.
+/// An error as one line with advice.
 pub fn in_one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    // The first paragraph says what is wrong; tips follow, then the usage.
+    // The first paragraph is the error; tips follow, then the usage.
     let paragraph = text.split("\n\n").next().unwrap_or_default();
     let tips = text.lines().map(str::trim).filter_map(|line| line.strip_prefix("tip: "));
     let what: Vec<_> = paragraph.lines().map(str::trim).collect();

@@ -22,7 +22,7 @@ struct Measured {
     hand_over: Spread,
 }
 
-/// Of all rounds, in microseconds.
+/// The spread over all rounds, in microseconds.
 #[derive(Debug, Serialize)]
 struct Spread {
     p50_us: f64,
@@ -44,7 +44,7 @@ pub async fn run(args: &Args, bench: &Bench, out: &mut Output) -> Result<u8, Fai
     let token_ttl = TOKEN_TTL.max(args.strict_restart.unwrap_or_default());
     let connected = async || connect_with(args, builder(args, None).token_ttl(token_ttl)).await;
     let (one, two) = (connected().await?, connected().await?);
-    // A name that nobody else has: what it waits for is its own.
+    // A name of its own, so that it waits for itself alone.
     let name = format!("fairlock bench {}", one.id());
     let measured = Measured {
         rounds: bench.rounds,

@@ -12,9 +12,11 @@ use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 use tokio::process::{Child as Process, Command};
 use tokio::time::{Instant, sleep};
 
+use super::args::Orphan;
 use super::exit::{self, Failure};
+use super::orphan;
 
-/// How often it is looked whether a process group has ended: nothing tells when.
+/// How often to check whether a process group has ended: there is no notification.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub struct Child {
@@ -27,15 +29,15 @@ impl Child {
     /// Where there is a terminal the command stays in the process group of this process, so that the shell can stop it and
     /// let it go on, and the terminal sends it the signals of its keys. Elsewhere it has a group of its own, which gets all
     /// signals: a shell script would otherwise end and leave what it has started.
-    pub fn start(command: &[OsString], environment: [(&str, &str); 4]) -> Result<Self, Failure> {
+    pub fn start(command: &[OsString], orphan: Orphan, environment: [(&str, &str); 4]) -> Result<Self, Failure> {
         let terminal = File::open("/dev/tty").ok();
-        let (program, arguments) = command.split_first().ok_or_else(|| Failure::usage("which command?"))?;
-        let mut starting = Command::new(program);
-        starting.args(arguments).envs(environment);
+        let program = command.first().ok_or_else(|| Failure::usage("which command?"))?;
+        let mut starting = Command::from(orphan::command(command, orphan));
+        starting.envs(environment);
         if terminal.is_none() {
             starting.process_group(0);
         }
-        let process = starting.spawn().map_err(|error| cannot_run(program, &error))?;
+        let process = starting.spawn().map_err(|error| exit::cannot_run(program, &error))?;
         let pid = process.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
         let pid = pid.ok_or_else(|| Failure::new(exit::CANNOT_RUN, "the command has no process id"))?;
         Ok(Self { process, pid, terminal })
@@ -65,7 +67,7 @@ impl Child {
         }
     }
 
-    /// What the command has started and left behind ends too, at the latest by SIGKILL at that time.
+    /// Processes that the command left behind end too, at the latest by SIGKILL at that time.
     pub async fn end_group(&self, deadline: Instant) {
         if self.terminal.is_some() {
             return;
@@ -88,7 +90,7 @@ fn is_running(group: Pid) -> bool {
     exists && (states.is_empty() || states.iter().any(|state| state != "Z"))
 }
 
-/// The states of its processes, as Linux tells them. Elsewhere none is known.
+/// The states of its processes, from Linux' /proc. Elsewhere none is known.
 fn states(group: Pid) -> Vec<String> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let state = |process: fs::DirEntry| {
@@ -101,15 +103,7 @@ fn states(group: Pid) -> Vec<String> {
     processes.filter_map(state).collect()
 }
 
-fn cannot_run(program: &OsString, error: &io::Error) -> Failure {
-    let code = match error.kind() {
-        io::ErrorKind::NotFound => exit::NOT_FOUND,
-        _ => exit::CANNOT_RUN,
-    };
-    Failure::new(code, format!("cannot run {}: {error}", program.to_string_lossy()))
-}
-
-/// As a shell says it.
+/// The exit code that a shell would return.
 pub fn code(status: ExitStatus) -> u8 {
     let ended_by = || exit::SIGNAL.saturating_add(status.signal().and_then(|n| u8::try_from(n).ok()).unwrap_or(0));
     status.code().map_or_else(ended_by, |code| u8::try_from(code).unwrap_or(u8::MAX))

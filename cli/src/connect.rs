@@ -12,7 +12,7 @@ const LEASE: Duration = Duration::from_secs(30);
 const WAITER_TTL: Duration = Duration::from_secs(6);
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const GRANT_TTL: Duration = Duration::from_secs(3);
-const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
+pub const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// With the options that each command has. Times that the library wants to be shorter or longer than others follow those.
 pub fn builder(args: &Args, lease: Option<Duration>) -> LockClientBuilder {

@@ -14,7 +14,7 @@ use super::findings::{Level, Report};
 use super::output::Output;
 use super::render;
 
-/// A lock of its own, so that it disturbs nobody.
+/// A lock of its own, so that it disturbs no other user.
 const NAME: &str = "fairlock doctor";
 /// Its last token goes soon.
 const TOKEN_TTL: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ pub async fn run(args: &Args, doctor: &Doctor, out: &mut Output) -> Result<u8, F
         Ok(client) => {
             report.good("connection", format!("connected within {}", render::duration(begun.elapsed())));
             examine(&client, args, &mut report).await;
-            // What it could not give back ends by itself, and the report is made.
+            // A lock that it could not release ends with its lease, and the report is made.
             let _ = client.close().await;
         }
     }
@@ -61,7 +61,7 @@ fn not_connected(error: &ConnectError, report: &mut Report) {
         }
         return;
     }
-    // Of one of several servers.
+    // Unwraps the error of one of several servers.
     let mut cause = error;
     while let ConnectError::Server { cause: inner, .. } | ConnectError::NoQuorum { cause: inner, .. } = cause {
         cause = inner;
@@ -158,7 +158,7 @@ fn eviction(info: &Info, report: &mut Report) {
     let used = info.number("used_memory");
     let advice = "set maxmemory-policy noeviction: an evicted lock is held by two (P1)";
     match policy {
-        "" => report.add("eviction", Level::Note, "the server does not tell its policy", "it must not evict keys"),
+        "" => report.add("eviction", Level::Note, "the server does not report its policy", "it must not evict keys"),
         "noeviction" if most > 0 && used > most / 10 * 9 => {
             let text = format!("noeviction, and {used} of {most} bytes are used");
             report.add(
@@ -216,7 +216,7 @@ async fn slots(client: &LockClient, args: &Args, report: &mut Report) {
     }
 }
 
-/// What the user may do beside locks. All that locks need was asked for by connecting.
+/// Optional rights of the user. Connecting has checked the rights that locks need.
 async fn optional_rights(client: &LockClient, report: &mut Report) {
     let mut lacks = Vec::new();
     for (words, right, without) in [
@@ -224,7 +224,7 @@ async fn optional_rights(client: &LockClient, report: &mut Report) {
         (
             &["CLIENT", "TRACKING", "ON", "OPTIN"],
             "+client|tracking",
-            "holders hear of a FLUSHALL with their next renewal",
+            "holders notice a FLUSHALL with their next renewal",
         ),
         (&["SCAN", "0", "COUNT", "1"], "+scan", "`list`, and `watch` with a pattern, are refused"),
     ] {
@@ -327,13 +327,13 @@ async fn strict_restart(client: &LockClient, args: &Args, report: &mut Report) {
     }
 }
 
-/// The proof: a lock is taken and given back.
+/// The proof: takes and releases a lock.
 async fn lock_and_unlock(client: &LockClient, report: &mut Report) {
     const CHECK: &str = "lock";
     let lock = client.lock(NAME);
     match lock.try_lock().await {
         Ok(Some(guard)) => match guard.unlock().await {
-            Ok(_) => report.good(CHECK, "a lock was taken and given back"),
+            Ok(_) => report.good(CHECK, "a lock was taken and released"),
             Err(error) => report.add(CHECK, Level::Broken, chain(&error), "the server does not accept releases"),
         },
         Ok(None) => {

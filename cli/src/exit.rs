@@ -1,12 +1,13 @@
 //! How the command ends: exit codes as those of `flock(1)`, of shells and of `sysexits.h`.
 
 use std::error::Error;
+use std::ffi::OsStr;
 use std::io;
 
-use fairlock::{ConnectError, LockError, RequestError};
+use fairlock::{ConnectError, HandleError, LockError, RequestError};
 
 pub const OK: u8 = 0;
-/// `doctor` found something that breaks a promise. Also what `lock` says by default when others have the lock.
+/// `doctor` found something that breaks a promise. Also `lock`'s default when others have the lock.
 pub const FOUND: u8 = 1;
 pub const USAGE: u8 = 2;
 /// EX_UNAVAILABLE: the server cannot be reached, or does not answer.
@@ -16,7 +17,7 @@ const SYSTEM: u8 = 71;
 /// EX_TEMPFAIL: the lock was lost while the command ran.
 pub const LOST: u8 = 75;
 /// EX_NOPERM: the server refuses.
-const REFUSED: u8 = 77;
+pub const REFUSED: u8 = 77;
 /// The command cannot be run.
 pub const CANNOT_RUN: u8 = 126;
 /// There is no such command.
@@ -28,7 +29,7 @@ const SIGPIPE: u8 = 13;
 #[derive(Debug)]
 pub struct Failure {
     pub code: u8,
-    /// One line; empty where there is nothing to say.
+    /// One line; empty if there is no message.
     pub message: String,
 }
 
@@ -42,7 +43,7 @@ impl Failure {
     }
 }
 
-/// What the error says, and what caused it.
+/// The error's text, and its causes.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -94,12 +95,33 @@ impl From<LockError> for Failure {
     }
 }
 
+impl From<HandleError> for Failure {
+    fn from(error: HandleError) -> Self {
+        let code = match &error {
+            HandleError::OtherPrefix { .. } | HandleError::SeveralServers | HandleError::Lease(_) => USAGE,
+            HandleError::Refused(_) => REFUSED,
+            HandleError::Lost => LOST,
+            _ => UNAVAILABLE,
+        };
+        Self::new(code, chain(&error))
+    }
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            // Whoever read the output has seen enough, as `head` has. Other commands die of SIGPIPE then.
+            // The reader of the output has seen enough, as `head` has. Other commands die of SIGPIPE then.
             io::ErrorKind::BrokenPipe => Self::new(SIGNAL + SIGPIPE, ""),
             _ => Self::new(SYSTEM, error.to_string()),
         }
     }
+}
+
+/// For a command that was not started.
+pub fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        _ => CANNOT_RUN,
+    };
+    Failure::new(code, format!("cannot run {}: {error}", program.to_string_lossy()))
 }

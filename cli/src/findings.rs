@@ -1,4 +1,4 @@
-//! What `doctor` says.
+//! The findings of `doctor`.
 
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub struct Finding {
     /// Where it is about one of several servers.
     pub server: Option<String>,
     pub text: String,
-    /// What to do.
+    /// Advice.
     pub advice: Option<String>,
 }
 

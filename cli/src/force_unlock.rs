@@ -16,7 +16,7 @@ struct Outcome<'a> {
     name: &'a str,
     /// Whether the hold that was shown, or that has the given token, was ended.
     was_held: bool,
-    /// Who held it a moment before.
+    /// The holder a moment before.
     holder: Option<Holder>,
 }
 
@@ -28,7 +28,7 @@ pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u
     if !force.yes && !is_confirmed(&force.name, holder.as_ref())? {
         return Err(Failure::new(exit::FOUND, "nothing was changed"));
     }
-    // Never that of somebody who came while a person decided.
+    // Never the lock of a holder that came while a person decided.
     let was_held = match force.token {
         Some(token) => lock.force_unlock_token(token).await?,
         None => lock.force_unlock_shown(&shown).await?,

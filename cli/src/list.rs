@@ -11,7 +11,7 @@ use super::output::{Output, Style};
 use super::render::{self, Columns, Named};
 use super::status::AT_ONCE;
 
-/// So many rows are in memory, and lined up with each other.
+/// Rows that are kept in memory, and aligned with each other.
 const ROWS: usize = 500;
 
 pub async fn run(args: &Args, list: &List, out: &mut Output) -> Result<u8, Failure> {
@@ -37,7 +37,7 @@ pub async fn run(args: &Args, list: &List, out: &mut Output) -> Result<u8, Failu
     columns.fit(&render::head());
     let mut is_first = true;
     while let Some(chunk) = rows.next().await {
-        // What comes before an error is shown.
+        // Rows from before an error are shown.
         let good: Vec<_> = chunk.iter().map_while(|row| row.as_ref().ok()).collect();
         good.iter().for_each(|row| columns.fit(row));
         if std::mem::take(&mut is_first) && !good.is_empty() {

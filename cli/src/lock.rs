@@ -1,61 +1,73 @@
 //! `fairlock lock`: runs a command under a lock.
 
+use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
-use fairlock::{LockClient, LockError, LockGuard, UnlockError};
+use fairlock::{HandleError, HoldHandle, LockClient, LockError, LockGuard, UnlockError};
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep_until};
 
-use super::args::{Args, Lock};
+use super::args::{Args, Call, Lock};
+use super::attached;
 use super::child::{self, Child};
 use super::connect;
 use super::exit::{self, Failure};
 use super::log::say;
+use super::output::{Output, text};
 use super::signals::Signals;
 
-pub async fn run(args: &Args, lock: &Lock) -> Result<u8, Failure> {
+pub async fn run(args: &Args, lock: &Lock, out: &mut Output) -> Result<u8, Failure> {
     // Before the first request: a signal that comes while the lock is waited for must not leave a place in the queue.
     let mut signals = Signals::catch()?;
     let client = tokio::select! {
         client = connect::connect_with(args, connect::builder(args, lock.lease)) => client?,
         signal = signals.next() => return Ok(ended_by(signal)),
     };
-    let outcome = locked(&client, lock, &mut signals).await;
+    let outcome = match &lock.attach {
+        Some(handle) => attached(&client, handle, lock, &mut signals).await,
+        None => locked(&client, lock, &mut signals, out).await,
+    };
     if let Err(error) = client.close().await {
         say(&error.to_string());
     }
     outcome
 }
 
-async fn locked(client: &LockClient, lock: &Lock, signals: &mut Signals) -> Result<u8, Failure> {
-    let acquiring = async {
-        if waits(lock) && is_inside_itself(client, lock).await {
-            let text =
-                format!("{:?} is held by the command that this one runs under: it would wait for itself", lock.name);
-            return Err(Failure::usage(text));
-        }
-        Ok(acquire(client, lock).await)
-    };
+async fn locked(client: &LockClient, lock: &Lock, signals: &mut Signals, out: &mut Output) -> Result<u8, Failure> {
+    let name = lock.name.as_deref().unwrap_or_default();
     let acquired = tokio::select! {
-        acquired = acquiring => acquired,
+        acquired = acquire(client, name, &lock.call) => acquired?,
         signal = signals.next() => return Ok(ended_by(signal)),
     };
-    match acquired? {
-        Ok(Some(guard)) => run_under(guard, lock, signals).await,
-        Ok(None) | Err(LockError::Timeout) => Ok(lock.conflict_exit_code),
-        Err(error) => Err(error.into()),
+    match acquired {
+        Some(guard) if lock.cmd.is_empty() => hold(guard, signals, out).await,
+        Some(guard) => run_under(guard, lock, signals).await,
+        None => Ok(lock.call.conflict_exit_code),
     }
 }
 
-fn waits(lock: &Lock) -> bool {
-    !lock.try_only && lock.wait != Some(Duration::ZERO)
+/// `None`: others have it.
+pub async fn acquire(client: &LockClient, name: &str, call: &Call) -> Result<Option<LockGuard>, Failure> {
+    if waits(call) && is_inside_itself(client, name).await {
+        let text = format!("{name:?} is held by the command that this one runs under: it would wait for itself");
+        return Err(Failure::usage(text));
+    }
+    match ask(client, name, call).await {
+        Err(LockError::Timeout) => Ok(None),
+        acquired => Ok(acquired?),
+    }
+}
+
+fn waits(call: &Call) -> bool {
+    !call.try_only && call.wait != Some(Duration::ZERO)
 }
 
 /// Whether one of the commands around this one holds the lock.
-async fn is_inside_itself(client: &LockClient, lock: &Lock) -> bool {
+async fn is_inside_itself(client: &LockClient, name: &str) -> bool {
     let Some(outer) = outer_owners() else { return false };
     // An error comes once more when the lock is asked for.
-    let holder = client.lock(&lock.name).status().await.ok().and_then(|status| status.holder);
+    let holder = client.lock(name).status().await.ok().and_then(|status| status.holder);
     holder.is_some_and(|holder| outer.split(' ').any(|owner| owner == holder.owner))
 }
 
@@ -63,11 +75,11 @@ fn outer_owners() -> Option<String> {
     std::env::var("FAIRLOCK_OWNERS").ok()
 }
 
-async fn acquire(client: &LockClient, lock: &Lock) -> Result<Option<LockGuard>, LockError> {
-    let named = client.lock(&lock.name);
-    let named = lock.label.as_ref().map_or_else(|| named.clone(), |label| named.labelled(label));
-    match lock.wait {
-        _ if !waits(lock) => named.try_lock().await,
+async fn ask(client: &LockClient, name: &str, call: &Call) -> Result<Option<LockGuard>, LockError> {
+    let named = client.lock(name);
+    let named = call.label.as_ref().map_or_else(|| named.clone(), |label| named.labelled(label));
+    match call.wait {
+        _ if !waits(call) => named.try_lock().await,
         Some(longest) => named.lock_timeout(longest).await.map(Some),
         None => named.lock().await.map(Some),
     }
@@ -75,23 +87,67 @@ async fn acquire(client: &LockClient, lock: &Lock) -> Result<Option<LockGuard>, 
 
 /// Returns the exit code of the command.
 async fn run_under(guard: LockGuard, lock: &Lock, signals: &mut Signals) -> Result<u8, Failure> {
-    let token = guard.token().to_string();
-    let owner = guard.owner_id();
+    let (token, owner) = (guard.token(), guard.owner_id().to_owned());
+    let lost = async { guard.lost().await.to_string() };
+    match run_child(lock, guard.name(), token, &owner, lost, signals).await? {
+        Some(code) => unlock(guard, code).await,
+        None => Ok(exit::LOST),
+    }
+}
+
+/// Runs the command under the lock of a handle, which is extended meanwhile and stays usable.
+async fn attached(client: &LockClient, handle: &HoldHandle, lock: &Lock, signals: &mut Signals) -> Result<u8, Failure> {
+    let asked = Instant::now();
+    let beginning = async {
+        client.extend(handle, handle.lease()).await?;
+        Ok::<_, Failure>(client.lock(handle.name()).status().await?)
+    };
+    let status = tokio::select! {
+        status = beginning => status?,
+        signal = signals.next() => return Ok(ended_by(signal)),
+    };
+    let holder = status.holder.filter(|holder| holder.token == handle.token());
+    let Some(holder) = holder else { return Err(HandleError::Lost.into()) };
+    let lost = attached::until_lost(client, handle, asked);
+    let code = run_child(lock, handle.name(), handle.token(), &holder.owner, lost, signals).await?;
+    Ok(code.unwrap_or(exit::LOST))
+}
+
+/// Holds it until a signal comes.
+async fn hold(guard: LockGuard, signals: &mut Signals, out: &mut Output) -> Result<u8, Failure> {
+    let printed = out.line(format!("{} {}", text(guard.name()), guard.token())).and_then(|()| out.flush());
+    if let Err(failure) = printed {
+        unlock(guard, exit::OK).await?;
+        return Err(failure);
+    }
+    tokio::select! {
+        _ = signals.next() => unlock(guard, exit::OK).await,
+        loss = guard.lost() => Err(Failure::new(exit::LOST, format!("lost the lock {:?}: {loss}", guard.name()))),
+    }
+}
+
+/// Returns the exit code of the command. `None`: the lock was lost, and the command was ended.
+async fn run_child(
+    lock: &Lock,
+    name: &str,
+    token: u64,
+    owner: &str,
+    lost: impl Future<Output = String>,
+    signals: &mut Signals,
+) -> Result<Option<u8>, Failure> {
+    let token = token.to_string();
     let owners = outer_owners().map_or_else(|| owner.to_owned(), |outer| format!("{outer} {owner}"));
-    let environment = [
-        ("FAIRLOCK_NAME", guard.name()),
-        ("FAIRLOCK_TOKEN", &token),
-        ("FAIRLOCK_OWNER", owner),
-        ("FAIRLOCK_OWNERS", &owners),
-    ];
-    let mut child = Child::start(&lock.cmd, environment)?;
+    let environment =
+        [("FAIRLOCK_NAME", name), ("FAIRLOCK_TOKEN", &token), ("FAIRLOCK_OWNER", owner), ("FAIRLOCK_OWNERS", &owners)];
+    let mut child = Child::start(&lock.cmd, lock.orphan, environment)?;
+    let mut lost = pin!(lost);
     let mut kill_at = None;
     let status = loop {
         tokio::select! {
             status = child.ended() => break status?,
             signal = signals.next() => child.pass_on(signal),
-            loss = guard.lost(), if kill_at.is_none() => {
-                say(&format!("lost the lock {:?}: {loss}; ending the command", lock.name));
+            loss = lost.as_mut(), if kill_at.is_none() => {
+                say(&format!("lost the lock {name:?}: {loss}; ending the command"));
                 child.send(Signal::SIGTERM);
                 kill_at = Some(Instant::now().checked_add(lock.kill_after).unwrap_or_else(far_off));
             }
@@ -103,9 +159,9 @@ async fn run_under(guard: LockGuard, lock: &Lock, signals: &mut Signals) -> Resu
     };
     if let Some(deadline) = kill_at {
         child.end_group(deadline).await;
-        return Ok(exit::LOST);
+        return Ok(None);
     }
-    unlock(guard, child::code(status)).await
+    Ok(Some(child::code(status)))
 }
 
 async fn unlock(guard: LockGuard, code: u8) -> Result<u8, Failure> {
@@ -126,7 +182,7 @@ fn far_off() -> Instant {
     Instant::now() + Duration::from_secs(30 * 365 * 24 * 3600)
 }
 
-/// As a shell says that a signal ended a command.
-fn ended_by(signal: Signal) -> u8 {
+/// The exit code of a shell for a command that a signal ended.
+pub fn ended_by(signal: Signal) -> u8 {
     exit::SIGNAL.saturating_add(signal as u8)
 }

@@ -1,4 +1,4 @@
-//! What the library logs, and what the command has to say itself: lines on standard error.
+//! The library's log and the command's own messages: lines on standard error.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -9,10 +9,10 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::output::text;
 
-/// Names of keys and what servers say may be in it.
+/// It may contain names of keys and texts from servers.
 pub fn say(message: &str) {
     let message = text(message);
-    // If nobody reads it there is nothing that could be done about it.
+    // If stderr is closed, nothing can be done about it.
     let _ = writeln!(std::io::stderr(), "fairlock: {message}");
 }
 

@@ -2,6 +2,7 @@
 
 mod acl;
 mod args;
+mod attached;
 mod bench;
 mod child;
 mod connect;
@@ -9,10 +10,12 @@ mod doctor;
 mod exit;
 mod findings;
 mod force_unlock;
+mod handle;
 mod list;
 mod lock;
 mod log;
 mod manual;
+mod orphan;
 mod output;
 mod render;
 mod signals;
@@ -30,6 +33,10 @@ use exit::Failure;
 use output::Output;
 
 fn main() -> ExitCode {
+    // Not by way of the arguments below: those of a command may be anything.
+    if let Some(failure) = orphan::become_the_command() {
+        return end(Err(failure));
+    }
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) if !error.use_stderr() => return help(&error),
@@ -43,7 +50,7 @@ fn help(error: &clap::Error) -> ExitCode {
     end(printed.map(|()| exit::OK).map_err(Failure::from))
 }
 
-/// Says what went wrong, in one line.
+/// Prints the error, in one line.
 fn end(outcome: Result<u8, Failure>) -> ExitCode {
     let code = outcome.unwrap_or_else(|failure| {
         if !failure.message.is_empty() {
@@ -61,7 +68,10 @@ fn run(args: &Args) -> Result<u8, Failure> {
         Command::Acl(acl) => acl::run(args, acl, &mut out),
         Command::Completions(completions) => manual::completions(completions, &mut out),
         Command::Man => manual::man(&mut out),
-        Command::Lock(lock) => runtime()?.block_on(lock::run(args, lock)),
+        Command::Acquire(acquire) => runtime()?.block_on(handle::acquire(args, acquire, &mut out)),
+        Command::Extend(extend) => runtime()?.block_on(handle::extend(args, extend)),
+        Command::Release(release) => runtime()?.block_on(handle::release(args, release)),
+        Command::Lock(lock) => runtime()?.block_on(lock::run(args, lock, &mut out)),
         Command::Status(status) => runtime()?.block_on(status::run(args, status, &mut out)),
         Command::List(list) => runtime()?.block_on(list::run(args, list, &mut out)),
         Command::Watch(watch) => runtime()?.block_on(watch::run(args, watch, &mut out)),
@@ -73,7 +83,7 @@ fn run(args: &Args) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// Of one thread: it starts sooner, and nothing here needs two.
+/// A runtime of one thread: it starts sooner, and nothing here needs two.
 fn runtime() -> Result<Runtime, Failure> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }

@@ -70,7 +70,7 @@ impl Output {
     }
 }
 
-/// Names, labels and what a server says are any text. What would move the cursor or change colours is shown as `\u{1b}`.
+/// Names, labels and texts of a server are arbitrary. Escape sequences are shown as `\u{1b}`.
 pub fn text(text: &str) -> String {
     let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()

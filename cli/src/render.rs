@@ -21,8 +21,8 @@ impl Named {
         Ok(Self { status: lock.status().await?, name: lock.name().to_owned() })
     }
 
-    /// One of a list, so it may have been given back since it was found, and is none then. A key that is no lock is told of,
-    /// and the list goes on.
+    /// Asks for a name from a list: it may have been released since it was found, and is `None` then. A key that is no
+    /// lock is reported, and the list goes on.
     pub async fn ask_listed(lock: fairlock::FairLock) -> Result<Option<Self>, RequestError> {
         let name = text(lock.name());
         match Self::ask(lock).await {

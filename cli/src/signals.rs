@@ -8,13 +8,13 @@ use std::task::Poll;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-/// All that people and supervisors send to end a command, or to tell it something.
+/// The signals by which people and supervisors end or control a command.
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2];
 
 pub struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
-    /// As long as it lives SIGCHLD has a handler. Where a parent has it ignored, nobody could be told how a child ended.
+    /// While it lives SIGCHLD has a handler. If a parent left it ignored, the exit status of a child could not be read.
     _children: unix::Signal,
 }
 
@@ -42,7 +42,7 @@ impl Signals {
     }
 }
 
-/// One bit for each signal that is ignored, as Linux tells it. Elsewhere none is known to be.
+/// One bit for each ignored signal, from Linux' /proc. Elsewhere none is known.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -17,10 +17,12 @@ pub async fn run(args: &Args, status: &Status, out: &mut Output) -> Result<u8, F
     let client = connect(args).await?;
     let locks = stream::iter(&status.name).map(|name| Named::ask(client.lock(name)));
     let mut asked = locks.buffered(AT_ONCE);
+    let mut is_held = false;
     while let Some(named) = asked.try_next().await? {
+        is_held |= named.status.holder.is_some() || !named.status.is_known();
         if status.json { out.json(&named)? } else { show(&named, out)? }
     }
-    Ok(exit::OK)
+    Ok(if status.exit_code && is_held { exit::FOUND } else { exit::OK })
 }
 
 pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {
@@ -40,7 +42,7 @@ pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {
         }
     }
     if let Some(left) = named.status.frozen_for {
-        let text = format!("  nobody is served for {}: the server was started anew", render::duration(left));
+        let text = format!("  no lock is granted for {}: the server was started anew", render::duration(left));
         out.line(out.styled(Style::Doubtful, &text))?;
     }
     if named.status.servers.len() > 1 {
@@ -63,15 +65,15 @@ pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What one of several servers says, in a line.
+/// The answer of one of several servers, in a line.
 fn told(server: &ServerStatus) -> String {
     let answer = match &server.answer {
         Err(error) => return render::text(&error.to_string()),
         Ok(answer) => answer,
     };
     match (server.same_as, answer.frozen_for, &answer.holder) {
-        (Some(other), ..) => format!("never counts: it is server {} by another address", other + 1),
-        (_, Some(left), _) => format!("serves nobody for {}", render::duration(left)),
+        (Some(other), ..) => format!("not counted: it is server {} by another address", other + 1),
+        (_, Some(left), _) => format!("grants no lock for {}", render::duration(left)),
         (.., Some(holder)) => format!("{}, token {}", render::text(&holder.owner), holder.token),
         (.., None) => "free".into(),
     }

@@ -1,7 +1,7 @@
 //! Draws docs/grafana.json without Grafana: asks a Prometheus for each expression of its panels, and writes a picture of
 //! the answers. Fails where an expression has no answer. For scripts/dashboard.
 //!
-//! `draw HOST:PORT SECONDS SVG`: the last so many seconds.
+//! `draw HOST:PORT SECONDS SVG`: the last SECONDS seconds.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
@@ -103,7 +103,7 @@ fn draw(svg: &mut String, panel: &Value, [x, y, w, h]: [f64; 4], lines: &[Line],
     writeln!(svg, "<text x=\"{}\" y=\"{}\" fill=\"#ccccdc\" font-weight=\"bold\">{title}</text>", x + 10.0, y + 20.0)?;
     if panel["type"] == "stat" {
         let last = lines.first().and_then(|line| line.points.last()).map_or(0.0, |point| point.1);
-        // Prometheus makes 1.02 of one that came between two scrapes.
+        // Prometheus extrapolates a 1 that came between two scrapes to 1.02.
         let is_whole = panel["fieldConfig"]["defaults"]["decimals"] == 0;
         let value = human(if is_whole { last.round() } else { last }, unit);
         let middle = (x + w / 2.0, y + h / 2.0 + 24.0);

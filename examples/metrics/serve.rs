@@ -1,7 +1,7 @@
 //! Metrics for Prometheus. Makes load, and serves what fairlock counts and measures of it.
 //!
 //! ```sh
-//! cargo run -p fairlock-metrics --bin serve           # until Ctrl-C; with a number: so many seconds
+//! cargo run -p fairlock-metrics --bin serve           # until Ctrl-C; with a number: for that many seconds
 //! curl http://127.0.0.1:9000/metrics                  # or where LISTEN says
 //! ```
 //!

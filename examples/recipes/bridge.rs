@@ -1,8 +1,9 @@
 //! For the days when old processes lock with `SET key NX PX` and new ones with fairlock: the new ones take both locks, fairlock
 //! first. So no old process is ever inside with a new one, and the new ones keep their order among each other.
 //!
-//! `cargo run -p fairlock-recipes --bin recipe-bridge`, against `REDIS_URL` or redis://127.0.0.1/. It starts itself as old and as new processes, which
-//! all add one to the same number, by a read and a write. Then it kills a new one that is inside.
+//! `cargo run -p fairlock-recipes --bin recipe-bridge`, against `REDIS_URL` or redis://127.0.0.1/. It starts itself as
+//! old and as new processes, which all add one to the same number, by a read and a write. Then it kills a new process
+//! inside its section.
 //!
 //! It ends with: `as claimed: 120 increments by 2 old and 2 new processes, none lost`
 
@@ -27,7 +28,7 @@ const NAME: &str = "example:bridge";
 const NUMBER: &str = "example:bridge:number";
 const EACH: u32 = 30;
 
-/// The old lock, as it is in many programs.
+/// The old lock, as found in many programs.
 #[derive(Clone)]
 struct OldLock {
     redis: MultiplexedConnection,
@@ -70,7 +71,7 @@ impl OldLock {
     }
 }
 
-/// Both locks. If it is dropped without `unlock`, nobody renews the old key any more, and old processes wait until it ends.
+/// Both locks. Dropped without `unlock`, the old key is no longer renewed, and old processes wait until it expires.
 struct Both {
     guard: LockGuard,
     old: OldLock,
@@ -146,7 +147,8 @@ async fn demonstrate(mut redis: MultiplexedConnection) -> Outcome<()> {
         return Err("the process that was to be killed did not get in".into());
     }
     killed.kill().await?;
-    // A crash leaves both: the old key until its expiry, fairlock until its lease ends. Nobody has to delete anything.
+    // A crash leaves both: the old key until its expiry, fairlock until its lease ends. No key has to be deleted by
+    // hand.
     let left: i64 = redis::cmd("PTTL").arg(OLD_KEY).query_async(&mut redis).await?;
     println!("a new process was killed inside: old ones wait for the old key ({left} ms), new ones also for the lease");
     for role in ["old", "new"] {

@@ -4,10 +4,11 @@
 //! processes, whose clocks differ by up to 400 ms, and counts the runs of each tick. `recipe-cron NAME` is one machine that goes
 //! on until it is ended; `CRON_PERIOD_MS` and `CRON_CLOCK_AHEAD_MS` are its settings.
 //!
-//! A lock alone is not enough: a machine whose clock is behind comes to the tick when another one has run it and has given the
-//! lock back. So the last tick that was run is written down, and looked at under the lock.
+//! A lock alone is not enough: a machine whose clock is behind comes to the tick when another one has run it and has
+//! released the lock. So a machine writes down the last tick, and reads it under the lock.
 //!
-//! All machines wait for the lock at each tick. If the one that runs the job dies, the next one runs it when the lease is
+//! All machines wait for the lock at each tick. If the machine that runs the job dies, the next one runs it when the
+//! lease is
 //! over: each tick is run once, or again from its beginning where a machine died in the middle. (At most once, and never
 //! again, needs no lock: `SET cron:report:<tick> 1 NX EX 86400`.)
 //!

@@ -1,8 +1,8 @@
 //! Leader election: one process leads, the others wait for their turn.
 //!
-//! `cargo run -p fairlock-recipes --bin recipe-leader`, against `REDIS_URL` or redis://127.0.0.1/. It starts three members
-//! as processes, kills the one that leads, and ends the next one by SIGTERM. `recipe-leader NAME` is one member, for your own
-//! trials: start some of them in several shells.
+//! `cargo run -p fairlock-recipes --bin recipe-leader`, against `REDIS_URL` or redis://127.0.0.1/. It starts three
+//! members as processes, kills the leader, and ends the next one by SIGTERM. `recipe-leader NAME` is one member, for
+//! your own trials: start some of them in several shells.
 //!
 //! - A leader that is killed is followed by the next one when its lease is over. So the lease is short here.
 //! - A leader that gets SIGTERM hands over at once.
@@ -41,7 +41,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// One member, until it is told to end.
+/// One member, until SIGTERM.
 async fn member(name: &str) -> Outcome<()> {
     let mut end = unix::signal(SignalKind::terminate())?;
     let client = LockClient::builder()
@@ -59,7 +59,7 @@ async fn member(name: &str) -> Outcome<()> {
         .run(async {
             tokio::select! {
                 outcome = campaign(&client, name) => outcome,
-                // The work of a leader ends where it is, and then its guard is given back.
+                // The leader's work ends where it is, and then its guard is released.
                 _ = end.recv() => {
                     println!("{name} hands over");
                     Ok(())
@@ -126,7 +126,7 @@ async fn demonstrate() -> Outcome<()> {
         return Err("it waited for the lease".into());
     }
 
-    // As an operator would: the leader hears of it, and stops.
+    // As an operator would: the leader is notified, and stops.
     let client = LockClient::connect(url()).await?;
     client.lock("example:leader").force_unlock().await?;
     three.hears("has lost it").await?;

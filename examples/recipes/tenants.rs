@@ -120,7 +120,7 @@ async fn order(State(service): State<Service>, Path(tenant): Path<String>) -> Re
     match worked.await {
         Ok((Some(written), guard)) => match guard.unlock().await {
             Ok(_) => written.into_response(),
-            // Written, but maybe beside another order. The token in the database tells.
+            // Written, but maybe beside another order. The token in the database shows which.
             Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         },
         Ok((None, _)) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the lock was lost"),
@@ -132,8 +132,8 @@ fn refuse(status: StatusCode, why: &str) -> Response {
     (status, [(header::RETRY_AFTER, "1")], format!("{why}\n")).into_response()
 }
 
-/// The work, in steps that block: a database that checks the token. Nobody can stop a thread, so it asks before each step
-/// whether the lock is still held. It says from when to when it ran.
+/// The work, in steps that block: a database that checks the token. A thread cannot be stopped, so it checks before
+/// each step whether the lock is still held. It returns when it began and ended.
 fn write(tenant: &str, guard: &LockGuard, work: Duration) -> Option<String> {
     let (begun, token) = (millis(), guard.token());
     for _step in 0..work.as_millis() / STEP.as_millis() {
@@ -233,7 +233,7 @@ async fn start() -> Outcome<(Child, String)> {
     let mut lines = BufReader::new(service.stdout.take().ok_or("no output")?).lines();
     let line = timeout(Duration::from_secs(30), lines.next_line()).await??.ok_or("it has ended")?;
     let address = line.strip_prefix("listening on ").ok_or("no address")?.to_owned();
-    // Its last words need somebody who reads.
+    // Keeps reading: with the pipe closed, its last prints would panic.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     Ok((service, address))
 }

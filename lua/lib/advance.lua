@@ -3,17 +3,18 @@
 --#include before
 --#include format
 --#include silence
--- Whose turn it is (R6), and what keeps the queue in order. Included by every script that can find the lock
+-- Finds and serves the next in line (R6), and keeps the queue in order. Included by every script that can find the lock
 -- free or free it. Uses: lock, queue, deadlines, tokens, settings, stored, token, caller, frozen.
 -- `caller` is the client that runs the script, or one of its owners. It reads the reply, so it counts as reachable even
 -- while its subscription is down.
 
--- Bounds for one call, so that its time does not grow with the queue: what it looks at, in places. To learn of a client costs as
--- much as ten of them, and to ask for a ticket as much as two. So many places are read at once, and so many dead ones are taken
--- out. From so many passed-over places on `!skip` notes that they need not be looked at again.
+-- Bounds for one call, so that its time does not grow with the queue. `WORK_AT_MOST` counts a place as 1; to learn
+-- about a client costs `CLIENT`, to ask for a ticket `TICKET`. `BLOCK` places are read at once, and at most that many
+-- dead ones are taken out. From `WORTH_A_NOTE` passed-over places on `!skip` notes that the next call need not read
+-- them.
 local WORK_AT_MOST, CLIENT, TICKET, BLOCK, WORTH_A_NOTE = 1200, 10, 2, 50, 32
 
--- Learns of these clients until when they live, in server ms: 0 if dead, and negative if no message reaches them.
+-- Notes until when these clients live, in server ms: 0 if dead, and negative if no message reaches them.
 local function learn(clients, found)
   local scores, itself, lives = read('ZMSCORE', deadlines, unpack(clients)), string.match(caller, '^[^:]*'), found.lives
   local asked, channels = {}, {}
@@ -28,16 +29,16 @@ local function learn(clients, found)
       asked[#asked + 1], channels[#channels + 1] = client, channel .. client
     end
   end
-  -- At once, and before anything is written or published: a server that was the primary until a moment ago repeats to its
-  -- own subscribers what is published here, and they would take it for a grant (P1).
-  -- pcall: without the right to ask, all count as reachable. Who is not costs the others a grant.
+  -- In one command, and before anything is written or published: a server that was the primary until a moment ago
+  -- repeats to its own subscribers what is published here, and they would take it for a grant (P1).
+  -- pcall: without the right to ask, all count as reachable, and an unreachable client costs the others a grant.
   local counts = #asked > 0 and redis.pcall('PUBSUB', 'NUMSUB', unpack(channels)) or {}
   for i, client in ipairs(asked) do
     if counts[2 * i] == 0 then lives[client] = -lives[client] end
   end
   for i, client in ipairs(clients) do
     local score = tonumber(scores[i] or '1')
-    -- Unless it has a mark.
+    -- Unless it has a mark already.
     if lives[client] <= 0 and score > 0 then
       found.marks[#found.marks + 1], found.marks[#found.marks + 2] = string.format('%d', -math.max(1, score)), client
     end
@@ -45,8 +46,8 @@ local function learn(clients, found)
   found.work = found.work + CLIENT * #clients
 end
 
--- Reads a part of the queue. Returns the places with their clients, and which of them wait: of the living it matters which
--- tickets have left.
+-- Reads a part of the queue. Returns the places with their clients, and which of them wait: for living clients, the
+-- tickets that have not left.
 local function examine(from, size, found)
   local places, clients, unknown = read('LRANGE', queue, from, from + size - 1), {}, {}
   local client, prefix, find, lives = '', ':', string.find, found.lives -- of the place before: many in a row are of one client
@@ -87,13 +88,13 @@ local function look(places, heard)
     local score = noted > 0 and read('ZSCORE', deadlines, heard)
     if score and tonumber(score) <= now then noted = 0 end
   end
-  -- All were passed over, and one of them may be reachable again. Or the list was made shorter by hand.
+  -- If all were passed over, one of them may be reachable again. Or the list was made shorter by hand.
   local skip = noted < places and noted or 0
   local from, size = 0, 2 -- the first in line is nearly always served
   while not found.winner and from < places and found.work < WORK_AT_MOST do
     local block, clients, waits, has_living = examine(from, size, found)
     if #block == 0 then break end
-    -- Of the dead and unreachable nothing is to be done behind the head.
+    -- Behind the head nothing is to be done about dead and unreachable clients.
     for i = 1, (has_living or found.cleared == from) and #block or 0 do
       local place = block[i]
       local until_ms, at = found.lives[clients[i]], from + i - 1
@@ -101,7 +102,7 @@ local function look(places, heard)
         found.winner, found.ticket, found.passed = place, before(place, '/'), at
         break
       end
-      -- At the head the dead go, and the places of those who have left.
+      -- At the head dead places are taken out, and places whose ticket has left.
       local has_left = until_ms > 0 and not waits[i]
       if found.cleared == at and (has_left or until_ms == 0 and #found.dead < BLOCK) then
         found.cleared = at + 1
@@ -109,7 +110,8 @@ local function look(places, heard)
       end
     end
     from, size = from + #block, BLOCK
-    -- Of what was passed over before, only the head, where the dead are taken out: a block of it where there are some.
+    -- From the places passed over before only the head is read, where dead places are taken out: a block if there are
+    -- any.
     if from < skip and (from > 2 or found.cleared < from) then from, size = skip, 2 end
     if not found.winner then found.passed = math.min(from, places) end
   end
@@ -117,9 +119,10 @@ local function look(places, heard)
   return found
 end
 
--- Gives the lock to the winner that was found, takes out dead places at the head, and notes how many need not be looked at again:
--- those that are passed over keep their places. Returns owner and seq of the winner, or nothing. `ending`: the owner whose hold
--- ends; without a winner the caller ends it. `is_own`: the caller is the winner, and takes the lock then. Sets `found.places` to what is left.
+-- Gives the lock to the winner that was found, takes out dead places at the head, and notes how many the next call need
+-- not read: passed-over places stay. Returns owner and seq of the winner, or nothing. `ending`: the owner whose hold
+-- ends; without a winner the caller ends it. `is_own`: the caller is the winner, and takes the lock then. Sets
+-- `found.places` to what is left.
 local function serve(found, ending, is_own)
   local places, winner, dead, cleared, passed = found.places, found.winner, found.dead, found.cleared, found.passed
   if found.is_new then forgive(found.forgiven, found.spent) end
@@ -137,7 +140,7 @@ local function serve(found, ending, is_own)
     call('UNLINK', queue, deadlines)
   elseif places > 0 then
     if passed - cleared >= WORTH_A_NOTE then
-      -- One of these clients that is heard again ends the note: its deadline is negative, or over.
+      -- The note ends when one of these clients is heard again: its deadline is negative, or over.
       call('ZADD', deadlines, passed - cleared, '!skip', unpack(found.marks))
     elseif found.is_noted then
       dead[#dead + 1] = '!skip'
@@ -153,8 +156,8 @@ local function serve(found, ending, is_own)
   return owner, seq
 end
 
--- Passes a free lock on, or one that `ending` gives up: without a winner it is free then. Returns 1 if a live ticket may
--- wait behind those that one call looks at, else 0.
+-- Passes a free lock on, or the lock of `ending`: without a winner it is free then. Returns 1 if a live ticket may wait
+-- behind the places that one call reads, else 0.
 local function pass_on(found, ending)
   if not serve(found, ending) and ending then call('DEL', lock) end
   return found.more and '1' or '0'

@@ -1,11 +1,12 @@
--- Gives the lock to the place of `owner` and tells its client. Pasted in place. Uses: call, lock, tokens, settings, clock, now,
--- now_us, stored, channel, client, client_until (server ms until which it lives), owner, seq, token, terms, grant_ttl, ending.
+-- Gives the lock to the place of `owner` and notifies its client. Pasted in place. Uses: call, lock, tokens, settings,
+-- clock, now, now_us, stored, channel, client, client_until (server ms until which it lives), owner, seq, token, terms,
+-- grant_ttl, ending.
 -- P6: a grant ends with its client's deadline, so many frozen waiters together cost one waiter time-to-live
 -- instead of one grant each.
 local lease = grant_ttl
 if client_until - now < tonumber(grant_ttl) then lease = string.format('%d', client_until - now) end
--- First the hold, then the message. The client trusts it (R7), and a right that is missing for the hold would end the
--- script with the message sent: then the lock would go to another one as well (P1).
+-- First the hold, then the message, which the client trusts (R7): if a missing right ended the script after the
+-- message, the lock would go to another waiter as well (P1).
 --#paste hold
 -- R7: the message says how long the grant lasts, since the deadline may have made it shorter.
 local message = 'grant ' .. token .. ' ' .. lease .. ' ' .. owner .. ':' .. seq .. ' ' .. lock

@@ -1,8 +1,9 @@
 --#include silence
 -- A client that waits is heard. Uses: queue, deadlines.
 
--- `score`: its deadline until now; a negative one says that it was passed over. `is_alone`: nobody else waits. `...`: scores
--- and members to set with its own. Returns whether it had not been given up as dead, so that its places are still there.
+-- `score`: its deadline until now, negative if it was passed over. `is_alone`: no other place is queued. `...`: scores
+-- and members to set with its own. Returns whether it had not been given up as dead, so that its places are still
+-- there.
 local function hear(client, score, is_alone, ...)
   local deadline, forgiven, spent, is_new = math.abs(tonumber(score or '0')), 0, 0, false
   -- A client that polls in time needs no look: it is heard more often than every half of a waiter_ttl.
@@ -14,10 +15,10 @@ local function hear(client, score, is_alone, ...)
   return score and lives_until(deadline, forgiven, spent) > now
 end
 
--- P10: the keys of the queue outlive all deadlines, and end when nobody was heard for a minute or a little longer: so long may a
--- server stand still without losing the order. Both end together: a ticket in the sorted set whose place is gone would
--- never be served. `known`: the sorted set was there, so that it has a time to live; otherwise it may have been deleted
--- by hand.
+-- P10: the keys of the queue outlive all deadlines, and end when no client was heard for a minute or a little longer: a
+-- server may stand still for a minute without losing the order. Both end together: a ticket in the sorted set whose
+-- place is gone would never be served. `known`: the sorted set was there, so that it has a time to live; otherwise it
+-- may have been deleted by hand.
 local function keep_queue(known)
   local lifetime = call('PTTL', queue)
   -- In a new list the sorted set is new as well, so neither has one.

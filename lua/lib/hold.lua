@@ -1,10 +1,10 @@
 -- The only place where a lock goes from free to held, or from one owner to the next. Pasted in place. Uses: call, lock, tokens,
 -- settings, clock, now_us, stored, owner, seq, token, lease, terms (of an acquire: grant_ttl/label), ending (the owner whose
 -- hold ends here).
--- First the token: refused here, nothing has happened, and refused below a token is skipped, not given twice (P2).
--- A token is the time of its grant, as a rule. The first grant in each 100 s sets the time to live anew, and the
--- others keep it, which is cheaper by a third: where the last one, which is smaller, has the same first digits. While tokens run
--- ahead of the clock these stand still.
+-- First the token: a script that is refused here has changed nothing, and one refused below skips a token, but gives
+-- none twice (P2). A token is usually the time of its grant. The first grant in each 100 s sets its time to live anew,
+-- and the others, whose first digits are the same, keep it, which is cheaper by a third. While tokens run ahead of the
+-- clock, every grant sets it.
 if token == now_us and stored and #stored == 16 and stored > string.sub(token, 1, 8) then
   call('SET', tokens, token, 'KEEPTTL')
 else

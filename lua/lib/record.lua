@@ -1,4 +1,4 @@
--- What boot.lua has written. Pasted in place. Uses: boot.
+-- Reads the record that boot.lua wrote. Pasted in place. Uses: boot.
 local record = redis.pcall('GET', boot)
 if record and record.err then
   local reply, key = record, boot

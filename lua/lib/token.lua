@@ -5,7 +5,7 @@
 -- A script that may write does this before its first write: a bad value in the key must not stop it half-way.
 local stored = redis.pcall('GET', tokens)
 local token, last = now_us, stored or '0'
--- As a rule both are behind the clock, and no text is made a number.
+-- Usually both are behind the clock, and no text is made a number.
 if stored and not (#stored == 16 and stored < now_us) or current and not (#current == 16 and current < now_us) then
   if last.err then
     local reply, key = last, tokens
@@ -13,7 +13,7 @@ if stored and not (#stored == 16 and stored < now_us) or current and not (#curre
   end
   local number = tonumber(last)
   if number and current then number = math.max(number, tonumber(current)) end
-  -- Not `nan`, of which each comparison is false.
+  -- Not `nan`: every comparison with it is false.
   if not (number and number >= 0 and number < 9007199254740991) then
     error({ err = 'ERR fairlock: the key \'' .. tokens .. '\' does not hold a token; delete it' })
   end

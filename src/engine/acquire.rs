@@ -11,6 +11,7 @@ use tokio::time::timeout_at;
 
 use super::Engine;
 use super::cleanup;
+use super::detached::Detached;
 use super::error::{LockError, Loss};
 use super::hold::{Entry, Hold, NewHold};
 use super::lease::{self, Queued};
@@ -23,28 +24,31 @@ use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::runner::{Answer, Runner};
 use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
-use crate::store::verbs::renew::{Renew, Renewed};
+use crate::store::verbs::give::{Give, Given};
+use crate::store::verbs::renew::{Only, Renew, Renewed};
 
-/// What a caller wants.
+/// A request for the lock.
 #[derive(Debug)]
 pub struct AcquireRequest<'a> {
     pub engine: &'a Arc<Engine>,
-    /// Who wants it.
+    /// The caller.
     pub entry: Arc<Entry>,
     pub lease: Duration,
     /// Renewed by the watchdog.
     pub watched: bool,
-    /// Of a call that wants more than this one.
+    /// Part of a call for several names.
     pub is_part: bool,
-    /// Until when one that does not wait for the lock waits for the server. `None`: it queues if the lock is not free.
+    /// `try_lock` only: how long to wait for the server. `None`: queue if the lock is not free.
     pub limit: Option<Instant>,
-    /// Of one that does not wait: the token that it would like, or 0 (Q3).
+    /// `try_lock` only: the token to propose, or 0 for none (Q3).
     pub proposed: u64,
+    /// The handle whose hold it takes, instead of asking for the lock. With a limit.
+    pub attach: Option<&'a Detached>,
     /// Called in a scope, so that it may be re-entered.
     pub scoped: bool,
     /// When it was called.
     pub began: Instant,
-    /// Those of a place in the queue, see `keys::terms`.
+    /// The terms of a place in the queue, see `keys::terms`.
     pub terms: Arc<str>,
     pub metrics: LockMetrics,
 }
@@ -70,25 +74,28 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
         // Read once. Another thread may drop the last guard between two looks, and a request for "one
         // more than 0 holds" would end the hold on the server and begin another one.
         let holds = hold.live();
+        if holds > 0 && request.attach.is_some() {
+            return Ok(None);
+        }
         if holds > 0 {
-            // Boxed, like everything here that is rare or short: waiters are many, and keep the size
-            // of this future for as long as they wait.
+            // Boxed, like everything here that is rare or short: waiters are many, and keep the size of this future
+            // while they wait.
             if let Some(hold) = Box::pin(reenter(hold, holds, request, turn)).await? {
                 return Ok(Some(hold));
             }
-            // It was given back meanwhile, so this call is no nested one.
+            // It was released meanwhile, so this call is not nested.
             continue;
         }
-        // The last guard is gone, but its release was not sent yet. Re-entering now would keep the
-        // lock from those who wait, so the release goes first (P3).
-        // Its outcome does not matter here. Without an answer it keeps the turn and goes on in the
-        // background, and the next round waits for it.
+        // The last guard is gone, but its release was not sent yet. Re-entering now would keep the lock from the
+        // waiters, so the release goes first (P3).
+        // Its outcome does not matter here. Without an answer it keeps the turn and goes on in the background, and the
+        // next round waits for it.
         let _ = Box::pin(Release::with_turn(hold, turn).run()).await;
     }
 }
 
-/// The owner's turn at the server. `None`: the request is not to wait, and another call of this owner
-/// has the turn. If that call has no answer either, nobody knows whether the lock is free.
+/// The owner's turn at the server. `None`: the request is not to wait, and another call of this owner has the turn. If
+/// that call has no answer either, it is unknown whether the lock is free.
 async fn take_turn(request: &AcquireRequest<'_>) -> Result<Option<OwnedSemaphorePermit>, LockError> {
     let AcquireRequest { engine, entry, limit, .. } = request;
     // An error would mean that the semaphore is closed, which it never is.
@@ -117,9 +124,9 @@ impl AcquireRequest<'_> {
     }
 }
 
-/// One request, as far as it comes. Its caller's limit may end the wait in each of its awaits, and must then
-/// be told how far that was: nothing was sent yet, or the server is silent (decision 42). `begin` is called right before it is
-/// sent, and says whether it may be.
+/// One request, as far as it comes. Its caller's limit may end the wait in each of its awaits, and the error must then
+/// say how far it was: nothing was sent yet, or the server is silent (decision 42). `begin` is called right before it
+/// is sent, and returns whether it may be.
 async fn ask_once(
     runner: &Runner,
     entry: &Entry,
@@ -139,8 +146,8 @@ async fn ask_once(
     Ok(Some(answer))
 }
 
-/// One more hold on what the owner has. If that was lost meanwhile, it says so and does not begin a
-/// new hold: the outer section would not know. `None`: it was given back while this rested.
+/// One more hold on what the owner has. If that was lost meanwhile, it returns `Lost` and does not begin a new hold:
+/// the outer section would not know. `None`: it was released while this rested.
 async fn reenter(
     hold: Arc<Hold>,
     holds: u32,
@@ -159,8 +166,7 @@ async fn reenter(
     };
     // Given up half-way, the server may count one hold too many. Dropping this corrects it (P4).
     let undo = Release::with_turn(hold.clone(), turn);
-    // The local deadline ends this loop as well. With a silent server the caller must still hear of the
-    // loss (P8).
+    // The local deadline ends this loop as well. With a silent server the caller must still learn of the loss (P8).
     while hold.expire_if_due().is_none() {
         // At each try: a server may be silent for longer than until `max_hold`. A lease that is not to be extended gets no
         // more than what is left of it here, which is less than on the server (R5). Not less either: a key that has lost
@@ -178,8 +184,8 @@ async fn reenter(
                         let deadline = lease::deadline_told(answer.sent, lease_left, acquire.lease);
                         hold.extend(question, answer.sent, deadline);
                     }
-                    // The hold may have been lost while this answer was on its way. Then the leave sent
-                    // by the loss has a later seq, and takes this level back as well (R11).
+                    // The hold may have been lost while this answer was on its way. Then the leave sent for the loss
+                    // has a later seq, and takes this level back as well (R11).
                     if hold.is_taken_over() || hold.expire_if_due().is_some() || !hold.enter(holds) {
                         break;
                     }
@@ -209,7 +215,7 @@ async fn reenter(
         }
         backoff.pause().await;
     }
-    // By a release, which `undo` waits for no more.
+    // A release has taken it over, for which `undo` does not wait.
     if hold.is_taken_over() { Ok(None) } else { Err(LockError::Lost) }
 }
 
@@ -303,9 +309,12 @@ impl<'a> Attempt<'a> {
         if self.waiter.is_withdrawn() {
             return Err(LockError::Closed);
         }
+        if let Some(detached) = self.request.attach {
+            return Box::pin(self.attach(detached)).await;
+        }
         loop {
             let begin = || {
-                // After the wait for a connection: what a new one has put in doubt is answered by this request.
+                // After the wait for a connection: this request answers the doubts that a new connection has raised.
                 self.doubts = self.request.engine.holds.doubts();
                 // Its future may have rested meanwhile.
                 !self.waiter.is_passed_over()
@@ -323,20 +332,13 @@ impl<'a> Attempt<'a> {
                 Ok(Some(answer)) => {
                     match answer.body {
                         Acquired::Held { token, lease_left, .. } => {
-                            // A flush or a new connection came before this future looked: the server says it once more (P1).
-                            let is_doubted = self.doubts < self.request.engine.holds.doubts();
-                            self.must_leave = true;
-                            let hold = if is_doubted {
-                                Box::pin(self.confirm(token)).await
-                            } else {
-                                self.hold_told(token, answer.sent, lease_left)
-                            };
+                            let hold = self.hold_answered(token, answer.sent, lease_left).await;
                             return Ok(hold.map_or(Asked::Over, Asked::Held));
                         }
                         Acquired::Queued { floor, lease_left, more, known } => {
                             self.must_leave = true;
                             let queued = Queued { asked: answer.sent, floor };
-                            // An earlier copy may have been told that the client was unknown (R8).
+                            // An earlier copy may have got the answer that the client was unknown (R8).
                             let doubtful = !known || self.copies_until > 0;
                             let place = NewPlace { queued, lease_left, more, doubtful };
                             self.request.engine.poller.enqueue(&self.waiter, place);
@@ -369,7 +371,50 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Waits in the queue. `None`: the place in the queue is lost, and `next` says when to ask again.
+    /// Takes what a handle holds. Each retry is the same request (R1).
+    async fn attach(&mut self, detached: &Detached) -> Result<Asked, LockError> {
+        let AcquireRequest { engine, entry, lease, terms, limit, .. } = self.request;
+        let (context, last_error) = (&engine.context, &entry.last_error);
+        let mut backoff = context.backoff();
+        let (seq, token) = (self.waiter.seq, detached.token);
+        let (from, to) = (&*detached.owner, &*entry.owner_id);
+        let give = Give { keys: &entry.keys, from, seq, token, to, attempt: seq, lease: *lease, terms };
+        loop {
+            if self.waiter.is_withdrawn() {
+                return Err(LockError::Closed);
+            }
+            last_error.request_waits();
+            self.doubts = engine.holds.doubts();
+            match give.send(&context.runner, *limit, &mut self.copies_until).await {
+                Ok(answer) => {
+                    last_error.answered();
+                    match answer.body {
+                        Given::Given { lease_left } => {
+                            let hold = self.hold_answered(token, answer.sent, lease_left).await;
+                            return hold.map(Asked::Held).ok_or(LockError::Lost);
+                        }
+                        Given::Lost => return Err(LockError::Lost),
+                        // Our estimate of the server's clock was off; this answer has corrected it.
+                        Given::Late => {}
+                    }
+                }
+                Err(error) => {
+                    self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);
+                    let gives_up = self.request.is_over();
+                    let pause = backoff.pause_after(&error);
+                    last_error.note(error)?;
+                    if gives_up {
+                        return Err(last_error.unreachable());
+                    }
+                    pause.await;
+                    continue;
+                }
+            }
+            backoff.pause().await;
+        }
+    }
+
+    /// Waits in the queue. `None`: the place in the queue is lost, and `next` is when to ask again.
     async fn wait(&mut self, next: &mut Option<Box<Turn>>) -> Result<Option<Arc<Hold>>, LockError> {
         let _queueing = self.request.entry.queueing();
         observe::in_line(&self.request.entry.who(&self.request.terms, &self.request.engine.context));
@@ -383,8 +428,8 @@ impl<'a> Attempt<'a> {
                     return Ok(self.hold(token, deadline, None));
                 }
                 WaitOutcome::Confirm { token } => {
-                    // Without a hold we wait on. The place in the queue may still be ours, and the next
-                    // poll tells (P9).
+                    // Without a hold we wait on. The place in the queue may still be ours, and the next poll shows it
+                    // (P9).
                     if let Some(hold) = Box::pin(self.confirm(token)).await {
                         return Ok(Some(hold));
                     }
@@ -407,7 +452,7 @@ impl<'a> Attempt<'a> {
             lease: self.request.lease,
             // A grant may last longer than the wanted lease. This lets the server set the shorter one,
             // unless it has served a later request since (decision 16).
-            only: Some(self.waiter.seq),
+            only: Only::Attempt(self.waiter.seq),
             remember: false,
         };
         self.confirming.get_or_insert_with(now);
@@ -427,6 +472,14 @@ impl<'a> Attempt<'a> {
         None
     }
 
+    /// A hold by the answer to the request for it.
+    async fn hold_answered(&mut self, token: u64, sent: Instant, lease_left: Duration) -> Option<Arc<Hold>> {
+        self.must_leave = true;
+        // A flush or a new connection came before this future looked: the server says it once more (P1).
+        let is_doubted = self.doubts < self.request.engine.holds.doubts();
+        if is_doubted { Box::pin(self.confirm(token)).await } else { self.hold_told(token, sent, lease_left) }
+    }
+
     /// A hold that the server has answered for.
     fn hold_told(&mut self, token: u64, sent: Instant, lease_left: Duration) -> Option<Arc<Hold>> {
         // A grant may outlast the wanted lease. Then the first renewal has yet to set that lease.
@@ -436,12 +489,12 @@ impl<'a> Attempt<'a> {
 
     /// The hold, unless its time is over already: then dropping this attempt leaves.
     fn hold(&mut self, token: u64, deadline: Instant, renewed: Option<Instant>) -> Option<Arc<Hold>> {
-        // Passed over, it has left: a poll told of this grant first.
+        // Passed over, it has left: a poll found this grant first.
         if deadline <= now() || !self.waiter.claim() {
             self.must_leave = true;
             return None;
         }
-        // From here on the hold gives back what the server has. Otherwise dropping this attempt would
+        // From here on the hold releases. Otherwise dropping this attempt would
         // leave with its seq, and end the hold that it has just begun.
         self.must_leave = false;
         let new = NewHold {
@@ -461,8 +514,8 @@ impl<'a> Attempt<'a> {
             metrics: self.request.metrics.clone(),
         };
         let hold = Hold::begin(&self.request.engine.holds, &self.request.entry, new);
-        // Ended by force between the server's answer and this line: the message found no hold to
-        // tell, but it told the waiter.
+        // Ended by force between the server's answer and this line: the message found no hold to end, but it marked the
+        // waiter.
         if self.waiter.is_revoked(token) {
             hold.lose(Loss::Forced);
         }
@@ -495,7 +548,7 @@ impl Drop for Attempt<'_> {
             self.leave();
         }
         if self.copies_until > 0 {
-            // That copy may have been told that the server had given this client up (R8).
+            // That copy may have got the answer that the server had given this client up (R8).
             self.request.engine.poller.waiters.doubt(&self.request.entry.keys.lock);
         }
         self.request.engine.poller.waiters.deregister(&self.waiter);

@@ -1,5 +1,5 @@
-//! What the background gives back to the server: attempts that ended, and a lock that is free behind many who cannot
-//! take it.
+//! Background work for the server: leaves of attempts that ended, and passing on a free lock behind many waiters that
+//! cannot take it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ pub fn leave(context: &Arc<Context>, request: LeaveRequest) {
     context.spawn(task);
 }
 
-async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instant) {
+pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instant) {
     let leave = Leave {
         keys: &request.keys,
         owner: &request.owner_id,
@@ -80,8 +80,8 @@ async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instan
     }
 }
 
-/// Goes on where a script reached its bound: the lock is free, and a live ticket may wait behind those that one call
-/// looks at.
+/// Goes on where a script reached its bound: the lock is free, and a live ticket may wait behind the places that one
+/// call reads.
 pub fn pass_on(context: &Arc<Context>, keys: &Arc<Keys>) {
     let (task_context, keys) = (context.clone(), keys.clone());
     context.spawn(async move {

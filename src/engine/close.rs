@@ -1,4 +1,4 @@
-//! Closing: what is being released is released, what is still held is lost, and every wait is left.
+//! Closing: releases under way finish, what is still held is lost, and every wait leaves its queue.
 //!
 //! It does not depend on the futures of callers, which may stand still: a branch of a `select!` that is
 //! never polled again would stall it.
@@ -19,14 +19,14 @@ pub fn held(engine: &Engine) -> Vec<Arc<Hold>> {
     engine.holds.owners.holds().into_iter().filter(|hold| hold.live() > 0 && hold.end().is_none()).collect()
 }
 
-/// `held`: so many holds whose guards are alive.
+/// `held`: the number of holds whose guards are alive.
 pub fn warn_of(held: usize) {
     if held > 0 {
         tracing::warn!(target: "fairlock::client", held, "closing a client that still holds locks: they are lost");
     }
 }
 
-/// Closes the client and waits for what the server has to be told. Returns how much of it had no answer.
+/// Closes the client and waits for its releases and leaves. Returns how many had no answer.
 pub async fn close(engine: &Arc<Engine>) -> usize {
     let context = &engine.context;
     // Before anything is lost. If the runtime is gone, none of these gets an answer.
@@ -35,7 +35,7 @@ pub async fn close(engine: &Arc<Engine>) -> usize {
     // found as the one or as the other.
     context.closing.cancel();
     leave_all_waits(engine);
-    // A quorum says it itself, once for all servers.
+    // A quorum logs it itself, once for all servers.
     if context.options().node.is_none() {
         warn_of(held(engine).len());
     }
@@ -44,11 +44,11 @@ pub async fn close(engine: &Arc<Engine>) -> usize {
     }
     // Only on a closed tracker does `wait` ever end. Tasks can still be spawned on it.
     context.tasks.close();
-    // In the background: whoever drops this future or does not poll it again has closed the client all the same.
+    // In the background: a caller that drops this future or does not poll it again has closed the client all the same.
     let (told, unfinished) = oneshot::channel();
     let ending = engine.clone();
     context.spawn_unwatched(async move { end(&ending, told).await });
-    // With a limit: a runtime that nobody drives ends nothing.
+    // With a limit: in a runtime that is not driven no task ends.
     let waiting = context.gone.run_until_cancelled(timeout(4 * context.operation_timeout(), unfinished));
     let left = waiting.await.and_then(|in_time| in_time.ok()?.ok());
     // Without an answer the runtime is gone, or does not run.
@@ -58,7 +58,7 @@ pub async fn close(engine: &Arc<Engine>) -> usize {
     })
 }
 
-/// Waits for what the server has to be told, ends the connection, and tells how much had no answer.
+/// Waits for the releases and leaves, ends the connection, and reports how many had no answer.
 async fn end(engine: &Engine, told: oneshot::Sender<usize>) {
     let context = &engine.context;
     let drained = tokio::select! {
@@ -77,7 +77,7 @@ async fn end(engine: &Engine, told: oneshot::Sender<usize>) {
 /// After the drain. Otherwise leaves and releases could not be sent, and others would wait for their leases.
 fn forget(engine: &Engine) {
     engine.context.runner.close();
-    // What still stands in the hands of callers hears no more answers.
+    // Holds with guards get no more answers.
     engine.holds.owners.holds().iter().for_each(|hold| hold.forget());
 }
 
@@ -92,7 +92,7 @@ fn leave_all_waits(engine: &Engine) {
 /// Waits for the background, then finishes the releases that callers have begun and do not drive.
 async fn drain(engine: &Engine) {
     let context = &engine.context;
-    // The callers first, so that an unlock that is being driven has its answer by itself.
+    // The callers first, so that an unlock that is being driven gets its answer itself.
     tokio::task::yield_now().await;
     context.tasks.wait().await;
     // The background has finished its own releases by now. What is left belongs to callers that stand

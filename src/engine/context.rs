@@ -1,4 +1,4 @@
-//! What everything in one client shares: the scripts, the options, numbers that are used once, and
+//! The shared parts of one client: the scripts, the options, numbers that are used once, and
 //! the tasks in the background. It knows neither holds nor waiters.
 
 use std::fmt;
@@ -75,7 +75,7 @@ impl Context {
         self.options().operation_timeout
     }
 
-    /// A request that was sent then has given back what an owner had at this lock (R15).
+    /// A request that was sent then has released what an owner had at this lock (R15).
     pub fn given_back(&self, lock_key: &Arc<str>, sent: Instant) {
         self.farewells.note(lock_key, sent, |lock_key| self.runner.is_connected(lock_key));
     }
@@ -112,7 +112,7 @@ impl Context {
         };
     }
 
-    /// `close` waits for all tasks and loses what is held, so one that serves the client must end before.
+    /// `close` waits for all tasks and loses what is held, so a task that serves the client must end before.
     pub fn spawn_until_closing(&self, task: impl Future<Output = ()> + Send + 'static) {
         let closing = self.closing.clone();
         self.spawn(async move {

@@ -14,12 +14,16 @@ use crate::store::options::OptionsError;
 #[non_exhaustive]
 pub enum LockError {
     /// Others held the lock, or were first, for the whole time, or the server grants nothing for a while
-    /// ([`strict_restart`](crate::LockClientBuilder::strict_restart)). `try_lock` says `Ok(None)` instead.
+    /// ([`strict_restart`](crate::LockClientBuilder::strict_restart)). `try_lock` returns `Ok(None)` instead.
     #[error("not acquired in time: others hold the lock or were first")]
     Timeout,
     /// This would have been one more hold on a lock that its owner has lost meanwhile.
     #[error("the hold that this call would re-enter is lost: stop the outer work first")]
     Lost,
+    /// This task holds the lock itself, outside of a scope, and the lock was asked to
+    /// [say so](crate::FairLock::refusing_self_wait). Nothing was sent.
+    #[error("this task would wait for a lock that it holds itself: run the work in owner::scope to re-enter it")]
+    SelfWait,
     /// `max_waiters` wait already.
     #[error("{waiters} are waiting, which is all that max_waiters allows")]
     #[non_exhaustive]
@@ -38,11 +42,11 @@ pub enum LockError {
     Label(OptionsError),
     /// The server did not serve the request in time: it was silent, out of reach, or refused for a
     /// reason that may pass; or the request was never sent, since too many others of this client were
-    /// ahead of it. The text says which; in the last case the cause is
+    /// ahead of it. The text has the reason; in the last case the cause is
     /// [`RequestError::NotSent`](crate::RequestError::NotSent).
     #[error("not served in time: {0}; a request that still runs is taken back as soon as the server answers")]
     Unreachable(Cause),
-    /// The server refused the request, for a reason that does not pass by itself.
+    /// The server refused the request, for a permanent reason.
     #[error("the server refused: {0}{after}", after = after_acquire(.0))]
     Refused(Refusal),
     /// The client is closed.
@@ -51,7 +55,7 @@ pub enum LockError {
     /// The runtime that the client was made in has ended, and the connection with it. What the call may
     /// have acquired ends with its lease. See
     /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
-    #[error("the runtime of this client has ended: make the client in one that lives longer")]
+    #[error("the runtime of this client has ended: make the client in a runtime that lives longer")]
     RuntimeGone,
 }
 
@@ -108,7 +112,7 @@ pub enum Loss {
     /// paused, or the lease was a fixed one.
     #[error("its lease ended")]
     Expired,
-    /// The server says that this owner does not hold the lock: the lease ended there, or its data is
+    /// The server answers that this owner does not hold the lock: the lease ended there, or its data is
     /// gone.
     #[error("the server does not know the hold")]
     Gone,
@@ -124,9 +128,12 @@ pub enum Loss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Ended {
-    /// It was given back: its last guard was unlocked or dropped before the hold was lost. Normally the
+    /// It was released: its last guard was unlocked or dropped before the hold was lost. Normally the
     /// server has confirmed that.
     Freed,
+    /// A [handle](crate::HoldHandle) has it now, or the detach had no answer: see
+    /// [`LockGuard::detach`](crate::LockGuard::detach).
+    Detached,
     /// It was lost while a guard was alive.
     Lost(Loss),
 }
@@ -141,12 +148,12 @@ impl Ended {
     pub fn loss(self) -> Option<Loss> {
         match self {
             Self::Lost(loss) => Some(loss),
-            Self::Freed => None,
+            Self::Freed | Self::Detached => None,
         }
     }
 }
 
-/// Why [`unlock`](crate::LockGuard::unlock) cannot say that the lock was held until now.
+/// Why [`unlock`](crate::LockGuard::unlock) cannot confirm that the lock was held until now.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnlockError {
@@ -160,7 +167,7 @@ pub enum UnlockError {
     #[error("the server refused the release, {after}: {refusal}", after = after_release(refusal))]
     #[non_exhaustive]
     Refused {
-        /// What the server said.
+        /// The server's error.
         refusal: Refusal,
         /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
         /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
@@ -176,7 +183,7 @@ pub enum UnlockError {
         /// Why there is no answer.
         cause: Cause,
     },
-    /// The runtime that the client was made in has ended, so the server cannot be told. See
+    /// The runtime that the client was made in has ended, so no release can be sent. See
     /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
     #[error("the runtime of this client has ended: the lock is free when its lease ends")]
     #[non_exhaustive]

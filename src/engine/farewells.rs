@@ -1,8 +1,8 @@
-//! What this client gave back a moment ago, and may have to give back once more (R15).
+//! The names that this client released a moment ago, and may have to release once more (R15).
 //!
-//! A server that takes over may be a little behind the one that answered: a replica that had not received a
-//! release, or a restart from an older file. There the hold is back, nobody has it, and its name stays blocked
-//! for a whole lease. So the names are kept for a moment, and asked about on the next connection.
+//! A server that takes over may be a little behind the one before: a replica that had not received a release, or a
+//! restart from an older file. There the hold is back without an owner to release it, and its name stays blocked for a
+//! whole lease. So the names are kept for a moment, and checked on the next connection.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,24 +12,23 @@ use crate::store::ServedKeys;
 use crate::store::clock::now;
 use crate::sync::Mutex;
 
-/// How far a server that takes over may be behind. Replicas are behind by milliseconds, and an append-only file
-/// by a second.
+/// How far a server that takes over may be behind. Replicas are behind by milliseconds, an append-only file by a
+/// second.
 const BEHIND_AT_MOST: Duration = Duration::from_secs(5);
-/// So many names are kept twice over, the latest ones. What a failover brings back of older ones ends with its
-/// lease: only a client that gives back more than a thousand names in a second has any.
+/// Names kept per generation; there are two. Only a client that releases more than 1,000 names a second forgets any,
+/// and those stale holds end with their lease.
 const NAMES: usize = 4096;
 
 #[derive(Debug)]
 pub struct Farewells {
-    /// For so long before the end of a connection was noticed.
+    /// The time before the end of a connection was noticed that is kept.
     window: Duration,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// By lock key: when it was last given back. In two generations, so that nothing has to be searched for
-    /// what is too old.
+    /// When each lock key was last released. In two generations, so that no search for old entries is needed.
     young: HashMap<Arc<str>, Instant>,
     old: HashMap<Arc<str>, Instant>,
     /// When the young generation began.
@@ -37,7 +36,7 @@ struct State {
     /// To be asked about on the present connection, until then. In order, so that the simulator can repeat a
     /// run.
     owed: BTreeMap<Arc<str>, Instant>,
-    /// A task asks about them.
+    /// A task checks them.
     asking: bool,
 }
 
@@ -49,7 +48,7 @@ impl Farewells {
         Self { window: BEHIND_AT_MOST + noticed_within, state: Mutex::new(state) }
     }
 
-    /// A request that was sent then gave back what an owner of this client had at this lock, and was answered.
+    /// A request that was sent then released what an owner of this client had at this lock, and was answered.
     pub fn note(&self, lock_key: &Arc<str>, sent: Instant, is_connected: impl Fn(&str) -> bool) {
         let mut state = self.state.lock();
         if state.young.len() >= NAMES || sent >= state.began + self.window {
@@ -78,7 +77,7 @@ impl Farewells {
         !owed.is_empty() && !std::mem::replace(&mut state.asking, true)
     }
 
-    /// What is owed. `None`: nothing, and the task that asks must end.
+    /// The next name to check. `None`: none is left, and the task that asks must end.
     pub fn owed(&self) -> Option<Vec<Arc<str>>> {
         let (mut state, now) = (self.state.lock(), now());
         state.owed.retain(|_, until| now < *until);

@@ -1,4 +1,4 @@
-//! One guard's share of a hold at one server. Dropped, it is given back in the background.
+//! One guard's share of a hold at one server. Dropping it releases it in the background.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,10 +30,15 @@ impl EngineGuard {
         self.hold.token
     }
 
-    /// From here on it counts as given back. The server is told when the release is run, or in the background when that is
-    /// dropped.
+    /// From here on it counts as released. The request is sent when the release is run, or in the background when that
+    /// is dropped.
     pub fn into_release(mut self) -> Release {
         self.end()
+    }
+
+    /// The hold has ended with it, and there is nothing to give back.
+    pub fn forget(mut self) {
+        self.ended = true;
     }
 
     fn end(&mut self) -> Release {

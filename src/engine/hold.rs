@@ -1,4 +1,4 @@
-//! What this process holds: how many guards, until when, and whether it is lost.
+//! The holds of this process: how many guards, until when, and whether it is lost.
 //!
 //! A [`Hold`] is what one owner has at one lock between a free -> held and its end. Counts are set on
 //! the server, never added to or subtracted from, so a retry does no harm (P4).
@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
+use super::detached::NotDetached;
 use super::error::{Ended, Loss};
 use super::lease;
 use super::losses::{Losses, Lost};
@@ -23,12 +24,14 @@ use super::task_or_thread::TaskOrThread;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::keys::place;
+use crate::store::options::OptionsError;
+use crate::store::verbs::renew::Only;
 use crate::sync::Mutex;
 
 /// One owner at one lock.
 pub type Entry = OwnerEntry<Hold>;
 
-/// A hold on several servers, of which some holds are the parts. Told by each of them that has ended.
+/// A hold on several servers, made of one hold on each. Each of these calls it when it has ended.
 pub trait Whole: fmt::Debug + Send + Sync {
     fn part_has_ended(&self);
 }
@@ -39,7 +42,7 @@ pub struct Holds {
     pub owners: Arc<OwnerTable<Hold>>,
     /// When the watchdog renews which hold.
     pub schedule: Schedule<Hold>,
-    /// What the log says of losses.
+    /// Logs losses.
     pub losses: Arc<Losses>,
     /// Grows when the server may have forgotten holds: a flush, a new connection, gained slots.
     doubts: AtomicU64,
@@ -72,7 +75,7 @@ impl Holds {
         self.doubts.load(Ordering::SeqCst)
     }
 
-    /// The server says that this hold was ended by force.
+    /// The server reports that this hold was ended by force.
     pub fn revoked(&self, lock_key: &str, owner_id: &str, token: u64) {
         let hold = Owner::of_id(owner_id).and_then(|owner| self.owners.hold_of(lock_key, owner));
         // The message may be late: a newer hold of the same owner has another token.
@@ -88,7 +91,7 @@ pub struct NewHold {
     pub token: u64,
     /// The attempt that got it.
     pub attempt: u64,
-    /// Those of its place in the queue, see `keys::terms`.
+    /// The terms of its place in the queue, see `keys::terms`.
     pub terms: Arc<str>,
     pub was_queued: bool,
     pub deadline: Instant,
@@ -98,9 +101,9 @@ pub struct NewHold {
     pub lease: Duration,
     /// Renewed by the watchdog until the last guard is gone; otherwise the lease is fixed.
     pub watched: bool,
-    /// [`Holds::doubts`] before the request was sent that told of it.
+    /// [`Holds::doubts`] before the request was sent whose answer began it.
     pub doubts: u64,
-    /// Of a call that wants more than this one: see [`Hold::keep`].
+    /// Part of a call for several names: see [`Hold::keep`].
     pub is_part: bool,
     /// Server time until which a copy of the acquire may still be under way; 0: none is.
     pub copies_until: i64,
@@ -122,7 +125,7 @@ pub struct Hold {
     pub began: Instant,
     /// Waits with a smaller seq began before it.
     pub began_seq: u64,
-    /// What its first guard asked for. Nested guards share it.
+    /// The first guard's. Nested guards share it.
     pub lease: Duration,
     /// The lease is renewed, not fixed.
     pub watched: bool,
@@ -130,13 +133,13 @@ pub struct Hold {
     pub scoped: bool,
     /// The warning about a task that waits for itself was given.
     warned: AtomicBool,
-    /// What is told of it.
+    /// Its span and metrics.
     pub holding: Holding,
-    /// Cancelled when the hold has ended, or nothing more will be known of it: all who watch it end.
+    /// Cancelled when the hold has ended, or nothing more will be known of it: all its watchers end.
     pub over: CancellationToken,
     /// Cancelled by the final unlock: a renewal under way ends.
     pub done: CancellationToken,
-    /// What it is a part of, if there is such a thing.
+    /// The hold on several servers that it is a part of, if any.
     pub whole: OnceLock<Weak<dyn Whole>>,
     state: Mutex<State>,
 }
@@ -147,7 +150,7 @@ struct State {
     live: u32,
     /// Holds that the server counts; `None` while a request about it has no answer.
     on_server: Option<u32>,
-    // By the local clock, less the drift (R5). It never moves back.
+    // Local clock, less the drift (R5). It never moves back.
     deadline: Instant,
     // `None` until the server has set the lease that we want: see `NewHold`.
     renewed: Option<Instant>,
@@ -159,27 +162,31 @@ struct State {
     wanted_until: Option<Instant>,
     /// From when `max_hold` counts.
     whole_since: Instant,
+    /// The longest lease that the server was asked for.
+    longest_lease: Duration,
+    /// A handle is about to become the owner. Nobody relies on the guard from then on (R16).
+    detaching: bool,
     /// When a renewal last kept the memory of the token.
     remembered: Instant,
-    /// All guards were given back in time, and the server will not say what became of that.
+    /// All guards ended in time, and the outcome of the release will stay unknown.
     forgotten: bool,
-    /// A release is sent beside what has the turn: see [`Hold::take_over`].
+    /// A release is sent beside the request that has the turn: see [`Hold::take_over`].
     taken_over: bool,
     /// Where the hold is in the watchdog's schedule.
     due: Option<Instant>,
-    // Of the acquire. The request that ends the hold takes it along, for the tombstone (R3).
+    // The acquire's. The request that ends the hold carries it, for the tombstone (R3).
     copies_until: i64,
     // Set once. The holder may have acted on it, so a later reason does not replace it.
     end: Option<End>,
 }
 
-/// What the watchdog asks of the server.
+/// The watchdog's next request.
 #[derive(Debug, Clone, Copy)]
 pub struct Question {
     /// To be set, if less is left.
     pub lease: Duration,
-    /// Of the first question after a trusted push, which sets the wanted lease even if it is shorter; see renew.lua.
-    pub only: Option<u64>,
+    /// For the first question after a trusted push, which sets the wanted lease even if it is shorter; see renew.lua.
+    pub only: Only,
     /// [`Holds::doubts`] before it was sent.
     pub doubts: u64,
 }
@@ -188,6 +195,8 @@ pub struct Question {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Freed,
+    /// A handle has it.
+    Detached,
     Lost(Loss),
 }
 
@@ -221,6 +230,8 @@ impl Hold {
                 owed: 0,
                 wanted_until: new.is_part.then(|| now() + new.lease),
                 whole_since: now(),
+                longest_lease: new.lease,
+                detaching: false,
                 remembered: now(),
                 forgotten: false,
                 taken_over: false,
@@ -232,10 +243,10 @@ impl Hold {
         // Before `begin` returns: revocations and `close` look in the table, and the caller then asks
         // its waiter what came earlier.
         entry.set_hold(&hold);
-        // P1: no doubt is missed. One that arose before this line is owed an answer; one that arises later is followed by a
-        // check, which looks in the table and finds this hold. What that check asks without an answer is owed too, so the
-        // answer to a renewal of before takes nothing off the schedule. A renewal that is under way when a doubt arises owes
-        // nothing by itself: with many holds, and a flush of another database every moment, it would never end (E1).
+        // P1: no doubt is missed. A doubt from before this line is owed an answer; a later doubt is followed by a
+        // check, which looks in the table and finds this hold. What that check asks without an answer is owed too, so
+        // the answer to an earlier renewal takes nothing off the schedule. A renewal that is under way when a doubt
+        // arises owes nothing: with many holds, and a flush of another database every moment, it would never end (E1).
         hold.state.lock().owed = holds.doubts();
         hold.schedule(false);
         hold
@@ -252,7 +263,7 @@ impl Hold {
     pub fn valid_for(&self) -> Duration {
         let state = self.state.lock();
         // Without guards a release is on its way, and the next holder may have the lock already.
-        let over = state.end.is_some() || state.live == 0;
+        let over = state.end.is_some() || state.live == 0 || state.detaching;
         if over { Duration::ZERO } else { state.deadline.saturating_duration_since(now()) }
     }
 
@@ -261,12 +272,13 @@ impl Hold {
         self.state.lock().end
     }
 
-    /// Loses the hold if its deadline has passed, then says how it ended. The watchdog may be late
-    /// under load: whoever is about to rely on the hold must not wait for it (P8).
+    /// Loses the hold if its deadline has passed, then returns how it ended. The watchdog may be late
+    /// under load: a caller that is about to rely on the hold must not wait for it (P8).
     pub fn expire_if_due(&self) -> Option<End> {
         let overdue = {
             let state = self.state.lock();
-            state.end.is_none() && state.deadline <= now()
+            // A detach under way is served in time, or not at all.
+            state.end.is_none() && state.deadline <= now() && !state.detaching
         };
         if overdue {
             self.lose(Loss::Expired);
@@ -274,13 +286,14 @@ impl Hold {
         self.end()
     }
 
-    /// The same for those who watch it from outside. At its deadline it is lost while there are guards;
-    /// without, it was given back in time, and only the server's answer is missing.
+    /// The same for outside watchers. At its deadline it is lost while there are guards; without guards it was released
+    /// in time, and only the server's answer is missing.
     pub fn ended(&self) -> Option<Ended> {
         let end = if self.live() > 0 { self.expire_if_due() } else { self.end() };
         match end {
             Some(End::Lost(loss)) => Some(Ended::Lost(loss)),
             Some(End::Freed) => Some(Ended::Freed),
+            Some(End::Detached) => Some(Ended::Detached),
             None => self.state.lock().forgotten.then_some(Ended::Freed),
         }
     }
@@ -316,7 +329,7 @@ impl Hold {
     #[must_use]
     pub fn enter(&self, on_server: u32) -> bool {
         let mut state = self.state.lock();
-        // Under the same lock as the count. A loss after this finds the new guard and tells it.
+        // Under the same lock as the count. A loss after this finds the new guard and reports to it.
         if state.end.is_some() || state.forgotten || state.taken_over {
             return false;
         }
@@ -325,30 +338,111 @@ impl Hold {
         true
     }
 
+    /// For `extend`, whose lease is never shorter than the one that the holder has asked for: the lease to ask for.
+    pub fn lease_to_extend(&self, wanted: Duration) -> Result<Duration, OptionsError> {
+        let options = self.context().options();
+        options.check_lease("the lease of extend", wanted)?;
+        let mut state = self.state.lock();
+        if let Some(longest) = options.max_hold {
+            options
+                .check_max_hold(wanted, longest.saturating_sub(now().saturating_duration_since(state.whole_since)))?;
+        }
+        // The next renewal comes only then; and the first one, which would set this lease, goes with an extend.
+        let lease = if self.watched || state.renewed.is_none() { wanted.max(self.lease) } else { wanted };
+        state.longest_lease = state.longest_lease.max(lease);
+        Ok(lease)
+    }
+
+    /// The longest that the server may keep it.
+    pub fn longest_lease(&self) -> Duration {
+        self.state.lock().longest_lease
+    }
+
+    /// From here on nobody relies on it, until [`keep_after_all`](Self::keep_after_all). The caller has the owner's turn.
+    pub fn begin_to_detach(&self) -> Result<(), NotDetached> {
+        if let Some(End::Lost(loss)) = self.expire_if_due() {
+            return Err(NotDetached::Lost(loss));
+        }
+        let mut state = self.state.lock();
+        if state.live > 1 {
+            return Err(NotDetached::Nested(state.live));
+        }
+        state.detaching = true;
+        Ok(())
+    }
+
+    pub fn is_detaching(&self) -> bool {
+        self.state.lock().detaching
+    }
+
+    /// The detach was refused.
+    pub fn keep_after_all(self: &Arc<Self>) {
+        self.state.lock().detaching = false;
+        self.schedule(false);
+    }
+
+    /// The handle has it, or nobody will: ends it here. Returns what is to be left, so that no copy of an earlier request
+    /// takes effect any more, and whether one may.
+    pub fn detached(&self) -> (LeaveRequest, bool) {
+        let (request, copies) = {
+            let mut state = self.state.lock();
+            // Before the end can be seen (R4): see `lose`.
+            let request = self.leave_request(&state, state.copies_until);
+            // A loss that was told stays a loss.
+            state.end.get_or_insert(End::Detached);
+            state.live = 0;
+            (request, state.copies_until > 0)
+        };
+        self.stop_renewing();
+        self.set_over();
+        self.holding.detached(&self.who(), self.token, || self.held_for());
+        (request, copies)
+    }
+
+    /// Ends all that the owner has until now. The lock on the state keeps the seq before the end.
+    fn leave_request(&self, state: &State, copies_until: i64) -> LeaveRequest {
+        LeaveRequest {
+            keys: self.entry.keys.clone(),
+            owner_id: self.entry.owner_id.clone(),
+            seq: self.context().next_seq(),
+            place: place(&self.entry.owner_id, self.attempt, &self.terms),
+            copies_until,
+            lease: state.longest_lease,
+        }
+    }
+
     /// Whether the server may have forgotten it, as far as this client knows.
     pub fn is_doubted(&self) -> bool {
         self.state.lock().doubts < self.holds.doubts()
+    }
+
+    /// [`Holds::doubts`] of its client.
+    pub fn doubts(&self) -> u64 {
+        self.holds.doubts()
     }
 
     /// What to ask the server now. `None`: nothing, until there is a doubt or the deadline has come.
     pub fn question(&self) -> Option<Question> {
         let (doubts, state) = (self.holds.doubts(), self.state.lock());
         let is_confirmed = state.renewed.is_some();
-        // After `max_hold` nothing extends it. The first question sets the lease, whatever was left. One of a part, whose end
-        // moves on while its call is polled, asks for all of it: a copy for less might be served behind a later one (R5).
+        // After `max_hold` nothing extends it. The first question sets the lease, whatever was left. A part, whose end
+        // moves on while its call is polled, asks for all of its lease: a copy for less might be served behind a later
+        // one (R5).
         let last = self.renewed_until(&state).filter(|_| is_confirmed || state.wanted_until.is_none());
         let rest = last.map(|last| last.saturating_duration_since(now()));
         let lease = rest.map_or(self.lease, |rest| rest.min(self.lease));
-        // A server that took over may have forgotten the request that set the lease, and gets back what is left at least, which
-        // the holder relies on (R5). Where nothing was forgotten it has that, and renew.lua never shortens a lease.
+        // A server that took over may have forgotten the request that set the lease, so it is set to at least the rest
+        // that the holder relies on (R5). If nothing was forgotten the server has that, and renew.lua never shortens a
+        // lease.
         let left = lease::lasting(state.deadline.saturating_duration_since(now()));
         let is_doubted = state.doubts < doubts;
         if (self.watched || !is_confirmed) && !lease.is_zero() {
             let lease = if is_doubted { lease.max(left) } else { lease };
-            return Some(Question { lease, only: (!is_confirmed).then_some(self.attempt), doubts });
+            let only = if is_confirmed { Only::Longer } else { Only::Attempt(self.attempt) };
+            return Some(Question { lease, only, doubts });
         }
         // A fixed lease is not extended.
-        is_doubted.then_some(Question { lease: left, only: None, doubts })
+        is_doubted.then_some(Question { lease: left, only: Only::Longer, doubts })
     }
 
     /// Whether `max_hold` is the reason that its lease was not extended again.
@@ -358,13 +452,13 @@ impl Hold {
         is_whole && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
     }
 
-    /// Until when a lease that is renewed may be, if there is a bound.
+    /// The latest end of a renewed lease, if there is a bound.
     fn renewed_until(&self, state: &State) -> Option<Instant> {
         let max_hold = self.context().options().max_hold;
         state.wanted_until.or(max_hold.map(|longest| state.whole_since + longest)).filter(|_| self.watched)
     }
 
-    /// A part of an unfinished call is renewed only while that call is polled, which says so by this: one that rests costs
+    /// Renews a part of an unfinished call, which calls this at each poll and not between: a call that rests costs
     /// others a lease (P6).
     pub fn keep(self: &Arc<Self>) {
         // Not what an outer section holds, and the call has entered once more.
@@ -385,7 +479,7 @@ impl Hold {
         self.schedule(false);
     }
 
-    /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: the last question was.
+    /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: its last question had no answer.
     pub fn schedule(self: &Arc<Self>, unanswered: bool) {
         let (due, before) = {
             let mut state = self.state.lock();
@@ -413,7 +507,7 @@ impl Hold {
             Some(renewed) if self.watched => lease::next_renewal(renewed, self.lease),
             Some(_) => state.deadline,
         };
-        // At its deadline at the latest: it is reported as lost there (P8). That is also all that is left after `max_hold`.
+        // At its deadline at the latest: it is reported as lost there (P8). After `max_hold` only that is left.
         let is_the_last = self.renewed_until(state).is_some_and(|last| last <= due.max(now()));
         if is_the_last { state.deadline } else { due.min(state.deadline) }
     }
@@ -427,12 +521,12 @@ impl Hold {
         }
     }
 
-    /// Counts one guard less. The server is told by a release.
+    /// Counts one guard less. A release reports it to the server.
     pub fn drop_guard(&self) {
         self.state.lock().live -= 1;
     }
 
-    /// The number of holds to tell the server, or `None` if it knows.
+    /// The number of holds to set on the server, or `None` if it has that number.
     pub fn unsettled(&self) -> Option<u32> {
         let state = self.state.lock();
         (state.on_server != Some(state.live)).then_some(state.live)
@@ -453,18 +547,18 @@ impl Hold {
 
     /// The server has freed it on our request.
     pub fn freed(&self) {
-        // A loss that was told stays a loss.
+        // A reported loss stays a loss.
         self.state.lock().end.get_or_insert(End::Freed);
         self.stop_renewing();
         self.set_over();
         self.holding.freed(&self.who(), self.token, || self.held_for());
     }
 
-    /// It was given back, and nothing more will be heard of it: those who watch it must not wait on.
+    /// It was released, and no more will be known of it: its watchers must not wait on.
     pub fn forget(&self) {
         {
             let mut state = self.state.lock();
-            // With a guard alive the hold can still be lost, and its holder must be told which it is.
+            // With a guard alive the hold can still be lost, and its holder must learn which it is.
             if state.end.is_some() || state.live > 0 {
                 return;
             }
@@ -475,10 +569,10 @@ impl Hold {
         self.holding.forgotten(&self.who(), self.token, || self.held_for());
     }
 
-    /// Without guards it is given back although another request of its owner has the turn, whose future may rest. Returns the
-    /// seq of that release, or `None` if there are guards. No nested call enters it any more: its answer may come after that
-    /// release was sent (P1). The seq is drawn before anybody can see an end of this hold, so that it is smaller than that of
-    /// the owner's next attempt, which the release must not end (R4).
+    /// Without guards it is released although another request of its owner has the turn, whose future may rest. Returns
+    /// the seq of that release, or `None` if there are guards. No nested call enters it any more: its answer may come
+    /// after that release was sent (P1). The seq is drawn before an end of this hold is visible, so that it is smaller
+    /// than that of the owner's next attempt, which the release must not end (R4).
     pub fn take_over(&self) -> Option<u64> {
         let mut state = self.state.lock();
         state.taken_over |= state.live == 0;
@@ -489,34 +583,28 @@ impl Hold {
         self.state.lock().taken_over
     }
 
-    /// Tells the holder, once, and leaves on the server, so that no late copy of its acquire brings
-    /// the hold back (R11).
+    /// Notifies the holder, once, and leaves on the server, so that no late copy of its acquire brings the hold back
+    /// (R11).
     pub fn lose(&self, loss: Loss) {
         let context = self.context();
         let request = {
             let mut state = self.state.lock();
-            // What was given back is not lost to `close`: its release is under way.
+            // `close` does not lose a hold without guards: its release is under way.
             let given_back = loss == Loss::Closed && state.live == 0;
             if state.end.is_some() || given_back {
                 return;
             }
             // Drawn before the end can be seen. If the owner saw the end first and asked anew, its new
             // attempt could have a smaller seq than this leave, which would end that attempt too (R4).
-            let seq = context.next_seq();
+            let copies_until = state.copies_until.max(context.runner.not_after(&self.entry.keys.lock));
+            let request = self.leave_request(&state, copies_until);
             state.end = Some(End::Lost(loss));
-            LeaveRequest {
-                keys: self.entry.keys.clone(),
-                owner_id: self.entry.owner_id.clone(),
-                seq,
-                place: place(&self.entry.owner_id, self.attempt, &self.terms),
-                copies_until: state.copies_until.max(context.runner.not_after(&self.entry.keys.lock)),
-                lease: self.lease,
-            }
+            request
         };
-        // Not inside the block above, since this takes the lock on the state again. The holder hears of it without any
+        // Not inside the block above, since this takes the lock on the state again. The holder is notified without any
         // network (P8).
         self.stop_renewing();
-        // Before the others are told, who may lose the rest of several servers.
+        // Before the notifications, on which a quorum may lose its holds on other servers.
         cleanup::leave(context, request);
         self.set_over();
         // Last: the log and the recorder are the user's, and may panic.
@@ -532,11 +620,12 @@ impl Hold {
 
     fn tell_of_loss(&self, loss: Loss) {
         let (who, is_relied_on) = (self.who(), self.live() > 0);
-        // Given back before its lease is over, and not there: it was lost before that. After it, the release came late.
+        // Released before its lease was over, and not there: it was lost before that. After the lease, the release came
+        // late.
         let was_relied_on = is_relied_on || loss == Loss::Gone && now() < self.deadline();
         self.holding.lost(|| self.held_for(), loss, was_relied_on);
         let lost = Lost::new(&who, self.token, self.held_for(), loss);
-        // `close` says once how many there were. What had no guard left is lost to no one, and a quorum may go on.
+        // `close` logs once how many there were. A hold without guards was not relied on, and a quorum may go on.
         if loss == Loss::Closed || !is_relied_on || who.is_node {
             lost.debug();
         } else {
@@ -544,7 +633,7 @@ impl Hold {
         }
     }
 
-    /// Whose it is, for what is told of it.
+    /// The hold, for its log lines.
     pub fn who(&self) -> Who<'_> {
         self.entry.who(&self.terms, self.context())
     }
@@ -565,7 +654,7 @@ impl Hold {
         due
     }
 
-    /// Whether nobody was warned yet that work may be waiting for this hold of its own.
+    /// Whether no warning was logged yet that work may be waiting for this hold of its own.
     pub fn may_be_warned_of(&self) -> bool {
         self.is_valid() && !self.warned.load(Ordering::Relaxed)
     }

@@ -7,8 +7,8 @@ use super::error::LockError;
 use crate::store::error::{Cause, NoTime, RefusalKind, RequestError};
 use crate::sync::Mutex;
 
-/// Of one owner at one lock. All its calls share it, since they take turns: a call that times out
-/// while another one waits for a silent server must not say that the lock is held by others.
+/// One per owner and lock. All calls of the owner share it, since they take turns: a call that times out while another
+/// one waits for a silent server must not report that others hold the lock.
 #[derive(Debug, Default)]
 pub struct LastError {
     /// How far the request of the present turn has come. One without an answer alone does not mean that
@@ -60,7 +60,7 @@ impl LastError {
         *self.cause.lock() = cause;
     }
 
-    /// Keeps what may pass by itself; returns what ends the call.
+    /// Records a transient error; returns `Err` for one that ends the call.
     pub fn note(&self, error: RequestError) -> Result<(), LockError> {
         match error {
             RequestError::Refused(refusal) if refusal.kind() != RefusalKind::Passing => {

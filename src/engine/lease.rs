@@ -16,7 +16,7 @@ pub fn deadline(asked: Instant, lease: Duration) -> Instant {
     asked + sure(lease)
 }
 
-/// The same for an answer that says how much is left of the lease. That may be more than the holder
+/// The same for an answer with the rest of the lease. That may be more than the holder
 /// wanted, because a grant can last longer than a short lease. The holder still relies on no more than
 /// it wanted: an unanswered renewal with the shorter lease may be served after this answer was given,
 /// and then the lease ends earlier on the server (P1).
@@ -31,7 +31,7 @@ pub struct Grant {
     pub lease: Duration,
 }
 
-/// What a waiter knows from the last answer that said it is queued.
+/// A waiter's knowledge from the last answer "queued".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queued {
     /// The instant before that request was sent.

@@ -15,15 +15,15 @@ use crate::store::keys::{self, Kind, LONGEST_NAME};
 use crate::store::reply::Malformed;
 use crate::store::server::Told;
 
-/// So many keys, about, are looked at by one call: 0.2 ms of a server, which serves no one else meanwhile.
+/// Keys that one call reads, about: 0.2 ms of a server, which serves no other request meanwhile.
 const KEYS_IN_A_PAGE: &str = "250";
 
-/// So many names are remembered, in 18 MB at most, so that each is told once.
+/// Names to remember, in 18 MB at most, so that each is listed once.
 const REMEMBERED: usize = 1 << 20;
 
 /// Where a listing is.
 pub struct Listing {
-    /// Those of the servers that are still to be listed, the present one first.
+    /// The servers that are still to be listed, the present one first.
     contexts: VecDeque<Arc<Context>>,
     /// How many of several servers may still fail: what is held is known to a majority.
     may_fail: usize,
@@ -45,7 +45,7 @@ struct Place {
 }
 
 impl Listing {
-    /// Of one server, or of several with the same options.
+    /// Lists one server, or several with the same options.
     pub fn new(contexts: impl Iterator<Item = Arc<Context>>, glob: &str) -> Self {
         let contexts: VecDeque<_> = contexts.collect();
         let prefix = contexts.front().map_or("", |context| &context.options().prefix);
@@ -119,8 +119,8 @@ impl Listing {
         Ok(())
     }
 
-    /// Keeps the name if this key shows that the lock is held or waited for. The server could tell which type each key has
-    /// and leave out the others, but that costs it three times as much as sending them.
+    /// Keeps the name if this key shows that the lock is held or waited for. The server could filter the keys by type,
+    /// but that costs it three times as much as sending them.
     fn keep(&mut self, prefix: &str, key: &str) {
         let name = [Kind::Lock, Kind::Queue].iter().find_map(|kind| kind.name_in(prefix, key));
         let name = name.filter(|name| (1..=LONGEST_NAME).contains(&name.len()));
@@ -140,7 +140,7 @@ fn malformed() -> RequestError {
     RequestError::Unanswered(Arc::new(Malformed("a reply to SCAN without a cursor".into())))
 }
 
-/// Names that were told: SCAN may find a key twice, and a name may have two keys.
+/// Names that were listed: SCAN may find a key twice, and a name may have two keys.
 #[derive(Default)]
 struct Seen {
     /// Not the names, which may be long. Among a million names two have the same hash once in 30 million lists.
@@ -151,7 +151,7 @@ struct Seen {
 impl Seen {
     fn is_new(&mut self, name: &str) -> bool {
         let hash = self.state.hash_one(name);
-        // With this bound a name may be told twice in a list of more names than that.
+        // With this bound a list of more names may repeat one.
         if self.hashes.len() >= REMEMBERED { !self.hashes.contains(&hash) } else { self.hashes.insert(hash) }
     }
 }

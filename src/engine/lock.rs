@@ -11,6 +11,8 @@ use tokio::time::sleep_until;
 
 use super::Engine;
 use super::acquire::{AcquireRequest, acquire};
+use super::context::Context;
+use super::detached::Detached;
 use super::error::LockError;
 use super::guard::EngineGuard;
 use super::hold::{Entry, Hold};
@@ -32,8 +34,9 @@ pub struct EngineLock {
     engine: Arc<Engine>,
     name: Arc<str>,
     keys: Result<Arc<Keys>, NameError>,
-    pub fixed_lease: Option<Duration>,
-    /// One of those that a call takes together.
+    /// A lease of this lock, in place of the client's.
+    pub lease: Option<OwnLease>,
+    /// Part of a call for several names.
     is_part: bool,
     /// The `<grant_ttl>/<label>` suffix of this lock's places in the queue.
     terms: Result<Arc<str>, OptionsError>,
@@ -49,7 +52,7 @@ impl EngineLock {
         };
         let terms = Ok(engine.context.runner.terms.clone());
         let metrics = engine.context.options().metrics.of_lock(name);
-        Self { engine, name: name.into(), keys, fixed_lease: None, is_part: false, terms, metrics }
+        Self { engine, name: name.into(), keys, lease: None, is_part: false, terms, metrics }
     }
 
     pub fn name(&self) -> &Arc<str> {
@@ -61,8 +64,8 @@ impl EngineLock {
         &self.engine.context.options().address
     }
 
-    pub fn with_lease(&self, lease: Duration) -> Self {
-        Self { fixed_lease: Some(lease), ..self.clone() }
+    pub fn with_lease(&self, lease: OwnLease) -> Self {
+        Self { lease: Some(lease), ..self.clone() }
     }
 
     pub fn labelled(&self, label: &str) -> Self {
@@ -90,26 +93,35 @@ impl EngineLock {
         self.request(Caller::of(None), false, 0).map(drop)
     }
 
-    fn keys(&self) -> Result<&Arc<Keys>, NameError> {
+    pub fn context(&self) -> &Arc<Context> {
+        &self.engine.context
+    }
+
+    pub fn keys(&self) -> Result<&Arc<Keys>, NameError> {
         self.keys.as_ref().map_err(Clone::clone)
     }
 
-    /// Who asks, and for what.
+    /// The request of this caller.
     fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest<'_>, LockError> {
         let options = self.engine.context.options();
-        let lease = self.fixed_lease.unwrap_or(options.lease);
+        let (lease, watched) = match self.lease {
+            Some(OwnLease::Fixed(lease)) => (lease, false),
+            Some(OwnLease::Renewed(lease)) => (lease, true),
+            None => (options.lease, true),
+        };
         // Here and not in `with_lease`, which has no error to return.
-        options.check_lease("the lease of with_lease", lease).map_err(LockError::Lease)?;
+        options.check_lease("the lease of this lock", lease).map_err(LockError::Lease)?;
         let terms = self.terms.clone().map_err(LockError::Label)?;
         let client = &self.engine.context.runner.client;
         Ok(AcquireRequest {
             engine: &self.engine,
             entry: self.engine.holds.owners.entry(self.keys()?, caller.owner, client),
             lease,
-            watched: self.fixed_lease.is_none(),
+            watched,
             is_part: self.is_part,
             limit: (!wait).then(|| self.engine.context.runner.limit()),
             proposed,
+            attach: None,
             scoped: caller.scoped,
             began: caller.began,
             terms,
@@ -133,6 +145,12 @@ impl EngineLock {
             Ok(request) => Either::Left(async move { self.ask(&request, limit).await }),
             Err(error) => Either::Right(ready(Err(error))),
         }
+    }
+
+    /// Takes what a handle holds. `None`: this owner holds the lock or waits for it already.
+    pub async fn attach(&self, caller: Caller, detached: &Detached) -> Result<Option<EngineGuard>, LockError> {
+        let request = AcquireRequest { attach: Some(detached), ..self.request(caller, false, 0)? };
+        self.ask(&request, None).await
     }
 
     async fn ask(
@@ -161,7 +179,7 @@ impl EngineLock {
         };
         let outcome = match hold.map(|hold| hold.map(|hold| EngineGuard::new(self.engine.clone(), hold))) {
             // Acquired while the client was being closed, or after those were counted whose deadlines a
-            // thread watches. Dropping the guard gives it back.
+            // thread watches. Dropping the guard releases it.
             Ok(Some(_)) if context.over.is_cancelled() => Err(context.why_over()),
             outcome => outcome,
         };
@@ -185,7 +203,7 @@ impl EngineLock {
         requests::probe(&self.engine.context, self.keys()?).await
     }
 
-    /// Who holds the lock, and the first `most` of those who wait. One round trip.
+    /// The holder, and the first `most` waiters. One round trip.
     pub async fn inspect(&self, most: u32) -> Result<Answer<Inspected>, RequestError> {
         requests::inspect(&self.engine.context, self.keys()?, most).await
     }
@@ -195,17 +213,17 @@ impl EngineLock {
         requests::force_unlock(&self.engine.context, self.keys()?, expected).await
     }
 
-    /// What this owner holds here.
+    /// This owner's hold here.
     pub fn hold_of(&self, owner: Owner) -> Option<Arc<Hold>> {
         self.entry_of(owner).and_then(|entry| entry.hold())
     }
 
-    /// What all owners of this client hold here.
+    /// The holds of all owners of this client here.
     pub fn holds(&self) -> Vec<Arc<Hold>> {
         self.keys().map_or_else(|_| Vec::new(), |keys| self.engine.holds.owners.holds_at(&keys.lock, usize::MAX))
     }
 
-    /// Whether this owner waits behind others, as the server has said. No round trip.
+    /// Whether this owner waits behind others, by the server's last answer. No round trip.
     pub fn is_behind_others(&self, owner: Owner) -> bool {
         let runner = &self.engine.context.runner;
         self.entry_of(owner).is_some_and(|entry| entry.is_queueing() && entry.why_no_answer(runner).is_none())
@@ -216,16 +234,25 @@ impl EngineLock {
         let Some(entry) = self.entry_of(owner).filter(|entry| !entry.is_queueing()) else { return };
         // Never closed.
         let Ok(turn) = entry.turn.clone().acquire_owned().await else { return };
-        // Given back a moment ago, and not sent yet: the release goes first, as in `acquire`.
+        // Released a moment ago, and not sent yet: the release goes first, as in `acquire`.
         if let Some(hold) = entry.hold().filter(|hold| hold.live() == 0 && hold.end().is_none()) {
             let _ = Box::pin(Release::with_turn(hold, turn).run()).await;
         }
     }
 
-    /// What this owner has or wants here now.
+    /// This owner's entry here.
     fn entry_of(&self, owner: Owner) -> Option<Arc<Entry>> {
         self.keys().ok().and_then(|keys| self.engine.holds.owners.entry_of(&keys.lock, owner))
     }
+}
+
+/// The lease of a lock that has one of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnLease {
+    /// It ends by itself.
+    Fixed(Duration),
+    /// The watchdog renews it.
+    Renewed(Duration),
 }
 
 /// On whose behalf a call is made.
@@ -254,9 +281,8 @@ fn within<F: Future>(limit: Option<Instant>, future: F) -> impl Future<Output = 
     }
 }
 
-/// Looks at the time first, unlike `tokio::time::timeout`: when many callers give up together, the slot
-/// of one that is dropped passes to the next, which must not send a request that its caller has given
-/// up as well.
+/// Looks at the time first, unlike `tokio::time::timeout`: when many callers give up together, the slot of a dropped
+/// request passes to the next, which must not be sent when its caller has given up as well.
 async fn until<F: Future>(limit: Instant, future: F) -> Option<F::Output> {
     tokio::select! {
         // The time first. Calls that give up together pass their slots on to each other, and none of

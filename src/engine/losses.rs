@@ -1,5 +1,5 @@
-//! What the log says of lost holds: a line for each, unless many come together. After a flush or a restart without data they
-//! have one cause, and may be thousands.
+//! Logs lost holds: a line for each, unless many come together. After a flush or a restart without data they have one
+//! cause, and may be thousands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::error::Loss;
 use super::observe::{Who, millis};
 use crate::sync::Mutex;
 
-/// Losses in so short a time are told of by one line.
+/// Losses within this time share one line.
 const TOGETHER: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl Losses {
     /// A hold was lost while it had a guard.
     pub fn note(self: &Arc<Self>, context: &Context, lost: Lost) {
         if context.gone.is_cancelled() {
-            // No task is left that could tell it later.
+            // No task is left that could log it later.
             return lost.warn();
         }
         if let Some(lost) = self.keep_the_first(lost) {
@@ -52,7 +52,7 @@ impl Losses {
         });
     }
 
-    /// Returns one that is not the first.
+    /// Returns the loss if it is not the first.
     fn keep_the_first(&self, lost: Lost) -> Option<Lost> {
         let mut untold = self.untold.lock();
         if untold.first.is_some() {
@@ -92,7 +92,7 @@ impl Lost {
         tracing::warn!(target: "fairlock::lock", %name, %owner, token, held_ms, %loss, "lost a lock");
     }
 
-    /// Where a person need not look: another line tells of it, or nobody relied on it.
+    /// At DEBUG: another line reports it, or it was not relied on.
     pub fn debug(&self) {
         let Self { name, owner, token, held_ms, loss } = self;
         tracing::debug!(target: "fairlock::lock", %name, %owner, token, held_ms, %loss, "lost a lock");

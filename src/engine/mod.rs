@@ -4,9 +4,11 @@ pub mod acquire;
 pub mod cleanup;
 pub mod close;
 pub mod context;
+pub mod detached;
 pub mod error;
 mod farewells;
 pub mod guard;
+pub mod handles;
 pub mod hold;
 pub mod last_error;
 mod lease;
@@ -21,7 +23,7 @@ pub mod release;
 pub mod requests;
 mod schedule;
 mod self_wait;
-mod task_or_thread;
+pub mod task_or_thread;
 mod waiters;
 mod watchdog;
 mod without_runtime;
@@ -78,7 +80,7 @@ impl Engine {
     }
 }
 
-/// Whether the server of these keys may have forgotten it. Of what is being given back nobody needs to know.
+/// Whether the server of these keys may have forgotten it. A hold that is being released does not matter.
 fn is_concerned(hold: &Hold, keys: &ServedKeys) -> bool {
     !hold.done.is_cancelled() && keys.contains(&hold.entry.keys.lock) && hold.is_doubted()
 }
@@ -147,7 +149,7 @@ impl Listener for Engine {
                 match watchdog::attend(earlier).await {
                     Renewal::Renewed => return,
                     Renewal::Lost | Renewal::Unknown => break,
-                    // It says nothing, and the others are too many to be asked for that.
+                    // No evidence, and the others are too many to be asked for it.
                     Renewal::Over => {}
                 }
             }
@@ -157,10 +159,10 @@ impl Listener for Engine {
     }
 
     fn gone(&self) {
-        // Waits first. A hold that begins at this very moment looks at the token after it was entered
-        // into the table, and is given back.
+        // Waits first. A hold that begins at this very moment looks at the token after it was entered into the table,
+        // and is released.
         if self.context.gone.is_cancelled() {
-            // Another connection of this client has told it already.
+            // Another connection of this client has reported it already.
             return;
         }
         self.context.gone.cancel();

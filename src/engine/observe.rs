@@ -1,4 +1,4 @@
-//! What is told of calls and holds, from here alone: spans and events of `tracing`, and metrics.
+//! Reports calls and holds, from here alone: spans and events of `tracing`, and metrics.
 //!
 //! Spans are at DEBUG. With them off, as by default, a call pays for two comparisons. docs/operating.md has all
 //! events in a table, which tests/house.rs compares with the code.
@@ -17,21 +17,21 @@ use crate::store::clock::now;
 use crate::store::keys::label_of;
 use crate::sync::Mutex;
 
-/// Whom it is told of.
+/// The call or hold that a line is about.
 #[derive(Debug, Clone, Copy)]
 pub struct Who<'a> {
     pub name: &'a str,
     pub owner: &'a str,
-    /// Those of the call, with its label: see `keys::terms`.
+    /// The terms of the call, with its label: see `keys::terms`.
     pub terms: &'a str,
-    /// Of one server of a quorum. What is held and lost is told by the quorum then, once for all servers.
+    /// One server of a quorum. The quorum reports holds and losses then, once for all servers.
     pub is_node: bool,
 }
 
 impl<'a> Who<'a> {
     /// Name, owner and label.
     fn fields(&self) -> (&'a str, &'a str, &'a str) {
-        // The label only now: most calls are told to nobody.
+        // The label only now: most calls are not logged.
         (self.name, self.owner, label_of(self.terms))
     }
 }
@@ -41,7 +41,7 @@ impl<'a> Who<'a> {
 pub struct Call<'a> {
     who: Who<'a>,
     metrics: &'a LockMetrics,
-    /// `None`: nobody asks how long it took.
+    /// `None`: the duration is not wanted.
     began: Option<Instant>,
     /// Boxed: many may wait, and few have one.
     span: Option<Box<Span>>,
@@ -75,7 +75,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether the log wants to know of it.
+    /// Whether the event is enabled.
     pub fn is_told(&self) -> bool {
         is_told(&self.who)
     }
@@ -174,7 +174,7 @@ impl Holding {
 
     /// Its span begins, as a child of the one in which the lock was asked for: not of that of the call, which is over.
     pub fn show(&self, who: &Who<'_>, token: u64) {
-        // A nested call comes here again. What has ended already has no end to be told.
+        // A nested call comes here again. A hold that has ended already has no end to report.
         if !is_told(who) || self.is_over.load(Ordering::Relaxed) {
             return;
         }
@@ -196,7 +196,7 @@ impl Holding {
         drop(before);
     }
 
-    /// Given back, and the server has said so.
+    /// Released, and confirmed by the server.
     pub fn freed(&self, who: &Who<'_>, token: u64, held: impl Fn() -> Duration) {
         if self.over(&held, "released") && is_told(who) {
             let ((name, owner, label), held_ms) = (who.fields(), millis(held()));
@@ -204,7 +204,15 @@ impl Holding {
         }
     }
 
-    /// Given back, and the server will not say what became of that.
+    /// A handle has the hold now.
+    pub fn detached(&self, who: &Who<'_>, token: u64, held: impl Fn() -> Duration) {
+        if self.over(&held, "detached") && is_told(who) {
+            let ((name, owner, label), held_ms) = (who.fields(), millis(held()));
+            tracing::debug!(target: "fairlock::lock", %name, %owner, %label, token, held_ms, "detached");
+        }
+    }
+
+    /// Released, with an outcome that will stay unknown.
     pub fn forgotten(&self, who: &Who<'_>, token: u64, held: impl Fn() -> Duration) {
         if self.over(&held, "released without an answer") && is_told(who) {
             let ((name, owner, label), held_ms) = (who.fields(), millis(held()));
@@ -212,9 +220,9 @@ impl Holding {
         }
     }
 
-    /// `was_relied_on`: it had a guard. What the log says of it is told by [`Losses`](super::losses::Losses).
+    /// `was_relied_on`: it had a guard. [`Losses`](super::losses::Losses) logs it.
     ///
-    /// False: its end was told already.
+    /// False: its end was reported already.
     pub fn lost(&self, held: impl Fn() -> Duration, loss: Loss, was_relied_on: bool) -> bool {
         let is_first = self.over(&held, "lost");
         if is_first && was_relied_on {
@@ -228,13 +236,13 @@ impl Holding {
         is_first
     }
 
-    /// True the first time. A hold that was lost may be given back later, and the other way round.
+    /// True the first time. A lost hold may be released later, and the other way round.
     fn over(&self, held: &impl Fn() -> Duration, end: &str) -> bool {
         if self.is_over.swap(true, Ordering::Relaxed) {
             return false;
         }
         self.metrics.hold_ended(held);
-        // Not later: those who watch the hold may keep it for long.
+        // Not later: watchers of the hold may keep it for long.
         let span = self.span.lock().take();
         if let Some(span) = span {
             span.record("held_ms", millis(held())).record("end", end);
@@ -245,7 +253,7 @@ impl Holding {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        // The runtime has ended before an answer came. How long it was held nobody knows.
+        // The runtime has ended before an answer came. How long it was held is unknown.
         if !self.is_over.load(Ordering::Relaxed) {
             self.metrics.hold_vanished();
         }
@@ -267,7 +275,7 @@ fn outcome(error: &LockError) -> Outcome {
         LockError::Timeout => return Outcome::TimedOut,
         LockError::Lost => Failure::Lost,
         LockError::QueueFull { .. } => Failure::QueueFull,
-        LockError::Name(_) | LockError::Lease(_) | LockError::Label(_) => Failure::Invalid,
+        LockError::SelfWait | LockError::Name(_) | LockError::Lease(_) | LockError::Label(_) => Failure::Invalid,
         LockError::Unreachable(_) => Failure::Unreachable,
         LockError::Refused(_) => Failure::Refused,
         LockError::Closed => Failure::Closed,

@@ -1,9 +1,9 @@
-//! Who may hold a lock.
+//! The identity that holds a lock.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who holds a lock. Calls under the same owner re-enter what that owner holds; calls under
+/// The identity that holds a lock. Calls under the same owner re-enter what that owner holds; calls under
 /// different owners exclude each other.
 ///
 /// An owner is a number of this process that is never used twice. It has nothing to do with tasks or
@@ -38,7 +38,7 @@ impl Owner {
         self.0
     }
 
-    /// Of an owner id, `<client id>:<number>`.
+    /// Parses an owner id, `<client id>:<number>`.
     pub(crate) fn of_id(id: &str) -> Option<Self> {
         id.rsplit(':').next().and_then(|number| number.parse().ok()).map(Self)
     }

@@ -71,17 +71,17 @@ impl<H> OwnerTable<H> {
         entry
     }
 
-    /// What this owner has or wants of this lock.
+    /// This owner's entry at this lock.
     pub fn entry_of(&self, lock_key: &str, owner: Owner) -> Option<Arc<OwnerEntry<H>>> {
         self.entries.lock().get(&(lock_key.into(), owner.number())).and_then(Weak::upgrade)
     }
 
-    /// What this owner holds at this lock.
+    /// This owner's hold at this lock.
     pub fn hold_of(&self, lock_key: &str, owner: Owner) -> Option<Arc<H>> {
         self.entry_of(lock_key, owner).and_then(|entry| entry.hold())
     }
 
-    /// What owners of this client hold at this lock, among the oldest `most` that hold or want it.
+    /// The holds of this client's owners at this lock, among the oldest `most` that hold or want it.
     pub fn holds_at(&self, lock_key: &str, most: usize) -> Vec<Arc<H>> {
         let from: EntryKey = (lock_key.into(), 0);
         let to = (from.0.clone(), u64::MAX);
@@ -123,11 +123,11 @@ impl<H> OwnerEntry<H> {
     /// Why a call that is out of time does not know whether others have the lock.
     pub fn why_unknown(&self, runner: &Runner) -> Option<Cause> {
         let lock = &self.keys.lock;
-        // Without a connection nobody knows it, also if others had the lock when it broke.
+        // Without a connection it is unknown, also if others had the lock when it broke.
         self.why_no_answer(runner).or_else(|| (!runner.is_connected(lock)).then(|| runner.why_not_sent(lock)))
     }
 
-    /// Whom a line of the log is about. `terms`: those of the call.
+    /// The call that a log line is about. `terms`: those of the call.
     pub fn who<'a>(&'a self, terms: &'a str, context: &Context) -> Who<'a> {
         let is_node = context.options().node.is_some();
         Who { name: &self.keys.name, owner: &self.owner_id, terms, is_node }

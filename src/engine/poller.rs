@@ -1,4 +1,4 @@
-//! Asks the server about those who wait, in case a push was lost (P9).
+//! Polls the server for the waiters, in case a push was lost (P9).
 //!
 //! There is one task for each name that this client waits for. One request speaks for all its waiters, and
 //! verifies the places of a few (R8). That a place is not named as missing is never acted upon: a wrong
@@ -52,7 +52,7 @@ impl Poller {
         Arc::new(Self { holds, waiters: Waiters::default() })
     }
 
-    /// Starts the one task that looks after grants which nobody takes. It ends with the client.
+    /// Starts the one task that passes over grants which are not taken. It ends with the client.
     pub fn start(self: &Arc<Self>) {
         let serve = Schedule::serve(
             Arc::downgrade(self),
@@ -62,8 +62,8 @@ impl Poller {
         self.context().spawn_until_closing(serve);
     }
 
-    /// If its future was woken for a grant and was not polled since: the lock goes on to the next one (P6). If the future goes
-    /// on, it queues again.
+    /// Passes over a waiter whose future was woken for a grant and not polled since: the lock goes to the next one
+    /// (P6). If the future goes on, it queues again.
     fn pass_over(self: &Arc<Self>, waiter: &Arc<Waiter>) {
         match waiter.take_back() {
             Rest::Over => return,
@@ -76,8 +76,8 @@ impl Poller {
         tracing::debug!(target: "fairlock::lock", name = %waiter.keys.name, owner = %waiter.owner_id(), "a future that waits was not polled when its turn came");
     }
 
-    /// What its answer said only its future could read. Whether it has the lock the server says again: then it is offered
-    /// that, and passed over.
+    /// Only the waiter's future could read its answer. So this asks the server whether it has the lock: then the waiter
+    /// is offered the grant, and passed over.
     async fn ask_for(self: Arc<Self>, waiter: Arc<Waiter>) {
         if self.ask_for_a_ghost(waiter.keys.lock.clone()).await.is_err() {
             self.waiters.offers.insert(now() + POLL_RETRY, waiter.seq, &waiter);
@@ -110,7 +110,7 @@ impl Poller {
         self.waiters.poll_by(lock_key, now());
     }
 
-    /// Until no waiter of this name is left.
+    /// Polls until no waiter of this name is left.
     async fn run(self: Arc<Self>, keys: Arc<Keys>) {
         while let Some((due, sooner)) = self.waiters.next_poll(&keys.lock) {
             tokio::select! {
@@ -118,7 +118,7 @@ impl Poller {
                 biased;
                 () = sleep_until(due.into()) => {
                     if survive(self.poll(&keys, false)).await.is_none() {
-                        // What it would have said is lost with it, as in one without an answer.
+                        // Its evidence is lost, as without an answer.
                         self.waiters.doubt(&keys.lock);
                         self.waiters.poll_by(&keys.lock, now() + POLL_RETRY);
                     }
@@ -128,7 +128,7 @@ impl Poller {
         }
     }
 
-    /// After a reconnect: says at once that this client is alive, with one request, and leaves it to the
+    /// After a reconnect: shows at once that this client is alive, with one request, and leaves it to the
     /// next poll to verify all places.
     pub async fn resume(&self, keys: &Arc<Keys>) {
         self.waiters.doubt(&keys.lock);
@@ -175,19 +175,19 @@ impl Poller {
             }
             Err(error) => {
                 round.waiters.iter().for_each(|waiter| waiter.failed(error.clone()));
-                // What this poll would have said is lost with it.
+                // The evidence of this poll is lost.
                 self.waiters.doubt(&keys.lock);
                 Err(Unanswered)
             }
         }
     }
 
-    /// Tells those waiters of whom the answer says more than that they wait.
+    /// Notifies the waiters whose state the answer changes.
     fn tell(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>], answer: &Answer<Polled>) {
         let polled = &answer.body;
         let holder = polled.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
         let granted = holder.and_then(|holder| self.tell_holder(keys, holder, answer.sent));
-        // Free, and nobody was found whom it could go to: so none of ours has a place. Frozen, nobody was looked for.
+        // Free, and no winner was found: so none of ours has a place. Frozen, the server did not look for one.
         let none_has = polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more;
         let without: Vec<_> = match none_has {
             true => round.waiters.iter().collect(),
@@ -218,13 +218,13 @@ impl Poller {
         None
     }
 
-    /// The lock is this client's, and no waiter of it is meant. A copy of an old request has taken it, or a server
-    /// that took over brings back what was given back (R15).
+    /// The lock is this client's, and no waiter of it is meant. A copy of an old request has taken it, or a server that
+    /// took over brings back a stale hold (R15).
     fn leave_if_unknown(&self, keys: &Arc<Keys>, owner_id: &str, attempt: u64, lease: Duration) {
         let hold = Owner::of_id(owner_id).and_then(|owner| self.holds.owners.hold_of(&keys.lock, owner));
-        // With any token: an attempt that is sent again after a loss of data gets another one, and a leave would
-        // end that hold too (R4). If it is not the one that the server has, its next check finds it lost, and
-        // leaves. One that has ended does not count: it may live on in the hands of those who watch it.
+        // With any token: an attempt that is sent again after a loss of data gets another one, and a leave would end
+        // that hold too (R4). If the hold is not the one on the server, its next check finds it lost, and leaves. A
+        // hold that has ended does not count: its watchers may keep it alive.
         if hold.is_some_and(|hold| hold.end().is_none()) {
             return;
         }
@@ -261,11 +261,11 @@ impl Poller {
         }
     }
 
-    /// R15: after a reconnect, looks for what this client gave back just before the connection broke. Begins when
-    /// `checked` is cancelled: what it waits for and holds goes first.
+    /// R15: after a reconnect, checks the names that this client released just before the connection broke. Begins when
+    /// `checked` is cancelled: its waits and holds go first.
     pub fn say_farewells(self: &Arc<Self>, keys: &ServedKeys, broke: Option<Instant>, checked: CancellationToken) {
         let context = self.context();
-        // What was brought back had less than a lease left.
+        // A stale hold has less than a lease left.
         let until = context.forgotten_at(context.options().lease);
         if context.farewells.owe(keys, broke, until) {
             let poller = self.clone();
@@ -276,7 +276,7 @@ impl Poller {
         }
     }
 
-    /// Until each name has an answer, or its time is over.
+    /// Asks until each name has an answer, or its time is over.
     async fn ask_for_ghosts(&self) {
         let mut backoff = self.context().backoff();
         while let Some(owed) = self.context().farewells.owed() {
@@ -291,7 +291,7 @@ impl Poller {
         }
     }
 
-    /// One request for a name, however often it was given back. It also tells of an owner that was not the last one.
+    /// One poll for a name, however often it was released. It also finds a ghost of an owner before the last.
     async fn ask_for_a_ghost(&self, lock_key: Arc<str>) -> Result<(), RequestError> {
         let context = self.context();
         // Never none: the name was made with this prefix.
@@ -313,7 +313,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Whether a waiter may have lost its place since the last answer, and this one does not say which.
+    /// Whether a waiter may have lost its place since the last answer, and this one does not show which.
     fn is_doubtful(&self, round: &Round, answer: &Answer<Polled>) -> bool {
         let polled = &answer.body;
         let gap = now().saturating_duration_since(round.heard);
@@ -348,16 +348,16 @@ fn tell_of_wait(keys: &Keys, round: &Round, polled: &Polled) {
     );
 }
 
-/// A poll has no answer. Its waiters were told why.
+/// A poll has no answer. Its waiters got the reason.
 struct Unanswered;
 
-/// What the server said when it queued a waiter.
+/// The server's answer when it queued a waiter.
 #[derive(Debug, Clone, Copy)]
 pub struct NewPlace {
     pub queued: Queued,
     /// The holder's.
     pub lease_left: Option<Duration>,
-    /// The lock is free, and the server has more to look at.
+    /// The lock is free, and there are more places to look at.
     pub more: bool,
     /// It may have given up on this client before.
     pub doubtful: bool,

@@ -1,4 +1,4 @@
-//! Giving back: tells the server that a guard ended. Dropped half-way, the background finishes it.
+//! Releasing: reports to the server that a guard ended. Dropped half-way, the background finishes it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::store::clock::now;
 use crate::store::error::{Cause, NoAnswer, RequestError};
 use crate::store::verbs::release::{self as verb, Released};
 
-/// What an unlock did.
+/// The outcome of an unlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unlocked {
@@ -34,7 +34,7 @@ pub struct Release {
     turn: Option<OwnedSemaphorePermit>,
     /// The last request that was sent: a retry repeats it (R1).
     sent: Option<Sent>,
-    /// Who has the turn may stand still: see [`take_over`].
+    /// The holder of the turn may stand still: see [`take_over`].
     without_turn: bool,
     /// Nothing is left to do when this is dropped.
     finished: bool,
@@ -58,7 +58,7 @@ impl Release {
         Self { hold, turn: Some(turn), sent: None, without_turn: false, finished: false }
     }
 
-    /// There is nothing to give back after all. Returns the turn.
+    /// There is nothing to release after all. Returns the turn.
     pub fn cancel(mut self) -> Option<OwnedSemaphorePermit> {
         self.finished = true;
         self.turn.take()
@@ -84,7 +84,7 @@ impl Release {
     async fn run_in_time(&mut self) -> Result<Unlocked, UnlockError> {
         // For all that this call waits for: what is left then is done in the background.
         let limit = now() + self.hold.context().operation_timeout();
-        // The deadline is not looked at here. After the last guard only the server knows whether the
+        // The deadline does not matter here. After the last guard only the server knows whether the
         // lock was freed in time (decision 11).
         if let Some(End::Lost(loss)) = self.hold.end() {
             self.finished = true;
@@ -101,7 +101,7 @@ impl Release {
     }
 
     fn forgotten_at(&self) -> Instant {
-        self.hold.context().forgotten_at(self.hold.lease)
+        self.hold.context().forgotten_at(self.hold.longest_lease())
     }
 
     async fn take_turn(&mut self) {
@@ -124,14 +124,13 @@ impl Release {
     fn take_over(&mut self) {
         let Some(seq) = self.hold.take_over() else { return };
         self.without_turn = true;
-        // A release that was sent without an answer is repeated as it is (R1).
+        // A release that was sent without an answer is repeated unchanged (R1).
         if self.sent.is_none_or(|sent| sent.holds > 0) {
             self.sent = Some(Sent { seq, holds: 0, again: false });
         }
     }
 
-    /// Sends until the outcome is known. With a limit it gives up after it, and at once after a refusal
-    /// that cannot pass by itself.
+    /// Sends until the outcome is known. With a limit it gives up after it, and at once after a permanent refusal.
     async fn finish(&mut self, limit: Option<Instant>) -> Result<Unlocked, UnlockError> {
         let mut backoff = self.hold.context().backoff();
         loop {
@@ -145,8 +144,8 @@ impl Release {
                 if matches!(error, RequestError::Closed | RequestError::RuntimeGone) {
                     return Err(self.give_up(error));
                 }
-                // A retry may help once a person has changed something. That is for the background, until
-                // the lease is over; the caller is told now.
+                // A retry may help once a person has changed something. The background retries until the lease is over;
+                // the caller gets the error now.
                 let is_final = matches!(&error, RequestError::Refused(refusal) if refusal.needs_a_person());
                 // A connection that broke has taken no time: the retry may still learn the outcome.
                 if limit.is_some_and(|limit| is_final || now() >= limit) {
@@ -182,11 +181,11 @@ impl Release {
     /// The outcome, if no request or no further one is needed.
     fn outcome(&self) -> Option<Result<Unlocked, UnlockError>> {
         let hold = &self.hold;
-        // With guards left, a deadline that has passed ends the hold. Without, the server's answer
-        // says more: it may have freed the lock in time.
+        // With guards left, a deadline that has passed ends the hold. Without, the server's answer decides: it may have
+        // freed the lock in time.
         let end = if hold.live() > 0 { hold.expire_if_due() } else { hold.end() };
         match end {
-            Some(End::Freed) => return Some(Ok(Unlocked::Freed)),
+            Some(End::Freed | End::Detached) => return Some(Ok(Unlocked::Freed)),
             Some(End::Lost(loss)) => return Some(Err(UnlockError::Lost(loss))),
             None => {}
         }
@@ -219,6 +218,7 @@ impl Release {
             // Late copies of a release do no harm. The tombstone is for those of the acquire (R3).
             copies_until: hold.copies_until(),
             terms: &hold.terms,
+            is_handle: false,
         };
         entry.last_error.request_sent();
         let runner = &hold.context().runner;
@@ -275,7 +275,7 @@ impl Release {
             Released::Held { holds } => hold.settle(holds),
             // Not there under our token, but our lease is not over: the copy before this one freed it.
             Released::Freed { .. } | Released::Gone { .. } if again && now() < hold.deadline() => hold.freed(),
-            // What was freed was held under another token: a late copy of the acquire had taken the
+            // The freed hold had another token: a late copy of the acquire had taken the
             // lock again, after ours had been lost (R11).
             Released::Freed { .. } | Released::Gone { .. } | Released::Lost => hold.lose(Loss::Gone),
         }
@@ -307,11 +307,11 @@ impl Drop for Release {
 /// Finishes a release that its caller has begun and may never drive again: for `close`.
 ///
 /// The caller keeps the owner's turn. That does no harm here: there is no guard left, none can begin any more, and so
-/// 0 is what every release of this hold tells the server (P4). Either one may find the lock freed by the other, which
+/// every release of this hold sets 0 on the server (P4). Either one may find the lock freed by the other, which
 /// `Hold::take_over` makes known.
 pub async fn take_over(hold: Arc<Hold>) {
     let Some(seq) = hold.take_over() else { return };
-    let limit = hold.context().forgotten_at(hold.lease);
+    let limit = hold.context().forgotten_at(hold.longest_lease());
     let sent = Some(Sent { seq, holds: 0, again: false });
     let mut release = InBackground(Release { hold, turn: None, sent, without_turn: true, finished: false });
     let _ = timeout_at(limit.into(), release.0.run_to_the_end()).await;
@@ -322,9 +322,9 @@ struct InBackground(Release);
 
 impl Drop for InBackground {
     fn drop(&mut self) {
-        // Those who watch the hold must not wait for an answer that cannot come.
-        // We need to mark it _before_ the field is dropped, which comes next. Otherwise that drop would
-        // spawn this task again.
+        // Watchers of the hold must not wait for an answer that cannot come.
+        // We need to mark it _before_ the field is dropped, which comes next. Otherwise that drop would spawn this task
+        // again.
         if !std::mem::replace(&mut self.0.finished, true) {
             self.0.hold.forget();
         }

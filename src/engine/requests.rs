@@ -52,14 +52,14 @@ pub async fn raise(hold: &Hold, floor: u64) -> Result<bool, RequestError> {
     Ok(context.ask(raise.run(&context.runner)).await?.body == Raised::Raised)
 }
 
-/// Whether the server serves requests for this lock: one that would pass the lock on if it were free with others in its
+/// Whether the server serves requests for this lock. The probe passes the lock on if it is free with others in its
 /// queue, and else changes nothing.
 pub async fn probe(context: &Context, keys: &Keys) -> Result<(), RequestError> {
     let poll = Poll { keys, waits: false, tickets: &[] };
     context.ask(poll.run(&context.runner)).await.map(drop)
 }
 
-/// Who holds the lock, and the first `most` of those who wait.
+/// The holder, and the first `most` waiters.
 pub async fn inspect(context: &Context, keys: &Keys, most: u32) -> Result<Answer<Inspected>, RequestError> {
     context.ask((Inspect { keys, most }).run(&context.runner)).await
 }
@@ -71,7 +71,7 @@ pub async fn ping(context: &Context) -> Result<Duration, RequestError> {
         let asked = now();
         match runner.ask(server, &["PING"]).await {
             Ok((_, took)) => Ok(took),
-            // An answer too. The right to PING is one that a user may lack.
+            // An answer too. A user may lack the right to PING.
             Err(RequestError::Refused(refusal)) if refusal.is_about_rights() => {
                 Ok(now().saturating_duration_since(asked))
             }

@@ -12,7 +12,7 @@ use tokio::time::sleep_until;
 use crate::store::clock::now;
 use crate::sync::Mutex;
 
-/// What is due when. One task serves all items: most holds end before their first renewal, and must
+/// A schedule of items by due time. One task serves all items: most holds end before their first renewal, and must
 /// not cost a task each.
 #[derive(Debug)]
 pub struct Schedule<T> {
@@ -23,9 +23,9 @@ pub struct Schedule<T> {
 
 #[derive(Debug)]
 struct State<T> {
-    /// By due time and id. Weak: an item that is gone needs no service.
+    /// Keyed by due time and id. Weak: an item that is gone needs no service.
     due: BTreeMap<(Instant, u64), Weak<T>>,
-    /// When the task comes by itself. The item it comes for may have been removed since.
+    /// When the task wakes next. The item it wakes for may have been removed since.
     planned: Option<Instant>,
 }
 
@@ -54,7 +54,7 @@ impl<T> Schedule<T> {
         self.state.lock().due.remove(&(due, id));
     }
 
-    /// Removes and returns what is due, and says when the next item is.
+    /// Removes and returns the due items, and the time of the next one.
     fn take_due(&self) -> (Vec<Arc<T>>, Option<Instant>) {
         let (mut state, now) = (self.state.lock(), now());
         // Up to this instant, with any id. The key is the first one after it.

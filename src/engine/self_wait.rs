@@ -6,10 +6,10 @@
 //! - A call that began before the hold did cannot come after it: two branches of a `join!`.
 //! - A task that is polled while it waits, and not for the wait, has other work: a branch that may
 //!   still unlock.
-//! - A hold in a scope that is waited for by a task without one: often a `spawn` inside of `with`. It
-//!   may also be an independent task, so this is told as a question.
+//! - A hold in a scope that is waited for by a task without one: often a `spawn` inside of `with`. It may also be an
+//!   independent task, so the warning is conditional.
 //!
-//! Not told: a self-wait beside a branch that goes on, such as a timer in a `select!`. Told by mistake: a
+//! Not warned of: a self-wait beside a branch that goes on, such as a timer in a `select!`. Warned of by mistake: a
 //! branch that sleeps for a whole lease with the lock in hand while another one, begun later, waits.
 
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use super::waiters::Waiter;
 use crate::store::clock::now;
 use crate::store::keys::Keys;
 
-/// A holder is older than those who wait for it, so that only the oldest owners matter. A look at all of
-/// them for each waiter would be quadratic.
+/// A holder is older than its waiters, so that only the oldest owners matter. A look at all of them for each waiter
+/// would be quadratic.
 const SEARCHED: usize = 16;
 
 pub fn warn(holds: &Holds, keys: &Keys, waiters: &[Arc<Waiter>]) {

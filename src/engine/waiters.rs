@@ -1,4 +1,4 @@
-//! The attempts of this client that wait: what each of them knows, and which names are polled for.
+//! The waiting attempts of this client: the state of each, and the names that are polled for.
 //!
 //! A push is a hint, the state on the server is the truth (P9). A waiter registers before it sends
 //! anything, because its grant may arrive before the reply that says "queued".
@@ -30,10 +30,10 @@ use crate::sync::Mutex;
 
 /// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
 const VERIFIED_IN_A_POLL: usize = 16;
-/// Those of them that are first in line among the client's own.
+/// Of these, the number that are first in line among the client's own.
 const OLDEST_IN_A_POLL: usize = 4;
 
-/// What an attempt wants.
+/// The parameters of an attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct NewWaiter<'a> {
     pub lease: Duration,
@@ -49,7 +49,7 @@ pub struct Waiter {
     pub seq: u64,
     owner_id: Arc<str>,
     pub lease: Duration,
-    /// Those of its place in the queue, see `keys::terms`.
+    /// The terms of its place in the queue, see `keys::terms`.
     terms: Arc<str>,
     /// Where the caller runs, for the warning about a task that waits for itself.
     pub caller: TaskOrThread,
@@ -59,13 +59,12 @@ pub struct Waiter {
     /// The task of this wait ran for another reason than the wait.
     disturbed: AtomicBool,
     pub keys: Arc<Keys>,
-    /// Of its owner: while polls have no answer, running out of time does not mean that others hold
-    /// the lock.
+    /// Shared with the owner: a timeout while polls go unanswered is `Unreachable`, not `Timeout`.
     pub last_error: Arc<LastError>,
     state: Mutex<WaiterState>,
-    /// Whom to wake when the attempt is woken.
+    /// The task to wake when the attempt is woken.
     task: AtomicWaker,
-    /// Those of its client.
+    /// The offers of its client.
     offers: Arc<Schedule<Waiter>>,
 }
 
@@ -73,14 +72,14 @@ pub struct Waiter {
 pub struct WaiterState {
     /// The last pushed grant.
     pushed: Option<Grant>,
-    /// What is known of the name, once the server has answered "queued".
+    /// The answers for the name, once the server has answered "queued".
     trust: Option<Arc<Trust>>,
     pub outcome: Option<WaitOutcome>,
     /// The greatest token of this owner that was ended by force; 0: none.
     revoked: u64,
     /// Its hold has begun, which from then on stands for it.
     has_hold: bool,
-    /// It has a grant that it has not looked at.
+    /// It has a grant that it has not read.
     is_offered: bool,
     /// Since when it could go on, and is not polled: see [`drive`](Waiter::drive).
     woken: Option<Instant>,
@@ -124,14 +123,14 @@ impl Trust {
         if queued.floor > last.floor {
             *before = Some(std::mem::replace(last, queued));
         } else if queued.floor == last.floor {
-            // Of the same floor, only the answer to a later request moves the trust on.
+            // With the same floor, only the answer to a later request moves the trust on.
             last.asked = last.asked.max(queued.asked);
         } else if before.is_none_or(|before| before.asked < queued.asked) {
             *before = Some(queued);
         }
     }
 
-    /// What a pushed grant is worth. `None`: it is over, since the server has given a later token.
+    /// Whether a pushed grant can be trusted. `None`: it is over, since the server has given a later token.
     fn judge(&self, grant: Grant, now: Instant) -> Option<WaitOutcome> {
         let known = self.0.lock();
         if grant.token < known.last.floor {
@@ -142,10 +141,10 @@ impl Trust {
     }
 }
 
-/// What a waiter has to act upon.
+/// The event that a waiter has to act upon.
 #[derive(Debug)]
 pub enum WaitOutcome {
-    /// A grant that may be relied on until then: a pushed one (R7), or one that a poll found.
+    /// A grant that may be relied on until then: pushed (R7), or found by a poll.
     Granted { token: u64, until: Instant },
     /// A grant that ends too soon to be relied on: ask.
     Confirm { token: u64 },
@@ -156,7 +155,7 @@ pub enum WaitOutcome {
 }
 
 impl WaitOutcome {
-    /// Of a grant that may be relied on `until` then. `None`: not without asking.
+    /// A grant that may be relied on `until` then. `None`: not before it is confirmed.
     pub fn of_grant(token: u64, until: Option<Instant>) -> Self {
         until.map_or(Self::Confirm { token }, |until| Self::Granted { token, until })
     }
@@ -192,14 +191,14 @@ impl Turn {
 }
 
 impl Waiter {
-    /// Resolves when there is something to act upon. A part of what [`drive`](Self::drive) drives, which registers its task
+    /// Resolves when there is something to act upon. Runs inside [`drive`](Self::drive), which registers its task
     /// before each look, so that a change is not missed.
     pub fn outcome(&self) -> impl Future<Output = WaitOutcome> {
         poll_fn(|_| self.take_outcome().map_or(Poll::Pending, Poll::Ready))
     }
 
-    /// Whether the task that waits did nothing else since, as far as polls can tell. With another branch
-    /// of a `join!` or `select!` at work it is polled without a reason of ours.
+    /// Whether the waiting task did nothing else since, as far as polls show. With another branch of a `join!` or
+    /// `select!` at work it is polled without a reason of ours.
     pub fn is_undisturbed(&self) -> bool {
         !self.disturbed.load(Ordering::Relaxed)
     }
@@ -240,7 +239,7 @@ impl Waiter {
     fn take_outcome(&self) -> Option<WaitOutcome> {
         let mut state = self.state.lock();
         state.is_offered = false;
-        // What the server has answered goes before a push, which is only a hint (P9).
+        // The server's answer goes before a push, which is only a hint (P9).
         if let Some(outcome) = state.outcome.take() {
             return Some(outcome);
         }
@@ -256,7 +255,7 @@ impl Waiter {
         ticket(&self.owner_id, self.seq)
     }
 
-    /// What its place in the queue would be. Not stored either: only a leave needs it.
+    /// Its place in the queue. Not stored either: only a leave needs it.
     pub fn place(&self) -> String {
         place(&self.owner_id, self.seq, &self.terms)
     }
@@ -292,7 +291,7 @@ impl Waiter {
             let mut state = self.state.lock();
             (state.woken.take(), state.is_asking())
         };
-        // Most read their answers at once, and need no look.
+        // Most futures read their answers at once, and need no check.
         if let Some(woken) = woken.filter(|_| is_asking) {
             self.offers.remove(woken + PATIENCE, self.seq);
         }
@@ -307,10 +306,10 @@ impl Waiter {
         state.is_claimed
     }
 
-    /// If it rests with a grant, it loses that and its place. Else says when to look again, while it has the grant.
+    /// If it rests with a grant, it loses that and its place. Else returns when to check again, while it has the grant.
     pub fn take_back(&self) -> Rest {
         let mut state = self.state.lock();
-        // One that still waits for its answer is looked at again when the answer wakes it.
+        // A waiter without its answer yet is checked again when the answer wakes it.
         let is_woken = state.is_asking() && state.woken.is_some();
         if state.is_claimed || state.is_passed_over || !state.is_offered && !is_woken {
             return Rest::Over;
@@ -333,7 +332,7 @@ impl Waiter {
         self.state.lock().is_passed_over
     }
 
-    /// Neither a message nor an answer that it has not looked at yet.
+    /// Drops a message or an answer that it has not read yet.
     fn forget_grant(&self) {
         let mut state = self.state.lock();
         (state.pushed, state.is_offered) = (None, false);
@@ -369,10 +368,10 @@ impl Waiter {
     }
 }
 
-/// What became of a grant that was not looked at.
+/// The outcome of a grant that was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// It was looked at, or is not good any more.
+    /// It was read, or is not good any more.
     Over,
     /// Its attempt waits for an answer, or was woken a moment ago.
     Until(Instant),
@@ -403,15 +402,15 @@ impl Wake for Waiter {
 /// The waiters of one client.
 #[derive(Debug, Default)]
 pub struct Waiters {
-    /// By seq, which is unique within a client. From before the first request until the attempt ends.
+    /// Keyed by seq, which is unique within a client. From before the first request until the attempt ends.
     waiters: Mutex<BTreeMap<u64, Arc<Waiter>>>,
     /// Changed under the lock of `waiters`: the client is closing, and no more may begin.
     closed: AtomicBool,
-    /// Those with a place in the queue, by lock key. A name is here exactly while its poller runs.
-    // A map of its own. A push must find an attempt that has no place yet, and a poll asks only for
-    // those that have one. The two locks are never held together.
+    /// The waiters with a place in the queue, by lock key. A name is here exactly while its poller runs.
+    // A map of its own. A push must find an attempt that has no place yet, and a poll asks only for queued ones. The
+    // two locks are never held together.
     queues: Mutex<BTreeMap<Arc<str>, Queue>>,
-    /// Those who were woken for a grant, or for an answer that may be one.
+    /// Waiters that were woken for a grant, or for an answer that may be one.
     pub offers: Arc<Schedule<Waiter>>,
 }
 
@@ -464,9 +463,9 @@ impl Waiters {
         waiter
     }
 
-    /// Ends all waits, also those whose futures are not polled again, and lets nobody in afterwards.
-    /// Returns those for which a leave must be sent. `copies_until`: until when a copy of a request that
-    /// was sent before may be served, by lock key.
+    /// Ends all waits, also those whose futures are not polled again, and lets no waiter in afterwards. Returns the
+    /// waiters for which a leave must be sent. `copies_until`: until when a copy of a request that was sent before may
+    /// be served, by lock key.
     pub fn withdraw_all(&self, copies_until: impl Fn(&str) -> i64) -> Vec<Arc<Waiter>> {
         let all: Vec<_> = {
             let waiters = self.waiters.lock();
@@ -515,8 +514,8 @@ impl Waiters {
             Queue::new(waiter.keys.clone(), queued, due)
         });
         queue.trust.learn(queued);
-        // An answer to a request from before the last doubt says no more than those that are doubted. What
-        // verified the others meanwhile did not ask for this ticket.
+        // An answer to a request from before the last doubt is doubted as well. What verified the others meanwhile did
+        // not ask for this ticket.
         let is_old = queue.doubted.is_some_and(|doubted| queued.asked <= doubted);
         if is_old || doubtful && !queue.waiters.is_empty() {
             queue.doubt();
@@ -541,8 +540,8 @@ impl Waiters {
         }
     }
 
-    /// Begins a round of polls. The next one is due at `next` unless somebody asks for an earlier one
-    /// while this one is under way. `at_once`: a few tickets only, whatever the doubts.
+    /// Begins a round of polls. The next one is due at `next` unless a caller asks for an earlier one while this one is
+    /// under way. `at_once`: a few tickets only, whatever the doubts.
     pub fn begin_round(&self, lock_key: &str, next: Instant, at_once: bool) -> Option<Round> {
         let mut queues = self.queues.lock();
         let queue = queues.get_mut(lock_key).filter(|queue| !queue.waiters.is_empty())?;
@@ -612,12 +611,12 @@ impl Waiters {
     /// Wakes it for a grant. If its future is not polled then, it is passed over.
     pub fn offer(&self, waiter: &Arc<Waiter>, grant: impl FnOnce(&mut WaiterState)) {
         waiter.update(|state| {
-            // What an answer tells that was under way then is over.
+            // It has left: an answer that was under way then is stale.
             if state.is_passed_over {
                 return;
             }
             grant(state);
-            // A poll may tell of the same grant again.
+            // A poll may report the same grant again.
             if !std::mem::replace(&mut state.is_offered, true) {
                 // If it has not read its answer, its time counts from when that woke it.
                 let since = state.woken.filter(|_| state.is_asking()).unwrap_or_else(now);
@@ -626,8 +625,8 @@ impl Waiters {
         });
     }
 
-    /// A new connection is up, perhaps to a server that does not know what the one before has granted (R15). An
-    /// answer of this one would prove nothing about a message of that one (R7), so its polls have to tell.
+    /// A new connection is up, perhaps to a server that does not know what the one before has granted (R15). An answer
+    /// of this server would prove nothing about a message of that one (R7), so its polls decide.
     pub fn forget_grants(&self, keys: &ServedKeys) {
         for waiter in self.waiters.lock().values().filter(|waiter| keys.contains(&waiter.keys.lock)) {
             waiter.forget_grant();
@@ -644,13 +643,13 @@ impl Waiters {
             state.revoked = state.revoked.max(token);
         }
         drop(waiters);
-        // What was ended may have been the grant of a ticket whose message is lost.
+        // The ended hold may have been the grant of a ticket whose message is lost.
         self.doubt(lock_key);
     }
 
     pub fn find(&self, owner: &str, seq: u64) -> Option<Arc<Waiter>> {
         let waiter = self.waiters.lock().get(&seq).filter(|waiter| *waiter.owner_id == *owner).cloned();
-        // One that was passed over has left. A failover may bring its place back (R15).
+        // A passed-over waiter has left. A failover may bring its place back (R15).
         waiter.filter(|waiter| !waiter.is_passed_over())
     }
 }
@@ -659,7 +658,7 @@ impl Waiters {
 pub struct Round {
     /// All that wait, oldest first.
     pub waiters: Vec<Arc<Waiter>>,
-    /// Those whose places are verified.
+    /// The waiters whose places are verified.
     pub carried: Vec<Arc<Waiter>>,
     /// All are; the doubt that ends when all polls of this round are answered.
     pub verifies: Option<u64>,
@@ -669,7 +668,7 @@ pub struct Round {
 }
 
 impl Round {
-    /// After those of this round that were told before it.
+    /// After the waiters of this round that were notified before it.
     pub fn next_turn(&self) -> Turn {
         Turn::next(&self.turns)
     }

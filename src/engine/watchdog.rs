@@ -22,7 +22,7 @@ pub enum Renewal {
     Renewed,
     Lost,
     Unknown,
-    /// The hold was given back, or lost for another reason, while it was asked about.
+    /// The hold was released, or lost for another reason, while the question was under way.
     Over,
 }
 
@@ -34,7 +34,7 @@ pub fn start(holds: &Arc<Holds>) {
     holds.context.spawn_until_closing(serve);
 }
 
-/// One look at a hold: asks what there is to ask, and puts it back on the schedule. At its deadline it is lost.
+/// Attends to a hold: sends its next request, and puts it back on the schedule. At its deadline it is lost.
 pub async fn attend(hold: Arc<Hold>) -> Renewal {
     let done = hold.done.clone();
     // Pinned here, since `run_until_cancelled` would have room for it twice.
@@ -46,6 +46,8 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
             return Renewal::Lost;
         }
         let outcome = match hold.question() {
+            // Asked for the owner of before, the server would not know it.
+            _ if hold.is_detaching() => Renewal::Unknown,
             None => Renewal::Renewed,
             // Bounded by the deadline: the loss is reported in time even if this renewal hangs (P8).
             Some(question) => {
@@ -56,7 +58,7 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
         hold.schedule(outcome == Renewal::Unknown);
         outcome
     });
-    // The final unlock ends this. A renewal behind it would find the lock gone, and what is given back must not be renewed
+    // The final unlock ends this. A renewal behind it would find the lock gone, and a released hold must not be renewed
     // (P10).
     done.run_until_cancelled(look).await.unwrap_or(Renewal::Over)
 }
@@ -76,6 +78,8 @@ async fn ask(hold: &Hold, question: &Question) -> Renewal {
             }
             // The final release overtook this renewal: that is no loss.
             Renewed::Lost if hold.done.is_cancelled() => Renewal::Over,
+            // The handle has it, or nobody: the answer to the detach says which.
+            Renewed::Lost if hold.is_detaching() => Renewal::Unknown,
             Renewed::Lost => {
                 hold.lose(Loss::Gone);
                 Renewal::Lost

@@ -1,8 +1,7 @@
 //! The deadlines of holds whose client has no runtime any longer.
 //!
-//! Such a hold is good until its lease ends, and its holder must hear of that end (P8). No task is left
-//! that could tell, and the holder may wait in another runtime. So a thread does it; it ends with
-//! the last of these leases.
+//! Such a hold is good until its lease ends, and its holder must be notified of that end (P8). No task is left to do
+//! it, and the holder may wait in another runtime. So a thread does it; it ends with the last of these leases.
 
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -27,7 +26,7 @@ pub fn watch_deadlines(holds: &Holds) {
     tracing::warn!(target: "fairlock::client", holds = held.len(), "the runtime of a client has ended: what it holds ends with its leases");
     let watch = thread::Builder::new().name("fairlock-deadlines".into()).spawn(move || watch(held));
     if let Err(error) = watch {
-        tracing::warn!(target: "fairlock::client", %error, "no thread for the deadlines: `lost` does not resolve, `is_valid` still tells");
+        tracing::warn!(target: "fairlock::client", %error, "no thread for the deadlines: `lost` does not resolve, `is_valid` still works");
     }
 }
 
@@ -44,7 +43,7 @@ async fn watch_in_a_simulator(mut held: Vec<Weak<Hold>>) {
     }
 }
 
-/// Ends the holds that are due, and says when the next one is.
+/// Ends the holds that are due, and returns the time of the next one.
 fn next_deadline(held: &mut Vec<Weak<Hold>>) -> Option<Instant> {
     let mut next: Option<Instant> = None;
     held.retain(|hold| {

@@ -1,7 +1,7 @@
-//! What one client counts and measures: the numbers alone, in no words of who waits or why.
+//! The counters and measures of one client: the numbers alone.
 //!
-//! There are two of these rooms with the same methods. With the feature `metrics` they tell the recorder of the crate
-//! `metrics`; without it there is nothing in them, and the calls compile to nothing.
+//! There are two modules with the same methods. With the feature `metrics` they report to the recorder of the crate
+//! `metrics`; without it they are empty, and the calls compile to nothing.
 
 #[cfg(not(feature = "metrics"))]
 mod off;
@@ -15,5 +15,5 @@ pub use off::{Counted, LockMetrics, Metrics, MetricsOptions};
 pub use on::{Counted, LockMetrics, Metrics, MetricsOptions};
 pub use outcome::{Failure, LossCause, Outcome};
 
-/// Whether somebody may look at the numbers. Without that no clock is read for them.
+/// Whether the numbers may be read. If not, no clock is read for them.
 pub const ARE_ON: bool = cfg!(feature = "metrics");

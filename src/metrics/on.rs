@@ -11,8 +11,8 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, NoopRecord
 use super::outcome::{Failure, LossCause, Outcome};
 use crate::sync::Mutex;
 
-/// So many groups of locks are told apart. A function that makes one of each name would fill the memory here and that of
-/// the server that stores the numbers.
+/// The most groups of locks. A function that makes a group of each name would fill the memory here and that of the
+/// server that stores the numbers.
 const GROUPS: usize = 1000;
 /// The group of all others.
 const OTHERS: &str = "other";
@@ -40,7 +40,7 @@ const CODES: [&str; 16] = [
 /// What each number is. docs/operating.md has the same list, which tests/house.rs compares.
 const DESCRIPTIONS: [(Kind, &str, &str); 17] = [
     (Kind::Histogram, "fairlock_wait_seconds", "From the call to the lock, for calls that got it"),
-    (Kind::Histogram, "fairlock_hold_seconds", "From the lock to its end: given back or lost"),
+    (Kind::Histogram, "fairlock_hold_seconds", "From the lock to its end: released or lost"),
     (Kind::Histogram, "fairlock_round_trip_seconds", "From a request to its answer"),
     (Kind::Counter, "fairlock_acquired_total", "Calls that got the lock, nested ones too"),
     (Kind::Counter, "fairlock_handed_over_total", "Those of them that got it out of the queue"),
@@ -48,10 +48,10 @@ const DESCRIPTIONS: [(Kind, &str, &str); 17] = [
     (Kind::Counter, "fairlock_timed_out_total", "Calls of lock_timeout that others kept from it for all their time"),
     (Kind::Counter, "fairlock_given_up_total", "Calls that were dropped before they had it"),
     (Kind::Counter, "fairlock_failed_total", "Calls that ended with another error"),
-    (Kind::Counter, "fairlock_lost_total", "Holds that were lost while somebody relied on them"),
+    (Kind::Counter, "fairlock_lost_total", "Holds that were lost while they were relied on"),
     (Kind::Counter, "fairlock_refused_total", "Requests that the server refused"),
     (Kind::Counter, "fairlock_reconnects_total", "Connections that were made again"),
-    (Kind::Counter, "fairlock_polls_total", "Requests for those who wait"),
+    (Kind::Counter, "fairlock_polls_total", "Poll requests of waiting clients"),
     (Kind::Gauge, "fairlock_locks_held", "Holds of this process"),
     (Kind::Gauge, "fairlock_calls_waiting", "Calls that have not got their lock yet"),
     (Kind::Gauge, "fairlock_requests_in_flight", "Requests without an answer yet"),
@@ -67,7 +67,7 @@ enum Kind {
 
 type GroupOf = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
-/// What a builder is told.
+/// Metrics options of the builder.
 #[derive(Clone, Default)]
 pub struct MetricsOptions {
     group_of: Option<GroupOf>,
@@ -102,7 +102,7 @@ struct OfClient {
     locks: LockMetrics,
     group_of: Option<GroupOf>,
     groups: Mutex<BTreeMap<String, LockMetrics>>,
-    /// Of every number of this client.
+    /// The labels of every number of this client.
     labels: Vec<Label>,
 }
 
@@ -267,7 +267,7 @@ impl Metrics {
 }
 
 impl Default for Metrics {
-    /// Before the client connects: nobody is told.
+    /// Before the client connects: reports to no recorder.
     fn default() -> Self {
         metrics::with_local_recorder(&NoopRecorder, || Self::new(&MetricsOptions::default(), None))
     }
@@ -339,7 +339,7 @@ impl LockMetrics {
         self.0.hold.record(held());
     }
 
-    /// Nobody knows when it ended.
+    /// Its end is unknown.
     pub fn hold_vanished(&self) {
         self.0.held.decrement(1.0);
     }

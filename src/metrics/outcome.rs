@@ -1,4 +1,4 @@
-//! The ends that are told apart.
+//! The outcomes that are counted apart.
 
 /// How a call ended that got no lock, and was not dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

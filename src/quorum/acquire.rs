@@ -37,12 +37,12 @@ pub struct Acquire<'a> {
     pub is_part: bool,
     /// In a scope: what the owner may re-enter.
     pub turn: Option<Arc<Turn<QuorumHold>>>,
-    /// For a caller who runs out of time.
+    /// Errors for a caller that runs out of time.
     pub told: &'a Told,
     pub metrics: &'a LockMetrics,
 }
 
-/// What a call has been told so far.
+/// The errors that a call has met so far.
 #[derive(Debug, Default)]
 pub struct Told {
     /// Why a node did not serve.
@@ -72,7 +72,7 @@ impl Told {
 /// One guard's part of a hold, on the nodes that it has.
 pub type Taken = (Share, Vec<NodeGuard>);
 
-/// What became of one try.
+/// The outcome of one try.
 enum Tried {
     Held(Taken),
     /// Others have it.
@@ -81,13 +81,13 @@ enum Tried {
     Failed,
 }
 
-/// What it has at some nodes.
+/// The guards at some nodes.
 type Got = BTreeMap<usize, EngineGuard>;
 
 /// The answer of one node. `None`: others have it.
 type Tryout = Result<Option<EngineGuard>, LockError>;
 
-/// What one round of requests has brought.
+/// The results of one round of requests.
 #[derive(Default)]
 struct Round {
     got: Got,
@@ -95,7 +95,7 @@ struct Round {
     busy: Option<usize>,
 }
 
-/// The call that has these is polled: until all are there, nothing else renews them (P6).
+/// Keeps the guards of a call that is polled: until all are there, nothing else renews them (P6).
 fn keep(got: &Got) {
     got.values().for_each(|guard| guard.hold.keep());
 }
@@ -113,7 +113,7 @@ async fn keep_on(got: &Got) {
 }
 
 impl Acquire<'_> {
-    /// Whom it is told of.
+    /// The call, for its log lines.
     pub fn who<'a>(&'a self, owner_id: &'a str) -> Who<'a> {
         Who { name: self.name, owner: owner_id, terms: self.terms(), is_node: false }
     }
@@ -125,7 +125,7 @@ impl Acquire<'_> {
     /// Waits for the lock, without an end.
     pub async fn wait(&self) -> Result<Taken, LockError> {
         let nodes = &self.quorum.nodes;
-        // Where nobody else wants it, as far as is known, it is free as a rule, and one round trip is enough.
+        // If no other client is known to want it, it is usually free, and one round trip is enough.
         if self.quorum.is_alone(self.name) && !self.quorum.contention.is_likely(self.name) {
             match self.try_once(false).await? {
                 Tried::Held(taken) => return Ok(taken),
@@ -159,7 +159,7 @@ impl Acquire<'_> {
         }
     }
 
-    /// For a caller whose time is over: only what was seen of others is told of them (decision 42).
+    /// For a caller whose time is over: only seen contention is reported as `Timeout` (decision 42).
     pub fn out_of_time(&self) -> LockError {
         let nodes = &self.quorum.nodes;
         if nodes.usable().len() < nodes.majority() {
@@ -189,8 +189,8 @@ impl Acquire<'_> {
         }
         let began = now();
         let mut round = self.try_all(&usable, nodes.token_now(&usable)).await?;
-        // Others that try at the same moment may have some of the rest, and each would give all back. Who has the gate asks for
-        // these once more, when the others have had the time to give them back.
+        // Others that try at the same moment may have some of the rest, and each would release all. The caller with the
+        // gate asks for these once more, when the others have had the time to release them.
         let has_gate = usable.first().is_some_and(|gate| round.got.contains_key(gate));
         if again && has_gate && round.busy.is_some() && round.got.len() < nodes.majority() {
             sleep(now().saturating_duration_since(began) / 2).await;
@@ -202,7 +202,7 @@ impl Acquire<'_> {
             round.busy = busy;
         }
         let Round { got, busy } = round;
-        // Not past those who wait at the gate, although the others are free (P3).
+        // Not past the waiters at the gate, although the others are free (P3).
         let is_open = busy.is_none_or(|busy| usable.first() != Some(&busy));
         if got.len() >= nodes.majority() && is_open {
             return self.form(got).await;
@@ -219,12 +219,12 @@ impl Acquire<'_> {
     async fn wait_once(&self) -> Result<Tried, LockError> {
         let nodes = &self.quorum.nodes;
         let (mut got, mut from) = (BTreeMap::new(), 0);
-        // Looked at anew after each wait, which may have been long.
+        // Read anew after each wait, which may have been long.
         while let Some(at) = nodes.usable().into_iter().find(|index| *index >= from)
             && nodes.usable().len() >= nodes.majority()
         {
             from = at + 1;
-            // Where it was lost, or refuses this name, the next one is waited at.
+            // If it was lost, or refuses this name, the call waits at the next one.
             let Some(guard) = self.wait_at(at, &got).await? else { continue };
             if guard.hold.was_queued {
                 self.quorum.contention.seen(self.name);
@@ -243,7 +243,8 @@ impl Acquire<'_> {
                 tracing::debug!(target: "fairlock::quorum", name = %self.name, got = got.len(), "too many servers are out");
                 break;
             };
-            // Q2: who waits holds nothing above. Otherwise two that came in by different gates could wait for each other.
+            // Q2: a waiter holds nothing above. Otherwise two calls that came in by different gates could wait for each
+            // other.
             let above = got.split_off(&busy);
             if !above.is_empty() {
                 tracing::debug!(target: "fairlock::quorum", name = %self.name, given_back = above.len(), "split vote after a wait: others have too many servers");
@@ -262,7 +263,7 @@ impl Acquire<'_> {
         let mut locking = pin!(lock.acquire(self.caller, true, 0, None));
         tokio::select! {
             biased;
-            // A call that waits is never told that others have it.
+            // A call that waits never gets the answer "busy".
             outcome = &mut locking => self.one(outcome),
             () = self.quorum.nodes.lost(index) => {
                 // Asked while the call is in the queue.
@@ -275,7 +276,7 @@ impl Acquire<'_> {
         }
     }
 
-    /// An error that ends the call, or `None` for one that another node may not have.
+    /// Returns an error that ends the call, or `None` for an error that another node may not have.
     fn one(&self, outcome: Tryout) -> Tryout {
         match outcome {
             Ok(guard) => Ok(guard),
@@ -287,7 +288,7 @@ impl Acquire<'_> {
                 self.told.set(Arc::new(refusal));
                 Ok(None)
             }
-            // Of this owner's own hold on that node, which is over.
+            // This owner's own hold on that node is over.
             Err(LockError::Lost) => Ok(None),
             Err(error) => Err(error),
         }
@@ -299,8 +300,8 @@ impl Acquire<'_> {
         }
     }
 
-    /// Tries these nodes at the same time. One without an answer in time is left out (Q10); its request leaves by
-    /// itself when it is dropped (Q6, R9). `proposed`: the token that they are to give, where they can (Q3).
+    /// Tries these nodes at the same time. A node without an answer in time is skipped (Q10); its request leaves when
+    /// it is dropped (Q6, R9). `proposed`: the token that they are to give, where they can (Q3).
     async fn try_all(&self, indices: &[usize], proposed: u64) -> Result<Round, LockError> {
         let trying = indices.iter().filter_map(|index| {
             let lock = self.locks.get(*index)?;
@@ -321,14 +322,14 @@ impl Acquire<'_> {
                 None => {}
             }
         }
-        // After all have been looked at: what was got is given back when it is dropped.
+        // After all outcomes: dropping what was got releases it.
         failed.map_or(Ok(round), Err)
     }
 
     /// `None`: no answer in time.
     async fn try_at(&self, index: usize, lock: &EngineLock, proposed: u64) -> Option<Tryout> {
         let nodes = &self.quorum.nodes;
-        // What this owner has given back before comes first, and is no part of the time that the node has (Q10).
+        // What this owner has released before comes first, and is no part of the time that the node has (Q10).
         if timeout(nodes.node_timeout, lock.own_turn(self.caller.owner)).await.is_err() {
             self.told.set(Arc::new(NoAnswerYet));
             nodes.doubt(index, self.name);
@@ -344,9 +345,9 @@ impl Acquire<'_> {
     /// Q3, Q4: a hold on those nodes that count.
     async fn form(&self, got: Got) -> Result<Tried, LockError> {
         let nodes = &self.quorum.nodes;
-        // None of them was raised before: what this owner has given back is never entered again, so each is a new hold.
+        // None of them was raised before: what this owner has released is never entered again, so each is a new hold.
         let token = got.values().map(EngineGuard::token).max().unwrap_or(0);
-        // Nothing is left to raise where all have given the same, as they are asked to.
+        // Nothing is left to raise if all have given the same token, as they are asked to.
         let is_given_alike = got.values().all(|guard| guard.token() == token);
         let raised = if is_given_alike { got } else { self.raise(got, token).await };
         let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.hold.is_valid());
@@ -378,7 +379,7 @@ impl Acquire<'_> {
             // Each is a new hold, which is a part of nothing else.
             let _ = node.hold.whole.set(whole);
         }
-        // What has ended before that line has told nobody.
+        // A hold that ended before that line has reported to no `Whole`.
         hold.look();
         if !self.is_part {
             hold.complete();
@@ -386,11 +387,11 @@ impl Acquire<'_> {
         Ok(Tried::Held((Share::first(hold), counting)))
     }
 
-    /// Raises all of them to this token. Those that did not acknowledge it are given back.
+    /// Raises all of them to this token. Guards whose node did not acknowledge it are released.
     async fn raise(&self, got: Got, token: u64) -> Got {
         let nodes = &self.quorum.nodes;
         let raising = got.into_iter().map(|(index, guard)| async move {
-            // Also at the node that gave it: the answer says that it is still held there, after a force_unlock too.
+            // Also at the node that gave it: the answer confirms that no force_unlock has ended it there.
             let raised = timeout(nodes.node_timeout, requests::raise(&guard.hold, token)).await;
             (index, guard, raised)
         });
@@ -398,7 +399,7 @@ impl Acquire<'_> {
         for (index, guard, raised) in join_all(raising).await {
             match raised {
                 Ok(Ok(true)) => drop(acknowledged.insert(index, guard)),
-                // Dropped, it is given back.
+                // Dropping it releases it.
                 Ok(_) => {}
                 Err(_) => self.suspect(index),
             }
@@ -409,15 +410,15 @@ impl Acquire<'_> {
     /// Q11: one more guard on the nodes of a hold. `None`: too few of them answer now.
     pub async fn reenter(&self, share: Share) -> Result<Option<Taken>, LockError> {
         let (nodes, hold) = (&self.quorum.nodes, share.hold());
-        // Where it has ended, a new hold would have no part in this one (Q10).
+        // If it has ended, a new hold would have no part in this one (Q10).
         let valid: Vec<_> = hold.nodes.iter().filter(|node| node.hold.is_valid()).collect();
         let served: Vec<_> = valid.iter().copied().filter(|node| nodes.is_usable(node.index)).collect();
         // Where too few can be used, one may be back before its time is over.
         let entered = if served.len() >= hold.majority { served } else { valid };
         let locking = entered.into_iter().filter_map(|node| {
             let lock = self.locks.get(node.index)?;
-            // Never waits: another call of this owner may give it all back meanwhile, and who queues at several nodes may
-            // be served at some of them past those who wait at the gate (Q1).
+            // Never waits: another call of this owner may release it all meanwhile, and a call that queues at several
+            // nodes may be served at some of them past the waiters at the gate (Q1).
             Some(async move { (node, timeout(nodes.node_timeout, lock.acquire(self.caller, false, 0, None)).await) })
         });
         let mut guards = Vec::new();

@@ -1,15 +1,15 @@
-//! Which locks others want too.
+//! The locks that others want too.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Names share these, by their hash. Two that do cost each other a round trip now and then.
 const SLOTS: usize = 256;
-/// So many calls go to the queue at once after one that found others there.
+/// Calls that go to the queue at once after a call that found others there.
 const CALLS: u8 = 16;
 
-/// A call that tries all nodes at once, past a queue, takes for a moment what the one needs whose turn it is. So it is
-/// not done where others were seen lately.
+/// A call that tries all nodes at once, past a queue, takes for a moment what the next in line needs. So it is not done
+/// where others were seen lately.
 #[derive(Debug)]
 pub struct Contention([AtomicU8; SLOTS]);
 

@@ -1,4 +1,4 @@
-//! What the clones, locks and guards of one client share.
+//! The shared parts of the clones, locks and guards of one client.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
@@ -21,16 +21,16 @@ use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::sync::Mutex;
 
-/// What all clones and locks share.
+/// Shared by all clones and locks.
 #[derive(Debug)]
 pub struct Quorum {
     pub nodes: Arc<Nodes>,
     pub owners: Arc<Owners<QuorumHold>>,
     /// How many calls and guards of this client there are for a name.
     in_use: Mutex<HashMap<Arc<str>, usize>>,
-    /// Which of them others want too.
+    /// The locks that others want too.
     pub contention: Contention,
-    /// Of its locks. Each node's client has its own, under the name of the node.
+    /// The metrics of its locks. Each node's client has its own, under the name of the node.
     pub metrics: Metrics,
 }
 
@@ -81,7 +81,7 @@ impl Quorum {
     /// When nothing that was sent until now for this hold can have an effect on a server.
     pub fn forgotten_at(&self, hold: &QuorumHold) -> Instant {
         // The lease is the same at each of them.
-        hold.nodes.first().map_or_else(now, |node| node.hold.context().forgotten_at(node.hold.lease))
+        hold.nodes.first().map_or_else(now, |node| node.hold.context().forgotten_at(node.hold.longest_lease()))
     }
 
     /// `None`: the runtime of the client has ended.
@@ -96,7 +96,7 @@ impl Quorum {
         }
     }
 
-    /// Gives these back, and waits for the answers for a short time: where there is none the release goes on in the
+    /// Releases these guards, and waits for the answers for a short time: without an answer the release goes on in the
     /// background.
     pub async fn release(&self, guards: impl IntoIterator<Item = EngineGuard>) {
         join_all(guards.into_iter().map(|guard| timeout(self.nodes.node_timeout, guard.into_release().run()))).await;
@@ -137,7 +137,7 @@ impl Quorum {
         (closed < nodes.majority()).then_some((unfinished, servers))
     }
 
-    /// What guards of this client hold: the same owner at the same lock on a majority.
+    /// The holds of this client's guards: the same owner at the same lock on a majority.
     fn held(&self) -> usize {
         let mut counts = BTreeMap::new();
         for hold in self.nodes.all.iter().flat_map(|node| close::held(&node.engine)) {

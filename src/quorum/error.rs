@@ -11,11 +11,11 @@ pub struct NoQuorum {
     pub usable: usize,
     pub all: usize,
     pub majority: usize,
-    /// For how much longer each of those that are frozen grants nothing.
+    /// For how much longer each frozen server grants nothing.
     pub frozen_for: Vec<Duration>,
     /// The addresses of two that are one server.
     pub twins: Vec<(String, String)>,
-    /// What one of the others said last.
+    /// The last error of one of the others.
     pub last: Option<Cause>,
 }
 
@@ -37,7 +37,7 @@ impl NoQuorum {
 pub struct TooFewAnswers {
     pub confirmed: usize,
     pub majority: usize,
-    /// What one of the others said, if it is known.
+    /// The error of one of the others, if it is known.
     pub last: Option<RequestError>,
 }
 

@@ -1,9 +1,9 @@
-//! What a holder of a quorum has in hand, and how it is given back.
+//! The guard of a hold on a quorum, and its release.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -14,15 +14,18 @@ use super::acquire::Taken;
 use super::context::{InUse, Quorum};
 use super::error::TooFewAnswers;
 use super::hold::{NodeGuard, QuorumHold, Share};
+use crate::engine::detached::NotDetached;
 use crate::engine::error::UnlockError;
+use crate::engine::handles;
+use crate::engine::hold::Hold;
 use crate::engine::release::{Release, Unlocked};
 
-/// One hold on a majority of the servers. Dropped, it is given back in the background.
+/// One hold on a majority of the servers. Dropping it releases it in the background.
 #[derive(Debug)]
 pub struct QuorumGuard {
     quorum: Arc<Quorum>,
     pub hold: Arc<QuorumHold>,
-    /// Gone when it is being given back.
+    /// `None` while it is being released.
     share: Option<Share>,
     guards: Vec<NodeGuard>,
     in_use: Option<InUse>,
@@ -33,9 +36,9 @@ impl QuorumGuard {
         Self { quorum, hold: share.hold().clone(), share: Some(share), guards, in_use: Some(in_use) }
     }
 
-    /// Gives it back at all its servers, and waits for a majority of their answers as long as a release may take.
+    /// Releases it at all its servers, and waits for a majority of their answers as long as a release may take.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
-        // Before anything is given back: that ends the holds too.
+        // Before anything is released: that ends the holds too.
         let loss = self.hold.loss();
         let until = self.quorum.forgotten_at(&self.hold);
         let (quorum, hold, releases) = (self.quorum.clone(), self.hold.clone(), self.end());
@@ -47,23 +50,46 @@ impl QuorumGuard {
         }
     }
 
+    /// A new lease from now on, at all servers that can be reached. An error, unless a majority has it.
+    pub async fn extend(&self, lease: Duration) -> Result<(), NotDetached> {
+        let extend = |hold: Arc<Hold>| async move { handles::extend(&hold, lease).await };
+        let mut extending: FuturesUnordered<_> = self.hold.nodes.iter().map(|node| extend(node.hold.clone())).collect();
+        let (mut done, mut errors) = (0, Vec::new());
+        while let Some(outcome) = extending.next().await {
+            match outcome {
+                Ok(()) => done += 1,
+                Err(error) => errors.push(error),
+            }
+            if done >= self.hold.majority {
+                // Nobody waits for the others.
+                self.quorum.spawn(async move { while extending.next().await.is_some() {} });
+                return Ok(());
+            }
+        }
+        match (self.hold.loss(), errors.pop()) {
+            (Some(loss), _) => Err(NotDetached::Lost(loss)),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(()),
+        }
+    }
+
     /// Opens the hold's tracing span.
     pub fn show(&self) {
         self.hold.holding.show(&self.hold.who(), self.hold.token);
     }
 
-    /// From here on it is given back, also where no server was told yet: a `close` finds no guard alive.
+    /// From here on it is being released, also where no request was sent yet: a `close` finds no guard alive.
     fn end(&mut self) -> Vec<NodeRelease> {
         self.share = None;
-        // Q7: the first node is told last.
+        // Q7: the first node is released last.
         let guards = std::mem::take(&mut self.guards).into_iter().rev();
         let releases = guards.map(|node| (node.index, node.guard.into_release())).collect();
         self.hold.look();
         releases
     }
 
-    /// Which servers it has and whose lease is not over, by their places in the list. A nested guard does without those that
-    /// cannot be used when it is taken.
+    /// Which servers it has and whose lease is not over, by their places in the list. A nested guard does without
+    /// servers that cannot be used when it is taken.
     pub fn servers(&self) -> Vec<usize> {
         let is_mine = |index: usize| self.guards.iter().any(|node| node.index == index);
         let valid = self.hold.nodes.iter().filter(|node| node.hold.is_valid()).map(|node| node.index);
@@ -85,7 +111,7 @@ impl Drop for QuorumGuard {
     }
 }
 
-/// Of the guard on one node.
+/// The release on one node.
 type NodeRelease = (usize, Release);
 
 type Outcome = Result<Unlocked, UnlockError>;
@@ -105,7 +131,7 @@ struct Releasing<'a> {
     quorum: &'a Quorum,
     name: &'a Arc<str>,
     open: FuturesUnordered<BoxFuture<'static, (usize, Outcome)>>,
-    /// The nodes of those that are not late.
+    /// The nodes whose releases are not late.
     waited_for: BTreeSet<usize>,
     outcomes: Vec<Outcome>,
 }
@@ -113,7 +139,7 @@ struct Releasing<'a> {
 impl Releasing<'_> {
     fn begin(&mut self, releases: Vec<NodeRelease>) {
         for (index, release) in releases {
-            // Of a node that is down nothing is awaited.
+            // From a node that is down no answer is awaited.
             if self.quorum.nodes.is_usable(index) {
                 self.waited_for.insert(index);
                 self.open.push(async move { (index, release.run().await) }.boxed());
@@ -130,7 +156,7 @@ impl Releasing<'_> {
         self.outcomes.push(outcome);
     }
 
-    /// Waits for all of them as long as a node may take, and longer only for so many.
+    /// Waits for all of them for `node_timeout`, and longer only until `needed` have confirmed.
     async fn answers(&mut self, needed: usize) {
         let nodes = &self.quorum.nodes;
         let mut patience = pin!(sleep(nodes.node_timeout));
@@ -142,8 +168,8 @@ impl Releasing<'_> {
                     self.answered(answer);
                 }
                 () = &mut patience, if !self.waited_for.is_empty() => {
-                    // Asked first, as a release may only wait for the turn of its owner, who asks for the lock
-                    // again. Without an answer the next calls do without the node (Q10).
+                    // Probed first, as a release may only wait for the turn of its owner, whose other call asks for the
+                    // lock again. Without an answer the next calls do without the node (Q10).
                     for index in std::mem::take(&mut self.waited_for) {
                         nodes.doubt(index, self.name);
                     }
@@ -157,7 +183,7 @@ impl Releasing<'_> {
     }
 }
 
-/// What they say together of a hold that was not lost before.
+/// The common outcome for a hold that was not lost before.
 fn together(outcomes: Vec<Outcome>, hold: &QuorumHold, until: Instant) -> Outcome {
     let (all, majority) = (hold.nodes.len(), hold.majority);
     let confirmed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok().copied()).collect();

@@ -1,4 +1,4 @@
-//! What an owner holds on a majority.
+//! The hold of an owner on a majority.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ use crate::store::clock::now;
 /// The hold on one node that counts.
 #[derive(Debug)]
 pub struct NodeHold {
-    /// Which node.
+    /// The node.
     pub index: usize,
     pub hold: Arc<Hold>,
 }
@@ -29,38 +29,38 @@ pub struct QuorumHold {
     pub name: Arc<str>,
     pub owner: Owner,
     pub owner_id: String,
-    /// Those of the call, see `keys::terms`.
+    /// The terms of the call, see `keys::terms`.
     pub terms: Box<str>,
     pub began: Instant,
-    /// What is told of it.
+    /// Its span and metrics.
     pub holding: Holding,
     /// The fencing token: the greatest one of the nodes when it was formed (Q3).
     pub token: u64,
     /// How many have to be valid.
     pub majority: usize,
-    /// Those that count, in their order. None comes later (Q10).
+    /// The holds that count, in the order of the nodes. None is added later (Q10).
     pub nodes: Vec<NodeHold>,
     /// Keeps the owner's entry as long as there is something to re-enter.
     pub _turn: Option<Arc<Turn<Self>>>,
     /// Guards alive.
     pub shares: AtomicUsize,
-    /// Cancelled when it has ended: it is lost, or a majority of its nodes has answered that it is given back.
+    /// Cancelled when it has ended: it is lost, or a majority of its nodes has confirmed the release.
     pub over: CancellationToken,
     /// Set once: a loss is final, whatever a node answers later.
     pub loss: OnceLock<Loss>,
 }
 
-/// One guard's part of a hold. Given up before its nodes are, which is then no loss.
+/// One guard's share of a hold. Dropped before the per-node guards, so that releasing those is not reported as a loss.
 #[derive(Debug)]
 pub struct Share(Arc<QuorumHold>);
 
 impl Share {
-    /// Of a hold that has just been formed, with room for one.
+    /// The first share of a hold that has just been formed.
     pub fn first(hold: Arc<QuorumHold>) -> Self {
         Self(hold)
     }
 
-    /// One more. `None`: the last one is gone, and the hold is being given back.
+    /// One more. `None`: the last one is gone, and the hold is being released.
     pub fn of(hold: Arc<QuorumHold>) -> Option<Self> {
         let more = |shares| if shares == 0 { None } else { Some(shares + 1) };
         hold.shares.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -76,7 +76,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let hold = &self.0;
-        // Before it is given back: that ends the holds too.
+        // Before it is released: that ends the holds too.
         let loss = hold.loss();
         if hold.shares.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
@@ -106,8 +106,8 @@ impl QuorumHold {
         self.valid_for() > Duration::ZERO
     }
 
-    /// How the majority was lost. A node that a nested guard has not re-entered may have been given back meanwhile, so
-    /// what counts is that too few are left, and that one of the others was lost.
+    /// How the majority was lost. A node that a nested guard has not re-entered may have been released meanwhile, so it
+    /// counts that too few are left, and that one of the others was lost.
     pub fn loss(&self) -> Option<Loss> {
         if let Some(loss) = self.loss.get() {
             return Some(*loss);
@@ -118,10 +118,10 @@ impl QuorumHold {
                 // Its release may have no answer for long.
                 None if node.hold.live() == 0 => {}
                 None => left += 1,
-                // With a server that went away before, it is the operator who has ended it.
+                // `Forced` wins over the loss of another server.
                 Some(Ended::Lost(_)) if lost == Some(Loss::Forced) => {}
                 Some(Ended::Lost(loss)) => lost = Some(loss),
-                Some(Ended::Freed) => {}
+                Some(Ended::Freed | Ended::Detached) => {}
             }
         }
         let is_lost = left < self.majority && !self.is_given_back();
@@ -133,7 +133,7 @@ impl QuorumHold {
         self.shares.load(Ordering::Relaxed) == 0
     }
 
-    /// How it has ended, if it has. At the deadline of a majority it has, whether somebody looks or not.
+    /// How it has ended, if it has. At the deadline of a majority it has, whether it is noticed or not.
     pub fn ended(&self) -> Option<Ended> {
         let loss = self.loss().map(Ended::Lost);
         loss.or_else(|| self.over.is_cancelled().then_some(Ended::Freed))
@@ -149,8 +149,8 @@ impl QuorumHold {
         }
     }
 
-    /// Notes its end, if it has come: a node has ended, or a guard was given up at some, which may have been the last ones of
-    /// a majority.
+    /// Notes its end, if it has come: a node's hold has ended, or a guard's share at some nodes was dropped, which may
+    /// have been the last of a majority.
     pub fn look(&self) {
         let Some(loss) = self.loss() else {
             let ended = || self.nodes.iter().filter(|node| node.hold.ended().is_some()).count();
@@ -160,7 +160,8 @@ impl QuorumHold {
             return;
         };
         self.over.cancel();
-        // Otherwise the watchdog would renew what is left as long as the guard lives, and nobody would get past it.
+        // Otherwise the watchdog would renew what is left as long as the guard lives, and no other call would get past
+        // it.
         self.nodes.iter().for_each(|node| node.hold.lose(loss));
         self.tell_of_loss(loss);
     }
@@ -180,7 +181,7 @@ impl QuorumHold {
         self.nodes.iter().for_each(|node| node.hold.complete());
     }
 
-    /// Whose it is, for what is told of it.
+    /// The hold, for its log lines.
     pub fn who(&self) -> Who<'_> {
         Who { name: &self.name, owner: &self.owner_id, terms: &self.terms, is_node: false }
     }
@@ -192,7 +193,7 @@ impl QuorumHold {
     fn tell_of_loss(&self, loss: Loss) {
         if self.holding.lost(|| self.held_for(), loss, true) {
             let lost = Lost::new(&self.who(), self.token, self.held_for(), loss);
-            // `close` says once how many there were.
+            // `close` logs once how many there were.
             if loss == Loss::Closed { lost.debug() } else { lost.warn() }
         }
     }

@@ -20,14 +20,14 @@ pub struct QuorumLock {
     quorum: Arc<Quorum>,
     name: Arc<str>,
     locks: Arc<[EngineLock]>,
-    /// One of those that a call takes together.
+    /// Whether it is one of the names that a call takes together.
     is_part: bool,
     metrics: LockMetrics,
 }
 
 impl QuorumLock {
     pub fn new(quorum: Arc<Quorum>, name: &str) -> Self {
-        // What a call has at some of the servers is kept only while it is polled (P6).
+        // The partial holds of a call are kept only while it is polled (P6).
         let locks = quorum.nodes.engines().iter().map(|engine| EngineLock::new(engine.clone(), name).as_part());
         let (locks, metrics) = (locks.collect(), quorum.metrics.of_lock(name));
         Self { quorum, name: name.into(), locks, is_part: false, metrics }
@@ -51,7 +51,7 @@ impl QuorumLock {
         Self { is_part: true, ..self.clone() }
     }
 
-    /// Which of the other servers this one is, by another address.
+    /// The server that this one is, by another address.
     pub fn same_as(&self, server: usize) -> Option<usize> {
         self.quorum.nodes.same_as(server)
     }

@@ -13,9 +13,9 @@ use crate::store::clock::now;
 use crate::store::error::{Cause, ConnectError, NoAnswer, RefusalKind, RequestError};
 use crate::sync::Mutex;
 
-/// How often it is looked which nodes can be used, while somebody waits at one of them.
+/// How often to check which nodes can be used, while a call waits at one of them.
 const TICK: Duration = Duration::from_millis(50);
-/// A question to a silent node may have an answer at once, and the next silence begins then.
+/// A probe of a silent node may be answered at once, and the next silence begins then.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// One server.
@@ -24,11 +24,11 @@ pub struct Node {
     pub engine: Arc<Engine>,
     /// For messages.
     pub address: String,
-    /// It did not answer in time, or refuses everything, and nothing else was heard of it since.
+    /// It did not answer in time, or refuses everything, and has answered nothing since.
     silent: AtomicBool,
-    /// It is no other one of the nodes under another address.
+    /// It is no other node under another address.
     distinct: AtomicBool,
-    /// It is, and that was logged.
+    /// It is one, and that was logged.
     is_told_of: AtomicBool,
 }
 
@@ -37,14 +37,14 @@ pub struct Node {
 pub struct Nodes {
     pub all: Vec<Node>,
     engines: Vec<Arc<Engine>>,
-    /// How long a request may take before its node is left out.
+    /// How long a request may take before its node is skipped.
     pub node_timeout: Duration,
     /// Notified when a node can be used again, or can no longer be used.
     pub changed: Notify,
     watch: Mutex<Watch>,
 }
 
-/// Looks after the nodes for those who wait at one.
+/// Watches the nodes while calls wait at one.
 #[derive(Debug, Default)]
 struct Watch {
     waiting: usize,
@@ -104,8 +104,8 @@ impl Nodes {
         (0..self.all.len()).filter(|index| self.is_usable(*index)).collect()
     }
 
-    /// A token for these: what that one of their clocks says that is ahead of the others. A node that has given a
-    /// later one does not take it (Q3).
+    /// A token for these nodes: the time of the clock that is furthest ahead. A node that has given a later one does
+    /// not take it (Q3).
     pub fn token_now(&self, indices: &[usize]) -> u64 {
         let nodes = indices.iter().filter_map(|index| self.all.get(*index));
         let clocks = nodes.map(|node| node.engine.context.runner.server_micros(""));
@@ -116,21 +116,21 @@ impl Nodes {
         self.all.get(index).is_some_and(Node::is_usable) && self.same_as(index).is_none()
     }
 
-    /// For how much longer each of those that are frozen grants nothing.
+    /// For how much longer each frozen node grants nothing.
     pub fn frozen_for(&self) -> Vec<Duration> {
         let runners = self.all.iter().map(|node| &node.engine.context.runner);
         runners.filter(|runner| runner.is_connected("")).filter_map(|runner| runner.frozen_for("")).collect()
     }
 
-    /// The addresses of those that are one server.
+    /// The pairs of addresses that lead to one server.
     pub fn twins(&self) -> Vec<(String, String)> {
         let address = |index: usize| self.all.get(index).map(|node| node.address.clone());
         let twins = (0..self.all.len()).filter_map(|index| Some((address(self.same_as(index)?)?, address(index)?)));
         twins.collect()
     }
 
-    /// Which of the others this one is, by another address: it would count twice, and its loss would be that of two.
-    /// The builder looks at those that it reaches; another one may be connected later.
+    /// The node that is the same server as this one, by another address: it would count twice, and its loss would be
+    /// that of two. The builder checks the nodes that it reaches; another one may be connected later.
     pub fn same_as(&self, index: usize) -> Option<usize> {
         let node = self.all.get(index)?;
         if node.distinct.load(Ordering::Relaxed) {
@@ -138,7 +138,7 @@ impl Nodes {
         }
         let id = node.server_id()?;
         let same = |(other, node): (usize, &Node)| {
-            // Of two that are both new the first one counts.
+            // If both are new, the first one counts.
             let counts = other < index || node.distinct.load(Ordering::Relaxed);
             other != index && counts && node.server_id().as_ref() == Some(&id)
         };
@@ -151,7 +151,7 @@ impl Nodes {
             }
         };
         if !node.is_told_of.swap(true, Ordering::Relaxed) {
-            tracing::warn!(target: "fairlock::quorum", node = %node.address, other = %twin.address, "a server is another one of the quorum: it never counts");
+            tracing::warn!(target: "fairlock::quorum", node = %node.address, other = %twin.address, "two addresses of the quorum lead to one server: it counts once");
         }
         Some(other)
     }
@@ -168,7 +168,7 @@ impl Nodes {
         }
     }
 
-    /// The node did not answer in time. It is left out until it has answered a question (Q10). Returns why.
+    /// The node did not answer in time. It is skipped until it has answered a probe (Q10). Returns why.
     pub fn suspect(self: &Arc<Self>, index: usize, name: &Arc<str>) -> Option<Cause> {
         let node = self.all.get(index)?;
         let cause = node.why_silent(self.node_timeout);
@@ -177,17 +177,17 @@ impl Nodes {
             let asking = ask_until_it_serves(Arc::downgrade(self), index, name.clone());
             node.engine.context.spawn(asking);
             // Last, here and below: the log is the user's, and may panic.
-            tracing::warn!(target: "fairlock::quorum", node = %node.address, %cause, "a server of the quorum is left out until it serves again");
+            tracing::warn!(target: "fairlock::quorum", node = %node.address, %cause, "a server of the quorum is skipped until it serves again");
         }
         Some(cause)
     }
 
-    /// While somebody waits. `name`: of a lock, for the questions.
+    /// While a call waits. `name`: of a lock, for the probes.
     async fn look_after(self: Arc<Self>, name: Arc<str>) {
         let (mut usable, mut asked) = (self.usable(), now());
         loop {
             sleep(TICK).await;
-            // Under the same lock as the count: one who comes now finds that nothing runs, and begins anew.
+            // Under the same lock as the count: a call that comes now finds no task running, and starts it anew.
             let goes_on = {
                 let mut watch = self.watch.lock();
                 watch.runs = watch.waiting > 0 && !self.is_over();
@@ -210,7 +210,7 @@ impl Nodes {
         self.all.iter().any(|node| node.engine.context.over.is_cancelled())
     }
 
-    /// So often that a frozen node is noticed within an operation time-out.
+    /// Probes often enough that a frozen node is noticed within an operation time-out.
     fn ask_again(&self, asked: &mut Instant) -> bool {
         let operation_timeout = self.all.first().map(|node| node.engine.context.operation_timeout());
         let is_due = operation_timeout.is_some_and(|timeout| *asked + timeout / 3 <= now());
@@ -220,14 +220,14 @@ impl Nodes {
         is_due
     }
 
-    /// A frozen server causes no error by itself, and one that refuses is asked again: those who wait in its queue would
-    /// wait with it.
+    /// A frozen server causes no error, and a refusing server is asked again: the waiters in its queue would wait with
+    /// it.
     fn ask(self: &Arc<Self>, name: &Arc<str>) {
         let usable = (0..self.all.len()).filter(|index| self.is_usable(*index));
         usable.for_each(|index| self.doubt(index, name));
     }
 
-    /// Asks a node whether it serves, and leaves it out if there is no answer.
+    /// Probes a node, and skips it if there is no answer.
     pub fn doubt(self: &Arc<Self>, index: usize, name: &Arc<str>) {
         let Some(node) = self.all.get(index) else { return };
         let (nodes, name, lock) = (self.clone(), name.clone(), EngineLock::new(node.engine.clone(), name));
@@ -239,7 +239,7 @@ impl Nodes {
     }
 }
 
-/// One task for a node that is left out. It ends with the clients.
+/// One task for a node that is skipped. It ends with the clients.
 async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, name: Arc<str>) {
     loop {
         // Not kept during the pause: the last client may be dropped while its server is down.
@@ -263,7 +263,7 @@ async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, name: Arc<str>) {
     }
 }
 
-/// Somebody waits at a node: meanwhile the nodes are looked after.
+/// While it lives a call waits at a node, and the nodes are watched.
 pub struct Waiting<'a> {
     nodes: &'a Arc<Nodes>,
 }

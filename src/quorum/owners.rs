@@ -1,4 +1,4 @@
-//! Which owner of this client has which lock, so that nested calls find the hold that they re-enter (Q11).
+//! Maps owners and locks of this client to holds, so that nested calls find the hold that they re-enter (Q11).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ pub struct Owners<H> {
 pub struct Turn<H> {
     owners: Arc<Owners<H>>,
     key: Key,
-    /// What it holds. Locked while one of its calls acquires: a second branch of the scope waits for that, and re-enters.
+    /// Its hold. Locked while one of its calls acquires: a second branch of the scope waits for that, and re-enters.
     pub hold: tokio::sync::Mutex<Weak<H>>,
 }
 

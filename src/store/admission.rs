@@ -34,7 +34,7 @@ pub enum Priority {
     Cleanup,
     /// New acquires: after that.
     Normal,
-    /// What a caller asks once, such as status and force_unlock: also after that.
+    /// Requests that a caller makes once, such as status and force_unlock: also after that.
     Question,
 }
 
@@ -42,7 +42,7 @@ pub enum Priority {
 /// never waits behind more than a few milliseconds of work (P8).
 pub const IN_FLIGHT: usize = 256;
 
-/// So long a future that was woken may rest before its turn, or its probe, goes to another one.
+/// How long a woken future may rest before its turn, or its probe, goes to another one.
 pub const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The limits and the gate of one server.
@@ -62,7 +62,7 @@ struct Shared {
     gate: Mutex<Option<Refusing>>,
     /// Notified when the gate opens and when a probe is over.
     changed: Notify,
-    /// Of the pauses between probes.
+    /// For the pauses between probes.
     seed: u64,
 }
 
@@ -77,17 +77,17 @@ struct Refusing {
     probing_until: Option<Instant>,
 }
 
-/// A limit, and who waits for it: first come, first served.
+/// A limit, and its waiters: first come, first served.
 #[derive(Debug)]
 struct Line(Mutex<Places>);
 
 #[derive(Debug)]
 struct Places {
-    /// None while others wait.
+    /// 0 while others wait.
     free: usize,
     next_number: u64,
     waiting: BTreeMap<u64, Waker>,
-    /// Whose turn has come, and since when. They were woken.
+    /// The numbers whose turn has come, and since when. They were woken.
     given: BTreeMap<u64, Instant>,
 }
 
@@ -227,18 +227,17 @@ impl Shared {
             let backoff = Backoff::retry(self.seed);
             Refusing { refusal: refusal.clone(), since: now(), backoff, next_probe: now(), probing_until: None }
         });
-        // A restart may go from LOADING to READONLY. Callers who run out of time are told the latest.
+        // A restart may go from LOADING to READONLY. Callers that run out of time get the latest.
         refusing.refusal = refusal.clone();
         // Requests that were in flight when the gate closed are refused as well. They must not push the
         // next probe away.
         if now() >= refusing.next_probe {
             refusing.next_probe = now() + refusing.backoff.next();
         }
-        // Before the mutex is free, as in `served`. Otherwise the two could interleave and leave a
-        // flag that says the opposite of the gate: requests would pass a closed gate, or look at an
-        // open one for each request.
+        // Before the mutex is free, as in `served`. Otherwise the two could interleave and leave a flag that
+        // contradicts the gate: requests would pass a closed gate, or look at an open one for each request.
         self.refusing.store(true, Ordering::Release);
-        // Who reads the log is the user's, and may take its time.
+        // The log's subscriber is the user's, and may take its time.
         drop(gate);
         // One line for each time that the gate closes. A line for each refusal would flood the log.
         if closes {
@@ -254,7 +253,7 @@ impl Shared {
         let mut gate = self.gate.lock();
         let over = gate.take();
         self.refusing.store(false, Ordering::Release);
-        // Those who are woken lock the gate at once, so let go of it first.
+        // Woken waiters lock the gate at once, so let go of it first.
         drop(gate);
         self.changed.notify_waiters();
         if let Some(refusing) = over {
@@ -286,7 +285,7 @@ impl Admission {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Passes over those who do not take their turn. Never ends.
+    /// Passes over waiters that do not take their turn. Never ends.
     pub async fn watch(&self) {
         let shared = &self.shared;
         loop {
@@ -294,7 +293,7 @@ impl Admission {
             let mut goes_on = true;
             while goes_on {
                 sleep(PATIENCE).await;
-                // Where the whole runtime stood still, those who were woken look first.
+                // If the whole runtime stood still, the woken waiters look first.
                 yield_now().await;
                 goes_on = false;
                 for priority in [Priority::Urgent, Priority::Release, Priority::Cleanup, Priority::Normal] {
@@ -306,8 +305,7 @@ impl Admission {
         }
     }
 
-    /// Waits until the gate is open, or somebody has to probe. At the deadline it fails with what the
-    /// server said last.
+    /// Waits until the gate is open, or a probe is due. At the deadline it fails with the server's last refusal.
     pub async fn open(&self, deadline: Instant) -> Result<(), Refusal> {
         let shared = &self.shared;
         while self.is_closed() {
@@ -315,8 +313,7 @@ impl Admission {
             let changed = shared.changed.notified();
             let Some((until, refusal)) = self.closed_until() else { break };
             let woken = timeout_at(until.min(deadline).into(), changed).await.is_ok();
-            // One that was woken looks again even at its deadline: the gate may just have
-            // opened.
+            // A woken waiter looks again even at its deadline: the gate may just have opened.
             if !woken && now() >= deadline {
                 return Err(refusal);
             }
@@ -331,22 +328,22 @@ impl Admission {
             .map(|refusing| (refusing.until(), refusing.refusal.clone()))
     }
 
-    /// A place among the requests in flight, for one that is sent at once; to be dropped if that is not possible any more.
-    /// `None`: the gate was closed meanwhile.
+    /// A slot among the requests in flight, for a request that is sent at once; to be dropped if that is not possible
+    /// any more. `None`: the gate was closed meanwhile.
     pub async fn enter(&self, priority: Priority, timeout: Duration) -> Option<Arc<InFlight>> {
         let slot = Turn { admission: self, priority, number: None }.await;
-        // A single question is not repeated by itself, so that it may be asked at any time.
+        // A single question is not retried, so that it may be asked at any time.
         let probes = if priority == Priority::Question { false } else { self.try_pass(timeout)? };
         let (shared, slot) = (self.shared.clone(), Mutex::new(Some(slot)));
         Some(Arc::new(InFlight { shared, probes, slot, caller: AtomicWaker::new() }))
     }
 
-    /// Whether nobody passes but probes.
+    /// Whether only probes pass.
     pub fn is_closed(&self) -> bool {
         self.shared.refusing.load(Ordering::Acquire)
     }
 
-    /// What the server said last, while the gate is closed.
+    /// The server's last refusal, while the gate is closed.
     pub fn refusal(&self) -> Option<Refusal> {
         self.shared.gate.lock().as_ref().map(|refusing| refusing.refusal.clone())
     }
@@ -368,7 +365,7 @@ impl Admission {
 }
 
 impl Refusing {
-    /// Nobody may probe before.
+    /// The earliest time of the next probe.
     fn until(&self) -> Instant {
         self.probing_until.map_or(self.next_probe, |until| until.max(self.next_probe))
     }
@@ -379,7 +376,7 @@ impl InFlight {
         Arc::ptr_eq(&self.shared, &admission.shared)
     }
 
-    /// Drives the request to its end. Its slot is given back when it is woken: its answer is there, or its time is over.
+    /// Drives the request to its end. Its slot is released when it is woken: its answer is there, or its time is over.
     pub async fn run<F: Future>(self: &Arc<Self>, request: F) -> F::Output {
         // Otherwise it could also be woken because its task has done much already, before it was sent.
         let mut request = pin!(unconstrained(request));
@@ -391,7 +388,7 @@ impl InFlight {
         .await
     }
 
-    /// What the server said: opens or closes the gate.
+    /// Reads the server's answer: opens or closes the gate.
     pub fn answered(&self, refusal: Option<&Refusal>) {
         match refusal {
             // TRYAGAIN is about the keys of one lock: it must not hold up requests for the others.
@@ -418,7 +415,7 @@ impl Wake for InFlight {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if self.give_back() && self.probes {
-            // Its caller has the answer, and is to say what it was.
+            // Its caller has the answer, and is to read it.
             self.shared.end_probe(Some(now() + PATIENCE));
         }
         self.caller.wake();

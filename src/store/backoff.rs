@@ -26,7 +26,7 @@ pub struct Backoff {
 impl Backoff {
     /// For connections: the first try is at once.
     pub fn reconnect() -> Self {
-        // Random, as the simulator does not use this: there `Faults` says how long a reconnect takes.
+        // Random, as the simulator does not use this: there `Faults` sets the time of a reconnect.
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         Self { next: Duration::ZERO, random: seed }
     }
@@ -51,8 +51,8 @@ impl Backoff {
         pause.min(LONGEST)
     }
 
-    /// The pause before a request is tried again. One that then waits at a closed gate needs no long one
-    /// of its own: it would sit that out while the gate opens for the others.
+    /// The pause before a request is tried again. A request that then waits at a closed gate needs no long pause of its
+    /// own: it would sit that out while the gate opens for the others.
     pub fn pause_after(&mut self, error: &RequestError) -> Sleep {
         let pause = if error.is_paced() { SHORTEST } else { self.next() };
         sleep(if error.is_about_a_slot() { pause.min(LONGEST_FOR_A_SLOT) } else { pause })

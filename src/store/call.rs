@@ -17,7 +17,7 @@ pub struct Call<'a> {
     /// Sent to a node of a cluster that is about to get the slot of the keys, after the node that has it
     /// answered ASK.
     pub asking: bool,
-    /// Of the request.
+    /// The request's priority.
     pub priority: Priority,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Call<'a> {
         Self { asking: true, ..self }
     }
 
-    /// The key that says which server is asked.
+    /// The key that decides which server is asked.
     pub fn lock_key(&self) -> &'a str {
         // Each script has the lock as its first key, so the default is never used.
         self.keys.first().copied().unwrap_or_default()

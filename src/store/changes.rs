@@ -1,4 +1,4 @@
-//! Tells when a connection of a client is made, lost or closed.
+//! Notifies when a connection of a client is made, lost or closed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ pub struct Changes {
 
 impl Changes {
     pub fn tell(&self) {
-        // Before those who wait are woken: they look at the number.
+        // Before the waiters are woken, which read the number.
         self.count.fetch_add(1, Ordering::Release);
         self.changed.notify_waiters();
     }

@@ -1,4 +1,4 @@
-//! Where a server is and how to sign in there: what a URL says, and what does not fit into one.
+//! Where a server is and how to sign in there: the content of a URL, and more.
 
 use std::fmt;
 use std::future::Future;
@@ -38,7 +38,7 @@ pub struct ConnectOptions {
     pub(crate) sentinels_are_plain: bool,
 }
 
-/// Which servers there are, and who says where they are.
+/// The kind of servers, and the source of their addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Topology {
     Single(Address),
@@ -89,7 +89,7 @@ pub struct ClientCertificate {
     pub key: Secret,
 }
 
-/// What `Debug` must not show.
+/// Secrets that `Debug` must not show.
 #[cfg(feature = "tls")]
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
@@ -475,7 +475,7 @@ impl ConnectOptions {
         if for_sentinels && !matches!(self.topology, Topology::Sentinel { .. }) {
             return Err(OptionsError::NoSentinels);
         }
-        // One of them would win without a word, and the user could not tell which.
+        // One of them would win silently, and the user could not know which.
         if self.sign_in.provider.is_some() && self.sign_in.fixed != Credentials::default() {
             return Err(OptionsError::TwoCredentials);
         }

@@ -22,16 +22,16 @@ use super::reply::{Field, Malformed, ScriptReply};
 pub struct Connection {
     pub io: MultiplexedConnection,
     pub dead: CancellationToken,
-    /// In a cluster the id of this node, and a colon: a part of the channels that belong to it. The bus
-    /// carries every message to all nodes. By this a client hears only those of the node that serves the
-    /// slot, and not those of a primary that was replaced while it was frozen, nor a grant that found
-    /// nobody at the node and was taken back.
+    /// In a cluster the id of this node, and a colon: a part of the channels that belong to it. The bus carries every
+    /// message to all nodes. With it a client receives only messages of the node that serves the slot, and not of a
+    /// primary that was replaced while it was frozen, nor a grant that found no subscriber at the node and was taken
+    /// back.
     pub channel_tag: Arc<str>,
     _driver: Arc<Driver>,
 }
 
-/// The task that reads and writes for a connection. It waits for what is in flight, and on a dead line
-/// that is for ever, so it ends with the last user of the connection.
+/// The task that reads and writes for a connection. It waits for what is in flight, without an end on a dead line, so
+/// it ends with the last user of the connection.
 struct Driver(AbortHandle);
 
 impl Drop for Driver {
@@ -47,8 +47,8 @@ impl link::Connection for Connection {
 }
 
 impl Connection {
-    /// Signs in over a fresh stream. No database is chosen yet: a cluster and a Sentinel refuse that before
-    /// they could be told by name.
+    /// Signs in over a fresh stream. No database is chosen yet: a cluster and a Sentinel refuse that before their
+    /// errors could name them.
     pub async fn open(
         stream: Stream,
         credentials: &Credentials,
@@ -64,12 +64,12 @@ impl Connection {
             info = info.set_password(password);
         }
         let dead = CancellationToken::new();
-        // No time-out of the crate's own, which is 500 ms by default. The runner has one, and tells
-        // the supervisor when it passes (decision 44).
+        // No time-out of the crate's own, which is 500 ms by default. The runner has one, and notifies the supervisor
+        // when it passes (decision 44).
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
-            // A request is in the driver's hands when its future was polled once. Those that rest would keep the few places
-            // that its channel has by default.
+            // A request is in the driver's hands when its future was polled once. Resting futures would keep the few
+            // slots that its channel has by default.
             .set_pipeline_buffer_size(4 * IN_FLIGHT)
             .set_push_sender(on_push(dead.clone(), handle));
         let (io, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
@@ -136,8 +136,8 @@ impl Connection {
         // Allocated once: growing it argument by argument cost more than the rest of a call here.
         let mut command =
             redis::Cmd::with_capacity(4 + call.keys.len() + call.args.len(), 40 + script.len() + keys + args);
-        // The number of the request comes first in every script. Its echo in the reply is what tells a
-        // shifted reply from the right one (P1).
+        // The number of the request comes first in every script. Its echo in the reply distinguishes a shifted reply
+        // from the right one (P1).
         command.arg(verb).arg(script).arg(call.keys.len()).arg(call.keys).arg(request);
         for arg in call.args {
             match arg {
@@ -153,8 +153,8 @@ impl Connection {
     fn failed(&self, error: RedisError) -> RequestError {
         match refusal(&error) {
             Some(refusal) => RequestError::Refused(refusal),
-            // Not a word from the server, so the connection has failed. Say so now: requests that are
-            // sent before the driver tells of it would be lost as well.
+            // No reply from the server, so the connection has failed. Mark it now: requests that are sent before the
+            // driver reports it would be lost as well.
             None => {
                 self.dead.cancel();
                 RequestError::Unanswered(Arc::new(error))
@@ -163,8 +163,8 @@ impl Connection {
     }
 }
 
-/// What is in flight on a dead connection may have run. Say so now: waiting for the time-out would only
-/// delay the retry.
+/// A request in flight on a dead connection may have run. Return that now: waiting for the time-out would only delay
+/// the retry.
 fn unanswered() -> RequestError {
     RequestError::Unanswered(Arc::new(Disconnected))
 }
@@ -198,7 +198,7 @@ fn script_reply(value: Value) -> Result<ScriptReply, Malformed> {
     values.into_iter().map(field).collect::<Result<_, _>>().map(ScriptReply::List)
 }
 
-/// What the server sends unasked.
+/// A push of the server.
 pub enum Unasked<'a> {
     /// A message on this client's channel.
     Message(&'a [u8]),
@@ -216,7 +216,7 @@ fn on_push(
             // The driver says this once, when the connection breaks. A frozen server causes no such
             // push, which is why the supervisor pings.
             (PushKind::Disconnection, _) => dead.cancel(),
-            // A server that was frozen may go on after another one has taken over. What it says of grants is over.
+            // A server that was frozen may go on after another one has taken over. Its grants are over.
             _ if dead.is_cancelled() => {}
             // The first element is the channel. A client listens on one only.
             (PushKind::Message, [_, Value::BulkString(payload), ..]) => handle(Unasked::Message(payload)),

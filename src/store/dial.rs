@@ -1,5 +1,5 @@
 //! The way to a server: its name, a TCP connection or a Unix socket, and TLS. Each step has words of its own for
-//! what can go wrong, so that the first line of an error says what to mend.
+//! what can go wrong, so that the first line of an error is enough to mend it.
 
 use std::collections::HashMap;
 use std::io;
@@ -44,15 +44,15 @@ impl Access {
     }
 }
 
-/// What names have led to. Where the blocking pool of the runtime is full, or the name server is away, a name cannot be
-/// looked up, and a client that has lost its connection would lose its locks too.
+/// The addresses that names have led to. If the blocking pool of the runtime is full, or the name server is away, a
+/// name cannot be looked up, and a client that has lost its connection would lose its locks too.
 #[derive(Clone, Default)]
 struct Names(Arc<Mutex<Addresses>>);
 
-/// By host and port.
+/// Keyed by host and port.
 type Addresses = HashMap<(String, u16), Vec<SocketAddr>>;
 
-/// So long a look-up has before the addresses of before are used.
+/// How long a look-up may take before the earlier addresses are used.
 const HEAD_START: Duration = Duration::from_millis(250);
 
 impl Names {
@@ -98,7 +98,7 @@ pub struct Target {
     pub address: Address,
     /// See [`Place`].
     pub epoch: u64,
-    /// Who says that the server is there: an error may be theirs.
+    /// The source of the server's address: an error may be its fault.
     named_by: Option<Arc<str>>,
     access: Arc<Access>,
 }
@@ -146,13 +146,13 @@ impl Target {
         self.unreachable(Arc::new(obstacle))
     }
 
-    /// What has ended or stalled the first exchange, told by the first bytes that the server sent.
+    /// The error for a first exchange that ended or stalled, by the first bytes that the server sent.
     pub fn not_understood(&self, first: &FirstBytes, otherwise: impl FnOnce() -> ConnectError) -> ConnectError {
         let found = match first.get() {
             bytes if bytes.starts_with(b"HTTP") => PeerProtocol::Http,
             // The record types of TLS: an alert or a handshake, of version 3.x.
             [0x15 | 0x16, 3, ..] => PeerProtocol::Tls,
-            // What replies and pushes of Redis begin with.
+            // The first bytes of replies and pushes of Redis.
             []
             | [b'+' | b'-' | b':' | b'$' | b'*' | b'_' | b'#' | b',' | b'(' | b'!' | b'=' | b'%' | b'~' | b'>', ..] => {
                 return otherwise();
@@ -171,7 +171,7 @@ impl Target {
             _ if text.contains("fatal alert") => {
                 ConnectError::Certificate { address: self.address(), reason: format!("{text}; {WANTED}") }
             }
-            // No byte came, so the cause would say no more than that the stream has ended.
+            // No byte came, so the cause would be no more than the end of the stream.
             [] => self.obstacle(Obstacle::Closed),
             _ => self.unreachable(cause),
         })
@@ -261,14 +261,14 @@ impl Target {
 
     fn io_error(&self, error: io::Error) -> ConnectError {
         match error.kind() {
-            // The most frequent fault has a text of its own, which says what to look at.
+            // The most frequent fault has a text of its own, which has advice.
             io::ErrorKind::ConnectionRefused => self.obstacle(Obstacle::Refused),
             _ => self.unreachable(Arc::new(error)),
         }
     }
 }
 
-/// A server may ask for a client certificate, and says so only after the handshake.
+/// A server may ask for a client certificate, and reports that only after the handshake.
 const WANTED: &str = "the server may want a client certificate";
 
 /// Nagle's algorithm is on by default, and costs a hand-off over a 10 ms link 12 ms.
@@ -280,7 +280,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
 
-/// The beginning of the first bytes that the server sent: they tell what it speaks.
+/// The beginning of the first bytes that the server sent: they show its protocol.
 #[derive(Clone, Default)]
 pub struct FirstBytes(Arc<OnceLock<Vec<u8>>>);
 
@@ -292,14 +292,14 @@ impl FirstBytes {
     }
 
     fn note(&self, bytes: &[u8]) {
-        // An empty read is the end of the stream: the server has said nothing.
+        // An empty read is the end of the stream: the server has sent nothing.
         if self.0.get().is_none() && !bytes.is_empty() {
             let _ = self.0.set(bytes.iter().copied().take(Self::ENOUGH).collect());
         }
     }
 }
 
-/// A connection that remembers what the server said first.
+/// A connection that remembers the first bytes from the server.
 pub struct Stream {
     io: Box<dyn Io>,
     first: FirstBytes,

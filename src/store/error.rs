@@ -15,8 +15,8 @@ pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The first word of the server's error, such as `WRONGTYPE` or `OOM`. For each missing right it is
-    /// `NOPERM`, although servers say `ERR` for one that is missing inside a script.
+    /// The first word of the server's error, such as `WRONGTYPE` or `OOM`. For each missing right it is `NOPERM`,
+    /// although servers use `ERR` inside a script.
     pub code: String,
     /// The rest of the server's error.
     pub message: String,
@@ -26,10 +26,10 @@ pub struct Refusal {
     pub in_script: bool,
 }
 
-/// What to do about a refusal.
+/// How to handle a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// It may pass by itself: a failover, a full disk, a slow script of another client.
+    /// It may pass: a failover, a full disk, a slow script of another client.
     Passing,
     /// A retry is useless until a person changes something. Nothing was changed.
     Final,
@@ -58,7 +58,7 @@ impl Refusal {
         }
     }
 
-    /// The user lacks these rights, as the server said when it was asked for them.
+    /// The rights that the user lacks, by the server's answer when they were checked.
     pub(crate) fn lacks(&mut self, missing: &[String]) {
         self.message = lacking(missing);
     }
@@ -75,7 +75,7 @@ impl Refusal {
 
     pub(crate) fn kind(&self) -> RefusalKind {
         match self.code.as_str() {
-            // First, since the code says less: OOM before a script is harmless, and OOM inside comes
+            // First, since the code alone is not enough: OOM before a script is harmless, and OOM inside comes
             // after writes (decision 41).
             _ if self.in_script => RefusalKind::Unknown,
             "LOADING" | "READONLY" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MOVED" | "ASK"
@@ -94,7 +94,7 @@ impl Refusal {
         !self.is_of_a_slot()
     }
 
-    /// A cluster says these about one slot: its keys are on the move, or no node has it.
+    /// A cluster's errors about one slot: its keys are on the move, or no node has it.
     fn is_of_a_slot(&self) -> bool {
         matches!(self.code.as_str(), "TRYAGAIN" | "MOVED" | "ASK")
             || self.code == "CLUSTERDOWN" && self.message.contains("slot")
@@ -102,12 +102,12 @@ impl Refusal {
 
     /// Whether the primary is another server now, or not up yet.
     pub(crate) fn means_another_primary(&self) -> bool {
-        // BUSY, MISCONF and the like are not among them: the primary says them too, and a new
+        // BUSY, MISCONF and the like are not among them: the primary has them too, and a new
         // connection would hear the same.
         matches!(self.code.as_str(), "READONLY" | "LOADING" | "MASTERDOWN")
     }
 
-    /// What a person can do. `None`: nobody knows, for this code.
+    /// What a person can do. `None`: unknown for this code.
     fn advice(&self) -> Option<&'static str> {
         Some(match self.code.as_str() {
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
@@ -130,7 +130,7 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} (", self.code, without_script(&self.message))?;
-        // What follows from that depends on the request: its own error says it.
+        // The consequence depends on the request, whose own error has it.
         let ran = if self.in_script { "part of the request may have run" } else { "nothing was changed" };
         match self.advice() {
             Some(advice) if self.in_script => write!(f, "{advice}; {ran})"),
@@ -175,13 +175,13 @@ pub enum RequestError {
     Name(#[from] NameError),
     /// Nothing was sent: there was no connection. As the cause of a
     /// [`LockError::Unreachable`](crate::LockError::Unreachable) it may also be that too many other
-    /// requests of this client were ahead, or that the call had no time. The text says which.
+    /// requests of this client were ahead, or that the call had no time. The text has the reason.
     #[error("not sent: {0}")]
     NotSent(Cause),
     /// The request was sent, but no answer came in time. It may have run, or may run later.
     ///
-    /// `force_unlock` is never repeated by itself, since a second run could end the next holder's
-    /// lock: look at [`status`](crate::FairLock::status) before you repeat it.
+    /// `force_unlock` is never retried automatically, since a second run could end the next holder's lock: look at
+    /// [`status`](crate::FairLock::status) before you repeat it.
     #[error("sent, but without an answer: {0}; it may have run, or may run later")]
     Unanswered(Cause),
     /// The server refused the request. Where that was [inside a script](Refusal::in_script) a
@@ -194,7 +194,7 @@ pub enum RequestError {
     Closed,
     /// The runtime that the client was made in has ended, and the connection with it. Nothing was sent.
     /// See [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
-    #[error("the runtime of this client has ended: make the client in one that lives longer")]
+    #[error("the runtime of this client has ended: make the client in a runtime that lives longer")]
     RuntimeGone,
 }
 
@@ -205,8 +205,8 @@ pub enum ConnectError {
     /// An option is out of range, or two options do not fit together.
     #[error("invalid options: {0}")]
     Options(OptionsError),
-    /// There is no tokio runtime that can run the client: none here, one without its time or io driver, or
-    /// one that has ended.
+    /// There is no tokio runtime that can run the client: none here, a runtime without its time or io driver, or one
+    /// that has ended.
     #[error("there is no tokio runtime here: call it in one, with its time and io drivers enabled")]
     NoRuntime,
     /// The text is not a Redis URL.
@@ -222,7 +222,7 @@ pub enum ConnectError {
     Unreachable {
         /// Host and port, or the path of the socket.
         address: String,
-        /// What went wrong.
+        /// The cause.
         cause: Cause,
     },
     /// The TLS certificate of the server, or of this client, is not accepted.
@@ -231,7 +231,7 @@ pub enum ConnectError {
     Certificate {
         /// Host and port.
         address: String,
-        /// Which rule it breaks, and what to do.
+        /// The rule that it breaks, and advice.
         reason: String,
     },
     /// Something answers at that address, but it is not Redis, or TLS is on at one end only.
@@ -240,7 +240,7 @@ pub enum ConnectError {
     WrongProtocol {
         /// Host and port, or the path of the socket.
         address: String,
-        /// What it speaks instead.
+        /// The protocol that it speaks instead.
         found: PeerProtocol,
     },
     /// User or password are wrong or missing.
@@ -272,7 +272,7 @@ pub enum ConnectError {
     #[error("no master of the cluster serves any slot: see CLUSTER SLOTS and CLUSTER INFO at {address}")]
     #[non_exhaustive]
     NoMasters {
-        /// Host and port of the node that said so.
+        /// Host and port of the node that reported it.
         address: String,
     },
     /// Two servers of a quorum are one: it would count twice, and its loss would be that of two.
@@ -281,29 +281,29 @@ pub enum ConnectError {
     SameServer {
         /// The URL of one of them, without the password.
         one: String,
-        /// That of the other.
+        /// The other address.
         other: String,
     },
-    /// Of one of the servers of a quorum.
+    /// The error of one of the servers of a quorum.
     #[error("{server}: {cause}")]
     #[non_exhaustive]
     Server {
         /// Its URL without the password, or the place of a URL that cannot be read.
         server: String,
-        /// What is wrong there.
+        /// The error there.
         cause: Box<ConnectError>,
     },
     /// Fewer than a majority of the servers of a quorum can be reached. This may pass.
     #[error("{connected} of {all} servers can be reached, and {majority} are needed: {cause}")]
     #[non_exhaustive]
     NoQuorum {
-        /// So many can.
+        /// How many can be reached.
         connected: usize,
         /// How many there are.
         all: usize,
-        /// So many are needed.
+        /// How many are needed.
         majority: usize,
-        /// What is wrong with one of the others.
+        /// The error of one of the others.
         cause: Box<ConnectError>,
     },
     /// The server is a Sentinel, and the URL is that of a single server.
@@ -341,7 +341,7 @@ pub enum ConnectError {
     NoMajority {
         /// The name of the service.
         service: String,
-        /// What each of them said.
+        /// The answer of each.
         answers: String,
     },
     /// The server is too old.
@@ -354,10 +354,10 @@ pub enum ConnectError {
     /// The server is a replica.
     #[error("the server is a read-only replica: connect to its primary")]
     ReadOnly,
-    /// [`strict_restart`](crate::LockClientBuilder::strict_restart) cannot know this server from one that was
-    /// started anew: its INFO has no such field. A proxy may hide it.
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart) cannot detect a restart of this server: its INFO
+    /// has no such field. A proxy may hide it.
     #[error(
-        "strict_restart needs the field {missing} of INFO, which the server does not tell: leave strict_restart out"
+        "strict_restart needs the field {missing} of INFO, which the server does not report: leave strict_restart out"
     )]
     #[non_exhaustive]
     NoLife {
@@ -369,7 +369,7 @@ pub enum ConnectError {
     Refused(Refusal),
 }
 
-/// What speaks at the address of a server.
+/// The protocol that was found at the address of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PeerProtocol {
@@ -400,7 +400,7 @@ impl RequestError {
         matches!(self, Self::Refused(refusal) if refusal.is_of_a_slot())
     }
 
-    /// Whether the next try waits by itself, where requests are admitted: the gate is closed.
+    /// Whether the next try waits anyway, at the closed gate.
     pub(crate) fn is_paced(&self) -> bool {
         matches!(self, Self::Refused(refusal)
             if refusal.kind() == RefusalKind::Passing && refusal.is_of_the_whole_server())
@@ -411,12 +411,12 @@ fn lacking(missing: &[String]) -> String {
     format!("the user lacks rights that locks need: ACL SETUSER <user> {}", missing.join(" "))
 }
 
-/// What else may be wrong where these rights are missing at the start.
+/// Another explanation for these missing rights at the start.
 fn beside_rights(missing: &[String]) -> &'static str {
     if missing == ["+eval"] {
         return "; more may be missing, which only EVAL can ask: docs/deploying.md lists all that locks need";
     }
-    // The server says the same about a command that it does not have.
+    // The server answers the same for a command that it does not have.
     let is_of_a_command = missing.iter().any(|right| right.starts_with('+'));
     if is_of_a_command { " (or the command was renamed or disabled on the server)" } else { "" }
 }
@@ -455,7 +455,7 @@ impl From<OptionsError> for ConnectError {
 #[error("no master of the cluster serves slot {0}: see CLUSTER INFO")]
 pub struct Uncovered(pub u16);
 
-/// What is in the way to a server. The text says what to look at.
+/// The obstacle to a server. The text has advice.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Obstacle {
     #[error("no answer within {0:?}")]
@@ -494,7 +494,7 @@ pub struct NoTurn;
 
 /// A call had no time left when it began.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the time of the call was over before anything was asked")]
+#[error("the time of the call was over before a request was sent")]
 pub struct NoTime;
 
 /// A request had no answer within its time.

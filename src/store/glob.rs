@@ -30,7 +30,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// What each text that matches begins with.
+/// The common beginning of all texts that match.
 pub fn literal_start(pattern: &str) -> String {
     let mut start = String::new();
     let mut chars = pattern.chars();
@@ -51,7 +51,7 @@ pub fn escape(text: &str) -> String {
     text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
-/// What one byte is matched by.
+/// A matcher of one byte.
 struct One<'a> {
     kind: Kind<'a>,
     rest: &'a [u8],
@@ -60,7 +60,7 @@ struct One<'a> {
 enum Kind<'a> {
     Any,
     Byte(u8),
-    /// What is between the brackets, and whether it is to be in there.
+    /// The text between the brackets, and whether the byte is to be in it.
     Class(&'a [u8], bool),
 }
 
@@ -73,7 +73,7 @@ fn one(pattern: &[u8]) -> Option<One<'_>> {
         [b'[', class @ ..] => {
             let (class, is_in) = class.strip_prefix(b"^").map_or((class, true), |class| (class, false));
             let (class, rest) = class.split_at(class_end(class));
-            // One that does not end goes to the end of the pattern.
+            // A class without an end goes to the end of the pattern.
             (Kind::Class(class, is_in), rest.get(1..).unwrap_or_default())
         }
         [byte, rest @ ..] => (Kind::Byte(*byte), rest),

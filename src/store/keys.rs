@@ -1,9 +1,9 @@
 //! The names of keys, channels and tickets.
 //!
-//! A lock's keys are `<prefix>:{n:NAME}` and that with a suffix. The hash tag is `n:` and the name up
-//! to its first `}`. It is never empty and the same for all keys of a name, so a cluster keeps them
-//! in one slot. No two names share a key: only the lock key ends with `}`, and each suffix is known
-//! by its ending. This needs a prefix without braces, which the options check.
+//! A lock's keys are `<prefix>:{n:NAME}` and that with a suffix. The hash tag is `n:` and the name up to its first `}`.
+//! It is never empty and the same for all keys of a name, so a cluster keeps them in one slot. No two names share a
+//! key: only the lock key ends with `}`, and the ending of each suffix identifies it. This needs a prefix without
+//! braces, which the options check.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl Keys {
         Self { name: name.to_owned(), queue, deadlines, tokens, lock: lock.into() }
     }
 
-    /// Of the lock with this key. `None`: it has another prefix.
+    /// The keys of the lock with this key. `None`: it has another prefix.
     pub fn of_lock(prefix: &str, lock: &str) -> Option<Self> {
         Kind::Lock.name_in(prefix, lock).map(|name| Self::new(prefix, name))
     }
@@ -95,7 +95,7 @@ pub fn place(owner: &str, seq: u64, terms: &str) -> String {
     format!("{owner}:{seq}/{terms}")
 }
 
-/// The prefix of the channels on which clients hear of their grants.
+/// The prefix of the channels for grants.
 pub fn channel_prefix(prefix: &str) -> String {
     // Without a hash tag: a channel belongs to a client, which uses it for all of its locks.
     format!("{prefix}:wake:")

@@ -30,7 +30,7 @@ pub trait Connection: Clone + Send + Sync + 'static {
 #[derive(Clone)]
 pub enum State<C> {
     Down(Cause),
-    /// Up, but only urgent requests are sent: those who waited or held before the break come first.
+    /// Up, but only urgent requests are sent: waits and holds from before the break come first.
     Resuming(C),
     Ready(C),
     /// The runtime that kept the connection has ended.
@@ -43,19 +43,19 @@ pub struct Link<C> {
     /// Not a `watch` channel: that wakes its receivers in random order, and the simulator must be
     /// able to repeat a run.
     changed: Notify,
-    /// The same for those who watch all connections of the client.
+    /// The same for watchers of all connections of the client.
     pub changes: Arc<Changes>,
     listener: OnceLock<Weak<dyn Listener>>,
     /// When the end of the last connection was noticed.
     broke: Mutex<Option<Instant>>,
-    /// When the first flush was heard of that was not checked yet.
+    /// When the first flush was reported that was not checked yet.
     flushed: Mutex<Option<Instant>>,
     /// Notified of a flush.
     flush: Notify,
     /// Notified when a node of a cluster has got slots from another one.
     gained: Notify,
     metrics: Metrics,
-    /// Among the servers that are connected, or among those that are not.
+    /// Counted among the connected servers, or among the others.
     counted: Mutex<Option<Counted>>,
     /// Cancelled by `close`: the task that keeps the connection ends.
     pub stop: CancellationToken,
@@ -106,7 +106,7 @@ impl<C: Connection> Link<C> {
         }
     }
 
-    /// What is known of the connection. One that is down and not wanted is idle.
+    /// The state of the connection. A connection that is down and not wanted is idle.
     pub fn line(&self, is_wanted: bool) -> Line {
         let down = |cause| if is_wanted { Line::Down(cause) } else { Line::Idle };
         match &*self.state.lock() {
@@ -131,7 +131,7 @@ impl<C: Connection> Link<C> {
     /// to offer a fresh connection must not reopen a client that was closed meanwhile.
     pub fn enter(&self, next: State<C>) {
         let mut state = self.state.lock();
-        // Not when it is only told once more why there is none.
+        // Not when only the reason for its absence has changed.
         if let (State::Resuming(_) | State::Ready(_), State::Down(_)) = (&*state, &next) {
             *self.broke.lock() = Some(now());
         }
@@ -141,7 +141,7 @@ impl<C: Connection> Link<C> {
         ) {
             *state = next;
         }
-        // Those who are woken lock the state at once, and a recorder of metrics may ask for it: so let go of it first.
+        // Woken waiters lock the state at once, and a recorder of metrics may ask for it: so let go of it first.
         drop(state);
         self.count();
         self.changed.notify_waiters();
@@ -153,7 +153,7 @@ impl<C: Connection> Link<C> {
         // Before the lock is taken: the recorder is the user's.
         let mut news = is_up.map(|is_up| if is_up { self.metrics.connected() } else { self.metrics.disconnected() });
         let mut counted = self.counted.lock();
-        // Whoever has changed the state meanwhile counts it.
+        // A caller that has changed the state meanwhile counts it.
         if self.is_up() == is_up {
             std::mem::swap(&mut *counted, &mut news);
         }
@@ -215,8 +215,9 @@ impl<C: Connection> Link<C> {
         self.flush.notify_one();
     }
 
-    /// Keeps what the engine believes true to the server, for as long as a connection lives. `new`: one that is taken into use.
-    /// Never ends. Flushes are looked at beside all else: a check of waits that hangs must not keep a holder from its loss (P8).
+    /// Checks waits and holds against the server, for as long as a connection lives. `new`: a connection that is taken
+    /// into use. Never ends. Flushes are handled beside all else: a check of waits that hangs must not delay the notice
+    /// of a loss (P8).
     pub async fn keep_checked(&self, new: Option<&C>, keys: &ServedKeys, limit: Duration) {
         let others = async {
             if let Some(connection) = new {
@@ -238,8 +239,8 @@ impl<C: Connection> Link<C> {
         }
     }
 
-    /// Checks waits and holds again when slots have come here from another node, whose messages may have been missed and
-    /// whose state may be newer than what came along.
+    /// Checks waits and holds again when slots have come here from another node, whose messages may have been missed
+    /// and whose state may be newer than what was moved.
     async fn check_gains(&self, keys: &ServedKeys) {
         loop {
             self.gained.notified().await;
@@ -263,7 +264,7 @@ impl<C: Connection> Link<C> {
         if self.stop.is_cancelled() {
             return;
         }
-        // Before the listener is told, so that what it wakes finds the link gone (decision 46).
+        // Before the listener is notified, so that what it wakes finds the link gone (decision 46).
         self.enter(State::Gone);
         if let Some(listener) = self.listener() {
             listener.gone();
@@ -271,7 +272,7 @@ impl<C: Connection> Link<C> {
     }
 }
 
-/// Calls back when it is dropped, with the task that keeps it: nothing else tells of a runtime's end.
+/// Calls back when it is dropped, with the task that keeps it: the only notice of a runtime's end.
 pub struct OnDrop<F: FnMut()>(pub F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {

@@ -1,4 +1,4 @@
-//! Where a server is. Sentinels or a cluster may say at any time that it is elsewhere now.
+//! Where a server is. Sentinels or a cluster may change that at any time.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use tokio::sync::{Notify, watch};
 use super::connect_options::Address;
 use super::dial::{Access, Place, Target};
 
-/// Told by those who look for the server, and asked by the node that connects to it.
+/// Set by the tasks that look for the server, and read by the node that connects to it.
 pub struct Location {
     place: watch::Sender<Option<Place>>,
     access: Arc<Access>,
-    /// Who says where it is, for messages.
+    /// The source of the address, for messages.
     named_by: Option<Arc<str>>,
     doubt: Arc<Notify>,
 }
@@ -22,7 +22,7 @@ impl Location {
         Self { place: watch::Sender::new(Some(Place::at(address))), access, named_by: None, doubt: Arc::default() }
     }
 
-    /// A server that others look for. Those who wait for `doubt` are woken by it.
+    /// A server that other tasks look for. `doubt` wakes them.
     pub fn unknown(access: Arc<Access>, named_by: Arc<str>, doubt: Arc<Notify>) -> Self {
         Self { place: watch::Sender::new(None), access, named_by: Some(named_by), doubt }
     }
@@ -36,7 +36,7 @@ impl Location {
         place.map(|place| self.target(place))
     }
 
-    /// `None`: nobody knows.
+    /// `None`: the address is unknown.
     pub fn move_to(&self, place: Option<Place>) {
         self.place.send_if_modified(|current| {
             let moved = *current != place;
@@ -45,7 +45,7 @@ impl Location {
         });
     }
 
-    /// Waits until somebody knows where the server is.
+    /// Waits until the address is known.
     pub async fn known(&self) -> Target {
         let mut changes = self.place.subscribe();
         loop {
@@ -67,7 +67,7 @@ impl Location {
 
     /// The server does not answer there, or is not the primary.
     pub fn doubt(&self) {
-        // It keeps its notice when nobody listens. So a doubt that comes during a look is not lost.
+        // It keeps a notice without a waiter. So a doubt that comes during a look is not lost.
         self.doubt.notify_one();
     }
 }

@@ -13,6 +13,8 @@ pub mod connect_options;
 mod connection;
 pub mod dial;
 #[cfg(feature = "embedded")]
+// Its faults, and its life as a node of a cluster, are there for the simulator alone.
+#[cfg_attr(not(feature = "_simulation"), allow(dead_code))]
 pub mod embedded;
 pub mod error;
 pub mod glob;
@@ -35,73 +37,44 @@ mod url;
 pub mod verbs;
 
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::future::BoxFuture;
 
-use admission::Admission;
 pub use admission::Priority;
 use call::Call;
 use changes::Changes;
-use clock::ServerClock;
 use cluster::slots::{SlotMap, slot_of};
 use error::{Cause, RequestError};
 use reply::ScriptReply;
-use server::{Line, Told};
+use server::Server;
 
-/// The servers of a client. What depends on the server takes the key of a lock, since different
-/// names may live on different servers.
+/// The servers of a client. Different names may live on different servers, so it takes the key of a lock.
 pub trait Store: Send + Sync + 'static {
-    /// Whether a request for this lock would be sent at once.
-    fn is_ready(&self, lock_key: &str, priority: Priority) -> bool;
-    /// Resolves when [`is_ready`](Self::is_ready) holds, or with `Closed` or `RuntimeGone`.
-    fn ready<'a>(&'a self, lock_key: &'a str, priority: Priority) -> BoxFuture<'a, Result<(), RequestError>>;
+    /// The server of this lock. `None`: no node of the cluster serves its slot at the moment.
+    fn serving(&self, lock_key: &str) -> Option<&dyn Server>;
+    /// Resolves with the server of this lock when it is ready, or with `Closed` or `RuntimeGone`.
+    fn ready<'a>(
+        &'a self,
+        lock_key: &'a str,
+        priority: Priority,
+    ) -> BoxFuture<'a, Result<&'a dyn Server, RequestError>>;
     /// Why there is no connection to the lock's server.
     fn fault(&self, lock_key: &str) -> Cause;
-    /// Runs one script; `request` is its first argument, which the reply echoes.
+    /// Runs one script at the server of its keys; `request` is its first argument, which the reply echoes.
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>>;
-    /// Drops the connection, because it delivered a reply that belongs to another request.
-    fn distrust(&self, lock_key: &str);
-    /// An answer did not come in time: the connection may be half-open, so find out at once.
-    fn suspect(&self, lock_key: &str);
-    /// Decides when a request may be sent to the lock's server.
-    fn admission(&self, lock_key: &str) -> &Admission;
-    /// The clock of the lock's server.
-    fn clock(&self, lock_key: &str) -> &ServerClock;
     fn listen(&self, listener: Weak<dyn Listener>);
     /// The seats of the servers; a single one has seat 0.
     fn seats(&self) -> Vec<u16>;
     fn server(&self, seat: u16) -> Option<&dyn Server>;
     fn changes(&self) -> &Changes;
     fn close(&self);
-    /// With `strict_restart`: server time in ms until which it grants nothing, as far as this client knows.
-    fn frozen_until(&self) -> u64 {
-        0
-    }
-    /// With `strict_restart`: two clients with the same one are connected to one server.
-    fn server_id(&self) -> Option<String> {
-        None
-    }
-}
-
-/// A single server, which serves each lock that it is asked for: the key that the methods of [`Store`] take is not looked
-/// at, and may be empty.
-pub trait Server: Store {
-    /// Host and port, or the path of the socket.
-    fn address(&self) -> String;
-    fn line(&self) -> Line;
-    /// Since when the line is down or being resumed, if it was up before.
-    fn down_for(&self) -> Option<Duration>;
-    /// Whether messages from it arrive: a proxy may swallow them.
-    fn hears(&self) -> bool;
-    /// Sends one command that changes nothing.
-    fn ask<'a>(&'a self, words: &'a [&'a str]) -> BoxFuture<'a, Result<Told, RequestError>>;
 }
 
 /// The reply of a script, and the server that ran it: in a cluster this need not be the one that was asked first.
 pub struct Ran<'a> {
     pub reply: ScriptReply,
-    pub by: &'a dyn Store,
+    pub by: &'a dyn Server,
 }
 
 /// Wraps a client's background tasks, so that a simulator can delay them and end them.

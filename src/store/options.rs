@@ -19,13 +19,13 @@ pub struct Options {
     pub max_hold: Option<Duration>,
     /// The longest lease of any client.
     pub strict_restart: Option<Duration>,
-    /// By how much the clock of each of several servers may be off.
+    /// How far the clock of each of several servers may be off.
     pub clock_difference: Duration,
     /// How long one of several servers may take to answer. `None`: a quarter of the operation time-out.
     pub server_timeout: Option<Duration>,
     /// The URL of the server without the password, for messages.
     pub address: String,
-    /// Which server of a quorum this client is for. Then the quorum tells in the log what is held and lost.
+    /// The server of a quorum that this client is for. Then the quorum logs holds and losses.
     pub node: Option<String>,
     pub metrics_options: MetricsOptions,
     /// Made of the two above when the client connects.
@@ -50,7 +50,7 @@ pub enum OptionsError {
     OutOfRange {
         /// The option.
         option: &'static str,
-        /// What it was set to.
+        /// Its value.
         value: Duration,
     },
     /// One time must be at least another.
@@ -61,11 +61,11 @@ pub enum OptionsError {
         larger: &'static str,
         /// Its value.
         larger_value: Duration,
-        /// What it is compared with.
+        /// The option that it is compared with.
         smaller: &'static str,
         /// The value of that option.
         smaller_value: Duration,
-        /// What breaks otherwise.
+        /// The consequence otherwise.
         reason: &'static str,
     },
     /// `max_waiters` is 0.
@@ -78,7 +78,7 @@ pub enum OptionsError {
     #[error("a cluster has no database {0}: leave the number out, and use a prefix to keep locks apart")]
     DatabaseOnCluster(u32),
     /// The name of the service is missing, by which the Sentinels know the primary.
-    #[error("the name of the service is empty: it is the one in `sentinel monitor`, such as mymaster")]
+    #[error("the name of the service is empty: it is the name in `sentinel monitor`, such as mymaster")]
     NoService,
     /// Something is set for Sentinels, and there are none.
     #[error("sentinel_username, sentinel_password and sentinel_without_tls are for connecting by Sentinels")]
@@ -108,16 +108,16 @@ pub enum OptionsError {
     #[error("the {what} cannot be used: {reason}")]
     #[non_exhaustive]
     Certificate {
-        /// Which one.
+        /// Which certificate or key.
         what: &'static str,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
 }
 
 const LONGEST_LABEL: usize = 256;
 const LONGEST_PREFIX: usize = 256;
-/// How long a grant of a primary may come after the promotion of another one, which had not heard of it.
+/// How long a grant of a primary may come after the promotion of another one, which had not received it.
 const REPLICATION_LAG: Duration = Duration::from_secs(1);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -165,7 +165,7 @@ impl Options {
             return Err(OptionsError::Prefix);
         }
         check_label(&self.label)?;
-        // Otherwise each call that waits would end with `full`, which says that others wait.
+        // Otherwise each call that waits would end with `full`, which means that others wait.
         if self.max_waiters == 0 {
             return Err(OptionsError::NoWaiters);
         }
@@ -177,8 +177,8 @@ impl Options {
             ("server_timeout", self.server_timeout()),
             "a request that has ended cannot be waited for",
         )?;
-        // P9: a lost message costs a poll interval. The next poll must still find the ticket alive. And in less than half
-        // of a waiter_ttl some client is heard, unless the server or the network stands still (lib/silence.lua).
+        // P9: a lost message costs a poll interval. The next poll must still find the ticket alive. And within half a
+        // waiter_ttl some client is heard, unless the server or the network stands still (lib/silence.lua).
         long_enough(
             self.waiter_ttl >= 3 * self.poll_interval,
             ("waiter_ttl", self.waiter_ttl),
@@ -186,8 +186,7 @@ impl Options {
             ("three times poll_interval", self.poll_interval),
             "one lost poll would cost a live waiter its place",
         )?;
-        // P6: advance caps a grant by the ticket's deadline (decision 1). A longer grant_ttl would say
-        // what never happens.
+        // P6: advance caps a grant by the ticket's deadline (decision 1). A longer grant_ttl would have no effect.
         at_least(
             ("waiter_ttl", self.waiter_ttl),
             ("grant_ttl", self.grant_ttl),
@@ -206,7 +205,7 @@ impl Options {
         let times = [
             ("lease", self.lease),
             ("operation_timeout", self.operation_timeout),
-            // Before those that follow it.
+            // Before the options that depend on it.
             ("poll_interval", self.poll_interval),
             ("waiter_ttl", self.waiter_ttl),
             ("grant_ttl", self.grant_ttl),
@@ -248,6 +247,11 @@ impl Options {
             "the last token must be remembered while it is in use",
         )?;
         self.check_freeze(option, lease, Duration::ZERO)
+    }
+
+    /// Checks a lease that `extend` asks for, where `max_hold` leaves this much.
+    pub fn check_max_hold(&self, lease: Duration, left: Duration) -> Result<(), OptionsError> {
+        at_least(("what max_hold leaves", left), ("the lease of extend", lease), "a hold must end by then")
     }
 
     /// P1 over a restart: what may be held for longer than the freeze is held by two after it.
@@ -330,7 +334,7 @@ mod tests {
         assert!(matches!(checked(|o| o.lease = Duration::ZERO), Err(OptionsError::OutOfRange { option: "lease", .. })));
         assert!(matches!(checked(|o| o.waiter_ttl = Duration::from_secs(3)), Err(OptionsError::TooShort { .. })));
         assert!(matches!(checked(|o| o.grant_ttl = Duration::from_secs(1)), Err(OptionsError::TooShort { .. })));
-        // Who polls less often than a lease lasts notices its end too late (P7).
+        // A client that polls less often than a lease lasts notices its end too late (P7).
         assert!(matches!(
             checked(|o| (o.lease, o.poll_interval, o.waiter_ttl) =
                 (Duration::from_secs(2), o.grant_ttl, Duration::from_secs(9))),

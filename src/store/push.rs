@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A push is a hint (P9): one that cannot be read is dropped, and a poll finds out.
+/// A push is a hint (P9): a malformed push is dropped, and a poll finds the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Push<'a> {
     /// `grant <token> <ms that it lasts> <ticket> <lock key>`

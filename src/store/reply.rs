@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// What a script returned.
+/// The reply of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptReply {
     /// Words with a space between them: the cheapest reply for both sides.
@@ -98,7 +98,7 @@ impl<'a> Fields<'a> {
         self.natural().map(Duration::from_millis)
     }
 
-    /// A time to live: Redis says -1 or -2 when there is none.
+    /// A time to live: Redis returns -1 or -2 when there is none.
     pub fn millis_if_any(&mut self) -> Result<Option<Duration>, Malformed> {
         // Without a lease is not the same as with a lease of 0, which would mean that it ends now.
         Ok(u64::try_from(self.int()?).ok().map(Duration::from_millis))
@@ -126,7 +126,7 @@ fn utf8(bytes: &[u8]) -> Result<&str, Malformed> {
     std::str::from_utf8(bytes).map_err(|error| Malformed(format!("text that is not UTF-8: {error}")))
 }
 
-/// The reply of one script. Its first field, the status, tells which outcome it is.
+/// The reply of one script. Its first field, the status, is the outcome.
 pub trait Decode: Sized {
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed>;
 }

@@ -1,4 +1,4 @@
-//! What a user must be allowed, as the scripts themselves say, and the question whether it is.
+//! The rights that a user needs, read from the scripts themselves, and the check that it has them.
 //!
 //! A right that is missing in the middle of a script leaves half of its writes behind (Redis does not
 //! roll back), so all are asked for before the first one runs.
@@ -8,13 +8,13 @@ use std::collections::HashSet;
 use super::keys::{self, Keys};
 use super::script::{self, Script};
 
-/// Asks without running anything. ARGV repeats: command, the right that its arguments need, how many
-/// arguments, the arguments. Returns what is missing, as ACL SETUSER takes it. A server that cannot tell
-/// (before Redis 7.0, some relatives of Redis) misses nothing here.
+/// Asks without running anything. ARGV repeats: command, the right that its arguments need, how many arguments, the
+/// arguments. Returns what is missing, as ACL SETUSER takes it. A server without ACL checks in scripts (before Redis
+/// 7.0, some relatives of Redis) misses nothing here.
 ///
-/// EVAL comes first: it is what runs here, so it is granted, and with it the keys are asked for alone. Only
-/// if they are missing are the commands asked for without keys. SET is not: the server finds its key by
-/// code that reads the argument without a look whether it is there.
+/// EVAL comes first: it runs this script, so it is granted, and with it the keys are asked for alone. Only if they are
+/// missing are the commands asked for without keys. SET is not: the server finds its key by code that reads the
+/// argument without checking that it is there.
 ///
 /// Redis 8 answers only for as many arguments as the command takes, so they are filled up. Without its keys a command cannot be
 /// asked for there, and is named once the keys are granted.
@@ -67,7 +67,8 @@ pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str
     let all: Vec<String> = KEYS.iter().filter(|name| is_used(name)).filter_map(|name| asked.key(name)).collect();
     let eval = ["".to_owned(), all.len().to_string()].into_iter().chain(all).collect();
     asked.push("eval", asked.key_pattern(), eval);
-    // Of each file once, and not of each script that includes it: to read them is most of what making a client costs.
+    // Once for each file, and not for each script that includes it: reading them is most of the cost of making a
+    // client.
     let calls = script::files(scripts).flat_map(calls);
     for (command, names) in calls.filter(|(_, names)| names.first().is_none_or(is_used)) {
         asked.call(&command, &names);
@@ -76,7 +77,7 @@ pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str
     asked.push("evalsha", String::new(), vec!["0".to_owned(), "0".to_owned()]);
     asked.push("subscribe", asked.channel_pattern(), vec![channel.to_owned()]);
     if strict {
-        // It tells one life of the server from another one.
+        // For the identity of the server's life.
         asked.push("info", String::new(), vec!["server".to_owned()]);
     }
     for words in more {
@@ -86,7 +87,7 @@ pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str
     asked.words
 }
 
-/// What a user may need beside locks.
+/// Optional rights of a user.
 #[cfg(feature = "_cli")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beside {
@@ -103,7 +104,7 @@ pub struct Beside {
 /// Every right of a user, as ACL SETUSER takes it after `reset`.
 #[cfg(feature = "_cli")]
 pub fn all(prefix: &str, scripts: &[&Script], beside: Beside) -> Vec<String> {
-    // INFO tells of eviction, PING of a line that is cut, tracking of FLUSHALL: locks work without them, only worse.
+    // INFO shows eviction, PING a line that is cut, tracking a FLUSHALL: locks work without them, only worse.
     let mut named = ["eval", "evalsha", "subscribe", "info", "ping", "client|tracking"].map(str::to_owned).to_vec();
     let of_scripts = scripts.iter().filter(|script| script.name != "boot" || beside.strict_restart);
     named.extend(of_scripts.flat_map(|script| calls(script.text())).map(|(command, _)| command.to_ascii_lowercase()));
@@ -132,7 +133,7 @@ struct Asked<'a> {
     prefix: &'a str,
     keys: Keys,
     words: Vec<String>,
-    /// What they ask for. Scripts share most of their calls, and each question costs the server 3 µs.
+    /// Questions so far. Scripts share most of their calls, and each question costs the server 3 µs.
     seen: HashSet<Vec<String>>,
 }
 
@@ -167,7 +168,7 @@ impl<'a> Asked<'a> {
             return self.push(container, right, vec![subcommand.to_ascii_lowercase()]);
         }
         if names.first() == Some(&"channel") {
-            // Of another client: that is whom a grant is sent to.
+            // Another client's channel: a grant goes to another client.
             let channel = format!("{}0", keys::channel_prefix(self.prefix));
             return self.push(command, self.channel_pattern(), vec![channel, "0".into()]);
         }

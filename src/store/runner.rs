@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout_at;
 
-use super::admission::{Admission, InFlight};
+use super::admission::InFlight;
 use super::call::Call;
 use super::changes::Changes;
 use super::clock::{ServerClock, millis, now};
@@ -15,8 +15,8 @@ use super::error::{Cause, NoAnswer, NoTurn, Refusal, RequestError};
 use super::keys;
 use super::options::Options;
 use super::reply::{Decode, Fields, Malformed, ScriptReply};
-use super::server::Told;
-use super::{Listener, Priority, Ran, Server, Store};
+use super::server::{Server, Told};
+use super::{Listener, Priority, Ran, Store};
 
 /// A reply, with the instant before its request was sent.
 #[derive(Debug, Clone)]
@@ -88,7 +88,7 @@ impl Runner {
 
     /// Whether the server of this lock can be reached, as far as is known.
     pub fn is_connected(&self, lock_key: &str) -> bool {
-        self.store.is_ready(lock_key, Priority::Urgent)
+        self.store.serving(lock_key).is_some_and(|server| server.is_ready(Priority::Urgent))
     }
 
     /// Whether the server of this lock grants nothing for a while, as far as is known.
@@ -98,18 +98,19 @@ impl Runner {
 
     /// For how much longer it grants nothing.
     pub fn frozen_for(&self, lock_key: &str) -> Option<Duration> {
-        let frozen_until = i64::try_from(self.store.frozen_until()).unwrap_or(i64::MAX);
-        let left = frozen_until.saturating_sub(self.store.clock(lock_key).at(now()));
+        let server = self.store.serving(lock_key)?;
+        let frozen_until = i64::try_from(server.frozen_until()).unwrap_or(i64::MAX);
+        let left = frozen_until.saturating_sub(server.clock().at(now()));
         u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_millis)
     }
 
     pub fn server_id(&self) -> Option<String> {
-        self.store.server_id()
+        self.store.server(0).and_then(Server::server_id)
     }
 
     /// What the server's clock says now, in microseconds, or a little more.
     pub fn server_micros(&self, lock_key: &str) -> i64 {
-        self.store.clock(lock_key).micros_at(now())
+        self.clock(lock_key).map_or(0, |clock| clock.micros_at(now()))
     }
 
     /// When a call that begins now, and waits for nothing but its answer, is out of time.
@@ -119,7 +120,12 @@ impl Runner {
 
     /// Server time up to which a request that is sent now may be served (R2).
     pub fn not_after(&self, lock_key: &str) -> i64 {
-        self.store.clock(lock_key).at(now()) + millis(self.options.operation_timeout)
+        self.clock(lock_key).map_or(0, |clock| clock.at(now())) + millis(self.options.operation_timeout)
+    }
+
+    /// `None`: no server has this lock at the moment, so nothing is sent.
+    fn clock(&self, lock_key: &str) -> Option<&ServerClock> {
+        self.store.serving(lock_key).map(Server::clock)
     }
 
     /// Waits until a request for this lock may be sent. Without a limit (`by`) the wait for others that were here before has
@@ -132,13 +138,15 @@ impl Runner {
         by: Option<Instant>,
     ) -> Result<Admitted, RequestError> {
         loop {
-            let admission = self.store.admission(lock_key);
             // A look comes first, so that the usual case needs no timer.
-            if !self.store.is_ready(lock_key, priority) || priority != Priority::Question && admission.is_closed() {
-                let by = by.unwrap_or_else(|| self.limit());
-                // Boxed, because it is rare: each request that waits for its turn would have room for it otherwise.
-                Box::pin(self.usable(lock_key, admission, priority, by)).await?;
-            }
+            let admission = match self.store.serving(lock_key).filter(|server| may_send(*server, priority)) {
+                Some(server) => server.admission(),
+                None => {
+                    let by = by.unwrap_or_else(|| self.limit());
+                    // Boxed, because it is rare: each request that waits for its turn would have room for it otherwise.
+                    Box::pin(self.usable(lock_key, priority, by)).await?.admission()
+                }
+            };
             let in_flight = match by {
                 None => admission.enter(priority, self.options.operation_timeout).await,
                 Some(by) => {
@@ -151,8 +159,9 @@ impl Runner {
                 }
             };
             // The lock may have gone to another node of a cluster meanwhile, which has limits of its own.
-            let is_same = std::ptr::eq(admission, self.store.admission(lock_key));
-            if let Some(in_flight) = in_flight.filter(|_| is_same && self.store.is_ready(lock_key, priority)) {
+            let is_same =
+                |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
+            if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
                 let deadline = by.unwrap_or_else(|| self.limit());
                 // Its caller did not look for so long.
                 if deadline <= now() {
@@ -164,37 +173,35 @@ impl Runner {
     }
 
     /// Waits for a connection, and until the server does not refuse everything.
-    async fn usable(
-        &self,
-        lock_key: &str,
-        admission: &Admission,
+    async fn usable<'a>(
+        &'a self,
+        lock_key: &'a str,
         priority: Priority,
         by: Instant,
-    ) -> Result<(), RequestError> {
-        match timeout_at(by.into(), self.store.ready(lock_key, priority)).await {
+    ) -> Result<&'a dyn Server, RequestError> {
+        let server = match timeout_at(by.into(), self.store.ready(lock_key, priority)).await {
             Ok(outcome) => outcome?,
             Err(_) => return Err(RequestError::NotSent(self.store.fault(lock_key))),
+        };
+        if priority != Priority::Question {
+            // After the wait for a connection. A probe that still has to wait for one would keep others
+            // from probing.
+            server.admission().open(by).await.map_err(RequestError::Refused)?;
         }
-        if priority == Priority::Question {
-            return Ok(());
-        }
-        // After the wait for a connection. A probe that still has to wait for one would keep others
-        // from probing.
-        admission.open(by).await.map_err(RequestError::Refused)
+        Ok(server)
     }
 
     /// What the server of this lock refuses everything with, at the moment.
     pub fn refusal(&self, lock_key: &str) -> Option<Refusal> {
-        self.store.admission(lock_key).refusal()
+        self.store.serving(lock_key).and_then(|server| server.admission().refusal())
     }
 
     /// Why a request for this lock, which still waits in [`admit`](Self::admit), was not sent yet.
     pub fn why_not_sent(&self, lock_key: &str) -> Cause {
         // In this order: without a connection, or at a closed gate, those ahead do not move either.
-        if !self.store.is_ready(lock_key, Priority::Normal) {
-            return self.store.fault(lock_key);
-        }
-        match self.store.admission(lock_key).refusal() {
+        let server = self.store.serving(lock_key).filter(|server| server.is_ready(Priority::Normal));
+        let Some(server) = server else { return self.store.fault(lock_key) };
+        match server.admission().refusal() {
             Some(refusal) => Arc::new(refusal),
             None => Arc::new(RequestError::NotSent(Arc::new(NoTurn))),
         }
@@ -223,7 +230,7 @@ impl Runner {
                 }
                 Err(_) => {
                     // A half-open connection causes no error by itself (decision 44).
-                    self.store.suspect(call.lock_key());
+                    self.store.serving(call.lock_key()).into_iter().for_each(Server::suspect);
                     return Err(RequestError::Unanswered(Arc::new(NoAnswer(self.options.operation_timeout))));
                 }
             };
@@ -231,8 +238,8 @@ impl Runner {
         // Before the reply is read: a server that runs scripts does not refuse, even if this reply
         // turns out to be wrong.
         self.answered(&admitted, &call, None);
-        decode(request, sent, by.clock(call.lock_key()), &reply).map_err(|error| {
-            by.distrust(call.lock_key());
+        decode(request, sent, by.clock(), &reply).map_err(|error| {
+            by.distrust();
             RequestError::Unanswered(Arc::new(error))
         })
     }
@@ -241,11 +248,11 @@ impl Runner {
     pub async fn ask(&self, server: &dyn Server, words: &[&str]) -> Result<(Told, Duration), RequestError> {
         let timeout = self.options.operation_timeout;
         let deadline = now() + timeout;
-        match timeout_at(deadline.into(), server.ready("", Priority::Question)).await {
+        match timeout_at(deadline.into(), server.ready(Priority::Question)).await {
             Ok(outcome) => outcome?,
-            Err(_) => return Err(RequestError::NotSent(server.fault(""))),
+            Err(_) => return Err(RequestError::NotSent(server.fault())),
         }
-        let entering = server.admission("").enter(Priority::Question, timeout);
+        let entering = server.admission().enter(Priority::Question, timeout);
         let Ok(Some(in_flight)) = timeout_at(deadline.into(), entering).await else {
             return Err(RequestError::NotSent(Arc::new(NoTurn)));
         };
@@ -253,7 +260,7 @@ impl Runner {
         match in_flight.run(timeout_at(deadline.into(), server.ask(words))).await {
             Ok(outcome) => outcome.map(|told| (told, now().saturating_duration_since(sent))),
             Err(_) => {
-                server.suspect("");
+                server.suspect();
                 Err(RequestError::Unanswered(Arc::new(NoAnswer(timeout))))
             }
         }
@@ -273,7 +280,8 @@ impl Runner {
 
     /// Opens or closes the gate. Not that of the node from which the lock has gone meanwhile: another one answered.
     fn answered(&self, admitted: &Admitted, call: &Call<'_>, refusal: Option<&Refusal>) {
-        if admitted.in_flight.is_of(self.store.admission(call.lock_key())) {
+        let is_of = |server: &dyn Server| admitted.in_flight.is_of(server.admission());
+        if self.store.serving(call.lock_key()).is_some_and(is_of) {
             admitted.in_flight.answered(refusal);
         }
     }
@@ -281,9 +289,14 @@ impl Runner {
     /// For a reply that cannot be the one to this request: drops the connection. The outcome of the
     /// request is unknown.
     pub fn distrust(&self, lock_key: &str, error: Malformed) -> RequestError {
-        self.store.distrust(lock_key);
+        self.store.serving(lock_key).into_iter().for_each(Server::distrust);
         RequestError::Unanswered(Arc::new(error))
     }
+}
+
+/// Whether a request would be sent at once: the server is connected, and does not refuse everything.
+fn may_send(server: &dyn Server, priority: Priority) -> bool {
+    server.is_ready(priority) && (priority == Priority::Question || !server.admission().is_closed())
 }
 
 /// Every reply begins with status, number of the request, and server time in seconds and

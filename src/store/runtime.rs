@@ -1,4 +1,4 @@
-//! What a tokio runtime can do. Tokio has no call that tells, so it is tried out.
+//! What a tokio runtime can do. Tokio has no call for that, so it is tried out.
 
 use std::future::Future;
 use std::net::UdpSocket;
@@ -37,11 +37,11 @@ pub fn is_gone(runtime: &Handle) -> bool {
     }
 }
 
-/// A task begins anew so long after a panic.
+/// The pause before a task begins anew after a panic.
 pub const AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// Runs what may call code of the user, such as a log subscriber: a panic there must end neither the task nor the
-/// client. `None`: it has panicked, and the process's panic hook has said so.
+/// client. `None`: it has panicked, and the process's panic hook has reported it.
 pub fn survive<T>(work: impl Future<Output = T>) -> impl Future<Output = Option<T>> {
     // No `async fn`, which would have room for `work` twice: 100,000 renewals may be due together.
     AssertUnwindSafe(work).catch_unwind().map(Result::ok)

@@ -29,7 +29,7 @@ impl Script {
         self.text.get_or_init(|| text(self.own))
     }
 
-    /// What EVALSHA calls it.
+    /// Its name for EVALSHA.
     pub fn sha1(&self) -> &str {
         self.sha1.get_or_init(|| redis::Script::new(self.text()).get_hash().to_owned())
     }

@@ -21,7 +21,8 @@ use super::connection::{Connection, refusal};
 use super::dial::{Access, Limit, Place, Target};
 use super::error::{ConnectError, NoAnswer};
 use super::location::Location;
-use super::node::{Node, Purpose, connect_error, sign_in_error};
+use super::node::network::{NetworkNode, Purpose};
+use super::node::{connect_error, sign_in_error};
 use super::options::Options;
 use super::runtime::{AFTER_PANIC, survive};
 use crate::sync::Mutex;
@@ -43,12 +44,12 @@ pub async fn connect(
     database: u32,
     options: &Options,
     client: &str,
-) -> (Node, Result<(), ConnectError>) {
+) -> (NetworkNode, Result<(), ConnectError>) {
     let named_by: Arc<str> = format!("primary of {service:?}, as its Sentinels say").into();
     let location = Arc::new(Location::unknown(served, named_by, Arc::default()));
     let keys = ServedKeys::All;
     let purpose = Purpose { location: location.clone(), database, keys, is_in_cluster: false, changes: Arc::default() };
-    let node = Node::new(purpose, options, client, &Handle::current());
+    let node = NetworkNode::new(purpose, options, client, &Handle::current());
     let sentinels = Arc::new(Sentinels::new(service, sentinels, asked, location, options));
     let watch = sentinels.clone();
     node.accompany(async move {

@@ -1,8 +1,46 @@
-//! What one of a client's servers tells, and what is known of it.
+//! What one of a client's servers offers. It is asked about no key: `Store` finds the server of a lock.
 
+use std::time::Duration;
+
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::error::Cause;
+use super::admission::{Admission, Priority};
+use super::call::Call;
+use super::clock::ServerClock;
+use super::error::{Cause, RequestError};
+use super::reply::ScriptReply;
+
+pub trait Server: Send + Sync + 'static {
+    /// Whether a request would be sent at once.
+    fn is_ready(&self, priority: Priority) -> bool;
+    /// Resolves when [`is_ready`](Self::is_ready) holds, or with `Closed` or `RuntimeGone`.
+    fn ready(&self, priority: Priority) -> BoxFuture<'_, Result<(), RequestError>>;
+    /// Why there is no connection.
+    fn fault(&self) -> Cause;
+    /// Runs one script; `request` is its first argument, which the reply echoes.
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>>;
+    /// Sends one command that changes nothing.
+    fn ask<'a>(&'a self, words: &'a [&'a str]) -> BoxFuture<'a, Result<Told, RequestError>>;
+    /// Drops the connection, because it delivered a reply that belongs to another request.
+    fn distrust(&self);
+    /// An answer did not come in time: the connection may be half-open, so find out at once.
+    fn suspect(&self);
+    /// Decides when a request may be sent.
+    fn admission(&self) -> &Admission;
+    fn clock(&self) -> &ServerClock;
+    /// Host and port, or the path of the socket.
+    fn address(&self) -> String;
+    fn line(&self) -> Line;
+    /// Since when the line is down or being resumed, if it was up before.
+    fn down_for(&self) -> Option<Duration>;
+    /// Whether messages from it arrive: a proxy may swallow them.
+    fn hears(&self) -> bool;
+    /// With `strict_restart`: server time in ms until which it grants nothing, as far as this client knows.
+    fn frozen_until(&self) -> u64;
+    /// With `strict_restart`: two clients with the same one are connected to one server.
+    fn server_id(&self) -> Option<String>;
+}
 
 /// What is known of a connection.
 #[derive(Debug, Clone)]

@@ -85,7 +85,7 @@ pub fn explain(host: &str, error: &io::Error) -> HandshakeFault {
         Some(rustls::Error::AlertReceived(alert)) => HandshakeFault::Certificate(format!("the server said {alert:?}")),
         // A server without TLS answers the first message with text, which is no TLS record.
         Some(rustls::Error::InvalidMessage(_)) => HandshakeFault::NotTls,
-        // Others close without an answer, so this alone does not say what is wrong.
+        // Others close without an answer, so this alone does not show the cause.
         _ if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
             HandshakeFault::Closed
         }
@@ -96,7 +96,7 @@ pub fn explain(host: &str, error: &io::Error) -> HandshakeFault {
 fn certificate_words(host: &str, reason: &CertificateError) -> String {
     match reason {
         CertificateError::UnknownIssuer => {
-            "no known authority has signed it: set root_certificate to the one that did".into()
+            "no known authority has signed it: set root_certificate to the certificate of its authority".into()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("it is not for the host name {host}: connect by a name that it lists ({reason})")

@@ -137,8 +137,7 @@ fn unknown(scheme: &str) -> ConnectError {
 
 struct Scheme<'a> {
     kind: Kind,
-    /// The one that the redis crate reads, without TLS: it does not know the name of this library's
-    /// feature.
+    /// The scheme for the redis crate, without TLS: it does not know the name of this library's feature.
     plain: &'a str,
     is_tls: bool,
 }

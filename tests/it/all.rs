@@ -71,7 +71,7 @@ async fn without_a_name_there_is_nothing_to_wait_for() {
     .await;
 }
 
-/// E10: the names before the one that cannot be were held for a moment.
+/// E10: the names before the invalid one were held for a moment.
 #[tokio::test]
 async fn a_set_that_cannot_be_is_refused_before_anything_is_taken() {
     in_virtual_time(async |store| {
@@ -171,7 +171,7 @@ async fn one_limit_counts_for_all_and_after_it_nothing_is_held() {
     .await;
 }
 
-/// That others have it and that nobody answers are different things.
+/// A busy lock and a silent server are different errors.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_answer_is_told_from_one_that_is_busy() {
@@ -214,7 +214,7 @@ async fn a_call_that_has_waited_for_others_and_ends_in_the_middle_of_a_request_s
             }
             Err(error) => assert!(matches!(error, LockError::Timeout), "after {limit:?}: {error:?}"),
         }
-        // What it gives back in the background.
+        // The background releases the rest.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(acquired > 0 && acquired < 30, "{acquired}: from before the hand-over to after the last answer");
@@ -321,7 +321,7 @@ async fn a_loss_is_told_with_its_name_and_an_unlock_names_all() {
         let failed: Vec<_> = error.failed.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(failed, ["b", "c"]);
         assert!(matches!(error.first, UnlockError::Lost(Loss::Forced)));
-        assert_eq!(error.to_string(), "not surely held until they were unlocked: b, c");
+        assert_eq!(error.to_string(), "may have been lost before they were unlocked: b, c");
         assert!(are_free(&client, &["a", "b", "c"]).await);
         client.close().await.unwrap();
     })
@@ -348,7 +348,7 @@ async fn in_a_scope_it_enters_what_its_owner_holds() {
     .await;
 }
 
-/// Dropped at each await, by counting the polls: nothing is left, and nobody else hears of it.
+/// Dropped at each await, by counting the polls: nothing is left, and no other client is notified.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn p5_a_dropped_call_leaves_nothing_behind() {
@@ -503,7 +503,7 @@ async fn forced_sets(clients: &[LockClient], names: &[String], seeds: &mut Rando
                 let first = random.below(names.len() as u64) as usize;
                 let guard = client.lock_all(&names[first..]).lock().await.unwrap();
                 tokio::time::sleep(Duration::from_millis(random.below(5))).await;
-                // What was lost is named; the rest is given back.
+                // The error names what was lost; the rest is released.
                 let _ = guard.unlock().await;
             }
         }
@@ -588,7 +588,7 @@ async fn it_sends_few_requests() {
         assert_eq!(requests().await - before, 200);
         guard.unlock().await.unwrap();
 
-        // Each name is held, and given back when the call waits for it.
+        // Each name is held, and released when the call waits for it.
         let mut others = Vec::new();
         for name in &names {
             others.push(client.lock(name).lock().await.unwrap());

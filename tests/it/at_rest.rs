@@ -1,5 +1,5 @@
-//! Every public future, polled once and then left alone for an hour: one of them, and a hundred of each kind. Nobody else
-//! loses a lock, and nobody waits longer than 250 ms for each of them, or one lease for a set of locks.
+//! Every public future, polled once and then left alone for an hour: one of them, and a hundred of each kind. No other
+//! call loses a lock, or waits longer than 250 ms for each of them, or one lease for a set of locks.
 
 // What is made here is a call that is to rest.
 #![allow(clippy::async_yields_async)]
@@ -30,20 +30,20 @@ type Making = Pin<Box<dyn Future<Output = Call>>>;
 /// What a call may use. Each has names of its own.
 struct Place {
     servers: Vec<EmbeddedServer>,
-    /// Of a server that says nothing.
+    /// The URL of a server that never answers.
     silent: String,
     client: LockClient,
     /// Others wait for it.
     lock: FairLock,
     /// Another client has it.
     taken: FairLock,
-    /// Nobody else wants it.
+    /// Wanted by no other call.
     own: FairLock,
     quorum: LockClient,
     of_quorum: FairLock,
     quorum_taken: FairLock,
     quorum_own: FairLock,
-    /// What is given back as soon as the calls rest.
+    /// Guards to drop as soon as the calls rest.
     briefly: Rc<RefCell<Vec<Box<dyn Any>>>>,
 }
 
@@ -53,7 +53,7 @@ impl Place {
     }
 }
 
-/// How long others may have to wait for one that rests.
+/// How long others may have to wait for a resting call.
 #[derive(Clone, Copy, PartialEq)]
 enum Cost {
     Moment,
@@ -259,7 +259,7 @@ async fn is_left_alone((what, cost, make): Kind, on_several: bool, count: usize)
         briefly.take();
         let began = Instant::now();
         let most = if cost == Cost::Lease { LEASE } else { EACH } * count as u32 + Duration::from_secs(2);
-        // Those who wait behind them, and another name of the same client.
+        // Waiters behind them, and another name of the same client.
         if on_several {
             let names: Vec<_> = (0..count).map(|number| other_quorum.lock(format!("quorum free {number}"))).collect();
             let guards = join_all(names.iter().map(FairLock::lock)).await;
@@ -282,7 +282,7 @@ async fn is_left_alone((what, cost, make): Kind, on_several: bool, count: usize)
         sleep(HOUR).await;
         assert!(kept.iter().all(|guard| guard.is_valid()), "{what}, {count}: a lock was lost");
         assert!(quorum_kept.iter().all(|guard| guard.is_valid()), "{what}, {count}: a lock of a quorum was lost");
-        // Who rests while it has a lock keeps it.
+        // A future that rests with a lock keeps it.
         for number in 0..if what.ends_with("lost") || what == "ended" { count } else { 0 } {
             let name = |what| format!("{what} {number}");
             let one = other.lock(name("own")).try_lock().await.unwrap();

@@ -42,6 +42,7 @@ pub static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
         ("acquire", include_str!("../../lua/acquire.lua")),
         ("boot", include_str!("../../lua/boot.lua")),
         ("force_unlock", include_str!("../../lua/force_unlock.lua")),
+        ("give", include_str!("../../lua/give.lua")),
         ("inspect", include_str!("../../lua/inspect.lua")),
         ("leave", include_str!("../../lua/leave.lua")),
         ("poll", include_str!("../../lua/poll.lua")),
@@ -273,7 +274,8 @@ impl Bench {
         let (verb, given) = call.split_once(' ').unwrap_or((call, ""));
         let given: HashMap<&str, &str> = given.split(' ').filter_map(|word| word.split_once('=')).collect();
         let now = self.now().await;
-        let owner = given.get("owner").copied().unwrap_or("c:1").to_owned();
+        // Of a give, who gets it: that one's tombstone counts.
+        let owner = given.get("owner").or(given.get("to")).copied().unwrap_or("c:1").to_owned();
         let script = SCRIPTS.keys().copied().find(|name| *name == verb).expect("a script of that name");
         let (kinds, names) = shape(verb);
         let known =
@@ -551,6 +553,10 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
         "leave" => (ALL, &["request", "copies_until", "owner", "seq", "place", "settings"]),
         "renew" => (&["lock", "tokens"], &["request", "owner", "token", "lease", "only", "remember"]),
         "raise" => (&["lock", "tokens"], &["request", "owner", "token", "floor", "token_ttl"]),
+        "give" => (
+            &["lock", "tokens", "tombstone"],
+            &["request", "not_after", "from", "seq", "token", "to", "attempt", "lease", "terms", "token_ttl"],
+        ),
         "release" => (ALL, &["request", "owner", "seq", "settings", "special"]),
         "boot" => (&["boot"], &["request", "life", "epoch", "freeze"]),
         "force_unlock" => (&ALL[..4], &["request", "not_after", "caller", "expected", "settings"]),
@@ -568,6 +574,7 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
         "not_after" => "+2000".into(),
         "owner" => owner.into(),
         "seq" => "5".into(),
+        "attempt" => "1".into(),
         "copies_until" | "only" => "0".into(),
         "waits" => "1".into(),
         "expected" => String::new(),

@@ -40,7 +40,7 @@ async fn idle_client(store: &Store) -> (LockClient, Baseline) {
     (client, idle)
 }
 
-/// Polls the future so many times, lets other tasks run in between, then drops it.
+/// Polls the future `polls` times, lets other tasks run in between, then drops it.
 async fn drop_after_polls(future: impl Future, polls: usize) {
     let mut future = pin!(future);
     for _ in 0..polls {
@@ -104,7 +104,7 @@ async fn keep_busy(client: LockClient) {
     }
 }
 
-/// A wait that may end at the moment at which the holder gives back: both after a time of their own. Whether it has the lock.
+/// A wait that may end at the moment of the release: both after a time of their own. Returns whether it has the lock.
 async fn end_both(client: &LockClient, timeout: Duration, release: Duration) -> bool {
     let lock = client.lock(NAME);
     let holder = lock.lock().await.unwrap();

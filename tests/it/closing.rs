@@ -116,7 +116,7 @@ async fn a_wait_that_stands_still_does_not_stall_close_and_leaves_no_ticket() {
     holder.unlock().await.unwrap();
 }
 
-/// A grant that comes to a wait that nobody polls, right before the close or right after it began.
+/// A grant to a wait that is not polled, right before the close or right after it began.
 #[tokio::test]
 async fn a_grant_to_a_wait_that_stands_still_is_passed_on_by_close() {
     on_each_store(async |store| {
@@ -170,7 +170,7 @@ async fn monitors_end_with_the_hold() {
         for lease in [None, Some(Duration::from_secs(20))] {
             let lock = client.lock("watched");
             let lock = lease.map_or(lock.clone(), |lease| lock.with_lease(lease));
-            // Warmed up: what stays for ever is there.
+            // Warmed up: the permanent tasks are there.
             lock.lock().await.unwrap().unlock().await.unwrap();
             let before = tasks();
             for unlock in [true, false] {
@@ -222,7 +222,7 @@ async fn monitors_end_when_the_release_has_no_answer() {
     }
 }
 
-/// E5: a close that was given up half-way left the connection open, and whoever watched the state waited for ever.
+/// E5: a close that was dropped half-way left the connection open, and watchers of the state waited without an end.
 #[tokio::test(start_paused = true)]
 #[cfg(feature = "embedded")]
 async fn a_close_that_is_dropped_or_not_polled_again_closes_all_the_same() {
@@ -231,7 +231,7 @@ async fn a_close_that_is_dropped_or_not_polled_again_closes_all_the_same() {
         let client = timing.builder().embedded(&server).unwrap();
         let guard = client.lock("x").lock().await.unwrap();
         let mut watch = client.watch_state();
-        // Nobody answers, so that it takes as long as it may.
+        // The server is silent, so that it takes its full time.
         server.shut_down();
         let mut closing = Some(Box::pin(client.close()));
         assert!(!poll_once(closing.as_mut().unwrap().as_mut()));

@@ -96,7 +96,7 @@ async fn wrong_usage_is_told_in_one_line() {
     for (arguments, said) in [
         (&[][..], "requires a subcommand"),
         (&["lok"], "a similar subcommand exists: 'lock'; see 'fairlock --help'"),
-        (&["lock", NAME], "<CMD>...; see 'fairlock lock --help'"),
+        (&["lock"], "<NAME>; see 'fairlock lock --help'"),
         (&["lock", NAME, "--wait", "5", "--", "true"], "write it as 30s or 1m30s"),
         (&["lock", NAME, "--try", "--wait", "5s", "--", "true"], "cannot be used with '--wait"),
         (&["status"], "<NAME>..."),
@@ -141,7 +141,7 @@ async fn signals_are_passed_on_to_all_that_runs() {
             assert_eq!([running.line().await, running.line().await], ["inner", "outer"], "{name}");
             assert_eq!(running.end().await.0.code(), Some(7));
         }
-        // Those of the keyboard a shell keeps from what it has started in the background.
+        // A shell keeps the signals of the keyboard from its background jobs.
         for (signal, name) in [(Signal::SIGINT, "INT"), (Signal::SIGQUIT, "QUIT"), (Signal::SIGUSR2, "USR2")] {
             let script = format!("trap 'echo {name}; exit 8' {name}; echo ready; while :; do sleep 0.02; done");
             let mut running = holding(&server.url(), &[NAME], &script).await;
@@ -462,7 +462,7 @@ async fn completions_and_the_manual_page_are_made_of_the_arguments() {
         );
     }
     let manual = Tool::new(url, &["man"]).run().await.out;
-    for part in [".TH fairlock 1", "force\\-unlock", "FAIRLOCK LOCK", "\\-\\-kill\\-after", "setpriv"] {
+    for part in [".TH fairlock 1", "force\\-unlock", "FAIRLOCK LOCK", "\\-\\-kill\\-after", "\\-\\-orphan"] {
         assert!(manual.contains(part), "{part}: {manual}");
     }
     let help = Tool::new(url, &["lock", "--help"]).run().await;

@@ -1,5 +1,5 @@
-//! The command `fairlock` where its surroundings are odd: signals that are ignored, arguments that are no text, times beyond
-//! all clocks, names with escape sequences, processes that nobody reaps, and itself inside itself.
+//! The command `fairlock` in odd surroundings: signals that are ignored, arguments that are no text, times beyond all
+//! clocks, names with escape sequences, processes that are not reaped, and itself inside itself.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ use crate::support::{Timing, eventually, limit, on_a_server};
 const NAME: &str = "orders:42";
 const NOWHERE: &str = "redis://127.0.0.1:1/";
 
-/// F1: those who start it from a daemon that ignores SIGCHLD got 71. flock(1) returns the code of its command.
+/// F1: started by a daemon that ignores SIGCHLD, it returned 71. flock(1) returns the code of its command.
 #[tokio::test]
 async fn the_exit_code_is_known_where_the_parent_ignores_the_end_of_children() {
     on_a_server(async |server| {
@@ -71,7 +71,7 @@ async fn times_beyond_all_clocks_are_as_good_as_none() {
     .await;
 }
 
-/// F3: what the command chooses by itself follows the times that it is given.
+/// F3: the command's own defaults follow the times that it is given.
 #[tokio::test]
 async fn short_and_long_leases_need_no_other_option() {
     on_a_server(async |server| {
@@ -91,7 +91,7 @@ async fn short_and_long_leases_need_no_other_option() {
     .await;
 }
 
-/// F4: whoever can write a key could move the cursor of the one who looks.
+/// F4: any writer of a key could move the cursor of a reader's terminal.
 #[tokio::test]
 async fn nothing_that_the_server_says_reaches_the_terminal_as_it_is() {
     limit(async {
@@ -143,7 +143,7 @@ async fn what_nobody_reaps_is_not_waited_for_after_a_loss() {
     .await;
 }
 
-/// F6: it waited for ever, without a word.
+/// F6: it waited without an end, and without a message.
 #[tokio::test]
 async fn a_lock_inside_itself_is_told() {
     on_a_server(async |server| {

@@ -275,7 +275,7 @@ async fn all_missing_rights_are_named_at_once() {
     .await;
 }
 
-/// A proxy that swallows messages is told once, at the first connection. Polls carry the load.
+/// A proxy that swallows messages is logged once, at the first connection. Polls carry the load.
 #[tokio::test]
 async fn messages_that_do_not_arrive_are_warned_of() {
     limit(async {
@@ -299,7 +299,7 @@ async fn messages_that_do_not_arrive_are_warned_of() {
     .await;
 }
 
-/// The question is asked by EVAL. Without the right to it, nobody knows what else is missing.
+/// The question is asked by EVAL. Without the right to it, other missing rights are unknown.
 #[tokio::test]
 async fn without_the_right_to_ask_more_may_be_missing() {
     limit(async {

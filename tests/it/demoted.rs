@@ -1,5 +1,5 @@
-//! D1: a primary that becomes a replica keeps its clients, and brings them what is published at the new primary. None of them may
-//! take a message that is for nobody, or for somebody else, for a grant of its own (P1, P2).
+//! D1: a primary that becomes a replica keeps its clients, and forwards to them what is published at the new primary.
+//! No client may take a message for a different client, or for none, for a grant of its own (P1, P2).
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::support::{Proxy, Server, Timing, eventually, limit};
 
 const NAME: &str = "x";
 
-/// Nobody asks while the test runs: who hears that the server has become a replica dials anew. Nor is a message too old to be
-/// trusted.
+/// The clients send nothing while the test runs: a client that learns that the server has become a replica dials anew.
+/// Nor is a message too old to be trusted.
 async fn connect(url: &str) -> LockClient {
     let longest = Duration::from_secs(100);
     let timing = Timing {
@@ -56,8 +56,9 @@ async fn change_places(primary: &Server, replica: &Server, by: By) {
     .await;
 }
 
-/// One waits at the primary and stays connected to it when it is demoted; the next one waits at the new primary, where the holder
-/// gives the lock back. `one_name`: all reach the server by one address that moves, and those who are connected stay.
+/// One call waits at the primary and stays connected to it when it is demoted; the next one waits at the new primary,
+/// where the holder releases the lock. `one_name`: all reach the server by one address that moves, and connected
+/// clients stay.
 async fn no_two_hold_it(by: By, one_name: bool) {
     limit(async {
         let primary = Server::start().await;

@@ -42,7 +42,7 @@ fn terms() -> impl Strategy<Value = &'static str> {
     prop::sample::select(&["3000/L", "3000/L", "3000/L", "20000/a~b/c"][..])
 }
 
-/// Far apart, so that two of them stay different on a slow machine: `alike` allows for 4 s. And none is just above the half
+/// Far apart, so that two of them stay different on a slow machine: `alike` allows for 4 s. And none is just above half
 /// of another, at which a script takes a silence for a standstill: one store could be a millisecond beyond it.
 fn millis() -> impl Strategy<Value = u32> {
     prop::sample::select(&[11_000u32, 23_000, 47_000, 95_000][..])
@@ -71,7 +71,7 @@ fn acquire() -> impl Strategy<Value = String> {
 
 fn call() -> impl Strategy<Value = String> {
     let strict = (plain_call(), prop::bool::weighted(0.1)).prop_map(|(call, strict)| {
-        let takes_it = strict && !call.starts_with("renew") && !call.starts_with("raise");
+        let takes_it = strict && !call.starts_with("renew") && !call.starts_with("raise") && !call.starts_with("give");
         if takes_it { format!("{call} boot=1") } else { call }
     });
     let boot = (prop::sample::select(&["L", "M"][..]), millis())
@@ -97,7 +97,11 @@ fn plain_call() -> impl Strategy<Value = String> {
     );
     let raise = (owner(), token(), token())
         .prop_map(|(owner, token, floor)| format!("raise owner={owner} token={token} floor={floor}"));
-    let holds = (1..3u32, token()).prop_map(|(holds, token)| format!(" special={holds}:{token}"));
+    let give =
+        (owner(), 1..9u32, token(), owner(), 1..9u32, millis()).prop_map(|(from, seq, token, to, attempt, lease)| {
+            format!("give from={from} seq={seq} token={token} to={to} attempt={attempt} lease={lease} not_after=+9000")
+        });
+    let holds = (0..3u32, token()).prop_map(|(holds, token)| format!(" special={holds}:{token}"));
     let late =
         (moment(), ticket(), terms()).prop_map(|(until, ticket, terms)| format!(" special={until}~{ticket}/{terms}"));
     let special = prop_oneof![4 => Just(String::new()), 3 => holds, 2 => late];
@@ -107,7 +111,7 @@ fn plain_call() -> impl Strategy<Value = String> {
     let force = (client(), not_after)
         .prop_map(|(client, not_after)| format!("force_unlock caller={client} not_after={not_after}"));
     let inspect = (0..5u32).prop_map(|most| format!("inspect most={most}"));
-    prop_oneof![9 => acquire(), 4 => poll, 4 => leave, 3 => renew, 2 => raise, 6 => release, 1 => force, 1 => inspect]
+    prop_oneof![9 => acquire(), 4 => poll, 4 => leave, 3 => renew, 2 => raise, 2 => give, 6 => release, 1 => force, 1 => inspect]
 }
 
 /// Changes that no script makes: keys that expire or are deleted, clients that die, foreign values.
@@ -240,7 +244,7 @@ fn end_of_the_millisecond() {
 }
 
 /// Runs the steps on both stores, and compares each reply and, now and then, all keys. Returns the number of calls, and
-/// of those that were refused.
+/// how many of them were refused.
 async fn compare(real: &mut Side, embedded: &mut Side, steps: &[Step]) -> Result<(u64, u64), TestCaseError> {
     let (mut calls, mut refused) = (0, 0);
     for side in [&mut *real, &mut *embedded] {

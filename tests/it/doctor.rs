@@ -66,7 +66,7 @@ async fn a_good_server_is_fit() {
             ("rights", "right to SCAN"),
             ("messages", "arrives"),
             ("clock", "0.0"),
-            ("lock", "taken and given back"),
+            ("lock", "taken and released"),
         ] {
             said.has(check, "good", part);
         }
@@ -151,7 +151,7 @@ async fn eviction_and_full_memory_are_found() {
         server.fill().await;
         let said = doctor(&server.url(), &["--timeout", "300ms"]).await;
         said.has("eviction", "note", "bytes are used");
-        said.has("lock", "good", "taken and given back");
+        said.has("lock", "good", "taken and released");
     })
     .await;
 }
@@ -244,7 +244,7 @@ async fn slots_that_no_master_serves_are_found() {
     .await;
 }
 
-/// A lock that somebody else's doctor holds, or a person: no promise is broken by that.
+/// A lock that another doctor or a person holds: that breaks no promise.
 #[tokio::test]
 async fn two_doctors_do_not_disturb_each_other() {
     on_a_server(async |server| {

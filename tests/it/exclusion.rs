@@ -46,8 +46,8 @@ async fn p1_branches_of_one_task_exclude_each_other() {
     .await;
 }
 
-/// The same under faults: lost replies and connections, callers that give up, guards that are dropped instead
-/// of unlocked.
+/// The same under faults: lost replies and connections, callers that give up, and guards that are dropped instead of
+/// unlocked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p1_valid_holders_exclude_each_other_under_faults() {
     limit_to(Duration::from_secs(300), async {

@@ -70,8 +70,8 @@ async fn p3_sixty_four_waiters_over_four_processes_are_served_in_order() {
     limit(async { Line::of(64).await.serve(0..64).await }).await;
 }
 
-/// D2: for longer than all that wait live without being heard, and not so long that their clients give the connection up. The
-/// release of the holder is the first that the server hears.
+/// D2: the server stands still for longer than waiters live without being heard, but not until their clients drop the
+/// connection. It reads the holder's release first.
 #[tokio::test]
 async fn p3_a_server_that_stood_still_keeps_the_order() {
     on_a_server(async |server| {
@@ -170,7 +170,8 @@ async fn p3_the_waiters_of_a_killed_process_cost_the_others_nothing() {
     .await;
 }
 
-/// Waiters of four clients, in the order of their numbers. Those that get the lock, in the order in which they do after `wait`.
+/// Waiters of four clients, in the order of their numbers. Returns which get the lock after `wait`, in the order in
+/// which they do.
 async fn served_after(server: &Embedded, timeout_of: impl Fn(usize) -> Option<Duration>, wait: Duration) -> Vec<usize> {
     let mut clients = Vec::new();
     for _ in 0..4 {

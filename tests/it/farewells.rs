@@ -1,4 +1,4 @@
-//! R15: a server takes over that is behind, and brings back what was given back.
+//! R15: a server takes over that is behind, and brings back what was released.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ fn timing() -> Timing {
     Timing { lease: LEASE, grant_ttl: LEASE, waiter_ttl: LEASE, ..Timing::relaxed() }
 }
 
-/// A primary, and a replica of it that takes over. Clients reach the one that serves through a proxy.
+/// A primary, and a replica that takes over. Clients reach the server in charge through a proxy.
 struct Pair {
     primary: Server,
     replica: Server,
@@ -52,7 +52,7 @@ async fn hold(client: &LockClient, name: &str) -> LockGuard {
     client.lock(name).lock().await.unwrap()
 }
 
-/// Long before the lease of a hold is over that the server has brought back, somebody else gets the lock.
+/// Another client gets the lock long before the lease of the hold ends that the server has brought back.
 async fn assert_gone_soon(server: &Server, client: &LockClient, since: Instant) {
     let guard = hold(client, NAME).await;
     assert!(since.elapsed() + MUCH < LEASE, "it took {:?} of a lease of {LEASE:?}", since.elapsed());
@@ -60,7 +60,7 @@ async fn assert_gone_soon(server: &Server, client: &LockClient, since: Instant) 
     assert_eq!(server.lifetime(KEY).await, -2);
 }
 
-/// Also with a view of the hold that lives on: nobody can give back what it shows.
+/// Also with a view of the hold that lives on: a view cannot release it.
 #[tokio::test]
 async fn p5_a_release_that_a_failover_has_lost_is_made_again() {
     for is_watched in [false, true] {
@@ -151,7 +151,7 @@ async fn p5_all_that_a_failover_brings_back_goes() {
     .await;
 }
 
-/// The place of a wait that has ended is back in the queue. It is granted the lock, and there is nobody to take it.
+/// The place of a wait that has ended is back in the queue. It is granted the lock, and no call takes it.
 #[tokio::test]
 async fn p5_a_place_that_a_failover_brings_back_holds_nobody_up() {
     limit(async {
@@ -172,7 +172,7 @@ async fn p5_a_place_that_a_failover_brings_back_holds_nobody_up() {
         left.abort();
         queued(1).await;
         pair.proxy.fail_over_to(&pair.replica);
-        // Both of them and the place of the one that left.
+        // Both of them and the place of the wait that left.
         queued(2).await;
         let since = Instant::now();
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
@@ -186,8 +186,8 @@ async fn p5_a_place_that_a_failover_brings_back_holds_nobody_up() {
     .await;
 }
 
-/// P1: a fixed lease is never renewed, so what a failover has taken from it is given back to it at once. Otherwise its
-/// holder would rely on it, and somebody else could have the lock.
+/// P1: a fixed lease is never renewed, so the client sets what a failover has taken from it again at once. Otherwise
+/// its holder would rely on it, and another client could have the lock.
 #[tokio::test]
 async fn p1_a_fixed_lease_that_a_failover_has_shortened_is_whole_again() {
     limit(async {
@@ -195,7 +195,7 @@ async fn p1_a_fixed_lease_that_a_failover_has_shortened_is_whole_again() {
         let client = pair.connect().await;
         owner::scope(async {
             let guard = client.lock(NAME).with_lease(LEASE).lock().await.unwrap();
-            // As if the replica had heard of an earlier, shorter lease: the grant's.
+            // As if the replica had received an earlier, shorter lease: the grant's.
             let mut primary = pair.primary.connection().await;
             redis::cmd("PEXPIRE").arg(KEY).arg(15_000).exec_async(&mut primary).await.unwrap();
             pair.replicate_until_now().await;

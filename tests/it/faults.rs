@@ -205,7 +205,7 @@ async fn a_request_that_arrives_late_is_refused() {
         server.network.delay_of(client.id(), late);
         let served = server.network.calls();
         assert!(client.lock(NAME).try_lock().await.is_err());
-        // Nobody takes it back.
+        // The client can no longer take it back.
         server.network.cut_off(client.id());
         drop(client);
         eventually("it has arrived", async || server.network.calls() > served).await;
@@ -270,7 +270,7 @@ async fn an_answer_counts_that_comes_with_the_end_of_the_connection() {
 async fn a_renewal_counts_that_is_answered_with_the_end_of_the_connection() {
     on_a_server(async |server| {
         let proxy = Proxy::start(server).await;
-        // So long that no other renewal is due while this test waits.
+        // No other renewal is due while this test waits.
         let timing = Timing { lease: Duration::from_secs(300), ..Timing::default() };
         let client = timing.connect(&proxy.url()).await;
         let guard = client.lock(NAME).lock().await.unwrap();

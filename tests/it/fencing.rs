@@ -18,7 +18,7 @@ trait Number {
     fn write(&mut self, token: u64, value: u64) -> bool;
 }
 
-/// Of a holder: `claim`, `read` and `write` one after the other, as long as it is not refused.
+/// A holder: `claim`, `read` and `write` one after the other, until it is refused.
 #[derive(Default)]
 struct Holder {
     steps: u8,

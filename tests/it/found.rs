@@ -193,8 +193,8 @@ async fn b1_a_reconnect_does_not_extend_a_fixed_lease() {
         let watched = client.lock("b1 watched").lock().await.unwrap();
         let fixed = client.lock("b1").with_lease(Duration::from_secs(4)).lock().await.unwrap();
         let mut redis = server.connection().await;
-        // The server's own count. The holder's estimate may get longer, since the check after the
-        // reconnect tells it more exactly what is left.
+        // The server's own count. The holder's estimate may get longer, since the check after the reconnect gives it a
+        // better value.
         let mut ends_at =
             async || -> i64 { redis::cmd("PEXPIRETIME").arg("fairlock:{n:b1}").query_async(&mut redis).await.unwrap() };
         let before = ends_at().await;

@@ -52,12 +52,12 @@ async fn said_while<F: Future>(test: F) -> Collect {
     said
 }
 
-/// How often a task was told that it may wait for itself.
+/// How often a task was warned that it may wait for itself.
 fn told(said: &Collect) -> usize {
     said.of("WARN", "").iter().filter(|line| line.contains("scope")).count()
 }
 
-/// Of three servers.
+/// A client of three servers.
 fn quorum(timing: Timing) -> LockClient {
     let servers = [0; 3].map(|_| EmbeddedServer::new());
     timing.builder().without_strict_restart().embedded(&servers).unwrap()

@@ -1,4 +1,4 @@
-//! P7: a dead holder is replaced. P8: a holder is told of its loss.
+//! P7: a dead holder is replaced. P8: a holder is notified of its loss.
 
 use std::time::Duration;
 
@@ -150,7 +150,7 @@ async fn p8_loss_after_flushall() {
     .await;
 }
 
-/// The hold ends on the server and nobody tells the client. The next renewal finds out.
+/// The hold ends on the server without a message to the client. The next renewal finds out.
 #[tokio::test]
 async fn p8_loss_after_del_and_to_another_owner_in_the_hash() {
     let key = format!("fairlock:{{n:{NAME}}}");
@@ -252,7 +252,7 @@ async fn max_hold_ends_the_renewal_of_a_leaked_guard() {
     .await;
 }
 
-/// Each nested lock asks the server for a lease. It must not become one that nobody else ends.
+/// Each nested lock asks the server for a lease. It must not become one without an end.
 #[tokio::test]
 async fn max_hold_is_a_limit_for_an_owner_that_keeps_nesting() {
     in_virtual_time(async |store| {

@@ -21,7 +21,7 @@ async fn a_list_has_what_is_held_or_waited_for_and_nothing_else() {
     on_each_store(async |store| {
         let client = store.connect(Timing::default()).await;
         assert_eq!(listed(&client, "*").await, Vec::<String>::new());
-        // Of another prefix, which means something else as a pattern.
+        // A prefix that means something else as a pattern.
         let other = store.open(Timing::default().builder().prefix("fair[l]*")).await;
         let _other = other.lock("other").lock().await.unwrap();
         assert_eq!(listed(&other, "*").await, ["other"]);
@@ -66,7 +66,7 @@ async fn a_lock_that_is_only_waited_for_is_listed() {
     .await;
 }
 
-/// A hash that somebody else has put there: nothing in a reply depends on what it holds, so the connection is kept.
+/// A foreign hash: nothing in a reply depends on its content, so the connection is kept.
 #[tokio::test]
 async fn what_is_no_lock_is_refused_when_it_is_asked_about() {
     on_a_server(async |server| {
@@ -149,14 +149,14 @@ async fn a_long_list_is_complete_and_made_of_short_calls() {
         println!("{} names in {:?}", names.len(), begun.elapsed());
         let different: BTreeSet<_> = names.iter().collect();
         assert_eq!((names.len(), different.len()), (100_000, 100_000));
-        // Of 200,000 keys.
+        // In a database of 200,000 keys.
         let calls = server.calls("scan").await;
         assert!(calls >= 200_000 / 1000, "{calls} pages");
     })
     .await;
 }
 
-/// While a list runs, locks are taken and given back, and the server's table of keys grows and shrinks.
+/// While a list runs, locks are taken and released, and the server's table of keys grows and shrinks.
 #[tokio::test]
 async fn what_is_held_all_the_time_is_listed_once_whatever_happens_meanwhile() {
     on_each_store(async |store| {
@@ -241,7 +241,7 @@ async fn a_list_that_is_broken_off_says_so() {
         while client.state().connection() != ConnectionState::Connected {
             watch.changed().await.unwrap();
         }
-        // The rest of its page is told still.
+        // The rest of its page still comes.
         let end = loop {
             match list.next().await.expect("an error comes first") {
                 Ok(_) => {}

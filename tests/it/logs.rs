@@ -11,7 +11,7 @@ use crate::support::cluster::{Cluster, command, slot_of};
 use crate::support::sentinels::{url, watching};
 use crate::support::{Collect, Proxy, Server, Timing, eventually, in_virtual_time, limit, on_each_store};
 
-/// A second task that waits for the lock, and gives it back.
+/// A second task that waits for the lock, and releases it.
 async fn wait_behind(lock: &FairLock) -> tokio::task::JoinHandle<()> {
     let waiting = {
         let lock = lock.clone();
@@ -145,7 +145,7 @@ async fn a_loss_is_a_warning_and_the_rest_is_silence() {
     .await;
 }
 
-/// The quorum tells of it once, and each server at DEBUG.
+/// The quorum logs it once, and each server at DEBUG.
 #[tokio::test]
 async fn a_quorum_tells_of_its_holds_once_for_all_servers() {
     limit(async {
@@ -229,10 +229,10 @@ async fn a_server_of_a_quorum_that_is_silent_is_told_of_and_when_it_is_back() {
         let client = builder.connect(urls).await.unwrap();
         servers[1].pause();
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
-        assert!(said.saw("WARN", "a server of the quorum is left out until it serves again"), "{:?}", said.lines());
+        assert!(said.saw("WARN", "a server of the quorum is skipped until it serves again"), "{:?}", said.lines());
         servers[1].resume();
         eventually("it is back", async || said.saw("INFO", "a server of the quorum serves again")).await;
-        let warned = said.of("WARN", "a server of the quorum is left out").len();
+        let warned = said.of("WARN", "a server of the quorum is skipped until it serves again").len();
         assert_eq!(warned, said.of("INFO", "a server of the quorum serves again").len(), "{:?}", said.lines());
     })
     .await;
@@ -264,7 +264,7 @@ async fn a_connection_that_breaks_is_told_once_and_when_it_is_back() {
     .await;
 }
 
-/// Where one line tells of the server, the renewals that fail are told at DEBUG only.
+/// While one line reports the server, the renewals that fail are logged at DEBUG only.
 #[tokio::test]
 async fn a_renewal_and_a_release_without_an_answer_are_told_at_debug() {
     in_virtual_time(async |server| {
@@ -279,6 +279,20 @@ async fn a_renewal_and_a_release_without_an_answer_are_told_at_debug() {
         assert!(said.saw("DEBUG", "a renewal failed"), "{:?}", said.lines());
         eventually("it is over", async || said.saw("DEBUG", "released without an answer")).await;
         server.network.silence(false);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hold_that_is_detached_is_logged_at_debug() {
+    in_virtual_time(async |server| {
+        let said = Collect::default();
+        let _here = said.clone().here();
+        let client = server.connect(Timing::default()).await;
+        let handle = client.lock("x").lock().await.unwrap().detach(Duration::from_secs(5)).await.unwrap();
+        assert!(said.saw("DEBUG", "detached"), "{:?}", said.lines());
+        assert_eq!(said.of("WARN", "").len(), 0, "it is no loss: {:?}", said.lines());
+        client.release(&handle).await.unwrap();
     })
     .await;
 }
@@ -383,7 +397,7 @@ async fn replies_that_are_not_ours_are_told_of() {
     .await;
 }
 
-/// A grant that comes so late that it has to be asked about, while nobody answers.
+/// A grant that comes so late that it has to be confirmed, while the server is silent.
 #[tokio::test]
 async fn a_grant_that_cannot_be_confirmed_is_told_at_debug() {
     in_virtual_time(async |server| {

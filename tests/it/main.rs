@@ -21,12 +21,18 @@ mod differential;
 mod doctor;
 mod errors;
 mod exclusion;
+mod extend;
 mod fairness;
 mod farewells;
 mod faults;
 mod fencing;
 mod found;
+
 mod guards;
+#[cfg(feature = "cli")]
+mod handle_command;
+#[cfg(feature = "embedded")]
+mod handles;
 mod holders;
 mod leaving;
 mod listing;
@@ -34,6 +40,8 @@ mod logs;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod overload;
+#[cfg(feature = "cli")]
+mod pages;
 mod queue;
 mod quorum;
 mod recipes;

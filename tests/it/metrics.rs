@@ -1,4 +1,4 @@
-//! What the library counts and measures, as a recorder of Prometheus hears it.
+//! The library's metrics, as a recorder of Prometheus receives them.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ impl Recorder {
         found.unwrap_or_else(|| panic!("no {series} in {all:#?}")).1
     }
 
-    /// Those that are not zero, without the quantiles and sums of times.
+    /// The series that are not zero, without the quantiles and sums of times.
     fn counted(&self) -> Vec<(String, f64)> {
         let is_time = |name: &str| name.contains("_seconds{") || name.contains("_sum") || name.contains("round_trip");
         self.series().into_iter().filter(|(name, value)| *value != 0.0 && !is_time(name)).collect()
@@ -275,7 +275,7 @@ async fn a_quorum_counts_its_locks_once_and_its_servers_each() {
     .await;
 }
 
-/// Holds that nobody will say the end of are not held any longer either.
+/// Holds whose end is never reported are not counted as held any longer either.
 #[test]
 fn a_client_that_is_gone_with_its_runtime_leaves_no_gauge_behind() {
     let recorder = Recorder::new();

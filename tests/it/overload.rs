@@ -58,8 +58,8 @@ async fn every_caller_is_served_and_no_hold_is_lost() {
     .await;
 }
 
-/// P8: waits that are given up together take seconds to leave over a slow link. A lock that is held is renewed meanwhile, and
-/// those who still wait are heard.
+/// P8: waits that are given up together take seconds to leave over a slow link. A held lock is renewed meanwhile, and
+/// the remaining waiters are heard.
 #[tokio::test]
 async fn many_waits_that_are_given_up_together_cost_no_hold_and_no_place() {
     in_virtual_time(async |server| {
@@ -103,7 +103,7 @@ async fn many_waits_that_are_given_up_together_cost_no_hold_and_no_place() {
     .await;
 }
 
-/// A caller who has given up before its request was sent costs the server nothing.
+/// A caller that gave up before its request was sent costs the server nothing.
 #[tokio::test]
 async fn a_request_whose_caller_gave_up_is_never_sent() {
     in_virtual_time(async |server| {
@@ -127,7 +127,7 @@ async fn a_request_whose_caller_gave_up_is_never_sent() {
         // Until what was sent has run, and was taken back.
         tokio::time::sleep(Duration::from_secs(30)).await;
         let tokens = server.server.keys().iter().filter(|key| key.ends_with(":token")).count();
-        // Those in flight may have run, 256 at a time; the others were waiting for their turn.
+        // Requests in flight may have run, 256 at a time; the others were waiting for their turn.
         assert!((2..=257).contains(&tokens), "{tokens} of 2000 names were locked");
         server.network.delay(Duration::ZERO);
     })
@@ -148,7 +148,7 @@ async fn calls_that_nobody_polls_do_not_stop_others() {
             .collect();
         for wait in &mut waits {
             assert!(wait.now_or_never().is_none(), "its request is on its way");
-            // A task may do only so much in one go (tokio's coop budget); without this most would not get that far.
+            // tokio's coop budget limits what a task may do in one go; without this most would not get that far.
             tokio::task::yield_now().await;
         }
         let guard = client.lock("another").lock().await.unwrap();

@@ -1,4 +1,4 @@
-//! The queue in bad weather: distant clients, many waiters, those that gave up or died, other versions.
+//! The queue in bad weather: distant clients, many waiters, waiters that gave up or died, other versions.
 //!
 //! The rows A1 to A11 of an attack on the first protocol, in which a waiter was polled for by name. Its numbers were
 //! greater; these are as small as they can be to fail on it. Nothing here was run on it again: its scripts and options
@@ -42,7 +42,7 @@ fn abort<T>(waits: Vec<JoinHandle<T>>) {
     waits.iter().for_each(JoinHandle::abort);
 }
 
-/// Waits until Redis counts so many living waiters.
+/// Waits until Redis counts `waiters` living waiters.
 async fn count(client: &LockClient, waiters: usize) {
     let lock = client.lock(NAME);
     eventually(&format!("{waiters} wait"), async || lock.status().await.unwrap().waiters == waiters as u64).await;
@@ -99,7 +99,7 @@ async fn a1_a_newcomer_behind_many_waiters_of_a_distant_client_is_served_last() 
     .await;
 }
 
-/// A2: the grant_ttl of whoever released counted, so a client next to the server starved a distant one.
+/// A2: the releaser's grant_ttl counted, so a client next to the server starved a distant one.
 #[tokio::test]
 async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
     in_virtual_time(async |server| {
@@ -124,7 +124,7 @@ async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
                 }
             })
         };
-        // Somebody near always waits, so that a distant one never finds the lock free.
+        // A near client always waits, so that a distant one never finds the lock free.
         let mut tasks: Vec<_> = (0..3).map(|_| turns(&near, &near_turns)).collect();
         tasks.extend((0..2).map(|_| turns(&far, &far_turns)));
         let reach = async |least: u32| {
@@ -146,7 +146,7 @@ async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
     .await;
 }
 
-/// A4: the places of those who left were passed over 128 at a time, by polls, while the lock was free.
+/// A4: places without a ticket were passed over 128 at a time, by polls, while the lock was free.
 #[tokio::test]
 async fn a4_waits_that_were_given_up_leave_nothing_in_the_queue() {
     const LEFT: usize = 600;
@@ -223,7 +223,7 @@ async fn a5_under_a_monitor_closed_connections_are_passed_over() {
     .await;
 }
 
-/// A7: after a reconnect nobody was served until all waiters were polled for: one round trip for 128 of them.
+/// A7: after a reconnect no lock was granted until all waiters were polled for: one round trip for 128 of them.
 #[tokio::test]
 async fn a7_a_reconnect_with_many_waiters_does_not_keep_other_names_waiting() {
     in_virtual_time(async |server| {
@@ -260,7 +260,7 @@ async fn many_places_are_verified_in_a_few_round_trips() {
         server.network.delay_of(far.id(), round_trip / 2);
         let (begun, calls) = (Instant::now(), server.network.calls());
         server.server.disconnect(far.id());
-        // One that says that it is alive, and eight for 128 places each.
+        // One poll that shows the client alive, and eight for 128 places each.
         eventually("all are verified", async || server.network.calls() >= calls + 9).await;
         assert!(begun.elapsed() <= 4 * round_trip, "{:?}", begun.elapsed());
         abort(many);
@@ -295,7 +295,7 @@ async fn a_place_that_is_gone_is_found_by_the_next_poll_among_many() {
     .await;
 }
 
-/// A9: those who had left or died were counted, or kept others out, until a call cleared them.
+/// A9: waiters that had left or died were counted, or kept others out, until a call cleared them.
 #[tokio::test]
 async fn a9_waiters_are_counted_exactly() {
     in_virtual_time(async |server| {
@@ -344,7 +344,7 @@ async fn a9_one_dead_waiter_does_not_fill_a_queue_of_one() {
         count(&client, 1).await;
         server.network.cut_off(dying.id());
         count(&client, 0).await;
-        // Nobody else waits, so it may have been the server that stood still: that is forgiven once.
+        // It is the only waiter, so the server may have stood still: that is forgiven once.
         assert!(matches!(client.lock(NAME).lock().await, Err(LockError::QueueFull { waiters: 1, .. })));
         tokio::time::sleep(Timing::relaxed().waiter_ttl).await;
         let living = wait(&client.lock(NAME));
@@ -452,7 +452,7 @@ async fn a11_the_last_token_is_remembered_under_a_long_hold() {
         first.unlock().await.unwrap();
         let second = waiting.await.unwrap().unwrap();
         assert!(second.token() > earlier, "{} after {earlier}", second.token());
-        // Nobody waits, so the hash is gone with the hold: the key is needed, and a renewal brings it back.
+        // The queue is empty, so the hash is gone with the hold: the key is needed, and a renewal brings it back.
         run(server, &["DEL", TOKEN]).await;
         eventually("the key is back", async || {
             let token: Option<u64> =

@@ -1,5 +1,5 @@
-//! The recipes of `examples/recipes` as real processes: killed, ended by signals, without a server. `scripts/examples` runs
-//! those recipes and the other ones as they are.
+//! The recipes of `examples/recipes` as real processes: killed, ended by signals, without a server. `scripts/examples`
+//! runs all recipes undisturbed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -60,7 +60,7 @@ async fn a_leader_hands_over_at_a_sigterm() {
         let server = Server::start().await;
         let client = Timing::default().connect(&server.url()).await;
         let mut members = members(&server, &client, 3).await;
-        // One that waits just leaves.
+        // A waiting member just leaves.
         members[1].signal(Signal::SIGTERM);
         assert!(members[1].end().await.success());
         let lock = client.lock(LEADER);
@@ -159,7 +159,7 @@ async fn service(url: &str, settings: &[(&str, &str)]) -> (Recipe, String) {
 
 type Answer = (u16, String);
 
-/// Sends so many requests of a tenant, which are all in the service when this returns.
+/// Sends `count` requests of a tenant, which are all in the service when this returns.
 async fn order(requests: &mut JoinSet<Answer>, address: &str, client: &LockClient, tenant: &str, count: usize) {
     let gate = client.lock(format!("example:tenant:{tenant}"));
     let before = gate.status().await.unwrap();
@@ -210,7 +210,7 @@ async fn at_a_sigterm_all_requests_are_answered_and_nothing_stays_locked() {
     .await;
 }
 
-/// What is not done within the grace is told so: it gets an answer, and no broken connection.
+/// Requests that are not done within the grace get an answer, and no broken connection.
 #[tokio::test]
 async fn requests_that_outlast_the_grace_are_answered_too() {
     with_recipes(async {

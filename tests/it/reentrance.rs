@@ -154,12 +154,12 @@ async fn a_nested_lock_that_is_dropped_in_flight_leaves_the_count_exact() {
     .await;
 }
 
-/// Random lock and unlock calls, one to eight levels deep, while 10 % of the replies are lost, and the connection with each
-/// of them. `FAIRLOCK_CALLS` makes it longer.
+/// Random lock and unlock calls, one to eight levels deep. 10 % of the replies are lost, each with its connection.
+/// `FAIRLOCK_CALLS` makes it longer.
 ///
 /// No lock may be lost here. A renewal after a reconnect needs three replies in a row: two of the handshake and its own.
 /// With 30 % lost, and pauses of up to 2 s between the connections, a lease of 30 s did end in about one run of a hundred.
-/// With 10 % that takes some 20 connections in a row of which each fails with 27 %.
+/// With 10 % that takes some 20 connections in a row, each of which fails with 27 %.
 #[test]
 fn p4_counts_are_exact_when_replies_get_lost() {
     let history = History::new();
@@ -170,7 +170,7 @@ fn p4_counts_are_exact_when_replies_get_lost() {
         let calls = from_env("FAIRLOCK_CALLS", 1500) / 20;
         let mut tasks = Vec::new();
         for task in 0..20 {
-            // A proxy each, by which the history tells them apart.
+            // A proxy each, by which the history distinguishes them.
             let proxy = Proxy::start(&server).await;
             let client = Timing::relaxed().connect(&proxy.url()).await;
             proxy.lose_replies(0.1, seed + task);
@@ -190,8 +190,8 @@ fn p4_counts_are_exact_when_replies_get_lost() {
     }));
 }
 
-/// Waits until the server counts so many holds. Not `eventually`: an async closure is not `Send` for every
-/// lifetime, and this runs in a spawned task.
+/// Waits until the server counts `expected` holds. Not `eventually`: an async closure is not `Send` for every lifetime,
+/// and this runs in a spawned task.
 async fn wait_for_count(expected: u32, observed: &FairLock, what: &str) {
     let begun = std::time::Instant::now();
     while holds_on_server(observed).await != expected {
@@ -200,8 +200,8 @@ async fn wait_for_count(expected: u32, observed: &FairLock, what: &str) {
     }
 }
 
-/// No hold may be lost here. But so many replies in a row may be lost that `unlock` has no answer in time. Then
-/// the release goes on in the background.
+/// No hold may be lost here. But enough replies in a row may be lost that `unlock` has no answer in time. Then the
+/// release goes on in the background.
 async fn unlock(guard: LockGuard, when: &str) {
     match guard.unlock().await {
         Ok(_) | Err(UnlockError::Unknown { .. }) => {}

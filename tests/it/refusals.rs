@@ -268,14 +268,14 @@ async fn a_right_that_is_taken_away_later_is_named() {
     .await;
 }
 
-/// A script that is refused in the middle has told nobody of a lock that it could not give. Otherwise the retry gives it
-/// to a second one.
+/// A script that is refused in the middle has not announced a lock that it could not give. Otherwise the retry gives it
+/// to a second client.
 #[tokio::test]
 async fn p1_no_two_hold_it_when_a_hand_over_is_refused_in_the_middle() {
     limit(async {
         let (server, url) = server_with_worker().await;
         let mut redis = server.connection().await;
-        // Those that wait keep their rights: a refused poll would end their waits.
+        // The waiters keep their rights: a refused poll would end their waits.
         let (ours, theirs) = (Timing::default().connect(&url).await, Timing::default().connect(&server.url()).await);
         for right in ["hset", "hdel", "pexpire", "set", "publish", "zrem", "lpop"] {
             let name = format!("without {right}");
@@ -310,7 +310,7 @@ async fn p1_no_two_hold_it_when_a_hand_over_is_refused_in_the_middle() {
     .await;
 }
 
-/// `status` only reads, so that those on call see who holds what a refusing server keeps locked.
+/// `status` only reads, so an operator sees the holders that a refusing server keeps.
 #[tokio::test]
 async fn status_is_answered_by_a_server_that_refuses_writes() {
     limit(async {

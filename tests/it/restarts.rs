@@ -29,7 +29,7 @@ async fn record(redis: &mut MultiplexedConnection) -> String {
     redis::cmd("GET").arg(BOOT).query_async::<Option<String>>(redis).await.unwrap().unwrap_or_default()
 }
 
-/// By the server's clock, in ms.
+/// The end of the freeze by the server's clock, in ms.
 async fn frozen_until(redis: &mut MultiplexedConnection) -> u64 {
     record(redis).await.split(' ').next().unwrap().parse().expect("a record")
 }
@@ -117,10 +117,10 @@ async fn what_is_held_goes_on_over_a_restart_with_data_and_the_queue_keeps_its_o
         let nested = owner.scope(lock.lock()).await.unwrap();
         assert_eq!(nested.token(), guard.token());
         nested.unlock().await.unwrap();
-        // A newcomer queues behind the others, and one that does not wait is told that it is not free.
+        // A newcomer queues behind the others, and `try_lock` returns that it is not free.
         tasks.push(wait(&one, 3));
         waiters(&holder, "x", 4).await;
-        // So late that the hold would be over without renewals.
+        // Late enough that the hold would be over without renewals.
         eventually("the freeze is nearly over", async || time(&mut redis.clone()).await + 500 > until).await;
         assert!(guard.is_valid() && got.try_recv().is_err());
         let after = places(&mut redis).await;

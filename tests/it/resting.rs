@@ -19,7 +19,7 @@ async fn client(embedded: &Embedded) -> LockClient {
     embedded.open(LockClient::builder()).await
 }
 
-/// Polls each once, and not again. So many at a time that tokio's budget for one task is enough.
+/// Polls each once, and not again. Few enough that tokio's budget for one task suffices.
 async fn rest<F: Future>(futures: Vec<F>) -> Vec<Pin<Box<F>>> {
     let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     for future in &mut futures {
@@ -51,7 +51,7 @@ async fn unlocks_that_rest_cost_no_other_hold() {
         sleep(60 * SECOND).await;
         assert!(kept.iter().all(|guard| guard.is_valid()), "they are renewed");
         for unlock in resting {
-            // Those that were still in line are out of time; the background gives them back.
+            // Unlocks that were still in line are out of time; the background finishes them.
             let _ = unlock.await;
         }
         unlock_all(kept).await;
@@ -137,7 +137,7 @@ async fn waits_that_rest_cost_others_a_quarter_of_a_second_each() {
         guard.unwrap().unlock().await.unwrap();
         let lines = said.lines();
         assert!(said.saw("DEBUG", "a future that waits was not polled when its turn came"), "{lines:?}");
-        // One that goes on queues again.
+        // A call that goes on queues again.
         let late = timeout(SECOND, resting.pop().unwrap()).await.expect("the lock is free or goes on").unwrap();
         late.unlock().await.unwrap();
         drop(resting);
@@ -147,7 +147,7 @@ async fn waits_that_rest_cost_others_a_quarter_of_a_second_each() {
 
 #[tokio::test]
 async fn a_set_whose_call_rests_keeps_its_parts_for_a_lease() {
-    // P-B s42: they were renewed for ever.
+    // P-B s42: they were renewed without an end.
     in_virtual_time(async |embedded| {
         let (client, other) = (client(embedded).await, client(embedded).await);
         let held = other.lock("b").lock().await.unwrap();
@@ -187,7 +187,7 @@ async fn max_hold_of_a_set_counts_from_when_it_is_whole() {
 
 #[tokio::test]
 async fn no_renewal_goes_beyond_max_hold() {
-    // P-C s11: one that was due before it and retried after it set a whole lease.
+    // P-C s11: a renewal that was due before it and retried after it set a whole lease.
     in_virtual_time(async |embedded| {
         let client = embedded.open(LockClient::builder().max_hold(60 * SECOND)).await;
         let guard = client.lock("x").lock().await.unwrap();
@@ -204,7 +204,7 @@ async fn no_renewal_goes_beyond_max_hold() {
 
 #[tokio::test]
 async fn a_nested_lock_shares_the_lease_of_its_hold() {
-    // P-C s43: the lease of a nested lock stayed with the hold for ever.
+    // P-C s43: the lease of a nested lock stayed with the hold after the nested guard.
     in_virtual_time(async |embedded| {
         let client = client(embedded).await;
         let owner = Owner::new();

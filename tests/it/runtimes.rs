@@ -90,7 +90,7 @@ fn a_full_blocking_pool_does_not_keep_a_client_from_its_server() {
     }));
 }
 
-/// A cluster of which no node was found yet has no connection that could tell.
+/// A cluster of which no node was found yet has no connection that could report it.
 #[test]
 fn a_client_without_any_node_hears_of_the_end_of_its_runtime() {
     let (first, here) = (runtime(), runtime());
@@ -104,7 +104,7 @@ async fn guard_of_a_lost_unlock(client: &LockClient) -> fairlock::LockGuard {
     client.lock("unlocked later").lock().await.unwrap()
 }
 
-/// Its watchdog is gone too, so the lease ends: the holder hears of that at its deadline.
+/// Its watchdog is gone too, so the lease ends: the holder is notified at its deadline.
 #[test]
 fn a_hold_of_a_client_whose_runtime_is_gone_is_lost_at_its_deadline() {
     let (first, here) = (runtime(), runtime());

@@ -1,12 +1,12 @@
-//! Each script by itself, on a real server and on the embedded one: state before, call, reply, state after, and
-//! the same call once more. bench.rs says how rows are written.
+//! Each script alone, on a real server and on the embedded one: state before, call, reply, state after, and the same
+//! call once more. bench.rs explains how rows are written.
 
 use redis::Value;
 
 use crate::bench::{Bench, KINDS, Row, assert_fits, check, client_of, key, shape};
 use crate::support::{Random, Server, limit};
 
-/// `strict_restart`: until the freeze is over nobody is served, all keep their places, and what is held is renewed,
+/// `strict_restart`: until the freeze is over no lock is granted, all keep their places, and what is held is renewed,
 /// re-entered and released.
 #[tokio::test]
 async fn frozen_rows() {
@@ -273,7 +273,7 @@ async fn without_a_record_of_the_start_nothing_is_done() {
     .await;
 }
 
-/// The first client of a life says until when; those that come later do not move it, unless they know of a longer lease.
+/// The first client of a life sets the end; later clients do not move it, unless they know of a longer lease.
 #[tokio::test]
 async fn boot_keeps_the_furthest_instant_of_one_life() {
     async fn boot(bench: &mut Bench, call: &str) -> i64 {
@@ -727,7 +727,7 @@ async fn poll_rows() {
     limit(check(&rows)).await;
 }
 
-/// Somebody deletes one key of a name by hand.
+/// A key of a name is deleted by hand.
 #[tokio::test]
 async fn deletion_rows() {
     let rows = [
@@ -1292,7 +1292,7 @@ async fn inspect_rows() {
     limit(check(&rows)).await;
 }
 
-/// Of a long queue only the first 256 places are looked at. Those behind them count if they have a ticket.
+/// In a long queue only the first 256 places are read. Places behind them count if they have a ticket.
 #[tokio::test]
 async fn inspect_counts_the_tickets_of_a_long_queue() {
     limit(async {
@@ -1539,7 +1539,7 @@ async fn p3_nobody_overtakes_beyond_the_bound_of_one_call() {
             bench.prepare("waits e:1:9999").await;
             assert_eq!(bench.call("acquire mode=0").await, "busy 1");
             assert_eq!(bench.lock_state().await, "");
-            // The next call goes on behind those, and serves the one who waits.
+            // The next call goes on behind those, and serves the waiter.
             assert_fits("queued", "reply", &bench.call("acquire max_waiters=5000").await, "queued T * 0 0");
             assert!(bench.lock_state().await.starts_with("lock e:1=1 9999,"));
         }
@@ -1555,7 +1555,7 @@ async fn the_count_of_places_to_skip_ends_when_one_of_their_clients_is_heard_or_
             ("poll caller=x", None),
             ("poll caller=y", None),
             ("poll caller=d", Some("40")),
-            // D3: one that was not counted.
+            // D3: a client that was not counted.
             ("poll caller=e", Some("40")),
             ("acquire owner=x:1 seq=90", None),
             ("acquire owner=x:1 seq=3", None),
@@ -1606,8 +1606,8 @@ async fn a_leave_from_the_shortest_list_with_a_count_ends_it() {
     .await;
 }
 
-/// All places are counted, and then some of them die: too few are left for a note, and the old one must go. Otherwise it
-/// hides those that come later.
+/// All places are counted, and then some of them die: too few are left for a note, and the old one must go. Otherwise
+/// it hides later places.
 #[tokio::test]
 async fn a_count_of_all_places_ends_when_too_few_of_them_are_left() {
     limit(async {
@@ -1708,7 +1708,7 @@ async fn random_queues_serve_the_first_one_that_counts() {
     .await;
 }
 
-/// Review A4, A9: whoever leaves takes the own place out, wherever it is, and no other.
+/// Review A4, A9: a leave takes its own place out, wherever it is, and no other.
 #[tokio::test]
 async fn leaving_takes_out_exactly_one_place() {
     limit(async {
@@ -1849,8 +1849,8 @@ async fn the_dead_in_the_middle_of_a_long_queue_make_room() {
     .await;
 }
 
-/// Making room takes places out of the count of those that need not be looked at: it does not end it, or each newcomer of a
-/// full queue would make the next call walk past all of them again.
+/// Making room takes places out of the `!skip` count and does not end it; else each newcomer of a full queue would make
+/// the next call walk past all of them again.
 #[tokio::test]
 async fn making_room_keeps_the_count_of_places_to_skip() {
     limit(async {
@@ -1950,7 +1950,7 @@ async fn the_keys_of_a_queue_stay_in_proportion() {
     .await;
 }
 
-/// A dead client hears that it was given up when its places were taken out.
+/// The reply to a dead client shows that it was given up when its places were taken out.
 #[tokio::test]
 async fn a_client_whose_places_were_taken_is_unknown() {
     limit(async {
@@ -1994,8 +1994,8 @@ async fn a_tombstone_lives_past_the_last_copy_and_never_gets_shorter() {
     .await;
 }
 
-/// Found by the simulator, seed 1882455091970145: with clients of different settings the list expired before the
-/// sorted set. A waiter whose ticket was only in the sorted set was told "queued" and never served.
+/// Found by the simulator, seed 1882455091970145: with clients of different settings the list expired before the sorted
+/// set. A waiter whose ticket was only in the sorted set got the answer "queued" and was never served.
 #[tokio::test]
 async fn the_keys_of_a_queue_expire_together() {
     limit(async {
@@ -2027,8 +2027,7 @@ async fn the_keys_of_a_queue_expire_together() {
     .await;
 }
 
-/// P10: the keys of a queue that nobody is heard of any more end, but not before a server that stood still for a minute goes
-/// on.
+/// P10: the keys of a queue whose clients are all silent end, but not while a server may stand still for a minute.
 #[tokio::test]
 async fn a_poll_keeps_the_queue_for_more_than_a_minute() {
     limit(async {
@@ -2102,7 +2101,7 @@ async fn a_wrong_type_names_its_key_and_changes_nothing() {
     .await;
 }
 
-/// A10: two versions of the library never damage each other's locks. And what is not of fairlock stays as it is.
+/// A10: two versions of the library never damage each other's locks. And foreign data is not changed.
 #[tokio::test]
 async fn a_newer_format_and_foreign_data_are_refused_by_name_and_not_changed() {
     const HASH: [&str; 6] = ["acquire", "acquire mode=0", "poll caller=d", "force_unlock", "inspect", "poll waits=0"];
@@ -2177,7 +2176,8 @@ async fn a_foreign_hash_is_not_ended_by_who_never_held_it() {
     .await;
 }
 
-/// A hand-over takes the last owner out before it writes the next one. Refused in between, it leaves nobody's lock.
+/// A hand-over takes the last owner out before it writes the next one. Refused in between, it leaves a lock without an
+/// owner.
 #[tokio::test]
 async fn a_lock_without_an_owner_is_passed_on() {
     limit(async {
@@ -2259,6 +2259,73 @@ async fn p2_the_token_of_the_hold_counts_when_the_stored_one_is_gone() {
             bench.prepare("held c:1 4 9007199254740000").await;
             bench.command("DEL tokens").await;
             assert_eq!(bench.raw_call("acquire").await.unwrap()[1], "9007199254740001");
+        }
+    })
+    .await;
+}
+
+/// R16: what is there goes from one owner to another one under its token, and nothing else is given.
+#[tokio::test]
+async fn give_rows() {
+    let give = |what, before, call, reply, after| Row { what, before, call, reply, after, again: reply };
+    const DETACH: &str = "give from=c:1 seq=5 token=7 to=h:0 lease=10000";
+    const ATTACH: &str = "give from=h:0 seq=3 token=7 to=d:1 attempt=3 lease=10000 terms=3000/M";
+    let late = &format!("{DETACH} not_after=+-9000");
+    let rows = [
+        give("nobody holds it", &[][..], DETACH, "lost", ""),
+        give("another owner does", &["held d:1 4 7"], DETACH, "lost", "lock d:1=1 4,7,0,3000/L"),
+        give("under another token", &["held c:1 4 8"], DETACH, "lost", "lock c:1=1 4,8,0,3000/L"),
+        give("it was attached since", &["held c:1 6 7"], DETACH, "stale", "lock c:1=1 6,7,0,3000/L"),
+        give(
+            "its handle was released",
+            &["held c:1 4 7", "tombstone h:0 1"],
+            DETACH,
+            "left",
+            "lock c:1=1 4,7,0,3000/L | tombstone h:0=1",
+        ),
+        give(
+            "who has left",
+            &["held h:0 1 7", "tombstone d:1 3"],
+            ATTACH,
+            "left",
+            "lock h:0=1 1,7,0,3000/L | tombstone d:1=3",
+        ),
+    ];
+    // What is left of the lease differs the second time.
+    let given: [(&[&str], &str, &str); 5] = [
+        (&["held c:1 4 7"], DETACH, "lock h:0=1 1,7,0,3000/L"),
+        (&["held c:1 4 7", "HSET lock c:1 3"], DETACH, "lock h:0=1 1,7,0,3000/L"),
+        (&["held h:0 1 7"], ATTACH, "lock d:1=1 3,7,0,3000/M"),
+        (&["held h:0 1 7", "tombstone d:1 2"], ATTACH, "lock d:1=1 3,7,0,3000/M | tombstone d:1=2"),
+        // Late, and served before: so a refusal says that no copy was served.
+        (&["held h:0 1 7"], late, "lock h:0=1 1,7,0,3000/L"),
+    ];
+    limit(async {
+        for mut bench in Bench::each().await {
+            bench.check(&rows).await;
+            for (before, call, after) in given {
+                bench.command("FLUSHALL").await;
+                for step in before {
+                    bench.prepare(step).await;
+                }
+                for _ in 0..2 {
+                    assert!(bench.call(call).await.starts_with("given "), "{before:?}: {call}");
+                    assert_eq!(bench.state().await, after, "{before:?}: {call}");
+                }
+            }
+            bench.command("FLUSHALL").await;
+            bench.prepare("held c:1 4 7").await;
+            assert_eq!(bench.call(late).await, "late");
+            bench.command("FLUSHALL").await;
+            bench.prepare("held c:1 4 7").await;
+            bench.command("DEL tokens").await;
+            bench.call(DETACH).await;
+            assert_eq!(bench.command("GET tokens").await, Value::BulkString("7".into()), "P2");
+            // A shorter lease too: nobody relies on the longer one any more.
+            bench.call("give from=h:0 seq=3 token=7 to=d:1 attempt=3 lease=3000").await;
+            assert!((2000..=3000).contains(&bench.ttl("lock").await));
+            bench.call("release owner=d:1 seq=9 special=0:8:0").await;
+            assert_eq!(bench.lock_token().await.as_deref(), Some("7"), "a handle names its token");
         }
     })
     .await;
@@ -2458,7 +2525,7 @@ async fn an_unreadable_place_behind_an_unreachable_client_changes_nothing() {
     }
 }
 
-/// D8: somebody has deleted the field of the grant.
+/// D8: the field of the grant was deleted by hand.
 #[tokio::test]
 async fn a_release_of_a_hash_without_its_grant_ends_it() {
     for mut bench in Bench::each().await {
@@ -2537,8 +2604,9 @@ async fn tickets_of_a_deleted_list_do_not_stay() {
     .await;
 }
 
-/// A client that was heard a moment ago gets a place and a ticket, and keeps its deadline. One that was heard longer ago, or was
-/// passed over, gets a new deadline with its place: waits that are shorter than the poll interval must not kill it (P3).
+/// A client that was heard a moment ago gets a place and a ticket, and keeps its deadline. A client that was heard
+/// longer ago, or was passed over, gets a new deadline with its place: waits that are shorter than the poll interval
+/// must not kill it (P3).
 #[tokio::test]
 async fn a_new_place_is_a_sign_of_life_unless_its_client_was_heard_a_moment_ago() {
     limit(async {

@@ -1,4 +1,4 @@
-//! Servers that Sentinels watch: whom the client believes, and what connecting says.
+//! Servers that Sentinels watch: which Sentinels the client believes, and the errors of connecting.
 
 use std::time::Duration;
 

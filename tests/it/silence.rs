@@ -6,7 +6,7 @@ use fairlock::{LockClient, LockError, Loss, Owner};
 
 use crate::support::{Collect, Proxy, Server, Timing, eventually, in_virtual_time, limit};
 
-/// So long that no renewal comes within a test.
+/// No renewal comes within a test.
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
 fn client_of_long_leases() -> fairlock::LockClientBuilder {

@@ -142,7 +142,7 @@ impl Cluster {
                 index % 2 == 1
             });
         } else {
-            // Those to SETSLOT.
+            // The replies to SETSLOT.
             drop(replies.remove(replies.len() - READS.len() - 1));
             if at == At::Source {
                 drop(replies.remove(replies.len() - READS.len() - 2));
@@ -256,14 +256,14 @@ fn without_time(reply: Value) -> Vec<String> {
 
 // ---- the states
 
-/// A token that is behind the clock, and one that is ahead of it: then the clock has gone back.
+/// A token that is behind the clock, and a token that is ahead of it: then the clock has gone back.
 const TOKENS: [&str; 2] = ["7", "9007199254700000"];
 
 /// What the keys of the name hold, as one state.
 struct State {
     /// `-`, or OWNER SEQ HOLDS.
     lock: &'static str,
-    /// One letter for each place: see `place`. With a number before it: so many of them.
+    /// One letter for each place: see `place`. A number before it repeats it.
     queue: String,
     /// Which of list and sorted set are left out, though there is a queue.
     without: &'static str,
@@ -302,7 +302,7 @@ impl State {
         if self.queue.contains('!') {
             scores.insert("!skip".into(), "40".into());
         }
-        // Whoever wrote to the sorted set last has its client there: only a later writer takes it out.
+        // The last writer to the sorted set has its client there: only a later writer takes it out.
         let has_client = scores.keys().any(|member| !member.contains([':', '!']));
         if !scores.is_empty() && !has_client {
             scores.insert("e".into(), (now + 20_000).to_string());
@@ -336,9 +336,9 @@ fn place(kind: char, now: i64, places: &mut Words, scores: &mut BTreeMap<String,
         'z' => ("z", Some(now - 1000)),
         // Dead: forgotten.
         'y' => ("y", None),
-        // Alive, and no message reaches it, which nobody knows yet.
+        // Alive, but no message reaches it, which is not noted yet.
         'x' => ("x", Some(now + 20_000)),
-        // The same, and it is known.
+        // The same, and noted.
         'w' => ("w", Some(-now - 20_000)),
         // Left; its place is still there.
         'e' => ("e", Some(now + 20_000)),
@@ -429,7 +429,7 @@ const FIVE: &[&str] = &["lock", "queue", "deadlines", "tokens", TOMBSTONE];
 const SETTINGS: &str = "6000 5000 60000 fairlock:wake:";
 
 /// All scripts, with arguments as src/store/verbs sends them.
-const CALLS: [Call; 19] = {
+const CALLS: [Call; 22] = {
     const fn call(
         script: &'static str,
         what: &'static str,
@@ -463,6 +463,14 @@ const CALLS: [Call; 19] = {
         call("renew", "a shorter lease", &["lock"], &["c:1", "TOKEN", "3000", "4"]),
         call("renew", "with the token", &["lock", "tokens"], &["c:1", "TOKEN", "10000", "0", "60000"]),
         call("raise", "", &["lock", "tokens"], &["c:1", "TOKEN", "9999999999999999", "60000"]),
+        call(
+            "give",
+            "",
+            &["lock", "tokens", TOMBSTONE],
+            &["+2000us", "c:1", "5", "TOKEN", "c-5:0", "1", "10000", "3000/L", "60000"],
+        ),
+        call("renew", "an extend", &["lock"], &["c:1", "TOKEN", "30000", "9"]),
+        call("release", "by a handle", FIVE, &["c:1", "5", SETTINGS, "0:TOKEN:0"]),
         call("release", "to 0", FOUR, &["c:1", "5", SETTINGS]),
         call("release", "to 1", FOUR, &["c:1", "5", SETTINGS, "1:TOKEN"]),
         call("release", "with a copy", FIVE, &["c:1", "5", SETTINGS, "+2000 c:1:5/3000/L"]),
@@ -495,12 +503,12 @@ impl Call {
         command
     }
 
-    /// Whether this call can tell these states apart.
+    /// Whether this call can distinguish these states.
     fn needs(&self, state: &State) -> bool {
         let is_short = state.queue.len() < 2;
-        // Who has left is asked for by an acquire.
+        // Only an acquire reads the tombstone.
         let by_tombstone = self.script == "acquire" && is_short || state.tombstone != Some("9");
-        // Which token is next matters to those who pass the lock on.
+        // The next token matters only to scripts that pass the lock on.
         let passes_on = self.keys.contains(&"queue") && self.keys.contains(&"tokens");
         let by_token = passes_on || state.token == TOKENS[0];
         let by_queue = passes_on && self.what != "late" || is_short;

@@ -163,7 +163,7 @@ async fn tls_installs_no_crypto_provider_for_the_process() {
     .await;
 }
 
-/// One that nothing reads would look like a check of the server's certificate.
+/// A certificate that nothing reads would look like a check of the server's certificate.
 #[tokio::test]
 async fn a_root_certificate_that_would_not_be_used_is_refused() {
     let builder = || LockClient::builder().root_certificate("pem");
@@ -180,7 +180,7 @@ async fn a_root_certificate_that_would_not_be_used_is_refused() {
     }
 }
 
-/// A node of a cluster tells a client that asks over TLS the port with TLS.
+/// A node of a cluster gives a client that asks over TLS the port with TLS.
 #[tokio::test]
 async fn a_cluster_is_reached_over_tls() {
     limit(async {

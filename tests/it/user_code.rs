@@ -11,7 +11,7 @@ use tracing::{Event, Metadata, Subscriber};
 use crate::support::cluster::{Cluster, command};
 use crate::support::{LONGEST_WAIT, Server, Timing, eventually, limit, on_a_server};
 
-/// Panics as often as it is told to, in the call or in its future.
+/// Panics as often as set, in the call or in its future.
 #[derive(Clone, Default)]
 struct Provider {
     panics_in_call: Arc<AtomicBool>,
@@ -110,7 +110,7 @@ async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_provider_too() {
             goes_on().await;
             let calls = provider.calls.load(Ordering::SeqCst);
             way.store(true, Ordering::SeqCst);
-            // Those that do not subscribe: the one that asks.
+            // The connections that do not subscribe: only the client's asking one.
             cut(node, "normal").await;
             eventually("the provider is asked", async || provider.calls.load(Ordering::SeqCst) > calls).await;
             goes_on().await;
@@ -200,7 +200,7 @@ async fn a_log_subscriber_that_panics_in_the_background_costs_nobody_a_lock() {
         let (kept, forced) = (client.lock("kept").lock().await.unwrap(), client.lock("forced").lock().await.unwrap());
         let held = other.lock("x").lock().await.unwrap();
         let _logging = crate::support::log_to(subscriber.clone());
-        // Two that rest, and one that waits behind them, for longer than a client lives that is not heard.
+        // Two calls rest, and one waits behind them, for longer than a silent client lives.
         let lock = client.lock("x");
         let mut resting = [Box::pin(lock.lock()), Box::pin(lock.lock())];
         for _ in 0..3 {
@@ -260,7 +260,7 @@ struct Asking {
 impl Asking {
     fn ask(&self) {
         let Some(client) = self.client.get() else { return };
-        // What the client does for this tells of itself, too.
+        // The client's work for this causes events too.
         if self.asks.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -285,7 +285,7 @@ fn apart(work: impl AsyncFnOnce() + Send + 'static) {
     ended.recv_timeout(2 * LONGEST_WAIT).expect("nothing waits for itself");
 }
 
-/// All that the client tells: of connections, waits, holds, losses and the end.
+/// All events of the client: connections, waits, holds, losses and the end.
 fn each_kind_of_news(asking: &Arc<Asking>, here: impl Fn(&Arc<Asking>) -> Box<dyn std::any::Any> + Send + 'static) {
     let asking = asking.clone();
     apart(async move || {
@@ -367,7 +367,7 @@ async fn all_slots_to_the_first(cluster: &Cluster) {
     command(&cluster.masters[0], &["CLUSTER", "ADDSLOTSRANGE", "8192", "16383"]).await;
 }
 
-/// The task that asks the nodes tells of them.
+/// The task that asks the nodes logs, so a panic of the log reaches it.
 #[tokio::test]
 async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_log_too() {
     limit(async {
@@ -391,7 +391,7 @@ async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_log_too() {
     .await;
 }
 
-/// The table of a cluster was locked while it told of a node.
+/// The table of a cluster was locked while it logged a node.
 #[test]
 fn a_log_subscriber_may_look_at_the_client_of_a_cluster() {
     apart(async || {

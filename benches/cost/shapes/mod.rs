@@ -36,7 +36,7 @@ const SHAPES: [Shape; 14] = [
     Shape { name: "pairs beside one unreachable place", play: |queue| pairs(queue, Unreachable(1)) },
 ];
 
-/// Who stands behind all others, is alive, and waits with many owners.
+/// A client that stands behind all others, is alive, and waits with many owners.
 const LAST: Client = Living(1);
 const HAND_OVERS: usize = 10;
 const SERVERS: usize = 9;
@@ -127,7 +127,8 @@ fn half_dead(queue: &mut Queue) -> Outcome<()> {
     go_around(queue, first, false)
 }
 
-/// Behind somebody who stays, so that none of them is the first. Where `left` have gone before, their places are still there.
+/// Leaves behind a waiter that stays, so that none of them is the first. With `left`, places without a ticket stand
+/// before them.
 fn leaves(queue: &mut Queue, left: usize, count: usize) -> Outcome<()> {
     queue.label_at_length();
     queue.fill(&places(1, |_| LAST))?;
@@ -154,8 +155,8 @@ fn play(shape: &Shape, server: Server) -> Outcome<Queue> {
     Ok(queue)
 }
 
-/// Of each call its median over the servers, since a machine that is busy stops one of them now and then. Where the servers did
-/// not do the same, only what all of them did counts.
+/// The median of each call over the servers, since a busy machine stops one of them now and then. If the servers made
+/// different numbers of calls, only the calls that all of them made count.
 fn medians(servers: &[Vec<f64>]) -> Vec<f64> {
     let calls = servers.iter().map(Vec::len).min().unwrap_or(0);
     let median = |call: usize| {

@@ -17,11 +17,11 @@ const SCRIPTS: [(&str, &str); 6] = [
     ("release", include_str!("../../../lua/release.lua")),
 ];
 
-/// waiter_ttl, max_waiters, token_ttl and the prefix of the channels. Under callgrind all takes a hundred times as long, and
-/// nobody may die of that.
+/// waiter_ttl, max_waiters, token_ttl and the prefix of the channels. Under callgrind everything takes a hundred times
+/// as long, and no client may time out because of it.
 const SETTINGS: &str = "3600000 65536 86400000 fairlock:wake:";
 const LIVES_MS: i64 = 3_600_000;
-/// Of the lock, and of each grant.
+/// The lease of the lock, and of each grant.
 const LEASE: &str = "3600000";
 const NEVER: &str = "9999999999999999";
 
@@ -59,7 +59,7 @@ pub struct Call {
 pub struct Queue {
     server: Server,
     redis: Connection,
-    /// To the channels of those who live.
+    /// Subscribes to the channels of the living clients.
     subscriber: Connection,
     hashes: HashMap<&'static str, String>,
     key: String,
@@ -228,7 +228,8 @@ impl Queue {
         self.pass_on(words.last().is_some_and(|more| more == "1"), false)
     }
 
-    /// Polls as one that waits for nothing, as long as there is more to look at. `newcomers`: one comes before each poll.
+    /// Polls as a client that waits for nothing, until there is no more to look at. `newcomers`: one joins before each
+    /// poll.
     fn pass_on(&mut self, mut more: bool, newcomers: bool) -> Outcome<()> {
         while more {
             if newcomers {
@@ -239,7 +240,7 @@ impl Queue {
         Ok(())
     }
 
-    /// The holder gives the lock back, and somebody else gets it.
+    /// The holder releases the lock, and the next in line gets it.
     pub fn hand_over(&mut self, newcomers: bool) -> Outcome<()> {
         let begun = self.calls.len();
         let more = self.release()?;
@@ -260,7 +261,7 @@ impl Queue {
         Ok(words.last().is_some_and(|more| more == "1"))
     }
 
-    /// A lock that is free is taken and given back.
+    /// Takes and releases a free lock.
     pub fn pair(&mut self) -> Outcome<()> {
         let begun = self.calls.len();
         let outcome = self.acquire(Client::Living(0), "")?;

@@ -74,7 +74,7 @@ pub async fn killed(bench: &mut Bench) -> Outcome<()> {
 /// What becomes of the waiters that are in the way.
 #[derive(Clone, Copy)]
 enum Death {
-    /// Their connection stays open, so that only their silence tells.
+    /// Their connection stays open, so that only the missing polls show it.
     Frozen,
     /// The server sees at once that their connection is closed.
     Killed,

@@ -106,7 +106,7 @@ async fn over_a_link(bench: &mut Bench) -> Outcome<()> {
         pings.push(pair_times(count, async || connection::ping(&mut redis.clone()).await).await?);
         single.push(pair_times(count, async || Ok(one.lock("one").lock().await?.unlock().await?)).await?);
         pairs.push(pair_times(count, async || Ok(many.lock("link").lock().await?.unlock().await?)).await?);
-        // Dropped, it is given back in the background.
+        // A dropped guard is released in the background.
         let names = AtomicU64::new(0);
         let lock = async || Ok(many.lock(names.fetch_add(1, Ordering::Relaxed).to_string()).lock().await?);
         locks.push(pair_times(count, lock).await?);
@@ -248,7 +248,7 @@ fn total(shares: &Shares) -> f64 {
     shares.counts.iter().sum::<u64>() as f64
 }
 
-/// Counts what the library says of rounds that got some servers, and gave them back.
+/// Counts the library's log lines of rounds that got some servers, and released them.
 #[derive(Clone, Default)]
 struct Splits(Arc<AtomicU64>);
 
@@ -290,7 +290,7 @@ enum Fault {
     Freeze,
 }
 
-/// How long nobody had the lock after a fault, while locks are held and waited for.
+/// The longest time without a holder after a fault, while locks are held and waited for.
 pub async fn faults(bench: &mut Bench) -> Outcome<()> {
     let limit = OPERATION_TIMEOUT.as_secs_f64() * 1e3 + 500.0;
     let rows: [(&str, usize, &[usize], Fault, f64); 4] = [
@@ -361,7 +361,7 @@ async fn take_turns(ours: Ours, over: Arc<AtomicBool>, stall: Arc<Mutex<Stall>>)
         }
         tokio::time::sleep(HOLD).await;
         locked(&stall).lost += u64::from(!guard.is_valid());
-        // One that is not confirmed by a server that is down goes on in the background.
+        // A release that a dead server does not confirm goes on in the background.
         let _ = guard.unlock().await;
     }
     Ok(())

@@ -31,7 +31,7 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
     let settings = Settings {
         waiter_ttl: Duration::from_secs(60),
         poll_interval,
-        // With so many waiters the clients are slow. This row is about the server.
+        // With this many waiters the clients are slow. This row is about the server.
         operation_timeout: Duration::from_secs(20),
         max_waiters: 200_000,
         ..Settings::default()

@@ -32,8 +32,8 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
 
 pub const POLL: &str = "waiting-10000-poll";
 
-/// Redis' time for a poll of a client that has so many waiters. It polls more often than usual, so that there are
-/// enough of them.
+/// Redis' time for a poll of a client with `waiters` waiters. It polls more often than usual, so that there are enough
+/// polls.
 async fn polls(bench: &mut Bench, waiters: u64) -> Outcome<()> {
     let settings = Settings { poll_interval: Duration::from_millis(20), ..Settings::default() };
     let (_held, child) = line_up(bench, &settings, waiters).await?;

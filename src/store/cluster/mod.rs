@@ -26,7 +26,7 @@ use super::dial::Access;
 use super::error::ConnectError;
 use super::link::OnDrop;
 use super::location::Location;
-use super::node::{Node, Purpose};
+use super::node::network::{NetworkNode, Purpose};
 use super::options::Options;
 use super::runtime::{AFTER_PANIC, survive};
 use router::Router;
@@ -40,7 +40,7 @@ pub async fn connect(
     access: Arc<Access>,
     options: &Arc<Options>,
     client: &str,
-) -> (Router<Node>, Result<(), ConnectError>) {
+) -> (Router<NetworkNode>, Result<(), ConnectError>) {
     let (doubt, changes) = (Arc::new(Notify::new()), Arc::new(Changes::default()));
     let named_by: Arc<str> = format!("of the cluster at {}", list(&seeds)).into();
     let (runtime, client, seat_options) = (Handle::current(), client.to_owned(), options.clone());
@@ -49,7 +49,7 @@ pub async fn connect(
         let location = Location::unknown(seat_access.clone(), named_by.clone(), seat_doubt.clone());
         let (location, changes) = (Arc::new(location), seat_changes.clone());
         let purpose = Purpose { location, database: 0, keys, is_in_cluster: true, changes };
-        Node::new(purpose, &seat_options, &client, &runtime)
+        NetworkNode::new(purpose, &seat_options, &client, &runtime)
     }));
     let mut watch = Watch::new(table.clone(), access, seeds, options.operation_timeout);
     let outcome = async {
@@ -71,7 +71,7 @@ pub async fn connect(
 }
 
 /// Any master will do: the others have the same users, as a rule.
-async fn connect_to_one(table: &Table<Node>) -> Result<(), ConnectError> {
+async fn connect_to_one(table: &Table<NetworkNode>) -> Result<(), ConnectError> {
     let (mut connecting, mut nodes, mut first_error) = (FuturesUnordered::new(), table.all(), None);
     loop {
         // One by one, and the next one also when those before are silent: a dead one must not hold up the rest.

@@ -24,14 +24,14 @@ pub struct Moving {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Of each slot, what the node has said and when it is asked again. At most as many as there are slots.
+    /// For each slot, the node's refusal and when it is asked again. At most as many as there are slots.
     slots: BTreeMap<u16, (Refusal, Instant)>,
-    /// When the log last said that locks wait.
+    /// When the log last reported that locks wait.
     said: Option<Instant>,
 }
 
 impl Moving {
-    /// What the node has said, if a request for this slot need not be sent. `None`: this one is to ask.
+    /// The node's refusal, if a request for this slot need not be sent. `None`: this one is to ask.
     pub fn answer(&self, slot: u16) -> Option<Refusal> {
         // Relaxed: one request more that is sent does no harm.
         if self.count.load(Ordering::Relaxed) == 0 {
@@ -52,7 +52,7 @@ impl Moving {
         self.count.store(known.slots.len(), Ordering::Relaxed);
         if known.said.is_none_or(|said| now() >= said + SAID_AT_MOST_EVERY) {
             known.said = Some(now());
-            // Who reads the log is the user's.
+            // The log's subscriber is the user's.
             drop(known);
             tracing::warn!(target: "fairlock::server", slot, "a slot is on its way to another node: calls for its locks wait; renewals do not");
         }

@@ -12,13 +12,12 @@ use tokio_util::sync::CancellationToken;
 use super::moving::Moving;
 use super::slots::slot_of;
 use super::table::{Seat, Table};
-use crate::store::admission::{Admission, IN_FLIGHT};
 use crate::store::call::Call;
 use crate::store::changes::Changes;
-use crate::store::clock::ServerClock;
 use crate::store::connect_options::Address;
 use crate::store::error::{Cause, ConnectError, Refusal, RequestError, Uncovered};
-use crate::store::{Listener, Priority, Ran, Server, Store};
+use crate::store::server::Server;
+use crate::store::{Listener, Priority, Ran, Store};
 
 /// A slot moves once, as a rule. More than that in one request means that two nodes send it to each other.
 const MOST_REDIRECTS: usize = 4;
@@ -26,8 +25,8 @@ const MOST_REDIRECTS: usize = 4;
 /// The store of a cluster.
 pub struct Router<N> {
     table: Arc<Table<N>>,
-    /// For slots that no node serves.
-    nobody: Nobody,
+    /// Why no node was found at first.
+    first_fault: OnceLock<Cause>,
     closed: CancellationToken,
     /// How long a redirected request waits for the other node.
     patience: Duration,
@@ -35,29 +34,12 @@ pub struct Router<N> {
     changes: Arc<Changes>,
 }
 
-struct Nobody {
-    admission: Admission,
-    clock: ServerClock,
-    /// Why no node was found at first.
-    first_fault: OnceLock<Cause>,
-}
-
-impl Nobody {
-    fn fault(&self, lock_key: &str, is_all: bool) -> Cause {
-        let first = self.first_fault.get().filter(|_| is_all);
-        first.cloned().unwrap_or_else(|| Arc::new(Uncovered(slot_of(lock_key))))
-    }
-}
-
 impl<N: Seat> Router<N> {
     pub fn new(table: Arc<Table<N>>, operation_timeout: Duration, changes: Arc<Changes>) -> Self {
-        // Nothing is ever sent there, so its gate does not close and the seed does not matter.
-        let (admission, clock) = (Admission::new(IN_FLIGHT, 0), ServerClock::new());
-        let nobody = Nobody { admission, clock, first_fault: OnceLock::new() };
         // Half: so there is time for the answer of the other node, within the same operation time-out.
         Self {
             table,
-            nobody,
+            first_fault: OnceLock::new(),
             closed: CancellationToken::new(),
             patience: operation_timeout / 2,
             moving: Moving::default(),
@@ -68,7 +50,7 @@ impl<N: Seat> Router<N> {
     /// The first look at the cluster has failed.
     pub fn begins_without_table(&self, error: &ConnectError) {
         // Set once.
-        let _ = self.nobody.first_fault.set(Arc::new(error.clone()));
+        let _ = self.first_fault.set(Arc::new(error.clone()));
     }
 
     /// Runs a task as long as the store is open.
@@ -80,7 +62,7 @@ impl<N: Seat> Router<N> {
         self.table.serving(slot_of(lock_key))
     }
 
-    async fn wait_until_ready(&self, lock_key: &str, priority: Priority) -> Result<(), RequestError> {
+    async fn wait_until_ready(&self, lock_key: &str, priority: Priority) -> Result<&dyn Server, RequestError> {
         loop {
             // Register before looking: a change between the look and the await is not missed.
             let changed = self.table.changed.notified();
@@ -89,7 +71,7 @@ impl<N: Seat> Router<N> {
             }
             let ready = async {
                 match self.node(lock_key) {
-                    Some(node) => node.ready(lock_key, priority).await,
+                    Some(node) => node.ready(priority).await.map(|()| node as &dyn Server),
                     None => std::future::pending().await,
                 }
             };
@@ -116,7 +98,7 @@ impl<N: Seat> Router<N> {
         let mut asked = None;
         let mut redirects = 0;
         loop {
-            let outcome = node.run(call, request).await;
+            let outcome = node.run(call, request).await.map(|reply| Ran { reply, by: node });
             let Err(RequestError::Refused(refusal)) = &outcome else {
                 // A renewal has one key, which is served while the slot moves.
                 if outcome.is_ok() && call.keys.len() > 1 {
@@ -142,7 +124,7 @@ impl<N: Seat> Router<N> {
                 }
                 Redirect::Ask(to) => (self.table.at(to).ok_or_else(uncovered)?, call.asking()),
             };
-            self.wait_for(node, call.lock_key(), call.priority).await?;
+            self.wait_for(node, call.priority).await?;
             asked = Some(redirect.into_address());
         }
     }
@@ -155,13 +137,13 @@ impl<N: Seat> Router<N> {
         if ran.reply.is_status("lost") && is_elsewhere() { self.route(call, request).await } else { Ok(ran) }
     }
 
-    async fn wait_for(&self, node: &N, lock_key: &str, priority: Priority) -> Result<(), RequestError> {
-        if node.is_ready(lock_key, priority) {
+    async fn wait_for(&self, node: &N, priority: Priority) -> Result<(), RequestError> {
+        if node.is_ready(priority) {
             return Ok(());
         }
-        match timeout(self.patience, node.ready(lock_key, priority)).await {
+        match timeout(self.patience, node.ready(priority)).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(RequestError::NotSent(node.fault(lock_key))),
+            Err(_) => Err(RequestError::NotSent(node.fault())),
         }
     }
 }
@@ -204,39 +186,28 @@ impl Redirect {
 }
 
 impl<N: Seat> Store for Router<N> {
-    fn is_ready(&self, lock_key: &str, priority: Priority) -> bool {
-        self.node(lock_key).is_some_and(|node| node.is_ready(lock_key, priority))
+    fn serving(&self, lock_key: &str) -> Option<&dyn Server> {
+        self.node(lock_key).map(|node| node as &dyn Server)
     }
 
-    fn ready<'a>(&'a self, lock_key: &'a str, priority: Priority) -> BoxFuture<'a, Result<(), RequestError>> {
+    fn ready<'a>(
+        &'a self,
+        lock_key: &'a str,
+        priority: Priority,
+    ) -> BoxFuture<'a, Result<&'a dyn Server, RequestError>> {
         self.wait_until_ready(lock_key, priority).boxed()
     }
 
     fn fault(&self, lock_key: &str) -> Cause {
-        match self.node(lock_key) {
-            Some(node) => node.fault(lock_key),
-            None => self.nobody.fault(lock_key, self.table.all().next().is_none()),
+        if let Some(node) = self.node(lock_key) {
+            return node.fault();
         }
+        let first = self.first_fault.get().filter(|_| self.table.all().next().is_none());
+        first.cloned().unwrap_or_else(|| Arc::new(Uncovered(slot_of(lock_key))))
     }
 
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
         self.find(call, request).boxed()
-    }
-
-    fn distrust(&self, lock_key: &str) {
-        self.node(lock_key).into_iter().for_each(|node| node.distrust(lock_key));
-    }
-
-    fn suspect(&self, lock_key: &str) {
-        self.node(lock_key).into_iter().for_each(|node| node.suspect(lock_key));
-    }
-
-    fn admission(&self, lock_key: &str) -> &Admission {
-        self.node(lock_key).map_or(&self.nobody.admission, |node| node.admission(lock_key))
-    }
-
-    fn clock(&self, lock_key: &str) -> &ServerClock {
-        self.node(lock_key).map_or(&self.nobody.clock, |node| node.clock(lock_key))
     }
 
     fn listen(&self, listener: Weak<dyn Listener>) {
@@ -258,7 +229,7 @@ impl<N: Seat> Store for Router<N> {
     fn close(&self) {
         self.closed.cancel();
         self.table.close();
-        self.table.all().for_each(Store::close);
+        self.table.all().for_each(Seat::close);
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// How many slots a cluster has.
 pub const SLOTS: u16 = 16_384;
-/// What stands for no node.
+/// Stands for no node.
 const NOBODY: u16 = u16::MAX;
 
 /// CRC16 of the XMODEM kind, as the specification of Redis Cluster names it: polynomial 0x1021, from 0.
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_the_specification() {
-        // CLUSTER KEYSLOT of Redis 7.0.15 says the same.
+        // CLUSTER KEYSLOT of Redis 7.0.15 returns the same.
         for (key, slot) in [("foo", 12182), ("{foo}bar", 12182), ("{}foo", 9500), ("", 0), ("123456789", 12739)] {
             assert_eq!(slot_of(key), slot, "{key}");
         }

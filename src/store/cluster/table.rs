@@ -9,13 +9,14 @@ use tokio::sync::Notify;
 use super::slots::{SLOTS, SlotMap};
 use crate::store::clock::now;
 use crate::store::connect_options::Address;
-use crate::store::{Listener, ServedKeys, Server};
+use crate::store::server::Server;
+use crate::store::{Listener, ServedKeys};
 use crate::sync::Mutex;
 
 /// The documentation of Redis Cluster recommends at most 1000 nodes.
 const MOST_SEATS: usize = 1024;
 
-/// The place of one master: a store for one server, at an address that may change. Seats are used
+/// The place of one master: one server, at an address that may change. Seats are used
 /// again, so their number is that of the masters at one time, although nodes come and go for months.
 pub trait Seat: Server {
     /// Serves another address. `None`: nobody needs it now, and it gives up its connection.
@@ -26,6 +27,8 @@ pub trait Seat: Server {
     fn open(&self);
     /// Whether it has connected, or tries to.
     fn is_open(&self) -> bool;
+    fn listen(&self, listener: Weak<dyn Listener>);
+    fn close(&self);
 }
 
 /// Some slots, and the master that serves them.
@@ -293,13 +296,13 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
+    use crate::store::Priority;
     use crate::store::admission::Admission;
     use crate::store::call::Call;
-    use crate::store::changes::Changes;
     use crate::store::clock::ServerClock;
     use crate::store::error::{Cause, Disconnected, RequestError};
+    use crate::store::reply::ScriptReply;
     use crate::store::server::{Line, Told};
-    use crate::store::{Priority, Ran, Store};
 
     /// A seat that only remembers where it is.
     struct Fake {
@@ -308,7 +311,6 @@ mod tests {
         opened: AtomicBool,
         admission: Admission,
         clock: ServerClock,
-        changes: Changes,
     }
 
     impl Seat for Fake {
@@ -326,56 +328,46 @@ mod tests {
         fn is_open(&self) -> bool {
             self.opened.load(Ordering::Relaxed)
         }
-    }
-
-    impl Store for Fake {
-        fn is_ready(&self, _: &str, _: Priority) -> bool {
-            self.is_open()
-        }
-
-        fn ready<'a>(&'a self, _: &'a str, _: Priority) -> BoxFuture<'a, Result<(), RequestError>> {
-            self.open();
-            std::future::ready(Ok(())).boxed()
-        }
-
-        fn fault(&self, _: &str) -> Cause {
-            Arc::new(Disconnected)
-        }
-
-        fn run<'a>(&'a self, _: Call<'a>, _: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
-            std::future::ready(Err(RequestError::Closed)).boxed()
-        }
-
-        fn distrust(&self, _: &str) {}
-
-        fn suspect(&self, _: &str) {}
-
-        fn admission(&self, _: &str) -> &Admission {
-            &self.admission
-        }
-
-        fn clock(&self, _: &str) -> &ServerClock {
-            &self.clock
-        }
 
         fn listen(&self, _: Weak<dyn Listener>) {}
-
-        fn seats(&self) -> Vec<u16> {
-            vec![0]
-        }
-
-        fn server(&self, _: u16) -> Option<&dyn Server> {
-            Some(self)
-        }
-
-        fn changes(&self) -> &Changes {
-            &self.changes
-        }
 
         fn close(&self) {}
     }
 
     impl Server for Fake {
+        fn is_ready(&self, _: Priority) -> bool {
+            self.is_open()
+        }
+
+        fn ready(&self, _: Priority) -> BoxFuture<'_, Result<(), RequestError>> {
+            self.open();
+            std::future::ready(Ok(())).boxed()
+        }
+
+        fn fault(&self) -> Cause {
+            Arc::new(Disconnected)
+        }
+
+        fn run<'a>(&'a self, _: Call<'a>, _: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>> {
+            std::future::ready(Err(RequestError::Closed)).boxed()
+        }
+
+        fn ask<'a>(&'a self, _: &'a [&'a str]) -> BoxFuture<'a, Result<Told, RequestError>> {
+            std::future::ready(Err(RequestError::Closed)).boxed()
+        }
+
+        fn distrust(&self) {}
+
+        fn suspect(&self) {}
+
+        fn admission(&self) -> &Admission {
+            &self.admission
+        }
+
+        fn clock(&self) -> &ServerClock {
+            &self.clock
+        }
+
         fn address(&self) -> String {
             String::new()
         }
@@ -392,8 +384,12 @@ mod tests {
             true
         }
 
-        fn ask<'a>(&'a self, _: &'a [&'a str]) -> BoxFuture<'a, Result<Told, RequestError>> {
-            std::future::ready(Err(RequestError::Closed)).boxed()
+        fn frozen_until(&self) -> u64 {
+            0
+        }
+
+        fn server_id(&self) -> Option<String> {
+            None
         }
     }
 
@@ -404,7 +400,6 @@ mod tests {
             opened: AtomicBool::new(false),
             admission: Admission::new(1, 0),
             clock: ServerClock::new(),
-            changes: Changes::default(),
         })
     }
 

@@ -1,4 +1,4 @@
-//! What a node says of its cluster: CLUSTER INFO and CLUSTER SLOTS.
+//! A node's view of its cluster: CLUSTER INFO and CLUSTER SLOTS.
 
 use redis::Value;
 
@@ -53,7 +53,7 @@ impl View {
     }
 }
 
-/// What a node says of itself and the cluster, in CLUSTER INFO.
+/// A node's view of itself and the cluster, from CLUSTER INFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Health {
     /// The greatest number of a change that it knows of. Each failover raises it, and most moves of slots.
@@ -155,7 +155,7 @@ mod tests {
     fn slots_and_nodes_are_read() {
         let reply = Value::Array(vec![
             range(0, 5, vec![node(bulk("10.0.0.1"), 1, vec![]), node(bulk("10.0.0.2"), 2, vec![])]),
-            // A node that knows no name for itself, and one that should be called by a name and has none.
+            // A node that knows no name for itself, and a node without the name that it should be called by.
             range(7, 9, vec![node(Value::Nil, 3, vec![])]),
             range(10, 16383, vec![node(bulk("?"), 4, vec![bulk("ip"), bulk("10.0.0.4")])]),
         ]);

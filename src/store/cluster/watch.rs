@@ -18,7 +18,8 @@ use crate::store::connect_options::Address;
 use crate::store::connection::Connection;
 use crate::store::dial::{Access, Limit, Target};
 use crate::store::error::{ConnectError, NoAnswer};
-use crate::store::node::{Node, cluster_error, sign_in_error};
+use crate::store::node::network::NetworkNode;
+use crate::store::node::{cluster_error, sign_in_error};
 use crate::store::reply::Malformed;
 
 /// How often a node is asked: a client has to leave a demoted master within a second.
@@ -39,7 +40,7 @@ const DOUBTS_AT_ONE: u32 = 3;
 const PASSED_OVER_AT_MOST: u32 = 10;
 
 pub struct Watch {
-    table: Arc<Table<Node>>,
+    table: Arc<Table<NetworkNode>>,
     access: Arc<Access>,
     seeds: Vec<Address>,
     operation_timeout: Duration,
@@ -67,7 +68,12 @@ struct Look {
 }
 
 impl Watch {
-    pub fn new(table: Arc<Table<Node>>, access: Arc<Access>, seeds: Vec<Address>, operation_timeout: Duration) -> Self {
+    pub fn new(
+        table: Arc<Table<NetworkNode>>,
+        access: Arc<Access>,
+        seeds: Vec<Address>,
+        operation_timeout: Duration,
+    ) -> Self {
         let (nodes, uncovered) = (Vec::new(), String::new());
         let (looked, changed) = (now(), now());
         Self { table, access, seeds, operation_timeout, nodes, epoch: 0, passed_over: 0, looked, changed, uncovered }

@@ -50,7 +50,7 @@ pub struct Ran<'a> {
     pub args: &'a [String],
     /// The reply, or the server's error.
     pub reply: Result<Vec<String>, String>,
-    /// What it published.
+    /// The messages that it published.
     pub published: &'a [Published],
     /// When the client sent it.
     pub sent: std::time::Instant,

@@ -61,7 +61,7 @@ enum Value {
 }
 
 impl Value {
-    /// As TYPE says it.
+    /// The name of the type, as TYPE returns it.
     fn kind(&self) -> &'static [u8] {
         match self {
             Self::Text(_) => b"string",
@@ -81,11 +81,11 @@ struct List(VecDeque<Bytes>);
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Zset {
     scores: HashMap<Bytes, f64>,
-    /// By score, then by member, as Redis orders them.
+    /// Ordered by score, then by member, as in Redis.
     order: BTreeSet<(Score, Bytes)>,
 }
 
-/// The least and the greatest score, and whether each of them is left out.
+/// The least and the greatest score, and whether each of them is excluded.
 type ScoreBounds = ((f64, bool), (f64, bool));
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -147,7 +147,7 @@ impl Zset {
 
     fn insert(&mut self, member: &Bytes, score: f64) {
         self.remove(member);
-        // Redis has one zero, `total_cmp` tells 0.0 and -0.0 apart.
+        // Redis has one zero, `total_cmp` distinguishes 0.0 and -0.0.
         let score = if score == 0.0 { 0.0 } else { score };
         self.scores.insert(member.clone(), score);
         self.order.insert((Score(score), member.clone()));
@@ -172,7 +172,7 @@ pub enum Moves {
 }
 
 impl Moves {
-    /// Whether a command on keys, of which so many are not here, would have to run at another node.
+    /// Whether a command on `keys` keys, of which `missing` are not here, would have to run at another node.
     pub fn is_elsewhere(self, keys: usize, missing: usize) -> bool {
         match self {
             Self::Rests => false,
@@ -196,9 +196,9 @@ pub struct Keyspace {
     pub behind: Vec<String>,
     /// What was published since it was last taken: channel, message, and whether the channel had a subscriber.
     pub published: Vec<(Bytes, Bytes, bool)>,
-    /// Refuses the command after so many, once: an ACL rule that changes while a script runs.
+    /// Refuses one command after this many: an ACL rule that changes while a script runs.
     pub refuse_after: Option<u32>,
-    /// Of the slot of the script that runs.
+    /// How the slot of the running script moves.
     pub moves: Moves,
 }
 
@@ -215,7 +215,7 @@ pub struct Snapshot {
     expiries: BTreeSet<(i64, Bytes)>,
 }
 
-/// Name, number of words including the name (negative: at least so many), and implementation.
+/// Name, number of words including the name (negative: at least that many), and implementation.
 type Command = (&'static str, i32, fn(&mut Keyspace, Words<'_>) -> Outcome);
 
 const COMMANDS: &[Command] = &[
@@ -262,8 +262,8 @@ impl Keyspace {
     /// Sets the clock, but never back, and removes expired keys.
     pub fn at(&mut self, micros: i64) {
         self.now = self.now.max(micros);
-        // All that is due goes at once. Redis removes a key when it is read, or some time later, but a
-        // script cannot tell the difference.
+        // All that is due goes at once. Redis removes a key when it is read, or some time later, but a script cannot
+        // see the difference.
         let now = self.millis();
         while let Some((due, key)) = self.expiries.pop_first() {
             if due > now {
@@ -357,7 +357,7 @@ impl Keyspace {
         if !self.entries.contains_key(key) {
             self.entries.insert(key.clone(), Entry { value: K::default().wrap(), expires_at: None });
         }
-        // A key of another type is left as it is: WRONGTYPE changes nothing.
+        // A key of another type stays: WRONGTYPE changes nothing.
         let inner = self.entries.get_mut(key).and_then(|entry| K::from_mut(&mut entry.value)).ok_or_else(wrong_type)?;
         let result = change(inner);
         // Also when the command found nothing to do: an LTRIM of a key that is not there must not make

@@ -18,11 +18,11 @@ pub struct Slot {
     pub owner: String,
     /// The node that it is on its way to. Only its owner knows that.
     pub migrating: Option<String>,
-    /// The node that it comes from. Only the one that is to get it knows that.
+    /// The node that it comes from. Only the node that is to get it knows that.
     pub importing: Option<String>,
 }
 
-/// What a node knows of its cluster.
+/// A node's view of its cluster.
 pub struct Member {
     pub address: String,
     slots: Mutex<BTreeMap<u16, Slot>>,
@@ -33,7 +33,7 @@ impl Member {
         Self { address, slots: Mutex::default() }
     }
 
-    /// What stands in the names of the channels that belong to this node.
+    /// The part of the names of the channels that belong to this node.
     pub fn tag(&self) -> String {
         self.address.replace(':', "/") + ":"
     }
@@ -42,7 +42,7 @@ impl Member {
         self.slots.lock().insert(slot, knows);
     }
 
-    /// As CLUSTER SLOTS tells it.
+    /// As in CLUSTER SLOTS.
     pub fn ranges(&self) -> Vec<SlotRange> {
         let master = |slot: &Slot| address(&slot.owner);
         let range =
@@ -50,7 +50,7 @@ impl Member {
         self.slots.lock().iter().filter_map(range).collect()
     }
 
-    /// Whether a script may run here; otherwise the error that says where.
+    /// Whether a script may run here; otherwise the error that redirects it.
     pub fn route(&self, request: &Request, keyspace: &Keyspace) -> Result<Moves, String> {
         let number = slot_of(request.keys.first().map_or("", String::as_str));
         let Some(slot) = self.slots.lock().get(&number).cloned() else {

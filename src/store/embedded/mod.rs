@@ -6,7 +6,7 @@ pub mod keyspace;
 pub mod member;
 mod request;
 mod server;
-mod store;
+mod wire;
 
 pub use server::EmbeddedServer;
-pub use store::EmbeddedStore;
+pub use wire::EmbeddedNode;

@@ -57,7 +57,7 @@ struct Shared {
     epoch: Duration,
     began: Instant,
     faults: Box<dyn Faults>,
-    /// By channel: a client has one connection at a time.
+    /// Keyed by channel: a client has one connection at a time.
     connections: Mutex<BTreeMap<String, Subscriber>>,
     up: AtomicBool,
     /// Notified by each start_up.
@@ -101,7 +101,7 @@ impl link::Connection for Connection {
 
 pub enum Pushed {
     Message(Vec<u8>),
-    /// As CLIENT TRACKING tells it.
+    /// As CLIENT TRACKING reports it.
     Flushed,
 }
 
@@ -196,7 +196,7 @@ impl EmbeddedServer {
         keys.unwrap_or_default().iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
-    /// Deletes all keys, as FLUSHALL does. Holders hear of it at once.
+    /// Deletes all keys, as FLUSHALL does. Holders are notified at once.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -214,7 +214,7 @@ impl EmbeddedServer {
         self.tell_of_flush();
     }
 
-    /// Keys were flushed, of these or of another database: Redis tells all connections, and not of which.
+    /// Keys were flushed, of this or of another database: Redis notifies all connections, and does not say which.
     pub(crate) fn tell_of_flush(&self) {
         let subscribers = self.shared.connections.lock();
         let subscribers =
@@ -247,7 +247,7 @@ impl EmbeddedServer {
         })
     }
 
-    /// All keys as they are now. `None`: the engine did not start.
+    /// All keys now. `None`: the engine did not start.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
         self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.snapshot())).ok().flatten()
     }
@@ -261,7 +261,7 @@ impl EmbeddedServer {
         address(&self.shared.member.as_ref()?.address)
     }
 
-    /// A part of its channels, which tells them from those of the other nodes of its cluster.
+    /// The part of its channels that distinguishes them from those of other nodes of its cluster.
     pub(crate) fn tag(&self) -> String {
         self.shared.member.as_ref().map(Member::tag).unwrap_or_default()
     }
@@ -300,8 +300,8 @@ impl EmbeddedServer {
     /// # Ok(()) }
     /// ```
     pub fn shut_down(&self) {
-        // No new connections first, then the end of those that there are. The other way round, a
-        // client could attach in between and stay with a server that is down.
+        // No new connections first, then the end of the present ones. The other way round, a client could attach in
+        // between and stay with a server that is down.
         self.shared.up.store(false, Ordering::Relaxed);
         self.shared.shutdowns.fetch_add(1, Ordering::Relaxed);
         self.connections().iter().for_each(|connection| self.detach(connection));
@@ -398,7 +398,7 @@ impl EmbeddedServer {
         connection.dead.cancel();
         let mut connections = self.shared.connections.lock();
         // The client may have reconnected already. Its new connection stays.
-        // By number, as the channel stays the same over reconnects.
+        // Compares numbers, as the channel stays the same over reconnects.
         let is_current = |current: &Subscriber| current.connection.number == connection.number;
         if connections.get(&connection.channel).is_some_and(is_current) {
             connections.remove(&connection.channel);
@@ -432,7 +432,7 @@ impl EmbeddedServer {
         format!("embedded at {:p}", Arc::as_ptr(&self.shared))
     }
 
-    /// What tells one life of the server from another one, see boot.lua.
+    /// The identity of this life of the server, see boot.lua.
     pub(crate) fn life(&self) -> String {
         format!("embedded/{}", self.shutdowns() - self.epoch())
     }
@@ -473,7 +473,7 @@ impl EmbeddedServer {
         Ok(use_it(&mut engine))
     }
 
-    /// What its clock says, in microseconds since 1970.
+    /// The time of its clock, in microseconds since 1970.
     pub(crate) fn micros(&self) -> i64 {
         let elapsed = Instant::now().saturating_duration_since(self.shared.began);
         let now = self.shared.epoch + self.shared.faults.server_time(elapsed);
@@ -489,7 +489,7 @@ impl EmbeddedServer {
             Ok(moves) => moves,
             Err(elsewhere) => return Some(Err(refused(&elsewhere))),
         };
-        // Like LOADING or READONLY: Redis says these before the script begins, so nothing has run.
+        // Like LOADING or READONLY: Redis returns these before the script begins, so nothing has run.
         if let Some(refusal) = self.shared.faults.refuse(&request.client, request.script.name) {
             return Some(Err(refused(refusal)));
         }
@@ -541,7 +541,7 @@ impl EmbeddedServer {
         Some(answer)
     }
 
-    /// Whether a script may run here; otherwise the error that says where.
+    /// Whether a script may run here; otherwise the error that redirects it.
     fn route(&self, request: &Request) -> Result<Moves, String> {
         let Some(member) = &self.shared.member else { return Ok(Moves::Rests) };
         let route = self.with_engine(|engine| engine.keyspace(|keyspace| member.route(request, keyspace)));
@@ -596,7 +596,7 @@ fn refused(text: &str) -> Refusal {
 fn answer(reply: Reply) -> Answer {
     let malformed = |what: &Reply| Refusal::new("ERR", &format!("the script answered {what:?}"));
     match reply {
-        // As Redis says that an error was raised inside a script.
+        // Redis' text for an error that was raised inside a script.
         Reply::Error(text) => Err(refused(&format!("{text} script: embedded"))),
         Reply::Bulk(text) => Ok(ScriptReply::Text(text)),
         Reply::List(replies) => {

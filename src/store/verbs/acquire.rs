@@ -24,15 +24,15 @@ pub struct Acquire<'a> {
     pub terms: &'a str,
 }
 
-/// What is to be done about a lock that is not free.
+/// How to handle a lock that is not free.
 #[derive(Debug, Clone, Copy)]
 pub enum Mode {
-    /// Nothing.
+    /// Leave it.
     Try,
-    /// Nothing. A lock that is free is taken under this token, if it is above the last one (Q3).
+    /// Leave it. A free lock is taken under this token, if it is above the last one (Q3).
     Propose(u64),
     Queue,
-    /// Re-enter the hold with this token, of which there are so many.
+    /// Re-enter the hold with this token, whose count is this.
     Nest(u64, u32),
 }
 
@@ -60,7 +60,7 @@ pub enum Acquired {
     Queued {
         /// No grant that is made later has a token up to this one (R7).
         floor: u64,
-        /// What is left of the holder's lease, or of the freeze (`strict_restart`).
+        /// The rest of the holder's lease, or of the freeze (`strict_restart`).
         lease_left: Option<Duration>,
         more: bool,
         /// The server had not given this client up as dead.
@@ -115,7 +115,7 @@ impl Acquire<'_> {
             key("boot", &runner.boot_key),
         ];
         let args = [
-            // In microseconds: a script has the time as a text of so many digits.
+            // In microseconds: a script has the time as a text with that many digits.
             arg("not_after", not_after.saturating_mul(1000)),
             arg("owner", self.owner),
             arg("seq", self.seq),

@@ -14,21 +14,21 @@ use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("boot", include_str!("../../../lua/boot.lua"));
 
-/// What one client asks of its server, and the last answer.
+/// One client's freeze for its server, and the last answer.
 #[derive(Debug)]
 pub struct Boot {
     key: String,
     freeze: Duration,
-    /// The end of the last freeze, by the server's clock, that was said in the log.
+    /// The end of the last logged freeze, by the server's clock.
     said: AtomicU64,
-    /// As the server has told it last.
+    /// The server's last answer.
     frozen_until: AtomicU64,
 }
 
 /// The server remembers when it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Booted {
-    /// By the server's clock, in ms since 1970. It may have passed.
+    /// Server time, in ms since 1970. It may have passed.
     pub frozen_until: u64,
 }
 
@@ -40,7 +40,7 @@ impl Boot {
         Some(Self { key: keys::boot(&options.prefix), freeze, said, frozen_until })
     }
 
-    /// By the server's clock, in ms since 1970. It may have passed.
+    /// Server time, in ms since 1970. It may have passed.
     pub fn frozen_until(&self) -> u64 {
         self.frozen_until.load(Ordering::Relaxed)
     }
@@ -54,7 +54,7 @@ impl Boot {
         [arg("life", life), arg("epoch", epoch), arg("freeze", self.freeze)]
     }
 
-    /// Reads the reply, and says in the log that the server is frozen: once for each freeze.
+    /// Reads the reply, and logs that the server is frozen: once for each freeze.
     pub fn booted(&self, reply: &ScriptReply, address: &str) -> Result<(), Malformed> {
         let mut fields = Fields::new(reply)?;
         let (status, _request) = (fields.text()?, fields.int()?);

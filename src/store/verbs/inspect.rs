@@ -1,4 +1,4 @@
-//! inspect.lua: who holds the lock and who waits. It changes nothing.
+//! inspect.lua: the holder and the queue. It changes nothing.
 
 use std::time::Duration;
 
@@ -29,9 +29,9 @@ pub struct Inspected {
     pub since: Duration,
     pub label: String,
     pub lease_left: Option<Duration>,
-    /// Those that live.
+    /// Living waiters.
     pub waiters: u64,
-    /// Nobody is served for so long (`strict_restart`).
+    /// How much longer no lock is granted (`strict_restart`).
     pub frozen_for: Option<Duration>,
     pub queue: Vec<QueueEntry>,
 }
@@ -71,8 +71,7 @@ impl Decode for Inspected {
             frozen_for: fields.millis_if_any()?,
             queue: Vec::new(),
         };
-        // The queue is the rest of the reply. One that ends within an entry is refused as malformed,
-        // not cut short.
+        // The queue is the rest of the reply. An entry that is cut short is refused as malformed, not dropped.
         while !fields.is_empty() {
             inspected.queue.push(QueueEntry {
                 ticket: fields.text()?.to_owned(),

@@ -4,6 +4,7 @@
 pub mod acquire;
 pub mod boot;
 pub mod force_unlock;
+pub mod give;
 pub mod inspect;
 pub mod leave;
 pub mod poll;
@@ -14,10 +15,11 @@ pub mod renew;
 use super::script::Script;
 
 /// All scripts.
-pub static ALL: [&Script; 9] = [
+pub static ALL: [&Script; 10] = [
     &acquire::SCRIPT,
     &boot::SCRIPT,
     &force_unlock::SCRIPT,
+    &give::SCRIPT,
     &inspect::SCRIPT,
     &leave::SCRIPT,
     &poll::SCRIPT,

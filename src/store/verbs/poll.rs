@@ -1,5 +1,5 @@
-//! poll.lua: a client that waits is heard, a free lock is passed on, and the answer says who holds the
-//! lock, and which of a few tickets have no place (R8).
+//! poll.lua: a waiting client is heard, a free lock is passed on, and the answer has the holder of the lock, and which
+//! of a few tickets have no place (R8).
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct Poll<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Polled {
-    /// The lock is free, and a live ticket may wait behind those that one call looks at.
+    /// The lock is free, and a live ticket may wait behind the places that one call reads.
     pub more: bool,
     /// The server had not given this client up as dead.
     pub known: bool,
@@ -33,15 +33,15 @@ pub struct Polled {
     /// This client is first in line.
     pub first: bool,
     pub holder: Option<PolledHolder>,
-    /// The lock is free, and the server serves nobody for so long (`strict_restart`).
+    /// The lock is free, and the server grants nothing for this long (`strict_restart`).
     pub frozen_for: Option<Duration>,
     /// No grant that is made later has a token up to this one (R7).
     pub floor: u64,
-    /// By index: those of the tickets that have no place.
+    /// The indices of tickets that have no place.
     pub missing: Vec<usize>,
 }
 
-/// Who has the lock, by the server's answer.
+/// The holder, by the server's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolledHolder {
     pub owner: String,
@@ -75,8 +75,7 @@ impl Poll<'_> {
             args.push(arg("tickets", ticket));
         }
         let answer: Answer<Polled> = runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await?;
-        // Indices stand for tickets. One that was not sent shows that this is not the reply to this
-        // request.
+        // Indices stand for tickets. An index that was not sent shows that this is not the reply to this request.
         if answer.body.missing.iter().all(|index| *index < self.tickets.len()) {
             return Ok(answer);
         }
@@ -92,7 +91,7 @@ impl Decode for Polled {
         let (more, known, places, first) = (fields.flag()?, fields.flag()?, fields.natural()?, fields.flag()?);
         let (owner, attempt, token) = (fields.text()?, fields.natural()?, fields.token()?);
         let (floor, lease_left) = (fields.token()?, fields.millis_if_any()?);
-        // Without a holder the script tells that of the freeze in its place.
+        // Without a holder the script answers the rest of the freeze in its place.
         let frozen_for = lease_left.filter(|_| token == 0);
         let holder = (token > 0).then(|| PolledHolder { owner: owner.to_owned(), attempt, token, lease_left });
         let mut missing = Vec::new();

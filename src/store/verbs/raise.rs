@@ -14,7 +14,7 @@ pub static SCRIPT: Script = Script::new("raise", include_str!("../../../lua/rais
 pub struct Raise<'a> {
     pub keys: &'a Keys,
     pub owner: &'a str,
-    /// Of the hold.
+    /// The hold's token.
     pub token: u64,
     pub floor: u64,
 }

@@ -19,14 +19,16 @@ pub struct Release<'a> {
     pub token: u64,
     /// How many holds remain.
     pub holds: u32,
-    /// Of this release. A retry repeats it (R1).
+    /// The seq of this release. A retry repeats it (R1).
     pub seq: u64,
     /// The attempt that began the hold.
     pub attempt: u64,
     /// Server time until which a copy of the acquire may still be served; 0: none is under way.
     pub copies_until: i64,
-    /// Those of that attempt, see `keys::terms`.
+    /// The terms of that attempt, see `keys::terms`.
     pub terms: &'a str,
+    /// By its handle, which names the token. Then `copies_until` is that of the detach (R16).
+    pub is_handle: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,10 +56,12 @@ impl Release<'_> {
         let (mut tombstone, mut special) = (String::new(), String::new());
         // A hold that remains is what such a copy would find.
         let is_late = self.copies_until > 0 && self.holds == 0;
-        if is_late || runner.is_strict() {
+        if is_late || self.is_handle || runner.is_strict() {
             tombstone = self.keys.tombstone(self.owner);
         }
-        if self.holds > 0 {
+        if self.is_handle {
+            special = format!("0:{}:{}", self.token, self.copies_until);
+        } else if self.holds > 0 {
             special = format!("{}:{}", self.holds, self.token);
         } else if is_late {
             // A late copy of the acquire may still queue or take the lock: it finds a tombstone (R3).

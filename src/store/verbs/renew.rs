@@ -18,10 +18,19 @@ pub struct Renew<'a> {
     pub owner: &'a str,
     pub token: u64,
     pub lease: Duration,
-    /// The attempt whose lease may also get shorter, see renew.lua.
-    pub only: Option<u64>,
+    pub only: Only,
     /// Also keeps the memory of the token, which must outlive a long hold (P2).
     pub remember: bool,
+}
+
+/// Whether the lease may also get shorter, see renew.lua.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Only {
+    Longer,
+    /// As long as no request was served after this attempt.
+    Attempt(u64),
+    /// Longer only, and no request before this one makes it shorter any more.
+    Extend(u64),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,16 +52,20 @@ impl Renew<'_> {
         // As text, because renew.lua compares it with the text in the hash. Lua would round a number
         // on its way to text.
         let token = self.token.to_string();
+        let only = match self.only {
+            Only::Longer => "0".into(),
+            Only::Attempt(seq) => seq.to_string(),
+            Only::Extend(seq) => format!("+{seq}"),
+        };
         let keys = [key("lock", lock), key("tokens", tokens)];
         let args = [
             arg("owner", self.owner),
             arg("token", &token),
             arg("lease", self.lease),
-            arg("only", self.only.unwrap_or(0)),
+            arg("only", &only),
             arg("token_ttl", runner.options.token_ttl),
         ];
-        // With one key as a rule: a cluster that moves a slot refuses a script over several keys when one
-        // of them is absent.
+        // With one key as a rule: a cluster that moves a slot refuses a script over several keys when one is absent.
         let unused = usize::from(!self.remember);
         let call = Call::new(&SCRIPT, &keys[..keys.len() - unused], &args[..args.len() - unused]);
         runner.run(admitted, call).await

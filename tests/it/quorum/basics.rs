@@ -37,7 +37,7 @@ async fn one_holds_it_on_all_masters_and_the_next_has_a_greater_token() {
     .await;
 }
 
-/// Q3: they give the token that they are asked for. One that has given a later one makes a second round necessary.
+/// Q3: the servers give the proposed token. A server that has given a later one makes a second round necessary.
 #[tokio::test]
 async fn q3_a_lock_is_one_round_trip_where_all_give_one_token() {
     limit(async {

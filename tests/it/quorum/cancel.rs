@@ -86,7 +86,7 @@ async fn a_wait_that_is_dropped_at_any_await_passes_on_what_it_gets() {
         for times in 0.. {
             let held = other.lock("x").lock().await.unwrap();
             let lock = client.lock("x");
-            // Both at once: the wait begins, and the holder gives back while it is on its way.
+            // Both at once: the wait begins, and the holder releases while it is on its way.
             let (outcome, unlocked) = tokio::join!(polled(times, lock.lock()), async {
                 tokio::time::sleep(Duration::from_millis(times as u64 % 7)).await;
                 held.unlock().await

@@ -62,7 +62,7 @@ async fn a_client_that_is_dropped_leaves_no_task_although_a_server_is_silent() {
         let guard = client.lock("x").lock().await.unwrap();
         assert_eq!(guard.servers(), [0, 1]);
         guard.unlock().await.unwrap();
-        // That no task is left is looked at after each test.
+        // Each test ends with a check that no task is left.
         drop(client);
     })
     .await;
@@ -163,7 +163,7 @@ fn a_guard_outlives_its_runtime() {
         drop(nested);
         assert!(matches!(client.lock("z").lock().await, Err(LockError::RuntimeGone)));
         assert!(matches!(client.lock("z").try_lock().await, Err(LockError::RuntimeGone)));
-        // Its leases end, and it is told without the runtime.
+        // Its leases end, and it is notified without the runtime.
         assert_eq!(guard.lost().await, Loss::Expired);
         let unlocked = guard.unlock().await.unwrap_err();
         assert!(matches!(unlocked, UnlockError::RuntimeGone { .. } | UnlockError::Lost(_)), "{unlocked:?}");

@@ -14,7 +14,7 @@ fn unreachable(error: LockError) -> String {
     }
 }
 
-/// As on one server: only who has seen others may say that they had it.
+/// As on one server: a call may report `Timeout` only after it has seen another holder.
 #[tokio::test]
 async fn out_of_time_before_the_first_answer_is_no_sign_of_others() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -110,7 +110,7 @@ async fn while_servers_are_frozen_the_error_says_how_long() {
     .await;
 }
 
-/// Two addresses of one server: the operator is told why the quorum does not survive a loss.
+/// Two addresses of one server: the operator learns why the quorum does not survive a loss.
 #[tokio::test]
 async fn a_server_that_is_another_one_is_told_of() {
     limit(async {
@@ -129,8 +129,8 @@ async fn a_server_that_is_another_one_is_told_of() {
         for _ in 0..5 {
             drop(client.lock("x").lock().await.unwrap());
         }
-        assert!(said.saw("WARN", "a server is another one of the quorum"), "{:?}", said.lines());
-        assert_eq!(said.of("WARN", "a server is another one of the quorum").len(), 1, "{:?}", said.lines());
+        assert!(said.saw("WARN", "two addresses of the quorum lead to one server"), "{:?}", said.lines());
+        assert_eq!(said.of("WARN", "two addresses of the quorum lead to one server").len(), 1, "{:?}", said.lines());
         masters.0[1].kill().await;
         eventually("the error names it", async || {
             let outcome = client.lock("x").try_lock().await;
@@ -168,7 +168,7 @@ async fn a_force_unlock_that_ran_at_too_few_servers_does_not_say_that_nothing_wa
     .await;
 }
 
-/// Of several servers one is wrong: which?
+/// The error names which of several servers is wrong.
 #[tokio::test]
 async fn an_error_of_connecting_names_the_server() {
     limit(async {

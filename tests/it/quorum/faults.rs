@@ -152,7 +152,7 @@ async fn they_take_turns_while_a_third_of_the_replies_is_lost() {
         let load = Load::start(clients);
         load.goes_on("they work").await;
         proxies.iter().enumerate().for_each(|(seed, proxy)| proxy.lose_replies(0.3, seed as u64));
-        // Each one that is lost ends a connection.
+        // Each lost reply ends a connection.
         load.goes_on_for(10, "they work while replies are lost").await;
         proxies.iter().for_each(|proxy| proxy.lose_replies(0.0, 0));
         load.goes_on("they work after it").await;

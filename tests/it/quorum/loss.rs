@@ -12,7 +12,7 @@ async fn flush(server: &Server) {
     redis::cmd("FLUSHALL").exec_async(&mut server.connection().await).await.unwrap();
 }
 
-/// Otherwise the watchdog would renew the rest as long as the guard lives, and nobody would get past the gate.
+/// Otherwise the watchdog would renew the rest as long as the guard lives, and no other call would get past the gate.
 #[tokio::test]
 async fn what_is_left_of_a_lost_majority_is_given_back_at_once() {
     limit(async {
@@ -36,7 +36,7 @@ async fn what_is_left_of_a_lost_majority_is_given_back_at_once() {
     .await;
 }
 
-/// A majority has it, one has forgotten it, and of that majority one is down: nobody else can have had it.
+/// A majority has it, one has forgotten it, and of that majority one is down: no other client can have had it.
 #[tokio::test]
 async fn an_unlock_that_a_server_does_not_answer_is_no_loss_since_another_one_forgot() {
     limit(async {

@@ -135,7 +135,7 @@ impl Load {
         self.goes_on_for(50, what).await;
     }
 
-    /// Fails when there are not so many more visits.
+    /// Fails unless `visits` more come.
     async fn goes_on_for(&self, visits: u64, what: &str) {
         let before = self.resource.visits();
         eventually(what, async || self.resource.visits() >= before + visits).await;

@@ -26,7 +26,7 @@ async fn nested_pairs(client: &LockClient) {
     }
 }
 
-/// Q10: the hold may be valid at a server that died, until its lease is over. Nobody waits for it.
+/// Q10: the hold may be valid at a server that died, until its lease is over. No call waits for it.
 #[tokio::test]
 async fn q10_a_dead_server_of_the_hold_is_skipped_by_nested_calls() {
     limit(async {

@@ -1,4 +1,4 @@
-//! Who waits where: the gate, and what is held meanwhile.
+//! Where calls wait: the gate, and what is held meanwhile.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::{Masters, Resource, embedded, quick};
 use crate::support::{Embedded, Proxy, Timing, eventually, limit, on_several_in_virtual_time};
 
-/// Q2: with two of five dead all of the others are needed. Who waits at one of them holds nothing above it; otherwise
-/// two that came in by different gates could wait for each other.
+/// Q2: with two of five dead all of the others are needed. A call that waits at one of them holds nothing above it;
+/// otherwise two calls that came in by different gates could wait for each other.
 #[tokio::test]
 async fn q2_who_waits_above_the_gate_holds_nothing_above_that() {
     limit(async {
@@ -250,7 +250,7 @@ async fn a_gate_that_refuses_the_name_is_not_waited_at() {
     .await;
 }
 
-/// One that refuses everything while they wait there, although it answers: they go to the next one.
+/// The gate refuses everything while they wait there, although it answers: they go to the next one.
 #[tokio::test]
 async fn q10_those_who_wait_at_a_gate_that_begins_to_refuse_go_to_the_next_one() {
     limit(async {
@@ -297,8 +297,8 @@ async fn a_time_out_says_whether_others_have_it_or_too_few_servers_serve() {
     .await;
 }
 
-/// By the simulator: a grant of the gate came so late that it was confirmed first, and so did not count as one. Whichever
-/// moment the call ends in, others were in its way.
+/// From the simulator: a grant of the gate came so late that it was confirmed first, and so did not count as one.
+/// Whichever moment the call ends in, others were in its way.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says_so() {
@@ -322,7 +322,7 @@ async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says
             }
             Err(error) => assert!(matches!(error, LockError::Timeout), "after {later:?}: {error:?}"),
         }
-        // What it gives back in the background.
+        // The background releases the rest.
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
     assert!(acquired > 0 && acquired < 60, "{acquired}: from before the hand-over to after the last answer");
@@ -330,7 +330,7 @@ async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says
     other.close().await.unwrap();
 }
 
-/// D13: of several that try a free lock at the same moment one gets it, whoever is first at which server.
+/// D13: of several calls that try a free lock at the same moment one gets it, in any order of arrival at the servers.
 #[tokio::test]
 async fn one_of_those_that_try_at_once_gets_it() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {

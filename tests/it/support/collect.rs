@@ -21,7 +21,7 @@ struct Said {
     lines: Vec<String>,
     /// The id of each is its place, from 1.
     spans: Vec<Span>,
-    /// Those that are entered now.
+    /// The spans that are entered now.
     entered: Vec<u64>,
 }
 
@@ -32,7 +32,7 @@ pub struct Span {
     pub level: Level,
     pub target: String,
     pub fields: BTreeMap<String, String>,
-    /// The one that it is a part of.
+    /// The span that it is a part of.
     pub parent: Option<&'static str>,
     /// How often it is kept.
     kept: usize,
@@ -44,8 +44,8 @@ impl Span {
     }
 }
 
-/// With a single subscriber in the process, tracing asks that of the thread which comes first to a place that logs.
-/// That may be a test without one, and then nothing is ever heard of that place. So there are always two.
+/// With a single subscriber in the process, tracing asks the thread that first comes to a call site. That may be a test
+/// without one, and then the call site stays silent. So there are always two.
 pub(super) static ANOTHER: LazyLock<tracing::Dispatch> = LazyLock::new(|| tracing::Dispatch::new(Collect::default()));
 
 /// The subscriber of this thread while the guard lives.

@@ -60,7 +60,7 @@ pub struct Network(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     delay: Duration,
-    /// By the ids of clients. `None`: nothing arrives from this one, and nothing at it.
+    /// The delay of each client, by its id. `None`: nothing arrives from it, and nothing at it.
     delays: BTreeMap<String, Option<Duration>>,
     is_silent: bool,
     loses_messages: bool,

@@ -11,9 +11,9 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::collect::{ANOTHER, Text};
 
-/// So many lines are kept, of all clients together.
+/// Lines to keep, of all clients together.
 const KEPT: usize = 60_000;
-/// So many of them are shown.
+/// Lines to show.
 const SHOWN: usize = 400;
 
 #[derive(Clone)]

@@ -81,7 +81,7 @@ impl Timing {
     }
 }
 
-/// Runs a whole test. One that hangs fails.
+/// Runs a whole test, which fails if it hangs.
 pub async fn limit<F: Future>(test: F) -> F::Output {
     limit_to(Duration::from_secs(90), test).await
 }
@@ -140,7 +140,7 @@ pub fn clock() -> &'static ShiftedClock {
     &CLOCK
 }
 
-/// How much a test does, where somebody asks for more than a usual run has time for.
+/// How much a test does; the environment can ask for more than a usual run has time for.
 pub fn from_env(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
 }

@@ -122,7 +122,7 @@ impl Proxy {
         self.set(|faults| faults.lose_next_reply = true);
     }
 
-    /// Each connection ends with so many replies to scripts: the last of them arrives together with the end.
+    /// Each connection ends after `number` replies to scripts: the last of them arrives together with the end.
     pub fn end_with_reply(&self, number: usize) {
         self.set(|faults| faults.end_with_reply = Some(number));
     }

@@ -49,7 +49,7 @@ impl Server {
         Self::with(&["--cluster-enabled", "yes", "--cluster-port", &free_port().to_string()]).await
     }
 
-    /// Its clock is ahead by so much, or behind.
+    /// A server whose clock is ahead by `shift_ms`, or behind.
     pub async fn with_clock(clock: &ShiftedClock, shift_ms: i64, args: &[&str]) -> Self {
         let mut server = Self::prepared(args);
         server.environment = clock.environment(shift_ms);
@@ -142,7 +142,7 @@ impl Server {
     pub async fn connection(&self) -> MultiplexedConnection {
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
         let client = redis::Client::open(self.url()).unwrap();
-        // Sentinel closes all connections to a server whose role it changes, also one that is just being made.
+        // Sentinel closes all connections to a server whose role it changes, also a connection that is just being made.
         for _ in 0..100 {
             if let Ok(connection) = client.get_multiplexed_async_connection_with_config(&config).await {
                 return connection;
@@ -285,7 +285,7 @@ impl Server {
         keys
     }
 
-    /// The same, where processes were killed: the queue of those that were waiting ends by itself.
+    /// The same after processes were killed: the queue of their waiters expires.
     pub async fn assert_clean_but_for_the_dead(&self) {
         for key in self.keys().await.iter().filter(|key| key.ends_with(":queue") || key.ends_with(":deadlines")) {
             let ttl: i64 = redis::cmd("PTTL").arg(key).query_async(&mut self.connection().await).await.unwrap();

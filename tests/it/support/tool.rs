@@ -55,7 +55,7 @@ impl Tool {
     /// The same behind another command, such as `nohup`.
     pub fn behind(words: &[&str], url: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new("setsid");
-        // Those who run the tests may ignore signals, as `nohup` does.
+        // The tests may run with signals ignored, as `nohup` does.
         command.args(["env", "--default-signal"]).args(words).arg(binaries::path("fairlock")).args(arguments);
         Self::prepared(command, url)
     }
@@ -115,7 +115,7 @@ impl Running {
         self.stdin.as_mut().unwrap().write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Nobody reads what it prints.
+    /// Closes the pipe that it prints to.
     pub fn close_output(&mut self) {
         self.lines = None;
     }

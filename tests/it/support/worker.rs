@@ -169,7 +169,7 @@ impl Serving {
                 say(&format!("held {id} {}", guard.token()));
                 let (held, told) = (guard.held(), id.clone());
                 tokio::spawn(async move {
-                    // It ends with the hold, also with one that was given back.
+                    // The task ends with the hold, also if it is released.
                     if let Some(loss) = held.ended().await.loss() {
                         say(&format!("lost {told} {loss:?}"));
                     }

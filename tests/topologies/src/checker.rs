@@ -8,9 +8,9 @@ use crate::testbed::{Nanos, note, to_ms};
 
 /// A released name must be granted again within this, once its server grants at all.
 const GHOST: Nanos = 2_000_000_000;
-/// Without a grant for so long, the group did not work.
+/// A group without a grant for longer than this did not work.
 const OUTAGE: Nanos = 300_000_000;
-/// A hold that began so long before the fault is surely on the replicas.
+/// A hold that began this long before the fault is surely on the replicas.
 const ESTABLISHED: Nanos = 1_000_000_000;
 
 #[derive(Debug, Default)]
@@ -18,9 +18,9 @@ pub struct Findings {
     pub grants: usize,
     /// Ended by a loss: how many, by kind.
     pub losses: BTreeMap<String, u64>,
-    /// Those of them that began a second before the first fault.
+    /// Of these, the holds that began a second before the first fault.
     pub established_lost: u64,
-    /// How long after the switch the last of them was told to its holder, in ms.
+    /// How long after the switch the last of their holders was notified, in ms.
     pub told_after: u64,
     pub overlaps: Vec<String>,
     /// How long after the switch two relied on a lock, in ms.
@@ -89,7 +89,7 @@ pub fn granted_between(record: &Record, (from, to): (Nanos, Nanos)) -> Vec<Strin
     within.map(|hold| format!("{}: token {}, {} ms too early", hold.name, hold.token, to_ms(to - hold.start))).collect()
 }
 
-/// Names that are always wanted: only these tell of stalls.
+/// Names that are always wanted: only these show stalls.
 fn is_work(name: &str) -> bool {
     name.starts_with("work:")
 }
@@ -137,7 +137,7 @@ impl Findings {
 
     /// P1 and P2, over all holds of a name in the order in which they began.
     fn check_order(&mut self, name: &str, holds: &[&Hold], switch: Option<Nanos>) {
-        // The hold that was valid for longest, of those so far; the greatest token of those that were over.
+        // The hold so far that was valid for longest; the greatest token of finished holds.
         let mut last: Option<&Hold> = None;
         for (index, hold) in holds.iter().enumerate() {
             if let Some(last) = last.filter(|last| last.last_valid > hold.start) {

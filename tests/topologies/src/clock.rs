@@ -23,7 +23,7 @@ impl ShiftedClock {
         Self { library }
     }
 
-    /// The environment of a server whose clock is ahead by so much, or behind.
+    /// The environment of a server whose clock is ahead by `shift_ms`, or behind.
     pub fn environment(&self, shift_ms: i64) -> Vec<(String, String)> {
         let library = self.library.to_str().unwrap().to_owned();
         vec![("LD_PRELOAD".into(), library), ("CLOCK_SHIFT_MS".into(), shift_ms.to_string())]

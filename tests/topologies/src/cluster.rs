@@ -69,7 +69,7 @@ pub fn shard_of_slot(slot: u16) -> usize {
     (0..SHARDS).rev().find(|shard| first_slot(*shard) <= slot).unwrap_or_default()
 }
 
-/// So many names that begin like this and whose slots are chosen.
+/// The first `count` names that begin with `start` and whose slots are chosen.
 pub fn names(start: &str, count: usize, chosen: impl Fn(u16) -> bool) -> Vec<String> {
     (0..).map(|number| format!("{start}{number}")).filter(|name| chosen(slot_of(name))).take(count).collect()
 }
@@ -87,7 +87,7 @@ impl Cluster {
         cluster
     }
 
-    /// So many masters without replicas. `name`: how their names begin.
+    /// `masters` masters without replicas. `name`: how their names begin.
     pub async fn start_masters(bed: &Testbed, name: &str, masters: usize) -> Self {
         let launched = (0..masters).map(|number| launch(bed, &format!("{name}-{number}"), &[], &[]));
         let cluster = Self { nodes: launched.collect() }.identified().await;
@@ -109,7 +109,7 @@ impl Cluster {
             node.server.tell::<String>(&format!("CLUSTER ADDSLOTSRANGE {first} {}", end - 1)).await;
             node.server.tell::<String>(&format!("CLUSTER SET-CONFIG-EPOCH {}", shard + 1)).await;
         }
-        // From each to each: who hears of others by gossip alone needs seconds.
+        // From each to each: by gossip alone it takes seconds.
         for node in &self.nodes {
             let mut redis = node.server.connection().await.unwrap();
             for other in self.nodes.iter().filter(|other| other.id != node.id) {
@@ -149,7 +149,7 @@ impl Cluster {
         self.nodes.iter().find(|node| node.id == id).expect("a node of ours")
     }
 
-    /// The node that serves this slot, by those that answer, and by its own word.
+    /// The node that serves this slot according to every node that answers, itself included.
     pub async fn master_of(&self, slot: u16) -> &Node {
         let mut found = None;
         eventually(&format!("slot {slot} has a master"), async || {

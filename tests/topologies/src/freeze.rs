@@ -1,4 +1,4 @@
-//! When a server serves nobody (`strict_restart`), by the clock of this machine.
+//! The times in which a server grants nothing (`strict_restart`), by the clock of this machine.
 
 use std::time::Duration;
 

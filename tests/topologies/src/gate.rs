@@ -34,7 +34,7 @@ impl Gate {
         gate
     }
 
-    /// Serves all and says how many were served after somebody who came later.
+    /// Serves all waiters and returns how many were served after a later one.
     pub async fn open(mut self) -> usize {
         if let Err(error) = self.holder.unlock().await {
             note(format!("the gate: {error}"));

@@ -36,7 +36,7 @@ pub async fn connect(url: &str) -> LockClient {
     builder().connect(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
-/// So many clients, each with connections of its own.
+/// Connects `clients` clients, each with connections of its own.
 pub async fn connect_all(url: &str, clients: usize) -> Vec<LockClient> {
     connect_all_with(builder, url, clients).await
 }
@@ -208,7 +208,7 @@ async fn hold(guard: LockGuard, lock: &FairLock, way: Way, section: Duration, re
     tokio::join!(work(guard, section, record), inner);
 }
 
-/// Holds for so long, looking at the guard all the time, and releases.
+/// Holds for the section, checking the guard all the time, and releases.
 async fn work(guard: LockGuard, section: Duration, record: &Record) {
     let Some(mut seen) = Seen::first(&guard) else {
         record.count("guards that were never valid");
@@ -241,7 +241,7 @@ async fn hold_long(lock: FairLock, record: Arc<Record>, mut stop: watch::Receive
     }
 }
 
-/// Ends early when the holder hears that it has lost.
+/// Ends early when the holder is notified of a loss.
 async fn pause(guard: &LockGuard, time: Duration) {
     tokio::select! {
         _ = guard.lost() => {}
@@ -270,7 +270,8 @@ impl Seen {
         }
         self.last_valid = before;
         if !record.resource.write(guard.name(), guard.token()).await {
-            // A holder that is late by a moment was fenced off. One that is valid even now shares the lock with another.
+            // A holder that is late by a moment was fenced off. A holder that is valid even now shares the lock with
+            // another.
             record.count(if guard.is_valid() { "refused while valid" } else { "fenced off" });
         }
         true

@@ -7,9 +7,9 @@ const FIRST: u16 = 11_000;
 const COUNT: u16 = 20_000;
 
 /// A port that is free, that this process has never given before, and that the system does not give to outgoing
-/// connections: a server that is started again needs the same one, and so does the client that looks for it. With a
-/// port that the system names (port 0), a server came to one that another test had just been given, or where the client of
-/// another one still looked for a server that was killed.
+/// connections: a restarted server needs the same port, and so does the client that looks for it. With a port chosen by
+/// the system (port 0), a server got the port that another test had just been given, or at which another test's client
+/// still looked for a killed server.
 pub fn free_port() -> u16 {
     static GIVEN: AtomicU16 = AtomicU16::new(0);
     // Processes that run at the same time begin far from each other.

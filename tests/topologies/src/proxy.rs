@@ -1,4 +1,4 @@
-//! A TCP proxy that can be cut: nothing is delivered in either direction, and nobody is told.
+//! A TCP proxy that can be cut: nothing is delivered in either direction, and no connection is closed.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};

@@ -83,7 +83,7 @@ impl Report {
         self.must(findings.grants > 0, "nothing was granted")
     }
 
-    /// P5: what was released is free, also on a server that has not heard of it.
+    /// P5: what was released is free, also on a server that missed the release.
     pub fn must_have_no_ghosts(&mut self, findings: &Findings) -> &mut Self {
         self.must(findings.ghosts.is_empty(), format!("ghosts: {:#?}", findings.ghosts))
     }
@@ -104,15 +104,15 @@ impl Report {
         self.must(findings.lost() == 0, format!("holds were lost: {:?}", findings.losses))
     }
 
-    /// What the new master did not know of was lost: its holders heard of that, and relied on it no longer.
+    /// Holds that the new master did not know were lost: their holders were notified, and relied on them no longer.
     pub fn must_tell(&mut self, findings: &Findings) -> &mut Self {
         self.figure("young lost", findings.lost() - findings.established_lost);
         self.reach("told of a loss after ms", findings.told_after, 1000);
         self.reach("two at once until ms", findings.overlapped_until, 1000)
     }
 
-    /// A master that failed by itself. The topology's own part of the stall is measured: `detected_ms` from the fault until
-    /// most Sentinels, or nodes of the cluster, named another one.
+    /// A master that failed. The topology's own part of the stall is measured: `detected_ms` from the fault until most
+    /// Sentinels, or nodes of the cluster, named another one.
     pub fn must_recover(&mut self, findings: &Findings, detected_ms: u64) -> &mut Self {
         self.figure("switched after ms", detected_ms);
         self.reach("stall behind the switch ms", findings.name_stall.saturating_sub(detected_ms), 1000);

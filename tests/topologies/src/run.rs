@@ -61,7 +61,7 @@ impl Run {
         .await;
     }
 
-    /// Waits until all works again, and so much longer that a ghost would be seen.
+    /// Waits until all works again, and then until a ghost would be seen.
     pub async fn settle(&self) {
         self.until_it_works().await;
         self.wait_for_ghosts().await;
@@ -147,7 +147,7 @@ async fn leftovers(server: &Server) -> Vec<String> {
     left
 }
 
-/// The clients are closed: nobody listens to a channel of theirs.
+/// The clients are closed: their channels have no subscriber.
 async fn until_unsubscribed(server: &Server, report: &mut Report) {
     let mut channels: Vec<String> = Vec::new();
     for _ in 0..50 {

@@ -13,9 +13,9 @@ const DOWN_AFTER_MS: u64 = 1000;
 /// What differs from the ordinary.
 #[derive(Default)]
 pub struct Setup<'a> {
-    /// Of each data server.
+    /// Arguments of each data server.
     pub args: Vec<String>,
-    /// Of each Sentinel.
+    /// Lines of each Sentinel's configuration.
     pub configuration: Vec<String>,
     pub data_password: Option<&'a str>,
     pub sentinel_password: Option<&'a str>,
@@ -60,7 +60,7 @@ impl Sentinels {
         self.servers.iter().find(|server| server.port() == port).expect("a server of ours")
     }
 
-    /// Whom a majority of the Sentinels names.
+    /// The server that a majority of the Sentinels names.
     pub async fn named(&self) -> Option<u16> {
         let mut votes: HashMap<u16, usize> = HashMap::new();
         for sentinel in &self.sentinels {
@@ -132,7 +132,7 @@ async fn start_servers(bed: &Testbed, setup: &Setup<'_>) -> Vec<Arc<Server>> {
     let mut servers: Vec<Arc<Server>> = Vec::new();
     for (number, environment) in setup.environments.iter().enumerate() {
         let args: Vec<_> = setup.args.iter().map(String::as_str).collect();
-        // By itself a master waits 5 s for more replicas before it sends its data.
+        // By default a master waits 5 s for more replicas before it sends its data.
         let mut server = Server::new(bed, &format!("data-{number}"))
             .args(&["--repl-diskless-sync-delay", "0"])
             .args(&args)
@@ -176,7 +176,7 @@ pub fn configuration(master: u16, quorum: usize) -> Vec<String> {
     ]
 }
 
-/// Whether a Sentinel knows of so many replicas that are well, and of so many other Sentinels.
+/// Whether a Sentinel knows of `replicas` replicas that are well, and of `others` other Sentinels.
 pub async fn knows_all(sentinel: &Server, replicas: usize, others: usize) -> bool {
     let list = async |what: &str| -> Vec<HashMap<String, String>> {
         sentinel.ask(&format!("SENTINEL {what} {SERVICE}")).await.unwrap_or_default()

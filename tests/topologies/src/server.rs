@@ -110,7 +110,7 @@ impl Server {
         self
     }
 
-    /// A connection of its own, for who asks often.
+    /// A connection of its own, for a caller that asks often.
     pub async fn connection(&self) -> RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(Duration::from_secs(1)))
@@ -179,7 +179,7 @@ impl Server {
         self.info("replication", "master_link_status").await.as_deref() == Some("up")
     }
 
-    /// How often a script was called here, by anybody, with success or not.
+    /// How often a script was called here, by any client, with success or not.
     pub async fn script_calls(&self) -> RedisResult<u64> {
         let info: String = self.ask("INFO commandstats").await?;
         let of = |line: &str| -> u64 {

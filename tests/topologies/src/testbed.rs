@@ -65,7 +65,7 @@ impl Testbed {
         std::fs::read_to_string(self.path().join("story.log")).unwrap_or_default().matches(text).count()
     }
 
-    /// Leaves the folder where it is, for somebody to look into.
+    /// Leaves the folder where it is, for a person to look into.
     pub fn keep(self) {
         eprintln!("kept: {}", self.dir.keep().display());
     }

@@ -23,7 +23,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// It works on these names (with commas): one that begins with `long` is held all the time.
+    /// It works on these names (with commas): a name that begins with `long` is held all the time.
     pub fn start(url: &str, resource: &Path, names: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([SUBCOMMAND, url, resource.to_str().unwrap(), names])
@@ -136,7 +136,7 @@ pub async fn work(url: &str, resource: &str, names: &str) {
     println!("ended");
 }
 
-/// Prints the holds that were not told yet.
+/// Prints the holds that were not printed yet.
 fn tell(record: &Record, told: &mut usize) {
     for hold in &record.holds()[*told..] {
         println!("{}", write(hold));

@@ -11,6 +11,9 @@ pub struct Bounds {
     /// Attempts and nested acquires of each owner.
     pub attempts: u8,
     pub reentries: u8,
+    /// Holds that are detached in a run, at most two, and how often each owner attaches one.
+    pub detaches: u8,
+    pub attaches: u8,
     /// Retries of each owner. Each puts one more copy of a request in flight.
     pub retries: u8,
     /// Polls of each client that it gives up while they are in flight.
@@ -20,12 +23,12 @@ pub struct Bounds {
     /// The last tick of the clock.
     pub end: Time,
     pub lease: Time,
-    /// Of the first client, and of the others.
+    /// The grant TTL of the first client, and of the others.
     pub grant_ttl: [Time; 2],
     pub waiter_ttl: Time,
-    /// By how much the keys of the queue outlive all clients.
+    /// How much longer the keys of the queue live than all clients.
     pub queue_outlives: Time,
-    /// How long a caller waits; 0: for ever.
+    /// How long a caller waits; 0: without a limit.
     pub patience: Time,
     pub operation_timeout: Time,
     /// Places that `advance` looks at in one call.
@@ -73,7 +76,7 @@ pub enum Fault {
     ClockStep,
     /// The server's clock is set back by one tick.
     ClockBack,
-    /// The server stands still for so many ticks: nothing arrives, and its keys of the queue do not expire.
+    /// The server stands still for this many ticks: nothing arrives, and its keys of the queue do not expire.
     Stall(Time),
 }
 

@@ -12,7 +12,7 @@ use crate::owner::{Hold, Owner, Stage};
 use crate::protocol::State;
 use crate::server::Server;
 
-/// A number that may be replaced. Seqs are ranked for each owner by itself, polls for each client.
+/// A number that may be replaced. Seqs are ranked for each owner alone, polls for each client.
 pub enum Number<'a> {
     Token(&'a mut Token),
     Seq(OwnerId, &'a mut Seq),
@@ -43,8 +43,8 @@ impl Hash for State {
         let mut copy = self.clone();
         // With the clock in the tokens (R10) the distance between two of them matters.
         copy.renumber(!copy.ghost.clock_in_tokens);
-        let State { now, server, owners, clients, network, ghost } = copy;
-        (now, server, owners, clients, network, ghost).hash(hasher);
+        let State { now, server, owners, handles, clients, network, ghost } = copy;
+        (now, server, owners, handles, clients, network, ghost).hash(hasher);
     }
 }
 
@@ -66,8 +66,9 @@ impl State {
     }
 
     fn visit_numbers(&mut self, visit: Visitor<'_>) {
-        let Self { server, owners, clients, network, ghost, now: _ } = self;
+        let Self { server, owners, handles, clients, network, ghost, now: _ } = self;
         server.visit_numbers(visit);
+        handles.iter_mut().for_each(|handle| visit(Number::Token(&mut handle.token)));
         for (id, owner) in (0..).zip(owners) {
             owner.visit_numbers(id, visit);
         }
@@ -154,6 +155,10 @@ impl Request {
             Self::Release { seq, token, attempt, .. } => {
                 visit(Number::Seq(client, seq));
                 visit(Number::Seq(client, attempt));
+                visit(Number::Token(token));
+            }
+            Self::Give { seq, token, .. } => {
+                visit(Number::Seq(client, seq));
                 visit(Number::Token(token));
             }
             Self::Renew { token, only, .. } => {

@@ -25,7 +25,7 @@ pub trait Checked:
     /// The events reached in all states together.
     fn reached(&self) -> EventSet<Self::Event>;
 
-    /// Changes a bound by an option of the command line. One that this model does not have changes nothing.
+    /// Changes a bound by an option of the command line. An option that this model does not have changes nothing.
     fn set_bound(bounds: &mut Self::Bounds, option: &str, value: u8);
 
     /// How often each kind of action is taken in random walks, on the average.

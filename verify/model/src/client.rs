@@ -19,7 +19,7 @@ pub struct Client {
     verifies_always: bool,
     /// The last poll verified. The rotation carries each ticket in every second poll.
     pub verified: bool,
-    /// Its pushes reach nobody. It does not know that.
+    /// No push reaches it. It does not know that.
     pub deaf: bool,
 }
 
@@ -53,7 +53,7 @@ impl Client {
         }
     }
 
-    /// R8: one poll at a time. One that was lost is given up.
+    /// R8: one poll at a time. A lost poll is given up.
     pub fn may_poll(&self, id: ClientId, network: &Network) -> bool {
         self.poll.is_none_or(|poll| !network.has_poll(id, poll.number))
     }

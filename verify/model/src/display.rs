@@ -1,4 +1,4 @@
-//! Text of counterexamples. Owners are A, B, C; a client has the name of its first owner; `#2` is seq 2; `t1` is
+//! Text of counterexamples. Owners are A, B, C, and handles G and H; a client has the name of its first owner; `#2` is seq 2; `t1` is
 //! tick 1.
 
 use std::fmt::{Display, Formatter, Result};
@@ -9,7 +9,7 @@ use crate::owner::{Hold, Owner, Stage};
 use crate::protocol::{Action, State};
 use crate::server::{Server, Tombstone};
 
-/// Of an owner, or of a client.
+/// The name of an owner, or of a client.
 pub fn name(id: OwnerId) -> char {
     char::from(b'A' + id)
 }
@@ -33,6 +33,10 @@ impl Display for Action {
             Self::NoticeLoss(id) => write!(f, "{} notices that its deadline has passed", name(id)),
             Self::SendLateLeave(id) => write!(f, "{} sends the leave of the hold that it lost", name(id)),
             Self::GiveUpPoll(id) => write!(f, "client {} does not wait for its poll any more", name(id)),
+            Self::Detach(id) => write!(f, "{} detaches what it holds", name(id)),
+            Self::Attach(id, handle) => write!(f, "{} attaches handle {}", name(id), name(handle)),
+            Self::ExtendHandle(id) => write!(f, "handle {} is extended", name(id)),
+            Self::ReleaseHandle(id) => write!(f, "handle {} is released", name(id)),
             Self::Deafen(id) => write!(f, "the subscription of client {} breaks", name(id)),
             Self::Reconnect(id) => write!(f, "client {} reconnects", name(id)),
             Self::Deliver(message @ (Message::ToServer { .. } | Message::PollToServer { .. })) => {
@@ -75,6 +79,15 @@ impl Display for Request {
                 write!(f, "release #{seq} to {holds}{}{}", CopiesUntil(copies_until), CopyNumber(copy))
             }
             Self::Renew { token, sent, .. } => write!(f, "renew token {token}, sent t{sent}"),
+            Self::Give { from, to, seq, token, sent, copy } => {
+                write!(
+                    f,
+                    "give #{seq} of token {token} from {} to {}, sent t{sent}{}",
+                    name(from),
+                    name(to),
+                    CopyNumber(copy)
+                )
+            }
         }
     }
 }
@@ -112,6 +125,7 @@ impl Display for Answer {
             Self::Left(answer) => write!(f, "{answer:?}"),
             Self::Released(answer) => write!(f, "{answer:?}"),
             Self::Renewed(answer) => write!(f, "{answer:?}"),
+            Self::Given(answer) => write!(f, "{answer:?}"),
         }
     }
 }

@@ -66,6 +66,12 @@ pub enum Event {
     /// R14: the server began to grant nothing, and ended that.
     Frozen,
     Thawed,
+    Detached,
+    Attached,
+    /// A copy of a detach or an attach was refused: late, behind a tombstone, or stale.
+    GiveRefused,
+    HandleExtended,
+    HandleReleased,
     /// The property about waiters followed a state to its end.
     Settled,
 }

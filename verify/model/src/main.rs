@@ -7,6 +7,7 @@ mod client;
 mod display;
 mod events;
 mod ghost;
+mod handle;
 mod map;
 mod model;
 mod network;

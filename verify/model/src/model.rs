@@ -7,7 +7,7 @@ use crate::checked::Checked;
 use crate::client::Client;
 use crate::events::Reached;
 use crate::ghost::{Event, EventSet, Ghost};
-use crate::network::{Message, Network, Push};
+use crate::network::{HANDLES, Message, Network, Push};
 use crate::owner::Owner;
 use crate::properties;
 use crate::protocol::{Action, Protocol, State, deaf};
@@ -50,7 +50,7 @@ impl Model for Protocol {
         let clock_in_tokens = self.bounds.faults.contains(&Fault::Restart);
         let ghost = Ghost { clock_in_tokens, ..Ghost::default() };
         let (server, network) = (Server::default(), Network::default());
-        let mut state = State { now: 0, server, owners, clients, network, ghost };
+        let mut state = State { now: 0, server, owners, handles: Vec::new(), clients, network, ghost };
         let mut events = EventSet::default();
         for id in (0..self.bounds.owners).filter(|_| self.bounds.begun) {
             self.act(&mut state, id, &mut events, Owner::start);
@@ -62,7 +62,7 @@ impl Model for Protocol {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        let State { now, server, owners, clients, network, ghost } = state;
+        let State { now, server, owners, handles, clients, network, ghost } = state;
         let bounds = &self.bounds;
         let mut offer = |may: bool, action: Action| {
             if may {
@@ -81,6 +81,14 @@ impl Model for Protocol {
             offer(owner.may_unlock(), Action::Unlock(id));
             offer(owner.may_notice_loss(*now), Action::NoticeLoss(id));
             offer(owner.may_send_late_leave(), Action::SendLateLeave(id));
+            offer(handles.len() < usize::from(bounds.detaches) && owner.may_detach(*now), Action::Detach(id));
+            for (handle, state) in (HANDLES..).zip(handles) {
+                offer(state.may_be_used() && owner.may_attach(), Action::Attach(id, handle));
+            }
+        }
+        for (id, handle) in (HANDLES..).zip(handles) {
+            offer(handle.may_be_used() && handle.may_be_extended(id, network), Action::ExtendHandle(id));
+            offer(handle.may_be_released(id, network), Action::ReleaseHandle(id));
         }
         for (id, client) in (0..).zip(clients) {
             offer(self.may_poll(state, id), Action::Poll(id));
@@ -124,12 +132,19 @@ impl Model for Protocol {
             Action::Start(id) => self.act(&mut state, id, &mut events, Owner::start),
             Action::Retry(id) => self.act(&mut state, id, &mut events, Owner::retry),
             Action::RetryLeave(id) => self.act(&mut state, id, &mut events, Owner::retry_leave),
-            Action::GiveUp(id) => self.act(&mut state, id, &mut events, Owner::give_up),
+            Action::GiveUp(id) => {
+                state.know_handle_of(id);
+                self.act(&mut state, id, &mut events, Owner::give_up);
+            }
             Action::Renew(id) => self.act(&mut state, id, &mut events, Owner::renew),
             Action::Reenter(id) => self.act(&mut state, id, &mut events, Owner::reenter),
             Action::Unlock(id) => self.act(&mut state, id, &mut events, Owner::unlock),
             Action::NoticeLoss(id) => self.act(&mut state, id, &mut events, Owner::lose),
             Action::SendLateLeave(id) => self.act(&mut state, id, &mut events, Owner::send_late_leave),
+            Action::Detach(id) => self.detach(&mut state, id, &mut events),
+            Action::Attach(id, handle) => self.attach(&mut state, id, handle, &mut events),
+            Action::ExtendHandle(id) => state.extend_handle(id),
+            Action::ReleaseHandle(id) => state.release_handle(id, &self.bounds),
             Action::Poll(id) => self.poll(&mut state, id, &mut events),
             Action::GiveUpPoll(id) => {
                 let client = &mut state.clients[usize::from(id)];

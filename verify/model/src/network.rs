@@ -61,7 +61,21 @@ pub enum Request {
         only: Seq,
         sent: Time,
     },
+    /// Makes another owner the holder: `detach` if that is a handle, `attach` if the hold is taken from one.
+    Give {
+        from: OwnerId,
+        to: OwnerId,
+        seq: Seq,
+        token: Token,
+        sent: Time,
+        copy: u8,
+    },
 }
+
+/// The seq of all that a handle asks for.
+pub const HANDLE_SEQ: Seq = 1;
+/// The owners from here on are handles, which are no client's.
+pub const HANDLES: OwnerId = 6;
 
 pub const FOREVER: Time = Time::MAX;
 /// Owners of one client.
@@ -151,7 +165,18 @@ pub enum Renewed {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Given {
+    Given {
+        remaining: Time,
+    },
+    Lost,
+    /// The statuses late, left and stale.
+    Refused,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Answer {
+    Given(Given),
     Acquired(Acquired),
     Left(Left),
     Released(Released),
@@ -179,7 +204,7 @@ pub enum Message {
         from: OwnerId,
         request: Request,
     },
-    /// A reply echoes its request, so the owner can tell which copy was answered.
+    /// A reply echoes its request, so the owner knows which copy was answered.
     Reply {
         to: OwnerId,
         request: Request,

@@ -7,7 +7,8 @@ use crate::bounds::Bounds;
 use crate::client::Client;
 use crate::ghost::{Event, EventSet};
 use crate::network::{
-    Acquired, Answer, FOREVER, Holder, Nested, Network, OwnerId, Push, Released, Renewed, Request, Seq, Time, Token,
+    Acquired, Answer, FOREVER, Given, Holder, Nested, Network, OwnerId, Push, Released, Renewed, Request, Seq, Time,
+    Token,
 };
 use crate::rules::Rules;
 
@@ -17,6 +18,7 @@ pub struct Owner {
     /// Attempts, nested acquires and retries that the bounds still allow.
     attempts: u8,
     reentries: u8,
+    attaches: u8,
     retries: u8,
     pub stage: Stage,
     /// R9: leaves without an answer. The background retries them while the owner may start again.
@@ -73,8 +75,13 @@ pub struct Hold {
 
 impl Hold {
     /// What `is_valid` of a guard answers.
-    pub fn is_valid(&self, now: Time) -> bool {
-        self.guards > 0 && now < self.deadline
+    pub fn is_valid(&self, now: Time, rules: &Rules) -> bool {
+        let is_given_away = self.is_detaching() && rules.r16_guard_ends_first;
+        self.guards > 0 && now < self.deadline && !is_given_away
+    }
+
+    pub fn is_detaching(&self) -> bool {
+        matches!(self.pending, Some(Request::Give { .. }))
     }
 
     /// The server is known to count as many holds as there are guards.
@@ -119,6 +126,10 @@ fn next_copy(request: Request, now: Time) -> Request {
             *sent = now;
         }
         Request::Leave { copy, .. } | Request::Release { copy, .. } => *copy += 1,
+        Request::Give { copy, sent, .. } => {
+            *copy += 1;
+            *sent = now;
+        }
         Request::Renew { .. } => {}
     }
     request
@@ -127,7 +138,7 @@ fn next_copy(request: Request, now: Time) -> Request {
 /// Server time until which this copy of an acquire may be served (R2).
 fn not_after(request: &Request, bounds: &Bounds) -> Time {
     match *request {
-        Request::Acquire { sent, .. } => bounds.not_after(sent),
+        Request::Acquire { sent, .. } | Request::Give { sent, .. } => bounds.not_after(sent),
         _ => 0,
     }
 }
@@ -139,6 +150,7 @@ impl Owner {
             next_seq: 1,
             attempts: bounds.attempts,
             reentries: bounds.reentries,
+            attaches: bounds.attaches,
             retries: bounds.retries,
             stage: Stage::Idle,
             leaving: Vec::new(),
@@ -175,7 +187,7 @@ impl Owner {
     pub fn may_give_up(&self) -> bool {
         match &self.stage {
             Stage::Acquiring { .. } | Stage::Waiting { .. } => true,
-            Stage::Holding(hold) => matches!(hold.pending, Some(Request::Acquire { .. })),
+            Stage::Holding(hold) => matches!(hold.pending, Some(Request::Acquire { .. } | Request::Give { .. })),
             Stage::Idle => false,
         }
     }
@@ -199,22 +211,34 @@ impl Owner {
         let Stage::Holding(hold) = &self.stage else { return false };
         let ours = |request: &Request| matches!(*request, Request::Renew { token, .. } if token == hold.token);
         let has_use = hold.has_grant_lease || hold.deadline < now + bounds.lease;
-        hold.is_valid(now) && has_use && !network.has_request(id, ours)
+        hold.guards > 0 && now < hold.deadline && !hold.is_detaching() && has_use && !network.has_request(id, ours)
     }
 
     pub fn may_reenter(&self, now: Time) -> bool {
-        matches!(&self.stage, Stage::Holding(hold) if self.reentries > 0 && hold.is_valid(now) && hold.is_settled())
+        let may = |hold: &Hold| hold.guards > 0 && now < hold.deadline && hold.is_settled();
+        matches!(&self.stage, Stage::Holding(hold) if self.reentries > 0 && may(hold))
+    }
+
+    /// Not with nested guards.
+    pub fn may_detach(&self, now: Time) -> bool {
+        matches!(&self.stage, Stage::Holding(hold) if hold.guards == 1 && now < hold.deadline && hold.is_settled())
+    }
+
+    pub fn may_attach(&self) -> bool {
+        self.stage == Stage::Idle && self.attaches > 0
     }
 
     pub fn may_unlock(&self) -> bool {
-        matches!(&self.stage, Stage::Holding(hold) if hold.guards > 0)
+        matches!(&self.stage, Stage::Holding(hold) if hold.guards > 0 && !hold.is_detaching())
     }
 
     /// P8: a passed deadline is noticed at any later time. After the last guard the answer to the
     /// release decides, so the deadline is not looked at.
     pub fn may_notice_loss(&self, now: Time) -> bool {
         let Stage::Holding(hold) = &self.stage else { return false };
-        hold.deadline <= now && (hold.guards > 0 || matches!(hold.pending, Some(Request::Acquire { .. })))
+        hold.deadline <= now
+            && !hold.is_detaching()
+            && (hold.guards > 0 || matches!(hold.pending, Some(Request::Acquire { .. })))
     }
 
     /// Only without `r11_seq_at_the_loss`.
@@ -248,7 +272,7 @@ impl Owner {
             Stage::Holding(hold) => hold.pending,
             Stage::Idle | Stage::Waiting { .. } => None,
         };
-        matches!(unanswered, Some(Request::Acquire { seq, .. }) if seq <= up_to)
+        matches!(unanswered, Some(Request::Acquire { seq, .. } | Request::Give { seq, .. }) if seq <= up_to)
     }
 
     /// Whether the client may act on the push, now or later.
@@ -351,8 +375,55 @@ impl Owner {
                 self.leave(seq, seq, copies_until, cx);
                 self.stage = Stage::Idle;
             }
+            // R16: the handle has it, or the leave ends it.
+            Stage::Holding(ref hold) if hold.is_detaching() => self.lose(cx),
             Stage::Holding(_) => self.release(cx),
             Stage::Idle => {}
+        }
+    }
+
+    /// src/engine/handles.rs: makes the handle the owner of what this owner holds.
+    pub fn detach(&mut self, handle: OwnerId, cx: &mut Context<'_>) {
+        let seq = self.take_seq();
+        if let Stage::Holding(hold) = &mut self.stage {
+            let (from, token, sent) = (cx.id, hold.token, cx.now);
+            hold.pending = Some(cx.send(Request::Give { from, to: handle, seq, token, sent, copy: 0 }));
+        }
+    }
+
+    /// Takes what a handle holds.
+    pub fn attach(&mut self, handle: OwnerId, token: Token, cx: &mut Context<'_>) {
+        self.attaches -= 1;
+        let seq = self.take_seq();
+        let request = cx.send(Request::Give { from: handle, to: cx.id, seq, token, sent: cx.now, copy: 0 });
+        self.stage = Stage::Acquiring { seq, request, copies_until: 0 };
+    }
+
+    fn on_given(&mut self, token: Token, sent: Time, answer: Given, cx: &mut Context<'_>) {
+        match (&mut self.stage, answer) {
+            (Stage::Acquiring { seq, copies_until, .. }, Given::Given { remaining }) => {
+                let (seq, copies_until) = (*seq, *copies_until);
+                self.on_owned(seq, token, (sent, remaining), copies_until, cx);
+            }
+            (Stage::Acquiring { seq, copies_until, .. }, _) => {
+                let (seq, copies_until) = (*seq, *copies_until);
+                if copies_until > 0 {
+                    self.leave(seq, seq, copies_until, cx);
+                }
+                self.stage = Stage::Idle;
+            }
+            (Stage::Holding(hold), Given::Given { .. }) => {
+                let Hold { attempt, copies_until, .. } = *hold;
+                self.stage = Stage::Idle;
+                // R3: a copy of the acquire would queue now.
+                if copies_until > 0 && cx.rules.r16_detach_leaves {
+                    let seq = self.take_seq();
+                    self.leave(seq, attempt, copies_until, cx);
+                }
+            }
+            (Stage::Holding(_), Given::Lost) => self.lose(cx),
+            (Stage::Holding(hold), Given::Refused) => hold.pending = None,
+            _ => {}
         }
     }
 
@@ -490,6 +561,7 @@ impl Owner {
             (Request::Acquire { sent, .. }, Answer::Acquired(answer)) => self.on_reentered(sent, answer, cx),
             (Request::Renew { token, sent, .. }, Answer::Renewed(answer)) => self.on_renewed(token, sent, answer, cx),
             (Request::Release { copy, .. }, Answer::Released(answer)) => self.on_released(copy > 0, answer, cx),
+            (Request::Give { token, sent, .. }, Answer::Given(answer)) => self.on_given(token, sent, answer, cx),
             (Request::Leave { .. }, _) => self.leaving.retain(|leave| *leave != request),
             _ => unreachable!("the answer does not match its request"),
         }
@@ -647,7 +719,7 @@ impl Owner {
             }
             (Stage::Holding(hold), Renewed::Renewed { remaining }) => hold.extend(cx.deadline(sent, remaining)),
             // After our own release to 0 this is not a loss.
-            (Stage::Holding(hold), Renewed::Lost) if hold.guards > 0 => {
+            (Stage::Holding(hold), Renewed::Lost) if hold.guards > 0 && !hold.is_detaching() => {
                 cx.events.add(Event::LossReported);
                 self.lose(cx);
             }

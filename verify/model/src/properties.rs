@@ -6,9 +6,11 @@ use stateright::Property;
 
 use crate::bounds::Fault;
 use crate::ghost::Violation;
-use crate::network::{OwnerId, Seq, Ticket};
+use crate::handle::Handle;
+use crate::network::{HANDLES, OwnerId, Seq, Ticket};
 use crate::owner::{Hold, Owner, Stage};
 use crate::protocol::{Protocol, State};
+use crate::rules::Rules;
 use crate::settle;
 
 pub fn all() -> Vec<Property<Protocol>> {
@@ -40,28 +42,43 @@ fn holds(state: &State) -> impl Iterator<Item = (OwnerId, &Hold)> {
 }
 
 /// The clients that consider the lock theirs at this instant.
-fn local_holders(state: &State) -> impl Iterator<Item = (OwnerId, &Hold)> {
-    holds(state).filter(|(_, hold)| hold.is_valid(state.now))
+fn local_holders<'a>(rules: &'a Rules, state: &'a State) -> impl Iterator<Item = (OwnerId, &'a Hold)> {
+    holds(state).filter(|(_, hold)| hold.is_valid(state.now, rules))
+}
+
+/// The handles on which somebody relies at this instant.
+fn handles(state: &State) -> impl Iterator<Item = (OwnerId, &Handle)> {
+    let relied_on = |handle: &&Handle| handle.is_relied_on(state.now) && handle.token > state.ghost.exempt_up_to;
+    (HANDLES..).zip(&state.handles).filter(move |(_, handle)| relied_on(handle))
 }
 
 /// The same without holds that were ended by force_unlock or lost with the server's data: their clients learn of it
 /// later.
-fn known_holders(state: &State) -> impl Iterator<Item = (OwnerId, &Hold)> {
-    local_holders(state).filter(|(_, hold)| hold.token > state.ghost.exempt_up_to)
+fn known_holders<'a>(rules: &'a Rules, state: &'a State) -> impl Iterator<Item = (OwnerId, &'a Hold)> {
+    local_holders(rules, state).filter(|(_, hold)| hold.token > state.ghost.exempt_up_to)
 }
 
 /// P1: at most one client has a guard whose deadline is in the future. With `strict_restart` what the server has
 /// forgotten counts too (R14).
 fn exclusion(protocol: &Protocol, state: &State) -> bool {
-    if protocol.bounds.strict { local_holders(state).count() <= 1 } else { known_holders(state).count() <= 1 }
+    let rules = &protocol.rules;
+    let guards =
+        if protocol.bounds.strict { local_holders(rules, state).count() } else { known_holders(rules, state).count() };
+    guards + handles(state).count() <= 1
 }
 
 /// Implies P1: the server agrees with each local holder, at least until the local deadline (R5).
-fn backed(_: &Protocol, state: &State) -> bool {
-    known_holders(state).all(|(id, hold)| {
+fn backed(protocol: &Protocol, state: &State) -> bool {
+    let is_backed = |(id, handle): (OwnerId, &Handle)| {
         let lock = state.server.held_by(id);
-        lock.is_some_and(|lock| lock.token == hold.token && lock.expires >= hold.deadline)
-    })
+        lock.is_some_and(|lock| lock.token == handle.token && lock.expires >= handle.until)
+    };
+    let mut handles = handles(state);
+    handles.all(is_backed)
+        && known_holders(&protocol.rules, state).all(|(id, hold)| {
+            let lock = state.server.held_by(id);
+            lock.is_some_and(|lock| lock.token == hold.token && lock.expires >= hold.deadline)
+        })
 }
 
 /// P2: each free -> held gives a greater token than all before it.
@@ -111,6 +128,9 @@ fn nothing_left_behind(protocol: &Protocol, state: &State) -> bool {
         return true;
     }
     let wanted = |ticket: Ticket| {
+        if ticket.owner >= HANDLES {
+            return state.handles[usize::from(ticket.owner - HANDLES)].is_wanted();
+        }
         let owner = &state.owners[usize::from(ticket.owner)];
         is_wanted(owner, ticket.seq) || owner.is_leaving(ticket.seq)
     };

@@ -4,8 +4,9 @@ use crate::bounds::{Bounds, Fault};
 use crate::client::{Client, Doubt};
 use crate::events::Reached;
 use crate::ghost::{Event, EventSet, Ghost, Violation};
+use crate::handle::Handle;
 use crate::network::{
-    Answer, ClientId, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Polled, Push, Request, Ticket, Time,
+    Answer, ClientId, HANDLES, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Polled, Push, Request, Ticket, Time,
 };
 use crate::owner::{Context, Owner};
 use crate::rules::Rules;
@@ -17,6 +18,8 @@ pub struct State {
     pub now: Time,
     pub server: Server,
     pub owners: Vec<Owner>,
+    /// Their owners have the numbers from `HANDLES` on.
+    pub handles: Vec<Handle>,
     pub clients: Vec<Client>,
     pub network: Network,
     pub ghost: Ghost,
@@ -34,6 +37,10 @@ pub enum Action {
     Unlock(OwnerId),
     NoticeLoss(OwnerId),
     SendLateLeave(OwnerId),
+    Detach(OwnerId),
+    Attach(OwnerId, OwnerId),
+    ExtendHandle(OwnerId),
+    ReleaseHandle(OwnerId),
     Poll(ClientId),
     GiveUpPoll(ClientId),
     /// The client's subscription breaks.
@@ -190,7 +197,10 @@ impl Protocol {
                 state.network.insert(Message::PollReply { to: from, poll, answer });
             }
             Message::Reply { to, request, answer } => {
-                self.act(state, to, events, |owner, cx| owner.on_reply(request, answer, cx));
+                self.tell_handle(state, to, request, answer, events);
+                if to < HANDLES {
+                    self.act(state, to, events, |owner, cx| owner.on_reply(request, answer, cx));
+                }
             }
             Message::PollReply { to, poll, answer } => self.on_polled(state, to, poll, answer, events),
             Message::Pushed { to, push: Push::Grant { seq, token, lasts } } => {
@@ -200,10 +210,10 @@ impl Protocol {
         }
     }
 
-    /// Delivers a message if somebody there has a use for it, and drops it otherwise.
+    /// Delivers a message if its addressee has a use for it, and drops it otherwise.
     pub fn deliver_or_drop(&self, state: &mut State, message: Message, events: &mut EventSet) {
         let has_use = match &message {
-            Message::Reply { to, request, .. } => state.owners[usize::from(*to)].awaits(request),
+            Message::Reply { to, request, .. } => state.awaits(*to, request),
             Message::PollReply { to, poll, .. } => state.clients[usize::from(*to)].awaits(poll),
             Message::Pushed { to, push } => {
                 let owner = &state.owners[usize::from(*to)];
@@ -253,6 +263,7 @@ impl Protocol {
             Request::Release { seq, holds, token, attempt, copies_until, .. } => {
                 Answer::Released(script.release(from, seq, holds, token, attempt, copies_until))
             }
+            Request::Give { from, to, seq, sent, token, .. } => Answer::Given(script.give(from, to, seq, sent, token)),
             Request::Renew { token, only, .. } => Answer::Renewed(script.renew(from, token, only)),
         }
     }
@@ -264,7 +275,7 @@ impl Protocol {
         let bounds = self.bounds;
         state.network.retain(|message| match message {
             Message::PollReply { to, .. } => *to != client,
-            Message::Reply { to, .. } | Message::Pushed { to, .. } => bounds.client_of(*to) != client,
+            Message::Reply { to, .. } | Message::Pushed { to, .. } => *to >= HANDLES || bounds.client_of(*to) != client,
             _ => true,
         });
         let reconnecting = &mut state.clients[usize::from(client)];
@@ -324,7 +335,7 @@ impl Protocol {
         }
     }
 
-    /// Nothing arrives for so long. Who was heard a moment before waits on when the server goes on.
+    /// Nothing arrives for `length`. A client that was heard a moment before waits on when the server goes on.
     fn stall(&self, state: &mut State, length: Time, events: &mut EventSet) {
         let (bounds, began) = (&self.bounds, state.now);
         let polls_in_time = |ticket: &Ticket| {

@@ -8,7 +8,8 @@
 use crate::bounds::Bounds;
 use crate::client::Client;
 use crate::ghost::{Event, EventSet};
-use crate::network::{Message, Nested, OwnerId, Request, Seq, Ticket, Time, Token};
+use crate::handle::Handle;
+use crate::network::{HANDLES, Message, Nested, OwnerId, Request, Seq, Ticket, Time, Token};
 use crate::owner::{Owner, Stage};
 use crate::protocol::State;
 use crate::rules::Rules;
@@ -21,13 +22,18 @@ pub struct Pruning<'a> {
 
 impl Pruning<'_> {
     pub fn prune(&self, state: &mut State, events: &mut EventSet) {
-        let State { now, server, owners, clients, network, .. } = state;
-        network.retain(|message| self.has_effect(message, *now, server, owners, clients, events));
+        let State { now, server, owners, handles, clients, network, .. } = state;
+        network.retain(|message| self.has_effect(message, *now, server, owners, handles, clients, events));
         let in_flight: Vec<_> = network.iter().copied().collect();
         network.retain(|message| self.may_end_something(message, server, owners, &in_flight));
         if self.rules.r3_tombstone {
             // A tombstone matters only to an acquire that it would refuse.
+            let lock = server.lock;
             server.tombstones.retain(|owner, tombstone| {
+                if *owner >= HANDLES {
+                    let token = handles[usize::from(*owner - HANDLES)].token;
+                    return lock.is_some_and(|lock| lock.token == token);
+                }
                 acquire_may_come(*owner, tombstone.seq, &owners[usize::from(*owner)], network.iter())
             });
         }
@@ -40,10 +46,16 @@ impl Pruning<'_> {
         now: Time,
         server: &Server,
         owners: &[Owner],
+        handles: &[Handle],
         clients: &[Client],
         events: &mut EventSet,
     ) -> bool {
         match message {
+            Message::Reply { to, request, .. } if *to >= HANDLES => handles[usize::from(to - HANDLES)].awaits(request),
+            Message::ToServer { from, request } if *from >= HANDLES => {
+                let handle = handles[usize::from(from - HANDLES)];
+                handle.awaits(request) || is_held_under(handle.token, server)
+            }
             Message::Reply { to, request, .. } => owners[usize::from(*to)].awaits(request),
             Message::Pushed { to, push } => owners[usize::from(*to)].may_use(push, self.rules),
             Message::PollReply { to, poll, .. } => clients[usize::from(*to)].awaits(poll),
@@ -62,6 +74,11 @@ impl Pruning<'_> {
                     Request::Acquire { seq, sent, nested, .. } => {
                         !self.is_refused(*from, seq, sent, now, server, events)
                             && (owner.awaits(request) || may_reenter(*from, seq, nested, server))
+                    }
+                    // Tokens never come back (P2).
+                    Request::Give { token, sent, .. } => {
+                        let is_late = now > self.bounds.not_after(sent) && self.rules.r16_attach_heeds_leave;
+                        owner.awaits(request) || !is_late && is_held_under(token, server)
                     }
                     Request::Renew { token, .. } => owner.awaits(request) || self.may_renew(token, server),
                     Request::Release { holds: 1.., seq, token, .. } => {
@@ -103,6 +120,9 @@ impl Pruning<'_> {
         let (Request::Leave { seq, attempt, .. } | Request::Release { seq, attempt, holds: 0, .. }) = request else {
             return true;
         };
+        if from >= HANDLES {
+            return true;
+        }
         let owner = &owners[usize::from(from)];
         let finds_something = server.held_by(from).is_some_and(|lock| lock.attempt <= seq)
             || server.tickets.contains_key(&Ticket { owner: from, seq: attempt })
@@ -120,6 +140,10 @@ fn may_reenter(from: OwnerId, seq: Seq, nested: Option<Nested>, server: &Server)
     held_under(from, nested.token, server).is_some_and(|lock| lock.attempt <= seq)
 }
 
+fn is_held_under(token: Token, server: &Server) -> bool {
+    server.lock.is_some_and(|lock| lock.token == token)
+}
+
 fn held_under(owner: OwnerId, token: Token, server: &Server) -> Option<Lock> {
     server.held_by(owner).filter(|lock| lock.token == token)
 }
@@ -131,7 +155,11 @@ fn acquire_may_come<'a>(
     owner: &Owner,
     mut in_flight: impl Iterator<Item = &'a Message>,
 ) -> bool {
-    let acquires = |request: &Request| matches!(*request, Request::Acquire { seq, .. } if seq <= up_to);
+    let acquires = |request: &Request| match *request {
+        Request::Acquire { seq, .. } => seq <= up_to,
+        Request::Give { to, seq, .. } => to == id && seq <= up_to,
+        _ => false,
+    };
     owner.may_send_acquire(up_to)
         || in_flight.any(|message| match message {
             Message::ToServer { from, request } => *from == id && acquires(request),

@@ -18,6 +18,16 @@ pub struct Rules {
     pub r4_renew_compares_token: bool,
     /// R4: leave and release end nothing with a later seq than their own.
     pub r4_ends_compare_seq: bool,
+    /// R16: a late copy of a detach takes nothing that its owner has attached since.
+    pub r16_give_compares_seq: bool,
+    /// R16: the guard ends before the request is sent that makes the handle the owner.
+    pub r16_guard_ends_first: bool,
+    /// R16: what is released by its handle does not come back by a late copy of the detach.
+    pub r16_released_for_good: bool,
+    /// R16: an attach is served at most as late as an acquire, and not after its owner has left.
+    pub r16_attach_heeds_leave: bool,
+    /// R16: an owner whose hold was detached leaves, if a copy of its acquire may come.
+    pub r16_detach_leaves: bool,
     /// R4: a renewal never creates a hold.
     pub r4_renew_only_extends: bool,
     /// R5: a deadline counts from before the request was sent, not from the reply.
@@ -66,7 +76,7 @@ pub struct Rules {
     pub doubt_covers_asking: bool,
     /// A free lock after a poll that did not stop means that no waiter of this client has a place.
     pub free_lock_tells: bool,
-    /// A hold of this client that nobody in it knows of is left.
+    /// A client leaves a hold of its own of which none of its attempts knows.
     pub leave_unknown_holds: bool,
     /// "Known" says that the client was alive, not only that it was in the sorted set.
     pub known_means_alive: bool,
@@ -94,7 +104,7 @@ pub struct Rules {
     pub silence_is_forgiven: bool,
     /// To each of them once, until it is heard again.
     pub clients_are_forgiven_once: bool,
-    /// Who cannot be reached is told of nothing.
+    /// A client that cannot be reached gets no message.
     pub reached_before_told: bool,
     /// R9: an attempt that is given up leaves.
     pub r9_leave: bool,
@@ -126,6 +136,11 @@ impl Default for Rules {
             r3_purge: true,
             r4_renew_compares_token: true,
             r4_ends_compare_seq: true,
+            r16_give_compares_seq: true,
+            r16_guard_ends_first: true,
+            r16_released_for_good: true,
+            r16_attach_heeds_leave: true,
+            r16_detach_leaves: true,
             r4_renew_only_extends: true,
             r5_deadline_from_request: true,
             r5_no_more_than_wanted: true,

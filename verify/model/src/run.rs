@@ -15,7 +15,7 @@ pub struct Variant<M: Checked> {
     pub rules: M::Rules,
     pub bounds: M::Bounds,
     pub expect: Expect<M::Event>,
-    /// At most so many random walks. 0: every order of events instead.
+    /// The most random walks. 0: every order of events instead.
     pub walks: u32,
 }
 

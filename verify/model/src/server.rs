@@ -5,8 +5,8 @@ use crate::bounds::{Bounds, Fault};
 use crate::ghost::{Event, EventSet, Ghost, Violation};
 use crate::map::Map;
 use crate::network::{
-    Acquired, ClientId, Holder, Left, Message, Nested, Network, OWNERS_OF_A_CLIENT, OwnerId, Poll, Polled, Push,
-    Released, Renewed, Seq, Ticket, Time, Token,
+    Acquired, ClientId, Given, HANDLE_SEQ, HANDLES, Holder, Left, Message, Nested, Network, OWNERS_OF_A_CLIENT,
+    OwnerId, Poll, Polled, Push, Released, Renewed, Seq, Ticket, Time, Token,
 };
 use crate::rules::Rules;
 
@@ -21,8 +21,8 @@ pub struct Lock {
     pub expires: Time,
 }
 
-/// A client in the sorted set. The sign of its score is `unreachable`: PUBLISH reached nobody, and it was not
-/// heard since.
+/// A client in the sorted set. The sign of its score is `unreachable`: PUBLISH reached no subscriber, and the client
+/// was not heard since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Heard {
     pub until: Time,
@@ -46,21 +46,20 @@ pub struct Server {
     pub tickets: Map<Ticket, Time>,
     /// Until when a client is alive without being heard again.
     pub heard: Map<ClientId, Heard>,
-    /// `!skip`: so many places at the head belong to clients that were dead or unreachable, and were not heard
-    /// since.
+    /// `!skip`: places at the head that belong to clients that were dead or unreachable, and were not heard since.
     pub skip: u8,
     /// When `skip` was counted. Kept only where the clock may go back.
     pub skip_at: Time,
-    /// `!forgiven`: until then nobody of this queue counts as dead whose deadline is not before `spent`.
+    /// `!forgiven`: until then no client of this queue counts as dead whose deadline is not before `spent`.
     pub forgiven: Time,
-    /// `!spent`: who was not heard since the last silence but one was forgiven then.
+    /// `!spent`: a client with an earlier deadline was forgiven the silence before, and was not heard since.
     pub spent: Time,
     /// The last token given out.
     pub token: Token,
     pub tombstones: Map<OwnerId, Tombstone>,
     /// The record of the last start is gone: the next script freezes (R14). Only with `Bounds::strict`.
     pub unbooted: bool,
-    /// Until then nobody gets the lock.
+    /// Until then the lock is not granted.
     pub frozen_until: Time,
 }
 
@@ -81,7 +80,7 @@ impl Server {
             self.frozen_until = 0;
             events.add(Event::Thawed);
         }
-        // Nobody is left whom it is about: states that differ in it alone are one.
+        // It concerns no client any more: states that differ in it alone are one.
         if self.heard.iter().all(|(_, heard)| heard.until >= self.spent) {
             self.spent = 0;
         }
@@ -92,7 +91,7 @@ impl Server {
         }
     }
 
-    /// The furthest deadline of a client: who has it was heard last.
+    /// The furthest deadline of a client: the client that was heard last has it.
     pub fn last_heard(&self) -> Option<Time> {
         self.heard.iter().map(|(_, heard)| heard.until).max()
     }
@@ -141,7 +140,7 @@ pub struct Script<'a> {
     pub rules: &'a Rules,
     pub bounds: &'a Bounds,
     pub now: Time,
-    /// A push to these clients reaches nobody.
+    /// Clients that no push reaches.
     pub deaf: &'a [bool],
     pub server: &'a mut Server,
     pub network: &'a mut Network,
@@ -250,7 +249,7 @@ impl Script<'_> {
             return Acquired::Busy;
         }
         if self.server.queue.is_empty() && self.rules.enqueue_clears_leftovers {
-            // Somebody deleted the list: tickets without it have no place.
+            // The list was deleted by hand: tickets without it have no place.
             self.server.forget_queue();
         }
         let had = self.hear(client);
@@ -277,8 +276,8 @@ impl Script<'_> {
         if self.rules.known_means_alive { is_alive } else { before.is_some() }
     }
 
-    /// Where nobody was heard for half a `waiter_ttl`, it was the server or the network that stood still, and nobody counts
-    /// as dead: each client once, until it is heard again.
+    /// If no client was heard for half a `waiter_ttl`, the server or the network stood still, and no client counts as
+    /// dead: each client once, until it is heard again.
     fn forgive_a_silence(&mut self) {
         let Some(last) = self.server.last_heard() else { return };
         let waiter_ttl = self.bounds.waiter_ttl;
@@ -432,10 +431,43 @@ impl Script<'_> {
         }
     }
 
+    /// lua/give.lua
+    pub fn give(&mut self, from: OwnerId, to: OwnerId, seq: Seq, sent: Time, token: Token) -> Given {
+        let attempt = if to >= HANDLES { HANDLE_SEQ } else { seq };
+        let remaining = self.bounds.lease;
+        // R1: before what refuses a copy, which says then that none was served.
+        if let Some(lock) = self.server.held_by(to).filter(|lock| lock.token == token && lock.attempt == attempt) {
+            return Given::Given { remaining: lock.expires - self.now };
+        }
+        let heeds = if to >= HANDLES { self.rules.r16_released_for_good } else { self.rules.r16_attach_heeds_leave };
+        let has_left = self.server.tombstones.get(&to).is_some_and(|tombstone| tombstone.seq >= attempt);
+        if heeds && (self.now > self.bounds.not_after(sent) || has_left) {
+            return self.refuse_give();
+        }
+        match self.server.lock.filter(|lock| lock.token == token) {
+            Some(lock) if lock.owner == from => {
+                if lock.attempt > seq && self.rules.r16_give_compares_seq && from < HANDLES {
+                    return self.refuse_give();
+                }
+                self.events.add(if to >= HANDLES { Event::Detached } else { Event::Attached });
+                self.server.lock = Some(Lock { owner: to, holds: 1, attempt, token, expires: self.now + remaining });
+                Given::Given { remaining }
+            }
+            _ => Given::Lost,
+        }
+    }
+
+    fn refuse_give(&mut self) -> Given {
+        self.events.add(Event::GiveRefused);
+        Given::Refused
+    }
+
     /// lua/force_unlock.lua
     pub fn force_unlock(&mut self) {
         if let Some(lock) = self.server.lock.take()
             && !self.is_deaf(lock.owner)
+            // Nobody hears for a handle.
+            && lock.owner < HANDLES
         {
             self.network.insert(Message::Pushed { to: lock.owner, push: Push::Revoked { token: lock.token } });
         }
@@ -484,8 +516,8 @@ impl Script<'_> {
     }
 
     /// lua/lib/advance.lua: the first ticket that is alive and whose client is reachable gets the lock (R6).
-    /// Those that are passed over keep their places. Requires a free lock. Returns whether it ended at its
-    /// bound, and not at a winner or at the end of the queue.
+    /// Passed-over tickets keep their places. Requires a free lock. Returns whether it ended at its bound, and not at a
+    /// winner or at the end of the queue.
     fn advance(&mut self, caller: Option<ClientId>) -> bool {
         self.forgive_a_silence();
         // The clock went back: what was dead then may be alive now.
@@ -529,15 +561,15 @@ impl Script<'_> {
         stopped
     }
 
-    /// Grants the lock to this ticket if it lives and its client hears of it.
+    /// Grants the lock to this ticket if it lives and its client is reachable.
     fn serve(&mut self, ticket: Ticket, at: usize, caller: Option<ClientId>) -> bool {
         let client = self.bounds.client_of(ticket.owner);
         let Some(alive_until) = self.server.alive_until(ticket, self.now, self.bounds) else { return false };
         if self.server.is_unreachable(client) {
             return false;
         }
-        // PUBSUB NUMSUB, before anything is written for it: a replica that was the primary until a moment ago repeats to its
-        // own subscribers what is published here, and counts for nobody.
+        // PUBSUB NUMSUB, before anything is written for it: a replica that was the primary until a moment ago repeats
+        // to its own subscribers what is published here, which does not count.
         if self.is_deaf(ticket.owner) && caller != Some(client) {
             if !self.rules.reached_before_told {
                 self.tell(ticket, alive_until - self.now, self.next_token());

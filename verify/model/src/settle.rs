@@ -1,9 +1,9 @@
 //! What becomes of the waiters of a state when nothing goes wrong any more.
 //!
-//! A property on single states cannot say "at last". So the states in which no message is in flight are followed for some
-//! rounds in which messages arrive at once, clients poll, and holders release. Three more clients compete for the lock
-//! all the time: it is never free when a poll arrives, and the list is never empty, either of which would tell
-//! that a place is lost. Each waiter must come to hold the lock.
+//! A property on single states cannot express "at last". So the states in which no message is in flight are followed
+//! for some rounds in which messages arrive at once, clients poll, and holders release. Three more clients compete for
+//! the lock all the time: it is never free when a poll arrives, and the list is never empty, either of which would
+//! reveal that a place is lost. Each waiter must come to hold the lock.
 
 use crate::client::Client;
 use crate::ghost::{Event, EventSet};

@@ -17,6 +17,8 @@ const SMALL: Bounds = Bounds {
     owners: 2,
     attempts: 1,
     reentries: 0,
+    detaches: 0,
+    attaches: 0,
     retries: 1,
     timeouts: 0,
     in_flight: 3,
@@ -62,6 +64,13 @@ const LONG_GRANTS: Bounds = Bounds { grant_ttl: [3, 3], ..TRUST };
 /// Leases shorter than the grant TTL, as `with_lease` allows.
 const SHORT_LEASES: Bounds = Bounds { lease: 1, waiter_ttl: 3, in_flight: 2, ..TRUST };
 
+/// A hold is detached, and its handle is used by anybody.
+const HANDLES: Bounds =
+    Bounds { detaches: 1, attaches: 1, retries: 0, in_flight: 2, renews: false, settles: false, ..SMALL };
+
+/// The same with one client, whose requests are repeated.
+const REPEATED: Bounds = Bounds { clients: 1, owners: 1, retries: 1, in_flight: 3, ..HANDLES };
+
 /// Two levels of holds.
 const NESTED: Bounds = Bounds { reentries: 1, end: 2, in_flight: 2, ..SMALL };
 
@@ -83,7 +92,7 @@ const SHARED: Bounds = Bounds { owners: 3, end: 2, ..QUEUE };
 /// Subscriptions break.
 const DEAF: Bounds = Bounds { clients: 3, owners: 3, deafens: 1, begun: true, end: 2, ..QUEUE };
 
-/// A list that does not become empty with the first grant, which would tell that a place is lost.
+/// A list that does not become empty with the first grant, which would reveal that a place is lost.
 const CROWD: Bounds = Bounds { clients: 4, owners: 4, begun: true, end: 1, waiter_ttl: 3, ..QUEUE };
 const CROWD_FORCE: Bounds = Bounds { faults: &[Fault::ForceUnlock], end: 0, revocations_arrive: true, ..CROWD };
 
@@ -150,6 +159,24 @@ fn base() -> Vec<Variant> {
             "the same, requests and replies are lost too",
             Bounds { lossy: true, end: 1, ..NESTED },
             &[Nested, RetryAnswered, HandOver, HeldByConfirm, LeaseExpired],
+        ),
+        holds(
+            "handles",
+            "2 clients; what one holds is detached, and extended, released or attached by anybody, also twice",
+            HANDLES,
+            &[Detached, Attached, GiveRefused, HandleExtended, HandleReleased, HandOver, LeaseExpired],
+        ),
+        holds(
+            "handles-repeated",
+            "the same with 1 client, requests are lost and repeated",
+            Bounds { lossy: true, ..REPEATED },
+            &[Detached, Attached, GiveRefused, HandleExtended, HandleReleased, LeaseExpired],
+        ),
+        holds(
+            "handles-force",
+            "the same, force_unlock once",
+            Bounds { faults: &[Fault::ForceUnlock], end: 1, settles: true, ..HANDLES },
+            &[Detached, Attached, HandleExtended, HandOver],
         ),
         holds(
             "lossy",
@@ -324,6 +351,19 @@ fn dropped() -> Vec<Variant> {
         }),
         drop("r4-end-seq", "leave and release compare only the owner", TWO_ATTEMPTS, |r| r.r4_ends_compare_seq = false),
         drop("r4-renew-creates", "a renewal creates a hold", SMALL, |r| r.r4_renew_only_extends = false),
+        drop("r16-seq", "a late detach takes what its owner has attached since", REPEATED, |r| {
+            r.r16_give_compares_seq = false
+        }),
+        drop("r16-guard", "a guard is valid while its detach is under way", REPEATED, |r| {
+            r.r16_guard_ends_first = false
+        }),
+        drop("r16-leaves", "an owner does not leave after a detach", REPEATED, |r| r.r16_detach_leaves = false),
+        drop("r16-release", "a copy of a detach brings back what was released", REPEATED, |r| {
+            r.r16_released_for_good = false
+        }),
+        drop("r16-attach", "an attach is served although its owner has left", REPEATED, |r| {
+            r.r16_attach_heeds_leave = false
+        }),
         drop("r5", "deadlines count from the reply", SMALL, |r| r.r5_deadline_from_request = false),
         drop("r5-wanted", "a holder relies on the whole time of a grant", SHORT_LEASES, |r| {
             r.r5_no_more_than_wanted = false

@@ -17,8 +17,7 @@ pub struct Walks {
     pub threads: usize,
 }
 
-/// Walks until a property is broken. The walk that is returned is the first one that breaks one, however many threads
-/// there are.
+/// Walks until a property is broken. Returns the first walk that breaks one, for any number of threads.
 pub fn walk<M: Checked>(model: M, walks: Walks) -> Found<M> {
     let (model, starts) = (&model, &model.init_states());
     let first_broken = &AtomicU32::new(walks.walks);
@@ -48,7 +47,7 @@ struct Walk<'a, M: Checked> {
 }
 
 impl<M: Checked> Walk<'_, M> {
-    /// The steps of all these walks, and the first one that broke a property.
+    /// The steps of all these walks, and the first walk that broke a property.
     fn all(
         &self,
         numbers: impl Iterator<Item = u32>,

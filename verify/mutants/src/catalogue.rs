@@ -32,7 +32,7 @@ impl fmt::Display for Malformed {
 impl Mutant {
     pub fn all(text: &str) -> Result<Vec<Self>, Malformed> {
         let mut mutants: Vec<Self> = Vec::new();
-        // Of the previous line: `-`, `+`, or a space for the sentence.
+        // The sign of the previous line: `-`, `+`, or a space for the sentence.
         let mut sign = ' ';
         for (index, line) in text.lines().enumerate() {
             let malformed = |why| Err(Malformed { line: index + 1, why });

@@ -58,7 +58,7 @@ pub fn choose(simulator: &Simulator, corpus: Corpus, mutants: &[&str], path: &Pa
     Ok(missed.into_iter().flatten().collect())
 }
 
-/// The runs that are tried before a search: its own first, then those that find the most mutants of its kind.
+/// The runs to try before a search: its own first, then the runs that find the most mutants of its kind.
 fn candidates(corpus: &Corpus, mutant: &str) -> Vec<Run> {
     let alike = |names: &BTreeSet<String>| {
         names.iter().filter(|name| is_of_the_quorum(name) == is_of_the_quorum(mutant)).count()
@@ -97,8 +97,8 @@ fn with_all_faults(simulator: &Simulator, corpus: Corpus) -> io::Result<(Corpus,
     Ok((corpus, violated))
 }
 
-/// Drops seeds without a mutant, and adds seeds until each kind of fault is met often enough. A kind that is met less often
-/// by all runs together is met by those.
+/// Drops seeds without a mutant, and adds seeds until each kind of fault is met often enough, or as often as all runs
+/// together meet it.
 fn covering(mut corpus: Corpus, met: &[(Run, Vec<String>)]) -> Corpus {
     let has_names = |run: &Run| corpus.0.get(run).is_some_and(|names| !names.is_empty());
     let (mut chosen, mut others): (Vec<_>, Vec<_>) =
@@ -107,7 +107,7 @@ fn covering(mut corpus: Corpus, met: &[(Run, Vec<String>)]) -> Corpus {
         let times = |fault: &String| chosen.iter().filter(|(_, faults)| faults.contains(fault)).count();
         let gain = |(run, faults): &(Run, Vec<String>)| {
             let gain = faults.iter().filter(|fault| times(fault) < RUNS_PER_FAULT).count();
-            // Of equals, a seed that is there already, and then the smallest.
+            // Among equals, a seed that is there already, and then the smallest.
             (gain, corpus.0.contains_key(run), Reverse(run.clone()))
         };
         match (0..others.len()).max_by_key(|index| gain(others[*index])) {

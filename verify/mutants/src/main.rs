@@ -1,7 +1,7 @@
 //! Deliberate bugs: each mutant of `mutants.txt` removes one rule from a copy of the code, and the runs that
 //! `verify/corpus.txt` names for it must find it.
 //!
-//! `scripts/mutants` tries all of them, or those that are named. Exit code 1: a mutant was missed or does not apply.
+//! `scripts/mutants` tries all of them, or the named ones. Exit code 1: a mutant was missed or does not apply.
 //! - `--check`: only checks that each edit applies exactly once, and that each mutant has a run in the corpus
 //! - `--search`: seeds from 1 on in place of the corpus, for mutants that are new
 //! - `--choose`, as `scripts/corpus`: writes the corpus anew. A mutant whose run finds it keeps that run, but not with `--all`

@@ -28,7 +28,7 @@ pub fn script(source: &str) -> &str {
     SCRIPTS.iter().find(same).map_or(source, |(.., changed)| changed)
 }
 
-/// The mutant, the file as it is, and as the mutant has it.
+/// The mutant, the file's text, and its text in the mutant.
 const SCRIPTS: &[(&str, &str, &str)] = &[
 "#;
 

@@ -21,7 +21,7 @@ impl Token<'_> {
     }
 }
 
-/// The tokens of a text: strings, words and numbers, and each other character by itself. White space, comments and
+/// The tokens of a text: strings, words and numbers, and each other character alone. White space, comments and
 /// the comma that rustfmt adds after the last element of a broken list are left out.
 pub fn tokens(text: &str, language: Language) -> Vec<Token<'_>> {
     let mut tokens: Vec<Token> = Vec::new();

@@ -21,7 +21,7 @@ pub struct Actor {
     pub names: usize,
     /// The shortest lease that this client may ask for.
     pub shortest_lease: Duration,
-    /// Of what is renewed.
+    /// The lease of a renewed lock.
     pub lease: Duration,
 }
 
@@ -137,7 +137,7 @@ impl Actor {
             .await
     }
 
-    /// Of a call that began then.
+    /// Checks the error of a call that began at `begun`.
     fn check_error(&self, error: &LockError, begun: Duration) {
         self.note("gets nothing", || error.to_string());
         let expected = match error {
@@ -159,7 +159,7 @@ impl Actor {
         }
     }
 
-    /// Holds a lock while something happens that must not end it, then gives it back.
+    /// Holds a lock while something happens that must not end it, then releases it.
     pub async fn keep(&self, lock: &FairLock, happens: impl Future<Output = ()>) {
         let guard = timeout(Duration::from_secs(5), lock.lock()).await;
         let Ok(Ok(guard)) = guard else { return happens.await };
@@ -623,7 +623,7 @@ impl Section<'_> {
         }
     }
 
-    /// P8 without a runtime: nothing is renewed, and the loss is told at the deadline all the same.
+    /// P8 without a runtime: nothing is renewed, and the loss is reported at the deadline all the same.
     async fn wait_for_the_deadline(&self, guard: &LockGuard) {
         let (world, token) = (&self.actor.world, guard.token());
         let left = guard.valid_for();

@@ -1,9 +1,9 @@
 //! Compares every event with the promises P1 to P10 and the rules R1 to R14 of docs/design.md.
 //!
-//! It sees two sides. The server: each script that ran, in order, with its reply. From these it derives the
-//! holder and the queue itself, and compares them with the keys as they are after the script. The clients: who has a
-//! guard, and until when it is valid. Both are compared at each event, so a violation is found at once and not only
-//! when it has consequences.
+//! It sees two sides. The server: each script that ran, in order, with its reply. From these it derives the holder and
+//! the queue itself, and compares them with the keys after the script. The clients: which guards there are, and until
+//! when they are valid. Both are compared at each event, so a violation is found at once and not only when it has
+//! consequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use fairlock::simulation::Ran;
 
 use crate::keys::{Keys, client_of, grant_ttl_of, ticket_of};
 
-/// Of a hold whose lease was refused: the next acquire or poll sets one.
+/// The lease of a hold whose lease was refused: the next acquire or poll sets one.
 const WITHOUT_LEASE: i64 = i64::MAX / 2000;
 const MOST_VIOLATIONS: usize = 4;
-/// Without faults a hold that was given back is gone by then, in ms, also one that a failover brought back.
+/// Without faults a released hold is gone by then, in ms, even if a failover brought it back.
 const GHOSTS_LIVE: i64 = 1000;
 /// The same of a place that a failover brought back, from when it is granted the lock: a message and a leave.
 const GHOSTS_ARE_GRANTED: i64 = 100;
@@ -33,11 +33,12 @@ const STALLED: i64 = 5000;
 /// Without faults a request is answered by then.
 const ANSWERED: Duration = Duration::from_millis(100);
 
-/// What is the server's is told to holders by then, once nothing hinders their requests any more (P8).
+/// Holders are notified of a loss on the server by then, once nothing hinders their requests any more (P8).
 const TOLD_WITHIN: Duration = Duration::from_millis(300);
 /// How much earlier a hold may end than it should. A lease counts from its request, whose answer may take [`ANSWERED`] each way.
 const EARLY: Duration = Duration::from_millis(200);
-/// What a future that is not polled costs those behind it, in ms: 250, a message to it, and one that gives the lock back.
+/// The cost to others of a future that is not polled, in ms: 250, a message to it, and a request that releases the
+/// lock.
 const MOMENT: i64 = 250 + 100;
 /// Where it may cost a lease.
 const LEASE: i64 = 4000 + 500;
@@ -52,14 +53,14 @@ struct Lock {
     holder: Option<Holder>,
     /// All places, oldest first.
     queue: Vec<Waiter>,
-    /// Those that have places.
+    /// The clients that have places.
     clients: BTreeMap<String, Client>,
     /// Common time, ms: when the keys of the queue expire.
     queue_until: i64,
-    /// By owner: the seq up to which it has left. Requests up to there must not be served (R2, R3).
+    /// The seq up to which each owner has left. Requests up to there must not be served (R2, R3).
     tombstones: BTreeMap<String, Tombstone>,
     resource: Resource,
-    /// The greatest token of which a client was told that all later grants are above it (R7).
+    /// The greatest floor in any reply: all later grants are above it (R7).
     floor: u64,
     /// A script was refused half-way, or a key was deleted by hand: places and tickets are not what the replies say.
     /// It ends when they agree again.
@@ -72,15 +73,16 @@ struct Lock {
     excused: BTreeSet<String>,
     /// Tickets that a failover brought back.
     ghosts: BTreeSet<String>,
-    /// By token: holds that a failover brought back, or that were given to tickets which it brought back; and until when
-    /// their leases may end unused (server time, ms), since their clients have yet to hear of them.
+    /// Holds that a failover brought back, or that were given to tickets which it brought back, by token; and until
+    /// when their leases may end unused (server time, ms), since their clients have yet to learn of them.
     restored: BTreeMap<u64, i64>,
     /// The furthest deadline of a client that the sorted set has, in ms, and until when a silence is forgiven.
     last_heard: i64,
     forgiven_until: i64,
     /// But for clients with a deadline before it: they were forgiven an earlier one.
     spent: i64,
-    /// When the present script runs (server time, microseconds), and until when it must take nobody else for dead (ms).
+    /// When the present script runs (server time, microseconds), and until when it must take no other client for dead
+    /// (ms).
     at: i64,
     pardoned_until: i64,
     /// The node of the cluster that serves it. 0 where there is one server.
@@ -123,7 +125,7 @@ struct Waiter {
 struct Client {
     /// Server time, ms: dead unless it is heard until then.
     until: i64,
-    /// A message reached nobody, and it was not heard since.
+    /// A message had no subscriber, and the client was not heard since.
     unreachable: bool,
 }
 
@@ -163,7 +165,7 @@ pub struct Claim {
 pub enum Cost {
     /// It waits for the lock: a moment, once.
     Moment,
-    /// It has a part of what it wants, or is about to give it back.
+    /// It has a part of what it wants, or is about to release it.
     Lease,
     /// It holds the lock.
     All,
@@ -187,7 +189,8 @@ pub struct Checker {
     void: BTreeSet<Hold>,
     /// Holds that could not be renewed in time, because the server was away.
     cut_short: BTreeSet<Hold>,
-    /// Of the lost ones: since when the server does not know them, or a shorter lease. Not those whose holders cannot hear of it.
+    /// Lost holds: since when the server has no record of them, or a shorter lease. Not those whose holders cannot
+    /// learn of it.
     ended_at: BTreeMap<Hold, Duration>,
     /// Until when something hinders the requests of a client, renewals above all.
     hindered: BTreeMap<String, Duration>,
@@ -195,13 +198,13 @@ pub struct Checker {
     pub paused: BTreeSet<String>,
     /// Claims that have been found lost.
     judged: BTreeSet<Hold>,
-    /// By owner: futures that are not polled.
+    /// Futures that are not polled, by owner.
     resting: BTreeMap<String, Resting>,
-    /// As of the last look.
+    /// The time of the last check.
     pub now: Duration,
-    /// Of the lost ones: those that a failover has lost: the server does not know them any more.
+    /// Lost holds that a failover has lost: the server has no record of them any more.
     forgotten: BTreeSet<Hold>,
-    /// Of the lost ones: those that the server has again, with a shorter lease than it had. They count from their next renewal.
+    /// Lost holds that the server has again, with a shorter lease than before. They count from their next renewal.
     shortened: BTreeSet<Hold>,
     /// Holds that had ended, until a failover brought them back.
     returned: BTreeSet<Hold>,
@@ -209,7 +212,7 @@ pub struct Checker {
     miscounted: BTreeSet<Hold>,
     /// Holds without a guard, and since when (common time, ms).
     unclaimed: BTreeMap<Hold, i64>,
-    /// Those that began by the answer to an acquire. A future that does not look at that answer costs a lease.
+    /// Holds that began by the answer to an acquire. A future that does not look at that answer costs a lease.
     answered: BTreeSet<Hold>,
     /// What the server had given to futures that have rested then.
     rested_with: BTreeSet<Hold>,
@@ -221,7 +224,7 @@ pub struct Checker {
     moves: bool,
     /// Lost with the server's data, of clients with `strict_restart`: P1 applies to these.
     lost_with_data: BTreeSet<Hold>,
-    /// Server time, ms: nobody must be served before (R14), and the end of the freeze that the server had last.
+    /// Server time, ms: no lock must be granted before (R14), and the end of the freeze that the server had last.
     must_freeze_until: i64,
     frozen_until: i64,
     /// How often a forgotten hold was relied on while the server was frozen.
@@ -249,7 +252,7 @@ pub struct Checker {
     requests: BTreeSet<(String, String)>,
     /// The owner of each hold.
     owners: BTreeMap<Hold, String>,
-    /// R11: owners that were told of a loss, and owners that sent a leave because of a loss.
+    /// R11: owners that were notified of a loss, and owners that sent a leave because of a loss.
     lost: BTreeSet<String>,
     left_after_loss: BTreeSet<String>,
     /// The calm phase has lasted long enough that no effect of a fault is left.
@@ -311,7 +314,7 @@ impl Lock {
         client
     }
 
-    /// Nobody was heard for half a `waiter_ttl`, for the first time since somebody was, and none is being forgiven.
+    /// No client was heard for half a `waiter_ttl`, for the first time since one was, and no silence is being forgiven.
     fn is_silent(&self, waiter_ttl: i64) -> bool {
         let (heard, noted) = (self.last_heard, self.forgiven_until);
         heard > noted && 1000 * noted <= self.at && 1000 * heard - self.at <= 500 * waiter_ttl
@@ -346,8 +349,8 @@ impl Checker {
         }
     }
 
-    /// The client is gone (server time, ms). What was granted to a place that a failover had brought back, a moment before,
-    /// nobody can give back: the message was on its way.
+    /// The client is gone (server time, ms). What was granted a moment before to a place that a failover had brought
+    /// back cannot be released: the message was on its way.
     pub fn gone(&mut self, node: usize, client: &str, at: i64) {
         for lock in self.locks.values_mut().filter(|lock| lock.node == node) {
             let Some(holder) = lock.holder.as_ref().filter(|holder| client_of(&holder.owner) == client) else {
@@ -382,7 +385,7 @@ impl Checker {
             lock.clients.clear();
             lock.tombstones.clear();
             lock.token_is_lost = true;
-            // The server of a quorum may have been told a token that is ahead of its own clock.
+            // The server of a quorum may have got a token that is ahead of its own clock.
             lock.known = 0;
             lock.inexact = false;
             lock.list_deleted = false;
@@ -398,7 +401,7 @@ impl Checker {
         Remembered { locks: self.locks.clone(), perhaps_ended: self.perhaps_ended.clone() }
     }
 
-    /// The server has the state of then. What was acquired, renewed or counted since is lost, and what was given back
+    /// The server has the state of then. What was acquired, renewed or counted since is lost, and what was released
     /// since is there again. All else is checked as before: no request from before is still in flight.
     pub fn failed_over(&mut self, Failover { mut then, at, strict, node, elsewhere }: Failover) {
         self.frozen_until = 0;
@@ -429,7 +432,7 @@ impl Checker {
             if let Some(lost) = lost.as_ref().filter(|lost| !is_same(lost)) {
                 void.insert((key.clone(), lost.token));
                 self.ended_at.insert((key.clone(), lost.token), self.now);
-                // Where another node took over it may be told of it a moment before it hears of that.
+                // If another node took over, the notification may come a moment before the client knows of that.
                 if !elsewhere {
                     self.forgotten.insert((key.clone(), lost.token));
                 }
@@ -437,7 +440,7 @@ impl Checker {
             let Some(holder) = &lock.holder else { continue };
             let hold = (key.clone(), holder.token);
             self.forgotten.remove(&hold);
-            // One that was void may count again, and its lease is not that of then.
+            // A void hold may count again, and its lease is not that of then.
             if kept.is_some_and(|kept| kept.until > holder.until) || void.contains(&hold) {
                 void.insert(hold.clone());
                 self.ended_at.insert(hold.clone(), self.now);
@@ -453,7 +456,7 @@ impl Checker {
         }
     }
 
-    /// The server goes down, for so long at most. Who asks at once when it is up again has an answer soon after.
+    /// The server goes down, for `longest` at most. A client that asks right after has an answer soon.
     pub fn goes_down(&mut self, longest: Duration) {
         let ends_soon = |claim: &&Claim| claim.held.valid_for() < longest + ANSWERED;
         self.cut_short.extend(self.claims.iter().filter(ends_soon).map(Claim::hold));
@@ -511,7 +514,7 @@ impl Checker {
         }
     }
 
-    /// Of a hold that nobody has since then.
+    /// When a hold must be gone that no client has since `since`.
     fn must_be_gone(&self, hold: &Hold, since: i64) -> i64 {
         let is_restored = self.locks.get(&hold.0).is_some_and(|lock| lock.restored.contains_key(&hold.1));
         match self.owners.get(hold).and_then(|owner| self.resting.get(owner)) {
@@ -610,8 +613,8 @@ impl Checker {
         lock.floor = lock.floor.min(lock.newest);
     }
 
-    /// P2 holds as far as the nodes' clocks agree: whether a node with this clock (ms) gives greater tokens though it knows
-    /// of none, for each lock of a node.
+    /// P2 holds as far as the nodes' clocks agree: whether a node with this clock (ms) gives greater tokens for each
+    /// lock of a node, even without their records.
     pub fn outgrows_all_of(&self, node: usize, clock: i64) -> bool {
         self.locks.values().filter(|lock| lock.node == node).all(|lock| lock.newest < 1000 * clock as u64)
     }
@@ -631,14 +634,15 @@ impl Checker {
         self.redirected.insert((client.to_owned(), request.to_owned()));
     }
 
-    /// The server was started anew or lost its data: it serves nobody until then.
+    /// The server was started anew or lost its data: it grants nothing until then.
     pub fn must_freeze(&mut self, until: i64) {
         self.must_freeze_until = until;
         let forgotten = |claim: &&Claim| self.lost_with_data.contains(&claim.hold()) && claim.held.is_valid();
         self.forgotten_holds += self.claims.iter().filter(forgotten).count() as u64;
     }
 
-    /// R14: the instant is late enough, and it never comes nearer. Without a record nobody is served, as `begins` checks.
+    /// R14: the instant is late enough, and it never comes nearer. Without a record nothing is granted, as `begins`
+    /// checks.
     fn check_freeze(&mut self, keys: &Keys) {
         if self.must_freeze_until == 0 || keys.frozen_until == 0 {
             return;
@@ -651,7 +655,7 @@ impl Checker {
         self.frozen_until = keys.frozen_until;
     }
 
-    /// Who holds a lock, and until when (server time, ms).
+    /// The holder of a lock, and until when (server time, ms).
     pub fn holder(&self, key: &str) -> Option<(&str, i64)> {
         let holder = self.locks.get(key)?.holder.as_ref()?;
         Some((&holder.owner, holder.until))
@@ -761,7 +765,7 @@ impl Checker {
         }
     }
 
-    /// R2: who has learnt the clock of a node is not refused as late there. Checked without faults.
+    /// R2: a client that has learnt the clock of a node is not refused as late there. Checked without faults.
     fn check_clock(&mut self, ran: &Ran<'_>, reply: &[String]) {
         let (now, learner) = (self.now(ran), (ran.client.to_owned(), self.node));
         let is_redirected = self.redirected.contains(&(ran.client.to_owned(), ran.args[0].clone()));
@@ -769,7 +773,7 @@ impl Checker {
         if reply[0] == "late" && self.settled && has_learnt && !is_redirected {
             self.violated("R2", format!("{} knows the clock of node {}, and came late", ran.client, self.node));
         }
-        // 0: this answer does not tell the time. One to a request that was sent before the calm phase does not count.
+        // 0: this answer has no time. An answer to a request that was sent before the calm phase does not count.
         if self.settled && reply[2] != "0" {
             self.learnt.insert(learner, now);
         }
@@ -790,8 +794,8 @@ impl Checker {
                 self.grants_published(key, ran);
             }
             "release" => {
-                // Only one that knows of a late copy takes its ticket out of the queue (R3). It has a space; one that leaves
-                // some holds has none.
+                // Only a release that knows of a late copy takes its ticket out of the queue (R3): its argument has a
+                // space. A release that leaves some holds has none.
                 let special = ran.args.get(4).map_or("", String::as_str);
                 let purged = special.split_once(' ').map_or("", |(_, place)| ticket_of(place));
                 let holds = special.split_once(':').filter(|_| purged.is_empty());
@@ -807,7 +811,7 @@ impl Checker {
             "force_unlock" => {
                 if status == "freed" {
                     let hold = (key.to_owned(), number(reply, 4));
-                    // Who is connected hears of it by a message, which may be lost.
+                    // A connected client is notified by a message, which may be lost.
                     let owner = self.owners.get(&hold).map_or("", |owner| client_of(owner));
                     if !self.is_connected(self.node, owner) {
                         self.ended_at.insert(hold.clone(), self.now);
@@ -818,6 +822,13 @@ impl Checker {
                 self.grants_published(key, ran);
             }
             "renew" => self.renewed(key, ran, reply),
+            "give" if status == "given" => {
+                let (to, left) = (ran.args.get(5).cloned().unwrap_or_default(), number::<i64>(reply, 4));
+                let until = self.now(ran) + left;
+                if let Some(holder) = &mut self.lock(key).holder {
+                    (holder.owner, holder.until) = (to, until);
+                }
+            }
             "inspect" => self.inspected(key, ran, reply),
             _ => {}
         }
@@ -837,7 +848,7 @@ impl Checker {
         if let Some(token) = lock.holder.as_ref().filter(ended).map(|holder| holder.token) {
             self.perhaps_ended.insert((key.to_owned(), token));
             if ran.script == "force_unlock" {
-                // Ended, and its holder not told: P1 does not apply to it.
+                // Ended, and its holder not notified: P1 does not apply to it.
                 self.void.insert((key.to_owned(), token));
             }
             // It was handed over before the refusal.
@@ -857,7 +868,7 @@ impl Checker {
         let lock = self.lock(key);
         let slack = if std::mem::take(&mut lock.lease_is_rounded) { ROUNDED } else { 0 };
         let told = lock.holder.as_ref().map(|holder| (holder.token, holder.until));
-        // Without an owner it is nobody's: a script was refused after it had taken the owner out.
+        // A hash without an owner: a script was refused after it had taken the owner out.
         if keys.owners.is_empty() {
             let Some((token, until)) = told else { return };
             if !meddled && until > now + slack && !self.perhaps_ended.contains(&(key.to_owned(), token)) {
@@ -879,7 +890,7 @@ impl Checker {
             lock.queue.retain(|waiter| waiter.ticket.rsplit_once(':').is_none_or(|(its, _)| its != owner));
             self.begins(key, ran, Holder { owner, token: keys.token, until, holds });
             if ran.reply.is_err() {
-                // Nobody was told of it. It counts as given when a script has ended well and left it there.
+                // No client was notified of it. It counts as given when a script has ended well and left it there.
                 let lock = self.lock(key);
                 (lock.newest, lock.known) = (newest, known);
             }
@@ -922,9 +933,9 @@ impl Checker {
             let outlives = keys.clients.values().all(|until| until.abs() <= lock.queue_until + ahead);
             let kept = has_lifetime && (outlives || lock.queue_is_rounded);
             lock.inexact = !agree || !kept;
-            // Nothing of it is left, also if nobody has asked.
+            // Nothing of it is left, even if no client has asked.
             lock.list_deleted &= lock.inexact;
-            // What there is now is the truth, since nobody knows better.
+            // The keys are the truth now, since nothing else is known.
             lock.queue.clear();
             lock.clients.clear();
             for place in keys.places.iter().filter(|place| place.has_ticket) {
@@ -987,7 +998,7 @@ impl Checker {
                 wrong.push(format!("the queue of {key} expires in {} ms, before {name}", keys.queue_lifetime));
             }
         }
-        // By a clock that is behind, clients live for longer than the keys do, until they are heard again.
+        // By a clock that is behind, clients live longer than the keys do, until they are heard again.
         let outlives = lock.clients.values().all(|client| client.until <= lock.queue_until + ahead);
         lock.queue_is_rounded &= !outlives || keys.queue_lifetime != keys.deadlines_lifetime;
         for what in wrong {
@@ -1035,7 +1046,7 @@ impl Checker {
         let is_leave = ran.script == "leave";
         let (owner, seq) = if is_leave { (&ran.args[2], &ran.args[3]) } else { (&ran.args[1], &ran.args[2]) };
         let seq: u64 = seq.parse().unwrap_or_default();
-        // Of a release it is the first of two words.
+        // In a release it is the first of two words.
         let copies_until = if is_leave { ran.args.get(1) } else { ran.args.get(4) };
         let copies_until = copies_until.and_then(|until| until.split(' ').next()?.parse::<i64>().ok());
         if let Some(copies_until) = copies_until.filter(|until| *until > 0) {
@@ -1174,7 +1185,7 @@ impl Checker {
         if ran.at < 1000 * frozen_until {
             self.violated("R14", format!("{key} was granted in a freeze, {} ms too early", frozen_until - now));
         }
-        // A proposed token (Q3) is told by the answer only, and R7 is about messages.
+        // A proposed token (Q3) comes by the answer only, and R7 is about messages.
         let is_proposed = ran.script == "acquire" && ran.args.get(7) == Some(&format!("0:{token}"));
         if token <= floor && !is_proposed {
             self.violated("R7", format!("token {token} on {key} after a client was told the floor {floor}"));
@@ -1227,8 +1238,8 @@ impl Checker {
         let known = lock.client(&ticket).lives(ran.at) && !lock.queue.is_empty();
         let waiter_ttl = setting(ran, WAITER_TTL).unwrap_or_default();
         let lives_until = ran.at / 1000 + waiter_ttl;
-        // A hold that it has is told without a look at the queue. A script that was refused in the middle may have left
-        // the place of that hold there.
+        // A hold that the owner has is answered without a look at the queue. A script that was refused in the middle
+        // may have left the place of that hold there.
         let holder = self.lock(key).holder.as_ref();
         let told_again = reply[0] == "held" && holder.is_some_and(|holder| holder.token == number(reply, 4));
         // A place that it has counts before the lock is passed on.
@@ -1242,11 +1253,11 @@ impl Checker {
         let ending = holder.filter(|holder| is_first_held && holder.owner == *owner).map(|holder| holder.token);
         self.grants_published(key, ran);
         let lock = self.lock(key);
-        // In a freeze nobody gets it then.
+        // In a freeze it then stays free.
         if matches!(reply[0].as_str(), "queued" | "busy" | "full") {
             lock.holder.take_if(|holder| Some(holder.token) == ending);
         }
-        // Where nobody is left the deadlines go as well.
+        // With the last living place the deadlines go as well.
         let goes_on = lock.queue.iter().any(|waiter| lock.client(&waiter.ticket).lives(ran.at));
         match reply[0].as_str() {
             "held" => {
@@ -1286,7 +1297,7 @@ impl Checker {
             }
             "full" => {
                 self.check_full(key, ran, reply);
-                // Who had been given up as dead is heard for this call only.
+                // A client that had been given up as dead is heard for this call only.
                 if !known {
                     self.heard(key, ran.client, 0);
                 }
@@ -1295,7 +1306,7 @@ impl Checker {
         }
     }
 
-    /// Nobody is refused while there is room, once the dead are out. Up to so many places are looked at in a call.
+    /// No call is refused while there is room, once the dead are out. One call reads a bounded number of places.
     fn check_full(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let most = setting(ran, MAX_WAITERS).unwrap_or_default() as usize;
         let lock = self.lock(key);
@@ -1361,10 +1372,10 @@ impl Checker {
     /// Each place is verified in rotation, a dozen in a poll.
     fn not_asked_for(&mut self, key: &str, ran: &Ran<'_>) -> Option<String> {
         let now = self.now(ran);
-        // Who has not looked at its answer yet does not know that it waits.
+        // A future that has not looked at its answer yet does not know that it waits.
         let resting: BTreeSet<_> = self.resting.keys().cloned().collect();
         let lock = self.lock(key);
-        // Who leaves may have to wait.
+        // A leave may have to wait.
         let is_stalled = now < lock.stalled_until;
         let waiting = lock.queue.iter().map(|waiter| waiter.ticket.clone());
         let rests = |ticket: &str| ticket.rsplit_once(':').is_some_and(|(owner, _)| resting.contains(owner));

@@ -18,13 +18,13 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(400), Duration::from_
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// How long the keys of a slot are on their way, at most.
 const MOVING: u64 = 6000;
-/// Until another node hears that a slot has moved.
+/// The time until another node learns that a slot has moved.
 const HEARD: Duration = Duration::from_millis(300);
 
 pub struct Cluster {
     world: Arc<World>,
     nodes: Vec<EmbeddedServer>,
-    /// By lock key. Each lock has a slot of its own.
+    /// Keyed by lock key. Each lock has a slot of its own.
     places: Mutex<BTreeMap<String, Place>>,
 }
 
@@ -155,7 +155,7 @@ impl Cluster {
             }
             self.move_keys(lock, to, from, 0.0).await;
         }
-        // First the one that has the keys: no other may take them for absent.
+        // First the node that has the keys: no other may take them for absent.
         let last = if gives_up { to } else { from };
         self.knows(serves, lock, self.owned_by(serves));
         self.world.state().checker.has_moved(lock, serves);

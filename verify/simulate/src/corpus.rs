@@ -13,7 +13,7 @@ use crate::{report, scenario, threads};
 #[derive(Default, Debug, PartialEq)]
 struct Corpus {
     seeds: Vec<u64>,
-    /// Those with mutants. All scenarios are run.
+    /// Scenarios with mutants. All scenarios are run.
     scenarios: BTreeSet<String>,
 }
 

@@ -1,6 +1,6 @@
 //! The kinds of faults. A corpus in which one of them never happens proves too little.
 
-/// Those of one server, or of a cluster.
+/// Faults of one server, or of a cluster.
 pub const FAULTS: [&str; 45] = [
     "cancellations",
     "sets",
@@ -49,7 +49,7 @@ pub const FAULTS: [&str; 45] = [
     "redirects_try_again",
 ];
 
-/// Those that only a quorum has.
+/// Faults that only a quorum has.
 pub const QUORUM_FAULTS: [&str; 10] = [
     "masters_down",
     "masters_frozen",

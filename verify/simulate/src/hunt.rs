@@ -8,7 +8,7 @@ use crate::outcome::Tally;
 use crate::run::run;
 use crate::{report, seed, threads};
 
-/// Seeds that have failed. With so many the rest is only more of the same.
+/// Enough failed seeds: the rest is only more of the same.
 const ENOUGH: usize = 3;
 
 /// Seeds of each topology in turn, from `first` on.

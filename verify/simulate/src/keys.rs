@@ -1,4 +1,4 @@
-//! What one lock has on the server, as it is after a script.
+//! What one lock has on the server after a script.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ pub struct Keys {
     pub owners: Vec<String>,
     /// How many holds the last of them has.
     pub holds: u32,
-    /// Of the grant; 0: free.
+    /// The token of the grant; 0: free.
     pub token: u64,
     /// ms; -1: none.
     pub lease: i64,
     pub places: Vec<Place>,
     /// The deadlines, in ms, of the clients that have places. Negative: unreachable.
     pub clients: BTreeMap<String, i64>,
-    /// Server time, ms: until then nobody counts as dead. 0: no silence was forgiven.
+    /// Server time, ms: until then no client counts as dead. 0: no silence was forgiven.
     pub forgiven_until: i64,
-    /// But those with a deadline before it: they were forgiven an earlier silence.
+    /// Except clients with a deadline before it: they were forgiven an earlier silence.
     pub spent: i64,
     /// The furthest deadline of a client, in ms, with a place or without.
     pub last_heard: i64,
@@ -29,7 +29,7 @@ pub struct Keys {
     /// ms.
     pub queue_lifetime: i64,
     pub deadlines_lifetime: i64,
-    /// Server time, ms: until then nobody is served (`strict_restart`). 0: there is no record.
+    /// Server time, ms: until then no lock is granted (`strict_restart`). 0: there is no record.
     pub frozen_until: i64,
 }
 

@@ -9,7 +9,7 @@ use crate::seed::Topology;
 pub struct Outcome {
     pub violations: Vec<String>,
     pub grants: u64,
-    /// Of a quorum.
+    /// Guards of a quorum.
     pub guards: u64,
     pub handed_over: u64,
     pub expiries: u64,

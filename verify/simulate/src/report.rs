@@ -4,7 +4,8 @@ use crate::outcome::Outcome;
 use crate::run::run;
 use crate::story;
 
-/// Of each seed that has failed: the violations, the story of the lock concerned, and how to replay it. How many failed.
+/// Prints for each failed seed the violations, the story of the lock concerned, and how to replay it. Returns how many
+/// failed.
 pub fn failures<'a>(outcomes: impl IntoIterator<Item = (u64, &'a Outcome)>) -> usize {
     let failed = outcomes.into_iter().filter(|(_, outcome)| !outcome.violations.is_empty());
     failed.map(|(seed, _)| failure(seed)).count()

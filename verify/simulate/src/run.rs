@@ -65,7 +65,7 @@ async fn watch_queues(world: Arc<World>, nodes: Vec<EmbeddedServer>) {
     }
 }
 
-/// P5: nothing that was given back stays.
+/// P5: nothing that was released stays.
 pub async fn watch_holders(world: Arc<World>) {
     loop {
         sleep(Duration::from_millis(20)).await;
@@ -83,7 +83,7 @@ pub async fn watch_claims(world: Arc<World>) {
     }
 }
 
-/// Flushes of other databases. They are told as those of ours are, and change nothing: in the calm phase too.
+/// Flushes of other databases. They are announced as flushes of ours are, and change nothing: in the calm phase too.
 async fn flush_elsewhere(world: Arc<World>, nodes: Vec<EmbeddedServer>) {
     loop {
         sleep(Duration::from_millis(world.later(4000))).await;
@@ -94,8 +94,8 @@ async fn flush_elsewhere(world: Arc<World>, nodes: Vec<EmbeddedServer>) {
     }
 }
 
-/// In half of the cases until somebody gets a lock, whose answer or message is on its way then, and in some of these until it
-/// is about to be renewed first.
+/// In half of the cases until an actor gets a lock, whose answer or message is under way then, and in some of these
+/// until it is about to be renewed first.
 async fn hand_in_hand(world: &World) {
     if world.later(2) == 0 {
         let _ = timeout(Duration::from_millis(300), world.taken.notified()).await;
@@ -116,7 +116,7 @@ struct Run {
     nodes: Vec<EmbeddedServer>,
     cluster: Option<Arc<Cluster>>,
     processes: Vec<Process>,
-    /// Those whose client's runtime has ended.
+    /// The processes whose client's runtime has ended.
     without_runtime: Vec<Process>,
     names: usize,
     /// Many of one client wait for one lock, more than one poll verifies.
@@ -284,7 +284,7 @@ impl Run {
         }
     }
 
-    /// Another restart would freeze it for even longer, and a run in which nobody is served proves nothing.
+    /// Another restart would freeze it for even longer, and a run without grants proves nothing.
     fn is_frozen(&self) -> bool {
         frozen_until(&self.nodes[0]) > self.world.server_ms()
     }
@@ -359,7 +359,7 @@ impl Run {
         self.cut_off(id);
     }
 
-    /// Its actors go on, each until it has heard of the end.
+    /// Its actors go on, each until it is notified of the end.
     fn end_runtime(&mut self, victim: usize) {
         if victim >= self.processes.len() {
             return;
@@ -430,8 +430,8 @@ impl Run {
         let sleeper = self.processes.get(self.world.below(4) as usize).map(|process| process.client.id().to_owned());
         let sleeper = sleeper.filter(|_| self.world.chance(0.5));
         sleeper.iter().for_each(|id| self.world.pause(id));
-        // As a rule a replica is behind by little, and then leases are not over yet. One that sleeps meanwhile reads in
-        // the end what the server before has said of grants, which nobody knows of any more (R15).
+        // As a rule a replica is behind by little, and then leases are not over yet. A client that sleeps meanwhile
+        // finally reads the grants of the server before, which the new one does not have any more (R15).
         let most = if sleeper.is_some() { 1000 } else { 300 };
         self.world.sleep_up_to(Duration::from_millis(most)).await;
         let outage = if self.world.chance(0.5) { SHORT_OUTAGE } else { Duration::from_millis(1500) };
@@ -440,8 +440,8 @@ impl Run {
         sleeper.iter().for_each(|id| self.world.go_on(id));
     }
 
-    /// Whether a node may lose data, and another one take over. Half of a slot cannot be lost: what is true then nobody
-    /// knows, and an operator has to mend it.
+    /// Whether a node may lose data, and another one take over. Half of a slot cannot be lost: the correct state would
+    /// be unknown, and an operator has to mend it.
     fn may_forget(&self, node: usize, next: usize) -> bool {
         self.cluster.as_ref().is_none_or(|cluster| !cluster.is_moving() && cluster.may_forget(node, next))
     }
@@ -558,7 +558,7 @@ impl Run {
         Some(Actor { world, client, number: 0, names: self.names, shortest_lease, lease })
     }
 
-    /// A hold comes back, where nobody waits who could find it.
+    /// A hold comes back where no waiter could find it.
     async fn bring_back_a_ghost(&self, cluster: &Cluster) {
         let name = format!("lock{}", self.names);
         let Some(node) = cluster.home(&key_of(&name)) else { return };
@@ -588,7 +588,7 @@ impl Run {
         }
     }
 
-    /// Their callers have all heard of it: none waits for an answer that cannot come. Nothing can be given back, so
+    /// Their callers have all been notified: none waits for an answer that cannot come. Nothing can be released, so
     /// what they held has ended with its lease, and closing need not wait.
     async fn end_those_without_runtime(&mut self) {
         for Process { client, actors } in std::mem::take(&mut self.without_runtime) {

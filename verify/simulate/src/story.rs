@@ -35,7 +35,7 @@ pub fn about<'a>(violation: &str, timeline: &'a [String]) -> Vec<&'a str> {
     let subjects = subjects(violation);
     let names_one = |line: &Line<'_>| subjects.iter().any(|subject| names(line.words, subject));
     let lock = lock_in(violation).or_else(|| lines.iter().rev().filter(|line| names_one(line)).find_map(Line::lock));
-    // A line of an actor does not name the lock, as a rule: it is about the one that the actor last wanted.
+    // A line of an actor does not name the lock, as a rule: it is about the lock that the actor last wanted.
     let mut wanting = BTreeSet::new();
     let mut is_about = Vec::new();
     for line in &lines {

@@ -50,14 +50,14 @@ pub const SETTLING: Duration = Duration::from_secs(2 * LATEST.as_secs() + 5);
 const TRIED_AGAIN: Duration = Duration::from_millis(2200);
 /// A message that takes longer may hinder the next one.
 const SLOW: Duration = Duration::from_millis(100);
-/// The keys of a queue that nobody is heard of live for so long.
+/// How long the keys of a queue live whose clients are all silent.
 pub const QUEUES_LIVE: Duration = Duration::from_secs(90);
 
 impl FaultRates {
     fn of(rng: &mut fastrand::Rng) -> Self {
         let mut up_to = |most: f64| rng.f64() * rng.f64() * most;
-        // Not both in one run. One copy of a request could be refused and the other run: the client would be told
-        // that nothing ran. A real connection cannot do that, because it makes no copies.
+        // Not both in one run. One copy of a request could be refused and the other run, and the reply would say that
+        // nothing ran. A real connection cannot do that, because it makes no copies.
         let duplicated = up_to(0.3);
         let refused = up_to(0.06);
         let (duplicated, refused) = if up_to(1.0) < 0.15 { (duplicated, 0.0) } else { (0.0, refused) };
@@ -147,7 +147,7 @@ struct Setting {
 
 pub struct State {
     pub rng: fastrand::Rng,
-    /// Of the faults that came later: so the others are drawn as they were before.
+    /// Draws the faults that were added later, so that the others are drawn as before.
     pub later: fastrand::Rng,
     /// Futures of callers may rest.
     may_rest: bool,
@@ -159,9 +159,9 @@ pub struct State {
     pub rates: FaultRates,
     /// All clients have `strict_restart`.
     pub strict: bool,
-    /// By how many ms the clock of each node is ahead of the common time. One server has that.
+    /// The ms by which the clock of each node is ahead of the common time. One server has that too.
     ahead: Vec<u64>,
-    /// Of a scenario.
+    /// The script of a scenario.
     pub script: Option<Script>,
     /// The calm phase: no faults.
     pub calm: bool,
@@ -185,8 +185,8 @@ pub struct State {
     pub meddled: bool,
     /// The server stands still until then, and its connections stay.
     stopped_until: Duration,
-    /// By node and client: until then it is connected to a server that was demoted. What is published reaches it, and what it sends
-    /// reaches nobody.
+    /// Until when a client, at a node, is connected to a server that was demoted. What is published reaches it, and
+    /// what it sends is lost.
     behind: BTreeMap<(usize, String), Duration>,
     /// Since when each actor waits.
     pub waiting: BTreeMap<usize, Duration>,
@@ -200,9 +200,9 @@ pub struct World {
     began: Instant,
     /// Notified when a renewal is sent on by ASK.
     pub sent_on: Notify,
-    /// Notified when somebody gets a lock, before anybody knows.
+    /// Notified when an actor gets a lock, before it knows.
     pub taken: Notify,
-    /// Notified when those who rest are to go on.
+    /// Notified when resting futures are to go on.
     pub wakes: Notify,
 }
 
@@ -308,7 +308,7 @@ impl World {
         self.state().ahead.len()
     }
 
-    /// By how much the clock of a node is ahead, in ms.
+    /// The ms by which the clock of a node is ahead.
     pub fn ahead(&self, node: usize) -> i64 {
         self.state().ahead[node] as i64
     }
@@ -429,7 +429,7 @@ impl World {
         self.state().is_settling(now)
     }
 
-    /// The server is down, for so long at most. Only noted in the calm phase.
+    /// The server is down, for `longest` at most. Only noted in the calm phase.
     pub fn goes_down(&self, longest: Duration) {
         let until = self.elapsed() + longest;
         let mut state = self.state();
@@ -646,7 +646,7 @@ impl State {
         self.names.insert(client.to_owned(), name.to_owned());
     }
 
-    /// Of a request that is lost, or takes long.
+    /// Notes that a request is lost, or takes long.
     fn hinders(&mut self, client: &str, script: &str, now: Duration, copies: &[Delivery]) {
         let took = |copy: &Delivery| copy.reply.map(|reply| reply + copy.request);
         let took = copies.iter().filter_map(took).min();
@@ -661,7 +661,8 @@ impl State {
         }
     }
 
-    /// Some of those that have connected are refused one kind of request, most often renewals. With copies: see `FaultRates`.
+    /// Some of the connected clients are refused one kind of request, most often renewals. With copies: see
+    /// `FaultRates`.
     fn refuses_a_verb(&mut self) -> Option<(&'static str, &'static str, Duration)> {
         if self.calm || self.rates.duplicated > 0.0 || self.later.bool() {
             return None;

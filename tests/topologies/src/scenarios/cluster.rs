@@ -1,4 +1,4 @@
-//! Slots that move, masters that change, nodes that do not say where they are, and slots that nobody has.
+//! Slots that move, masters that change, nodes that do not announce their address, and slots without a master.
 
 use std::time::Duration;
 
@@ -178,7 +178,8 @@ pub async fn master_frozen(bed: &Testbed, extent: Extent) -> Report {
     report
 }
 
-/// Nodes that do not say their host: in CLUSTER SLOTS it is nil, in MOVED it is empty. It is the one that was asked.
+/// Nodes that do not announce their host: it is nil in CLUSTER SLOTS and empty in MOVED, and means the node that was
+/// asked.
 pub async fn unknown_endpoints(bed: &Testbed, extent: Extent) -> Report {
     let args = ["--cluster-preferred-endpoint-type", "unknown-endpoint"];
     let cluster = Cluster::start(bed, &args, &[]).await;
@@ -235,7 +236,7 @@ pub async fn shard_without_master(bed: &Testbed, extent: Extent) -> Report {
     report
 }
 
-/// A slot that nobody has: `CLUSTERDOWN Hash slot not served`. Its names wait until it has a master again.
+/// A slot without a master: `CLUSTERDOWN Hash slot not served`. Its names wait until it has one again.
 pub async fn uncovered_slot(bed: &Testbed, extent: Extent) -> Report {
     let cluster = Cluster::start(bed, &["--cluster-require-full-coverage", "no"], &[]).await;
     let (mut plan, name) = (plan(), "moved:");
@@ -272,7 +273,7 @@ async fn drop_slot(cluster: &Cluster, owner: &Node, slot: u16) {
     let command = format!("CLUSTER DELSLOTS {slot}");
     owner.server.tell::<String>(&command).await;
     for node in cluster.nodes.iter().filter(|node| node.id != owner.id) {
-        // Who has heard of it already has nothing to delete.
+        // A node that knows of it already has nothing to delete.
         let _ = node.server.ask::<String>(&command).await;
     }
 }

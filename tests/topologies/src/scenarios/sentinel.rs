@@ -22,7 +22,7 @@ fn plan() -> Plan {
     Plan::new(16, 6)
 }
 
-/// The ports of these servers, for who has to leave nothing behind there.
+/// The other servers, on which nothing may be left behind.
 pub fn others<'a>(sentinels: &'a Sentinels, master: &Server) -> Vec<&'a Server> {
     let others = sentinels.servers.iter().filter(|server| server.port() != master.port());
     others.map(AsRef::as_ref).collect()
@@ -104,7 +104,7 @@ pub async fn master_frozen(bed: &Testbed, extent: Extent) -> Report {
     let resumed = now();
     old.resume();
     sentinels.until_follows(&old).await;
-    // What was in the sockets runs when the server goes on. Nobody comes for more.
+    // What was in the sockets runs when the server goes on. No client sends more.
     must_leave(&mut report, &used, resumed);
     run.settle().await;
     let findings = run.finish(&mut report, &[&master], &others(&sentinels, &master), |_| 0).await;
@@ -120,7 +120,7 @@ pub async fn stale_sentinel(bed: &Testbed, extent: Extent) -> Report {
     let stale = Server::new(bed, "stale").sentinel(&configuration(decoy.port(), 1).join("\n"));
     let stale = stale.start().await;
     assert_eq!(named_by(&stale).await, Some(decoy.port()));
-    // The stale one first: who asks only one asks this.
+    // The stale one first: a client that asks only one asks this.
     let asked = [&stale, &*sentinels.sentinels[0], &*sentinels.sentinels[1]].map(Server::address);
     let clients = connect_all(&url("", &asked, SERVICE), CLIENTS).await;
     let mut report = fail_over_and_keep_tokens(&sentinels, clients, extent).await;
@@ -286,8 +286,9 @@ pub async fn new_master_ahead(bed: &Testbed, extent: Extent) -> Report {
     fail_over_and_keep_tokens(&sentinels, clients, extent).await
 }
 
-/// The first master is 3 s ahead of the others. What it gave after the new one was made, nobody else knows: the new one
-/// gives smaller tokens until its clock is where that of the old one was. P2 does not hold there, all else does.
+/// The first master is 3 s ahead of the others. It granted tokens after the new one was made that no other server has:
+/// the new one gives smaller tokens until its clock is where that of the old one was. P2 does not hold there, all else
+/// does.
 pub async fn new_master_behind(bed: &Testbed, extent: Extent) -> Report {
     let (sentinels, clients) = with_clocks(bed, 3000).await;
     let (mut report, findings) = fail_over_by_order(&sentinels, clients, extent).await;

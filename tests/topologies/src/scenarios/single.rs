@@ -24,7 +24,7 @@ pub async fn restart_with_data(bed: &Testbed, extent: Extent) -> Report {
     report
 }
 
-/// Exclusion ends where the server forgets. What stays: holders are told, tokens grow, waiters come back.
+/// Exclusion ends where the server forgets. What stays: holders are notified, tokens grow, waiters come back.
 pub async fn restart_without_data(bed: &Testbed, extent: Extent) -> Report {
     let server = Server::new(bed, "server").start().await;
     let (run, mut report) = restarted(&server, extent).await;
@@ -50,7 +50,7 @@ async fn restarted(server: &Server, extent: Extent) -> (Run, Report) {
     (run, report)
 }
 
-/// A process that is frozen beyond its lease goes on as if nothing had been. Its write is refused, and it is told.
+/// A process that is frozen beyond its lease goes on as if nothing had been. Its write is refused, and it is notified.
 pub async fn frozen_process(bed: &Testbed, extent: Extent) -> Report {
     let server = Server::new(bed, "server").start().await;
     let run = Run::start(&server.url(), Plan::new(2, 0)).await;

@@ -141,7 +141,7 @@ impl Stage {
         let name = self.server.name();
         join_all(queues.iter().map(|queue| queue.settle(self.redis.clone()))).await;
         join_all(queues.iter().map(|queue| queue.end_lease(self.redis.clone()))).await;
-        // Those who are paused are answered in the order of their calls, and before anything else is read.
+        // Paused calls are answered in their order, and before anything else is read.
         let pause = if matches!(self.way, Way::Paused) { self.length } else { 10 * A_MOMENT };
         self.server.tell::<()>(&format!("CLIENT PAUSE {} ALL", pause.as_millis())).await;
         queues.iter_mut().for_each(|queue| queue.call_first(self));
@@ -169,7 +169,7 @@ impl Stage {
     }
 }
 
-/// A held lock, and those who wait for it.
+/// A held lock, and its waiters.
 struct Queue {
     row: Row,
     name: String,
@@ -218,7 +218,8 @@ impl Queue {
         .await;
     }
 
-    /// On a busy machine polls come late, so a silence was forgiven. The next one is not before somebody is heard again.
+    /// On a busy machine polls come late, so a silence was forgiven. The next is forgiven only after a client was heard
+    /// again.
     async fn settle(&self, mut redis: MultiplexedConnection) {
         let key = format!("fairlock:{{n:{}}}:deadlines", self.name);
         eventually("somebody was heard after the last silence", async || {

@@ -1,6 +1,6 @@
-//! `strict_restart` (R14): a server that may have forgotten a lock grants none until the longest lease is over. One client is
-//! cut off with what it holds, and relies on it. Each story is told twice: with clients that are not strict it must end badly,
-//! else it would prove nothing.
+//! `strict_restart` (R14): a server that may have forgotten a lock grants none until the longest lease is over. One
+//! client is cut off with what it holds, and relies on it. Each scenario runs twice: with clients that are not strict
+//! it must end badly, else it would prove nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ async fn over_restart(bed: &Testbed, clients: Clients, extent: Extent) -> Outcom
     Outcome::of(report, run, &freeze, &[&server], &[]).await
 }
 
-/// A master that is killed when its replicas have not heard of the newest locks.
+/// A master that is killed when its replicas miss the newest locks.
 async fn over_failover(bed: &Testbed, clients: Clients, extent: Extent) -> Outcome {
     let sentinels = Sentinels::start(bed, Setup::default()).await;
     let old = sentinels.servers[0].clone();

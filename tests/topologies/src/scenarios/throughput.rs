@@ -121,7 +121,7 @@ impl Side {
 }
 
 impl Part {
-    /// Nobody waits: each task has names of its own.
+    /// No task waits: each has names of its own.
     async fn work(&self, client: &LockClient) -> Cost {
         let (servers, here, begun) = (self.cpu_of_servers().await, cpu_of_this_process(), now());
         let mut tasks = JoinSet::new();

@@ -7,7 +7,7 @@ use super::network::{ClientId, NodeId, Time};
 pub struct Bounds {
     pub nodes: NodeId,
     pub clients: ClientId,
-    /// Of each client: attempts, failures after which it tries again, and renewals.
+    /// Each client's attempts, failures after which it tries again, and renewals.
     pub starts: u8,
     pub retries: u8,
     pub renewals: u8,
@@ -35,13 +35,13 @@ pub struct Bounds {
     pub repeats: bool,
     /// A node without an answer may be given up though the answer is only late.
     pub impatient: bool,
-    /// A leave is served as soon as it is sent, where the node can be reached.
+    /// A leave is served at once if the node can be reached.
     pub prompt_leaves: bool,
     /// Callers give up while they wait.
     pub gives_up: bool,
     /// Nodes that never run.
     pub dead: &'static [NodeId],
-    /// Who cannot reach which node from the beginning on.
+    /// The clients that cannot reach a node from the beginning on.
     pub cut: &'static [(ClientId, NodeId)],
     /// How often a path between a client and a node may break, and a node die.
     pub cuts: u8,

@@ -25,7 +25,7 @@ pub struct Message {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Body {
-    /// Lock or try_lock. One that is sent again polls: it asks whether its place in the queue was served.
+    /// Lock or try_lock. Sent again it polls: it asks whether its place in the queue was served.
     Acquire {
         waits: bool,
         /// The token that the node is to give if it can. 0: none.

@@ -199,7 +199,7 @@ impl Node {
             cx.events.add(Event::LeaseExpired);
             self.data.hold = None;
         }
-        // A dead node's data expires, but it serves nobody.
+        // A dead node's data expires, but it grants nothing.
         if self.alive {
             self.pass_on(cx);
         }

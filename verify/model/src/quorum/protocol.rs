@@ -32,7 +32,7 @@ pub struct State {
     pub nodes: Vec<Node>,
     pub clients: Vec<Client>,
     pub network: Network,
-    /// Who cannot reach which node.
+    /// The clients that cannot reach a node.
     pub cut: Vec<(ClientId, NodeId)>,
     pub ghost: Ghost,
 }
@@ -226,7 +226,7 @@ impl Quorum {
         self.at_node(state, node, events, |node, cx| node.restart(loss, ahead, cx));
     }
 
-    /// A hold that ends so before it was raised is no excuse, where the raise tells its client.
+    /// A hold that ends this way before it was raised is no excuse, since the raise fails.
     fn force_unlock(&self, state: &mut State, node: NodeId, events: &mut EventSet) {
         events.add(Event::Forced);
         state.ghost.force_unlocks += 1;

@@ -1,8 +1,7 @@
 //! What becomes of the clients of a state when nothing goes wrong any more, except that dead nodes stay dead.
 //!
-//! Messages arrive at once, holders renew and then unlock, and who waits polls. Each client that wants the lock must get a
-//! guard, though those that wait renew what they hold: a circle of waits would never end. After that no node may be
-//! held.
+//! Messages arrive at once, holders renew and then unlock, and waiters poll. Each client that wants the lock must get a
+//! guard, though waiters renew what they hold: a circle of waits would never end. After that no node may be held.
 
 use super::client::{Client, Slot, Stage};
 use super::events::{Event, EventSet};
@@ -73,7 +72,7 @@ impl Follow<'_> {
             for node in 0..self.quorum.bounds.nodes {
                 self.hear(id, node);
             }
-            // Before it renews, which may tell that a node has lost its data.
+            // Before it renews, which may show that a node has lost its data.
             if matches!(self.stage(id), Stage::Holding { .. }) {
                 stuck.retain(|other| *other != id);
             }

@@ -117,7 +117,7 @@ const WALK_FIVE: Bounds = Bounds {
     ..WALK
 };
 
-/// Walks of a run that must hold, and at most so many until a dropped rule is caught.
+/// Walks of a run that must hold, and the most until a dropped rule is caught.
 const WALKS: u32 = 20_000;
 const WALKS_TO_CATCH: u32 = 20_000;
 

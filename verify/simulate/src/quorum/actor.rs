@@ -29,7 +29,7 @@ const DEEPEST: usize = 4;
 const ROUNDS_WITHOUT_RUNTIME: u32 = 5;
 /// The round trips of a lock over calm links, with room.
 const TRIPS: Duration = Duration::from_millis(150);
-/// A loss is told at once.
+/// A loss is reported at once.
 const AT_ONCE: Duration = Duration::from_millis(10);
 
 type Got = Result<Claimed, LockError>;
@@ -48,7 +48,7 @@ impl Actor {
             let lock = self.client.lock(format!("lock{}", self.world().below(self.names as u64)));
             owner::scope(async {
                 self.try_once(&lock, true).await;
-                // The same owner again, while what it gave back may still be there.
+                // The same owner again, while its released hold may still be there.
                 while self.world().chance(0.3) {
                     self.try_once(&lock, false).await;
                 }
@@ -75,8 +75,8 @@ impl Actor {
         self.trial.report(vec![(rule, what)]);
     }
 
-    /// One call for the lock, of a random kind, and the section that follows if it gets the lock. `is_first`: of its
-    /// owner, who has given up no earlier one.
+    /// One call for the lock, of a random kind, and the section that follows if it gets the lock. `is_first`: the first
+    /// call of its owner, which has given up no earlier one.
     async fn try_once(&self, lock: &FairLock, is_first: bool) {
         let calm = self.world().state().calm;
         let kind = self.world().below(100);
@@ -113,7 +113,7 @@ impl Actor {
             Err(error) => {
                 let limit = match kind % 5 {
                     1 => Some(limit),
-                    // What this owner gave back may have to be answered first.
+                    // This owner's releases may have to be answered first.
                     2 if !is_first => Some(self.node_timeout),
                     _ => None,
                 };
@@ -138,8 +138,8 @@ impl Actor {
         let call = async { lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)) };
         let outcome = self.claimed(lock, call).await;
         let took = self.world().elapsed() - begun;
-        // No part of the time that a node has: before it, what this owner gave back is answered, and after it, what a try
-        // without success gives back.
+        // Not the node's time: before it, this owner's releases are answered, and after it, those of a try without
+        // success.
         let releases = u32::from(!is_first) + u32::from(outcome.is_err());
         if known && self.trial.are_away_since().is_some() && took >= (1 + releases) * self.node_timeout {
             self.report("Q10", format!("actor {}: nodes are known to be away, and it took {took:?}", self.number));
@@ -147,12 +147,12 @@ impl Actor {
         outcome
     }
 
-    /// Of a call that began then, and gave up by itself after `limit`.
+    /// Checks the error of a call that began at `begun`, with a time limit of `limit`.
     fn check_error(&self, error: &LockError, begun: Duration, limit: Option<Duration>) {
         self.note("gets nothing", || format!("{error:?}"));
         let expected = match error {
             LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } => true,
-            // Nothing was heard of others by then.
+            // No other owner was seen by then.
             LockError::Unreachable(_) if limit.is_some_and(|limit| limit < self.node_timeout + TRIPS) => true,
             LockError::Unreachable(_) => !self.trial.was_steady_since(begun),
             LockError::RuntimeGone => {
@@ -202,7 +202,7 @@ impl Actor {
             self.check_fence(claimed, written);
         }
         let guard = claimed.guard();
-        // P8: who is not valid is told so at once.
+        // P8: the loss of an invalid guard is reported at once.
         if self.has_runtime() && !guard.is_valid() && timeout(AT_ONCE, guard.lost()).await.is_err() {
             self.report("P8", format!("{token} is not valid, and its loss is not told"));
         }
@@ -410,7 +410,7 @@ impl Section<'_> {
         let (Some(claimed), world) = (self.guards.first(), self.actor.world()) else { return };
         let (guard, token) = (claimed.guard(), claimed.guard().token());
         if !self.actor.has_runtime() {
-            // P8: nothing is renewed, and the loss is told at the deadline all the same.
+            // P8: nothing is renewed, and the loss is reported at the deadline all the same.
             let left = guard.valid_for();
             match timeout(left + AT_ONCE, guard.lost()).await {
                 Ok(_) => world.fault("losses_without_runtime"),

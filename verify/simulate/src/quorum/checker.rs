@@ -16,11 +16,11 @@ pub type Found = (&'static str, String);
 
 /// How fast a clock gains and loses. R5 allows for a drift of 1 %.
 pub const DRIFT: f64 = 0.009;
-/// Without faults, how long an owner may have what it has given back, or wait below what it has: for its requests.
+/// Without faults, how long an owner may have what it has released, or wait below what it has: for its requests.
 const GIVEN_BACK: Duration = Duration::from_millis(1500);
 /// A process that goes on has noticed by then what it has lost.
 const NOTICED: Duration = Duration::from_millis(100);
-/// By so much the clock of a server may be faster, and leases are whole ms.
+/// The most by which the clock of a server may be faster; and leases are whole ms.
 const FASTEST: f64 = 1.0 + DRIFT;
 const ROUNDED: i64 = 1;
 
@@ -40,7 +40,7 @@ struct Claimed {
     claim: Claim,
     /// Which nodes counted when it was formed.
     counting: Vec<usize>,
-    /// It was ended by force on some node, and its holder hears of that later.
+    /// It was ended by force on some node, and its holder is notified later.
     void: bool,
     /// Since when these do not count any more, and since when it is not valid (Q10).
     gone: BTreeMap<usize, Duration>,
@@ -53,15 +53,15 @@ pub struct QuorumChecker {
     frozen: Vec<i64>,
     claims: BTreeMap<u64, Claimed>,
     next: u64,
-    /// By lock: the newest token, and whose it is.
+    /// The newest token of each lock, and its owner.
     newest: BTreeMap<String, (u64, String)>,
-    /// By lock and owner: when a hold was ended by force on some node.
+    /// When a hold was ended by force on some node, by lock and owner.
     forced: BTreeMap<(String, String), Duration>,
     /// How many calls each owner has under way.
     calls: BTreeMap<String, usize>,
-    /// Of these, the owners whose call is not given up.
+    /// Owners whose call is not given up.
     patient: BTreeSet<String>,
-    /// By lock: who has got the gate in its turn, since all is steady, and has no guard yet.
+    /// The owner that got the gate of each lock in its turn, since all is steady, and has no guard yet.
     at_the_gate: BTreeMap<String, String>,
     /// Since when an owner has what none of its calls and guards needs: lock, node, owner.
     unclaimed: BTreeMap<(String, usize, String), Duration>,
@@ -156,7 +156,7 @@ impl QuorumChecker {
         self.nodes[node].holder(lock).is_some_and(|(holder, _)| holder == owner)
     }
 
-    /// Without a split vote whoever has got the gate in its turn gets a guard, and gives nothing back before.
+    /// Without a split vote an owner that got the gate in its turn gets a guard, and releases nothing before.
     fn check_split_vote(&mut self, ran: &Ran<'_>, steady: bool) -> Option<Found> {
         let lock = &ran.keys[0];
         let holder = self.nodes[0].holder(lock).map(|(owner, _)| owner.to_owned());
@@ -176,7 +176,7 @@ impl QuorumChecker {
         Some(("split vote", format!("{owner} had the gate of {lock} in its turn, and gave it back without a guard")))
     }
 
-    /// `patient`: nobody gives it up.
+    /// `patient`: the call is not given up.
     pub fn call_begins(&mut self, owner: &str, patient: bool) {
         *self.calls.entry(owner.to_owned()).or_default() += 1;
         if patient {
@@ -210,7 +210,7 @@ impl QuorumChecker {
         if !is_nested {
             self.guards += 1;
             let (newest, last) = self.newest.get(&claim.lock).cloned().unwrap_or_default();
-            // The same hold, which its owner has not quite given back.
+            // The same hold, which its owner has not quite released.
             let goes_on = token == newest && last == claim.owner;
             if token <= newest && !goes_on && !void {
                 found.push(("P2", format!("actor {} got {token} on {} after {newest}", claim.actor, claim.lock)));
@@ -277,8 +277,8 @@ impl QuorumChecker {
         }
     }
 
-    /// Q4 and Q5: for as long as a guard is valid, a majority of the servers keeps the lock for it. One that has lost its
-    /// data grants it to nobody until then (Q8).
+    /// Q4 and Q5: for as long as a guard is valid, a majority of the servers keeps the lock for it. A server that has
+    /// lost its data does not grant it until then (Q8).
     fn check_backing(&self, clocks: &[i64], found: &mut Vec<Found>) {
         for Claimed { claim, .. } in self.claims.values().filter(|claimed| !claimed.void) {
             let valid_for = claim.guard.valid_for();
@@ -350,7 +350,7 @@ impl QuorumChecker {
         self.unclaimed = unclaimed;
     }
 
-    /// Q1 and Q2: who waits at a node has nothing above it that it can give back.
+    /// Q1 and Q2: an owner that waits at a node has nothing above it that it can release.
     pub fn check_upwards(
         &mut self,
         clocks: &[i64],

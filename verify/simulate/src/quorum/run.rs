@@ -136,7 +136,7 @@ impl Run {
         // A majority is down: another process may start later.
         let Ok(client) = builder.embedded(&self.servers) else { return };
         let id = client.id().to_owned();
-        // Those who wait at a node are noticed to be silent by a question in each third of an operation time-out.
+        // A probe in each third of an operation time-out notices a node that is silent to its waiters.
         let patience = operation_timeout / 3 + 2 * node_timeout + Duration::from_millis(120);
         self.trial.is_patient_for(&id, patience);
         let most = if self.world.chance(0.1) { 16 } else { 4 };
@@ -216,7 +216,7 @@ impl Run {
         }
     }
 
-    /// Its actors go on, each until it has heard of the end.
+    /// Its actors go on, each until it is notified of the end.
     fn end_runtime(&mut self, victim: usize) {
         if victim < self.processes.len() {
             let process = self.processes.swap_remove(victim);
@@ -303,14 +303,14 @@ impl Run {
             let length = Duration::from_millis(200 + self.world.below(8000));
             self.world.note("parts", node, || format!("{} and node {node} for {length:?}", victim.id));
             self.trial.keep_apart(node, &victim.id, length);
-            // Else nobody hears of it, until a request has no answer.
+            // Else the client does not notice, until a request has no answer.
             if self.world.chance(0.5) {
                 self.servers[node].disconnect(&victim.id);
             }
         }
     }
 
-    /// By hand, at one node. Of a queue: that of the holder would be a loss of data that nobody notices.
+    /// By hand, at one node. A key of the queue: deleting the holder's would be a loss of data that goes unnoticed.
     fn delete_a_key(&self) {
         let part = [":queue", ":deadlines"][self.world.below(2) as usize];
         let key = format!("fairlock:{{n:lock{}}}{part}", self.world.below(self.names as u64));
@@ -321,7 +321,7 @@ impl Run {
         self.trial.state().checker.node(node).deleted(&key);
     }
 
-    /// For a while nobody can be served.
+    /// For a while no lock can be granted.
     fn take_a_majority_away(&self) {
         self.world.fault("majorities_away");
         let (first, length) = (self.any(), Duration::from_millis(500 + self.world.below(3000)));
@@ -546,7 +546,7 @@ fn empty(trial: &Trial, server: &EmbeddedServer, node: usize) {
     trial.state().checker.node(node).flushed(true, 0);
 }
 
-/// Q8: a server that was started grants nothing for so long.
+/// Q8: a server that was started grants nothing until the freeze is over.
 fn must_freeze(trial: &Trial, node: usize) {
     if trial.strict {
         let until = trial.clocks_ms()[node] + trial.freeze().as_millis() as i64;

@@ -9,7 +9,7 @@ use fairlock::{EmbeddedServer, LockGuard, Owner};
 use super::checker::{Claim, DRIFT, Found, QuorumChecker};
 use crate::world::{LONGEST_LEASE, World};
 
-/// After a disturbance of a node what it has done may go on for so long: requests that come late, leases.
+/// How long the effects of a disturbance of a node may last: requests that come late, leases.
 pub const AFTERMATH: Duration = Duration::from_secs(5);
 
 pub struct Trial {
@@ -27,18 +27,18 @@ pub struct State {
     pub checker: QuorumChecker,
     /// Node and client: no message passes between them until then.
     apart: BTreeMap<(usize, String), Duration>,
-    /// By node: it is stopped until then, as by SIGSTOP. What is sent to it arrives when it goes on.
+    /// Until when each node is stopped, as by SIGSTOP. What is sent to it arrives when it goes on.
     stopped: Vec<Duration>,
-    /// By node: somebody takes it down or keeps it down now.
+    /// Whether a node is being taken down or kept down now.
     pub away: Vec<bool>,
-    /// By node: when the last disturbance of it ended, or will.
+    /// When the last disturbance of each node ended, or will.
     disturbed: Vec<Duration>,
     /// Without faults, and without the effects of earlier ones.
     pub steady: bool,
     steady_since: Duration,
     /// In the calm phase: since when a minority is away.
     away_since: Option<Duration>,
-    /// By client: after how long a silent node must not cost it more (Q10).
+    /// How long a silent node may cost each client time (Q10).
     patience: BTreeMap<String, Duration>,
     /// When a client first wanted something of a node that is stopped in the calm phase.
     first_asked: BTreeMap<(usize, String), Duration>,
@@ -47,7 +47,7 @@ pub struct State {
 /// A clock that is ahead by a part of a second or more, and whose rate changes.
 struct Clock {
     ahead: Duration,
-    /// It gains up to so much, and loses it again.
+    /// It gains up to this much, and loses it again.
     swing: Duration,
     begins_at: Duration,
 }
@@ -147,7 +147,7 @@ impl Trial {
         (0..self.nodes()).map(|node| (origin + self.clock(node, elapsed).as_micros() as i64) / 1000).collect()
     }
 
-    /// No message passes between them for so long.
+    /// No message passes between them for `length`.
     pub fn keep_apart(&self, node: usize, client: &str, length: Duration) {
         let until = self.world.elapsed() + length;
         let mut state = self.state();
@@ -156,7 +156,7 @@ impl Trial {
         state.disturbed[node] = until.max(state.disturbed[node]);
     }
 
-    /// The server does nothing for so long, and its connections stay.
+    /// The server does nothing for `length`, and its connections stay.
     pub fn stop(&self, node: usize, length: Duration) {
         let until = self.world.elapsed() + length;
         let mut state = self.state();
@@ -221,7 +221,7 @@ impl Trial {
         self.state().patience.insert(client.to_owned(), patience);
     }
 
-    /// Q10: a client asks for a lock at a node. In the calm phase one that is stopped costs it a short time-out once.
+    /// Q10: a client asks for a lock at a node. In the calm phase a stopped node costs it a short time-out once.
     pub fn asks(&self, node: usize, client: &str) {
         let now = self.world.elapsed();
         let mut state = self.state();

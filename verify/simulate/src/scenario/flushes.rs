@@ -53,7 +53,7 @@ pub const ALL: &[Scenario] = &[
     },
 ];
 
-/// A has the lock for ten minutes by a message. Its first renewal was served, and the answer takes so long.
+/// A has the lock for ten minutes by a message. Its first renewal was served, and the answer takes `takes`.
 async fn a_renewal_under_way(stage: &Stage, a: &mut Caller, b: &mut Caller, takes: Duration) {
     a.asks_for_leases_of(ms(600_000));
     b.gets_the_lock().await;

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod flushes;
+mod handles;
 mod one_server;
 mod resting;
 mod several_servers;
@@ -18,7 +19,7 @@ use tokio::time::timeout;
 use crate::threads;
 use crate::world::World;
 
-/// Longer than any of them, in virtual time. One that waits without an end fails.
+/// Longer than any of them, in virtual time. A scenario that waits without an end fails.
 const LONGEST: Duration = Duration::from_secs(600);
 
 pub struct Scenario {
@@ -34,7 +35,7 @@ struct Played {
 }
 
 fn all() -> impl Iterator<Item = &'static Scenario> {
-    let with_one_server = one_server::ALL.iter().chain(flushes::ALL).chain(resting::ALL);
+    let with_one_server = one_server::ALL.iter().chain(flushes::ALL).chain(resting::ALL).chain(handles::ALL);
     with_one_server.chain(cluster::ALL).chain(several_servers::ALL)
 }
 
@@ -69,7 +70,7 @@ pub fn tell(name: &str) -> Result<bool, String> {
     Ok(is_sound(scenario, &played))
 }
 
-/// All of them. Of one that fails, the steps.
+/// Plays all scenarios. Prints the steps of those that fail.
 pub fn tell_all() -> bool {
     let all: Vec<_> = all().collect();
     let played = threads::each(&all, |scenario| play(scenario));
@@ -80,7 +81,7 @@ pub fn tell_all() -> bool {
         }
         is_sound(scenario, played)
     });
-    // Not `all`, which would stop at the first one that fails.
+    // Not `all`, which would stop at the first failure.
     told.filter(|is_sound| !is_sound).count() == 0
 }
 

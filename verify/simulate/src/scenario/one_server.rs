@@ -74,7 +74,7 @@ async fn a_place_that_comes_back_to_a_closed_client(world: Arc<World>) {
     a.gives_it_back().await;
     w.gets_the_lock().await;
     w.gives_it_back().await;
-    // Its hold comes back, and nobody gives it back again: until its lease ends the place that comes back waits.
+    // Its hold comes back, and is not released again: until its lease ends the place that comes back waits.
     a.closes_its_client().await;
     stage.fails_over().await;
     stage.is_calm();
@@ -107,7 +107,7 @@ async fn a_grant_of_the_server_before(world: Arc<World>) {
     w.begins_to_wait().await;
     stage.replica_stays_behind();
     a.gives_it_back().await;
-    // Else it would give back the hold that comes back, and W would be granted that.
+    // Else it would release the hold that comes back, and W would be granted that.
     a.closes_its_client().await;
     stage.fails_over().await;
     w.gets_the_lock().await;
@@ -143,7 +143,7 @@ async fn a_grant_that_is_longer_than_the_lease(world: Arc<World>) {
     let mut w = stage.caller("W", |it| it.operation_timeout(ms(200)).poll_interval(ms(200))).await;
     w.asks_for_leases_of(ms(300));
     a.gets_the_lock().await;
-    // Without it, it cannot trust the message of its grant. It asks again after 200 ms, and hears that it has the lock.
+    // Without it, it cannot trust the message of its grant. It asks again after 200 ms, and learns that it has the lock.
     w.next("acquire", Fate::ReplyLost);
     w.begins_to_wait().await;
     stage.passes(ms(150)).await;
@@ -159,7 +159,7 @@ async fn a_grant_that_is_longer_than_the_lease(world: Arc<World>) {
     stage.ends([a, w, b]).await;
 }
 
-/// They wait, and then their connections are gone. Nobody takes their places for 20 s.
+/// They wait, and then their connections are gone. Their places stay for 20 s.
 async fn so_many_wait_and_die(stage: &Stage, how_many: usize) {
     let mut all = Vec::new();
     for _ in 0..how_many {

@@ -1,4 +1,4 @@
-//! Scenarios with futures that nobody polls: what others need must not lie in them.
+//! Scenarios with futures that are not polled: what others need must not lie in them.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -58,7 +58,7 @@ pub const ALL: &[Scenario] = &[
     },
 ];
 
-/// It is sent. Nobody looks at the answer.
+/// Sends the call. Its answer is not read.
 async fn begin<T>(mut call: Pin<&mut impl Future<Output = T>>) {
     // Or the runtime stops this task after some steps, and the call is not sent.
     yield_now().await;

@@ -113,7 +113,7 @@ impl Stage {
         client
     }
 
-    /// One that knows the clocks of the servers.
+    /// A client that knows the clocks of the servers.
     async fn client_with_clocks(&self, name: &str) -> LockClient {
         let client = self.client(name);
         if let Ok(guard) = client.lock(ANOTHER).lock().await {
@@ -143,13 +143,13 @@ impl Stage {
         }
     }
 
-    /// No message passes between them for so long.
+    /// No message passes between them for `time`.
     fn keeps_apart(&self, client: &LockClient, name: &str, node: usize, time: Duration) {
         step(&self.world, format!("{name} does not reach server {node} for {time:?}"));
         self.trial.keep_apart(node, client.id(), time);
     }
 
-    /// In the middle of a call. Its requests arrive, and nothing else is heard of it.
+    /// In the middle of a call. Its requests arrive, and nothing comes from it after that.
     fn dies(&self, client: &LockClient, name: &str) {
         step(&self.world, format!("{name} dies"));
         self.world.kill(client.id());
@@ -243,7 +243,7 @@ async fn a_server_lost_while_another_is_silent(world: Arc<World>) {
     let (lock, owner) = (a.lock(NAME), Owner::new());
     let outer = owner.scope(lock.lock()).await;
     stage.expect(outer.as_ref().is_ok_and(|outer| outer.servers() == [0, 1, 2]), "A has the lock on all servers");
-    // So that the next renewal, which hears of the loss, comes during the call.
+    // So that the next renewal, which finds the loss, comes during the call.
     sleep(ms(400)).await;
     stage.keeps_apart(&a, "A", 2, ms(1000));
     let losing = async {

@@ -51,7 +51,7 @@ impl Stage {
         Self::with(world, vec![server], None)
     }
 
-    /// Of two nodes. The lock is at node 0.
+    /// A cluster of two nodes. The lock is at node 0.
     pub fn cluster(world: Arc<World>) -> Self {
         world.state().checker = Checker::new(true);
         let nodes = simulation::cluster((0..2).map(|node| Around { world: world.clone(), node }));
@@ -89,7 +89,7 @@ impl Stage {
         Caller { world: self.world.clone(), name, client, looks, lock, fixed: None, owner, guard: None, waiting: None }
     }
 
-    /// Nothing else happens for so long.
+    /// Nothing else happens for `time`.
     pub async fn passes(&self, time: Duration) {
         step(&self.world, format!("{time:?} pass"));
         sleep(time).await;
@@ -113,7 +113,7 @@ impl Stage {
         step(&self.world, "the server dies, and the replica takes over");
         let server = &self.nodes[0];
         server.shut_down();
-        // By its clock the replica gives greater tokens than the other one has given.
+        // The replica's clock has to give greater tokens than the other server has given.
         sleep(ms(5)).await;
         simulation::restore(server, snapshot);
         let (at, elsewhere) = (self.world.server_ms(), self.cluster.is_some());
@@ -220,7 +220,7 @@ fn expect(world: &World, is_so: bool, what: &str) {
     }
 }
 
-/// Somebody who wants the lock.
+/// A client that wants the lock.
 pub struct Caller {
     world: Arc<World>,
     name: &'static str,
@@ -235,7 +235,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    fn says(&self, what: &str) {
+    pub fn says(&self, what: &str) {
         step(&self.world, format!("{} {what}", self.name));
     }
 
@@ -258,7 +258,7 @@ impl Caller {
         (self.lock, self.fixed) = (self.lock.with_lease(lease), Some(lease));
     }
 
-    /// Its requests of this kind are refused for so long, and all others are served.
+    /// Its requests of this kind are refused for `time`, and all others are served.
     pub fn is_refused(&self, script: &'static str, time: Duration) {
         self.says(&format!("is refused each {script} for {time:?}"));
         self.world.refuses(self.client.id(), script, "NOREPLICAS too few replicas", time);
@@ -275,7 +275,7 @@ impl Caller {
         self.waiting = Some(tokio::spawn(self.owner.scope(async move { lock.lock().await })));
     }
 
-    /// It asks for the lock, and somebody else has it.
+    /// It asks for the lock, and another owner has it.
     pub async fn begins_to_wait(&mut self) {
         self.says("asks for the lock");
         self.asks();
@@ -297,18 +297,48 @@ impl Caller {
         let waiting = self.waiting.take().expect("it waits");
         match timeout(LONGEST_STEP, waiting).await {
             Ok(Ok(Ok(guard))) => {
-                self.says("has the lock");
-                let (server_ms, lock) = (self.world.server_ms(), key_of(NAME));
-                let (process, held, began) = (self.client.id().to_owned(), guard.held(), self.world.elapsed());
-                let (lease, is_renewed) = (self.fixed.unwrap_or(held.valid_for()), self.fixed.is_none());
-                let claim = Claim { lock, actor: 0, process, held, began, lease, is_renewed };
-                let checker = &mut self.world.state().checker;
-                checker.check_is_known(&claim);
-                checker.claim(claim, server_ms, 1.0);
-                self.guard = Some(guard);
+                self.has(guard);
             }
             other => expect(&self.world, false, &format!("{} gets the lock, and not {other:?}", self.name)),
         }
+    }
+
+    /// It relies on this guard from now on.
+    pub fn has(&mut self, guard: LockGuard) {
+        self.says("has the lock");
+        let (server_ms, lock) = (self.world.server_ms(), key_of(NAME));
+        let (process, held, began) = (self.client.id().to_owned(), guard.held(), self.world.elapsed());
+        let (lease, is_renewed) = (self.fixed.unwrap_or(held.valid_for()), self.fixed.is_none());
+        let claim = Claim { lock, actor: 0, process, held, began, lease, is_renewed };
+        let checker = &mut self.world.state().checker;
+        checker.check_is_known(&claim);
+        checker.claim(claim, server_ms, 1.0);
+        self.guard = Some(guard);
+    }
+
+    /// It relies on its guard no longer.
+    pub fn takes_its_guard(&mut self) -> Option<LockGuard> {
+        let guard = self.guard.take()?;
+        drop(self.world.state().checker.release(&key_of(NAME), guard.token()));
+        Some(guard)
+    }
+
+    /// Under its owner.
+    pub async fn in_scope<T>(&self, call: impl Future<Output = T>) -> T {
+        self.owner.scope(call).await
+    }
+
+    pub async fn extends(&mut self, lease: Duration) -> bool {
+        self.says(&format!("extends its lease to {lease:?}"));
+        let Some(guard) = &self.guard else { return false };
+        let outcome = guard.extend(lease).await;
+        let (server_ms, held, lock) = (self.world.server_ms(), guard.held(), key_of(NAME));
+        let checker = &mut self.world.state().checker;
+        // Its claim is about the new lease.
+        drop(checker.release(&lock, held.token()));
+        let (process, began) = (self.client.id().to_owned(), self.world.elapsed());
+        checker.claim(Claim { lock, actor: 0, process, held, began, lease, is_renewed: false }, server_ms, 1.0);
+        outcome.is_ok()
     }
 
     pub fn still_waits(&self) {

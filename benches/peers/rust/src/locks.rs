@@ -1,0 +1,140 @@
+//! The locks of Rust: `rust-locks fairlock|rslock HOST:PORT`. Each line of the input is answered with a line;
+//! `benches/peers/README.md` says which there are.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Longer than any hold here, so that no lock expires in a run.
+const LEASE: Duration = Duration::from_secs(30);
+/// rslock asks again after a random part of this. With its default of 200 ms it would mostly sleep.
+const PAUSE: Duration = Duration::from_millis(2);
+
+#[derive(Clone)]
+enum Peer {
+    Fairlock(fairlock::LockClient),
+    Rslock(rslock::LockManager),
+}
+
+enum Guard {
+    Fairlock(fairlock::LockGuard),
+    Rslock(rslock::LockGuard),
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> Outcome<()> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(peer), Some(address)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: rust-locks PEER HOST:PORT".into());
+    };
+    let peer = Peer::connect(&peer, &format!("redis://{address}/")).await?;
+    let (mut lines, mut held) = (BufReader::new(tokio::io::stdin()).lines(), None);
+    while let Some(line) = lines.next_line().await? {
+        println!("{}", peer.answer(&line, &mut held).await?);
+    }
+    Ok(())
+}
+
+impl Peer {
+    async fn connect(peer: &str, url: &str) -> Outcome<Self> {
+        match peer {
+            "fairlock" => Ok(Self::Fairlock(fairlock::LockClient::connect(url).await?)),
+            "rslock" => {
+                let mut manager = rslock::LockManager::new(vec![url]);
+                manager.set_retry(3, PAUSE);
+                Ok(Self::Rslock(manager))
+            }
+            _ => Err(format!("no such lock: {peer}").into()),
+        }
+    }
+
+    async fn answer(&self, line: &str, held: &mut Option<Guard>) -> Outcome<String> {
+        match line.split_whitespace().collect::<Vec<_>>()[..] {
+            ["open", _] => Ok("ready".into()),
+            ["race", name, workers, hold, run, names] => {
+                let (hold, run) = (Duration::from_micros(hold.parse()?), Duration::from_millis(run.parse()?));
+                self.race(name, workers.parse()?, hold, run, names == "own").await
+            }
+            ["hold", name] => {
+                *held = Some(self.lock(name).await?);
+                Ok("held".into())
+            }
+            ["free"] => {
+                held.take().ok_or("nothing is held")?.unlock().await?;
+                Ok("freed".into())
+            }
+            ["wait", name, workers] => {
+                for _ in 0..workers.parse()? {
+                    tokio::spawn(self.clone().wait(name.to_owned()));
+                }
+                Ok("waiting".into())
+            }
+            _ => Err(format!("unknown: {line}").into()),
+        }
+    }
+
+    async fn wait(self, name: String) -> Outcome<()> {
+        let _guard = self.lock(&name).await?;
+        println!("got");
+        std::future::pending().await
+    }
+
+    async fn lock(&self, name: &str) -> Outcome<Guard> {
+        match self {
+            Self::Fairlock(client) => Ok(Guard::Fairlock(client.lock(name).lock().await?)),
+            Self::Rslock(manager) => {
+                Ok(Guard::Rslock(manager.acquire(name, LEASE).await.map_err(|error| error.to_string())?))
+            }
+        }
+    }
+
+    /// All workers take the lock as often as they can until the time is up.
+    async fn race(&self, name: &str, workers: usize, hold: Duration, run: Duration, own: bool) -> Outcome<String> {
+        let until = Instant::now() + run;
+        let named = |i| if own { format!("{name}{i}") } else { name.to_owned() };
+        let running: Vec<_> = (0..workers).map(|i| tokio::spawn(self.clone().work(named(i), hold, until))).collect();
+        let (mut longest, mut counts, mut pairs) = (Duration::ZERO, String::new(), Vec::new());
+        for task in running {
+            let (count, waited, seen) = task.await??;
+            longest = longest.max(waited);
+            counts += &format!(" {count}");
+            pairs.extend(seen);
+        }
+        pairs.sort_unstable();
+        let at = |percent: usize| pairs[(pairs.len() - 1) * percent / 100].as_nanos();
+        Ok(format!("{} {} {}{counts}", longest.as_nanos(), at(50), at(99)))
+    }
+
+    async fn work(self, name: String, hold: Duration, until: Instant) -> Outcome<(u64, Duration, Vec<Duration>)> {
+        let (mut count, mut longest, mut pairs) = (0, Duration::ZERO, Vec::new());
+        while Instant::now() < until {
+            let asked = Instant::now();
+            let guard = self.lock(&name).await?;
+            let waited = asked.elapsed();
+            longest = longest.max(waited);
+            // A wait that ends after the time is up is no turn, but it is a wait.
+            count += u64::from(Instant::now() < until);
+            if !hold.is_zero() {
+                tokio::time::sleep(hold).await;
+            }
+            let given = Instant::now();
+            guard.unlock().await?;
+            pairs.push(waited + given.elapsed());
+        }
+        Ok((count, longest, pairs))
+    }
+}
+
+impl Guard {
+    async fn unlock(self) -> Outcome<()> {
+        match self {
+            Self::Fairlock(guard) => {
+                guard.unlock().await?;
+            }
+            Self::Rslock(guard) => guard.release().await,
+        }
+        Ok(())
+    }
+}

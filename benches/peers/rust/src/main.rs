@@ -1,0 +1,174 @@
+//! Runs the workloads of `scripts/peers`, in turns on one server for each peer, and prints their tables. Each argument is
+//! the programs of a language, `LANGUAGE=COMMAND`; `--short` asks whether everything runs, its figures say nothing.
+
+mod process;
+mod server;
+mod workload;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use process::Process;
+use server::{Kind, Server};
+use workload::{Race, Round};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// The row of a peer in the tables, the language of its program, what that calls it, and its server.
+const PEERS: [(&str, &str, &str, Kind); 10] = [
+    ("**fairlock**", "rust", "fairlock", Kind::Redis),
+    ("Redisson fair lock", "java", "redisson-fair", Kind::Redis),
+    ("Redisson lock", "java", "redisson", Kind::Redis),
+    ("rueidislock", "go", "rueidislock", Kind::Redis),
+    ("redsync, one server", "go", "redsync", Kind::Redis),
+    ("bsm/redislock", "go", "redislock", Kind::Redis),
+    ("rslock", "rust", "rslock", Kind::Redis),
+    ("redis-py", "python", "redis-py", Kind::Redis),
+    ("PostgreSQL advisory lock", "go", "postgres", Kind::Postgres),
+    ("etcd mutex", "go", "etcd", Kind::Etcd),
+];
+const PROCESSES: usize = 4;
+
+/// A peer with a server of its own, and processes that use it.
+struct Peer {
+    title: &'static str,
+    command: Vec<String>,
+    server: Server,
+    processes: Vec<Process>,
+}
+
+impl Peer {
+    fn start(&self) -> Outcome<Process> {
+        Process::start(&self.command)
+    }
+
+    /// A new process waits behind the holder and ten waiters that were killed: how long, once the lock was given back.
+    fn behind_killed_waiters(&self, settle: Duration, limit: Duration) -> Outcome<Option<Duration>> {
+        let (mut holder, mut dead, mut next) = (self.start()?, self.start()?, self.start()?);
+        holder.ask("hold dead-waiters")?;
+        dead.ask("wait dead-waiters 10")?;
+        std::thread::sleep(settle);
+        dead.kill()?;
+        next.ask("wait dead-waiters 1")?;
+        std::thread::sleep(settle);
+        holder.say("free")?;
+        next.got_within(limit)
+    }
+
+    fn behind_a_killed_holder(&self, settle: Duration, limit: Duration) -> Outcome<Option<Duration>> {
+        let (mut holder, mut next) = (self.start()?, self.start()?);
+        holder.ask("hold dead-holder")?;
+        next.ask("wait dead-holder 1")?;
+        std::thread::sleep(settle);
+        holder.kill()?;
+        next.got_within(limit)
+    }
+}
+
+fn main() -> Outcome<()> {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let short = arguments.iter().any(|argument| argument == "--short");
+    arguments.retain(|argument| argument != "--short");
+    let languages: BTreeMap<&str, &str> = arguments.iter().filter_map(|argument| argument.split_once('=')).collect();
+    let mut peers = Vec::new();
+    for (title, language, name, kind) in PEERS {
+        if let (Some(command), Some(server)) = (languages.get(language), Server::start(kind, &languages)?) {
+            let words = command.split_whitespace().map(str::to_owned);
+            let command = words.chain([name.to_owned(), server.address.clone()]).collect();
+            let mut peer = Peer { title, command, server, processes: Vec::new() };
+            peer.processes = (0..PROCESSES).map(|_| peer.start()).collect::<Outcome<_>>()?;
+            peers.push(peer);
+        }
+    }
+    races(&mut peers, short)?;
+    kills(&mut peers, short)
+}
+
+fn races(peers: &mut [Peer], short: bool) -> Outcome<()> {
+    let scaled = |rounds, seconds: u64| if short { (1, 300) } else { (rounds, 1000 * seconds) };
+    let one = Race { workers: 1, processes: 1, hold_us: 0, own: true };
+    let names = Race { workers: 64, ..one };
+    let turns = Race { workers: 16, processes: 1, hold_us: 1000, own: false };
+    let spread = Race { workers: 4, processes: PROCESSES, ..turns };
+    for (race, rounds, title, columns) in [
+        (one, scaled(7, 2), "lock and unlock, one worker", &[TURNS, P50, P99, SERVER, CLIENT][..]),
+        (names, scaled(3, 3), "64 workers, a name each", &[TURNS, SERVER, CLIENT]),
+        (turns, scaled(3, 3), "16 workers, one name, 1 ms inside", &[TURNS, JAIN, LONGEST, SERVER, CLIENT]),
+        (Race { hold_us: 0, ..turns }, scaled(3, 3), "the same, nothing inside", &[TURNS, JAIN, LONGEST]),
+        (spread, scaled(3, 3), "four processes with 4 workers each, one name, 1 ms inside", &[TURNS, JAIN, LONGEST]),
+        (Race { hold_us: 0, ..spread }, scaled(3, 3), "the same, nothing inside", &[TURNS, JAIN, LONGEST]),
+    ] {
+        let seen = in_turns(peers, race, rounds)?;
+        let heads: Vec<&str> = columns.iter().map(|column| column.0).collect();
+        println!("\n| {title} | {} |\n|---|{}", heads.join(" | "), "---|".repeat(heads.len()));
+        for (peer, rounds) in peers.iter().zip(&seen) {
+            let cells: Vec<String> = columns.iter().map(|column| (column.1)(rounds)).collect();
+            println!("| {} | {} |", peer.title, cells.join(" | "));
+        }
+    }
+    Ok(())
+}
+
+/// Round by round through all peers. A first round of each is not counted: runtimes compile, connections are made.
+fn in_turns(peers: &mut [Peer], race: Race, (rounds, ms): (usize, u64)) -> Outcome<Vec<Vec<Round>>> {
+    let mut seen: Vec<Vec<Round>> = peers.iter().map(|_| Vec::new()).collect();
+    for round in 0..=rounds {
+        for (peer, seen) in peers.iter_mut().zip(&mut seen) {
+            let result = race.run(&mut peer.processes, &peer.server, if round == 0 { ms.min(1000) } else { ms });
+            let result = result.map_err(|error| format!("{}: {error}", peer.title))?;
+            if round > 0 {
+                seen.push(result);
+            }
+        }
+    }
+    Ok(seen)
+}
+
+fn kills(peers: &mut [Peer], short: bool) -> Outcome<()> {
+    let (settle, limit) = if short { (300, 3) } else { (1000, 60) };
+    let (settle, limit) = (Duration::from_millis(settle), Duration::from_secs(limit));
+    let print = |peers: &[Peer], title: &str, waits: Vec<Option<Duration>>| {
+        println!("\n| {title} | ms |\n|---|---|");
+        for (peer, wait) in peers.iter().zip(waits) {
+            let nothing = || format!("not within {} s", limit.as_secs());
+            println!("| {} | {} |", peer.title, wait.map_or_else(nothing, |wait| wait.as_millis().to_string()));
+        }
+    };
+    let waiters = peers.iter().map(|peer| peer.behind_killed_waiters(settle, limit)).collect::<Outcome<_>>()?;
+    let title = "a process with 10 waiters was killed, a new one queued, the lock was given back: how long it waits";
+    print(peers, title, waiters);
+    // These mostly wait for leases, so all at the same time.
+    let holders = std::thread::scope(|scope| {
+        let waits: Vec<_> =
+            peers.iter_mut().map(|peer| scope.spawn(move || peer.behind_a_killed_holder(settle, limit))).collect();
+        waits.into_iter().map(|wait| wait.join().map_err(|_| "a thread panicked")?).collect::<Outcome<_>>()
+    })?;
+    print(peers, "the holder is killed: how long the next one waits", holders);
+    Ok(())
+}
+
+/// The head of a column, and its cell.
+type Column = (&'static str, fn(&[Round]) -> String);
+
+const TURNS: Column = ("per s", |rounds| format!("{:.0}", median(rounds, |round| round.turns / round.seconds)));
+const P50: Column = ("p50 us", |rounds| format!("{:.0}", median(rounds, |round| round.p50_ns / 1e3)));
+const P99: Column = ("p99 us", |rounds| format!("{:.0}", median(rounds, |round| round.p99_ns / 1e3)));
+const JAIN: Column = ("Jain", |rounds| format!("{:.3}", median(rounds, |round| round.jain)));
+const LONGEST: Column = ("longest wait ms", |rounds| format!("{:.0}", median(rounds, |round| round.longest_ns / 1e6)));
+const CLIENT: Column = ("client us a turn", |rounds| each(rounds, |round| Some(round.client_us)));
+const SERVER: Column = ("server us a turn", |rounds| each(rounds, |round| round.server_us));
+
+fn median(rounds: &[Round], value: fn(&Round) -> f64) -> f64 {
+    let mut values: Vec<f64> = rounds.iter().map(value).collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// CPU of a turn, over all rounds: the kernel counts it in steps of 10 ms.
+fn each(rounds: &[Round], cpu_us: fn(&Round) -> Option<f64>) -> String {
+    let turns: f64 = rounds.iter().map(|round| round.turns).sum();
+    match rounds.iter().map(cpu_us).sum::<Option<f64>>() {
+        Some(us) => format!("{:.1}", us / turns),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,111 @@
+//! `fairlock acquire`, `extend`, `release`: a lock over steps of which each is a process of its own.
+
+use fairlock::{DetachError, DetachRefusal, HandleError, HoldHandle, LockClient};
+use serde::Serialize;
+
+use super::args::{Acquire, Args, Extend, Release};
+use super::connect;
+use super::exit::{self, Failure};
+use super::lock;
+use super::log::say;
+use super::output::Output;
+use super::signals::Signals;
+
+#[derive(Debug, Serialize)]
+struct Acquired<'a> {
+    handle: &'a HoldHandle,
+    name: &'a str,
+    token: u64,
+    lease_ms: u64,
+}
+
+pub async fn acquire(args: &Args, acquire: &Acquire, out: &mut Output) -> Result<u8, Failure> {
+    // As in `lock`: a signal must leave nothing.
+    let mut signals = Signals::catch()?;
+    // Until it is detached it is renewed, with a lease of the usual length.
+    let builder = connect::builder(args, None).token_ttl(connect::TOKEN_TTL.max(acquire.lease));
+    let client = tokio::select! {
+        client = connect::connect_with(args, builder) => client?,
+        signal = signals.next() => return Ok(lock::ended_by(signal)),
+    };
+    let outcome = tokio::select! {
+        // The signal first: what is not printed is given back.
+        biased;
+        signal = signals.next() => Ok(lock::ended_by(signal)),
+        outcome = acquired(&client, acquire) => match outcome {
+            Ok(None) => Ok(acquire.call.conflict_exit_code),
+            Ok(Some(handle)) => {
+                let printed = print(&handle, acquire, out);
+                if printed.is_err() {
+                    give_back(&client, &handle).await;
+                }
+                printed.map(|()| exit::OK)
+            }
+            Err((failure, handle)) => {
+                if let Some(handle) = handle {
+                    give_back(&client, &handle).await;
+                }
+                Err(failure)
+            }
+        },
+    };
+    close(&client).await;
+    outcome
+}
+
+/// `None`: others have it. A handle beside the failure may hold the lock.
+async fn acquired(client: &LockClient, acquire: &Acquire) -> Result<Option<HoldHandle>, (Failure, Option<HoldHandle>)> {
+    let guard = lock::acquire(client, &acquire.name, &acquire.call).await.map_err(|failure| (failure, None))?;
+    let Some(guard) = guard else { return Ok(None) };
+    guard.detach(acquire.lease).await.map(Some).map_err(|error| {
+        let text = exit::chain(&error);
+        match error {
+            // The guard is dropped, and gives it back.
+            DetachError::Refused { reason: DetachRefusal::Lease(_) | DetachRefusal::SeveralServers, .. } => {
+                (Failure::usage(text), None)
+            }
+            DetachError::Refused { reason: DetachRefusal::Refused(_), .. } => (Failure::new(exit::REFUSED, text), None),
+            DetachError::Unanswered { handle, .. } => (Failure::new(exit::UNAVAILABLE, text), Some(handle)),
+            _ => (Failure::new(exit::UNAVAILABLE, text), None),
+        }
+    })
+}
+
+fn print(handle: &HoldHandle, acquire: &Acquire, out: &mut Output) -> Result<(), Failure> {
+    if acquire.json {
+        let lease_ms = u64::try_from(handle.lease().as_millis()).unwrap_or(u64::MAX);
+        out.json(&Acquired { handle, name: handle.name(), token: handle.token(), lease_ms })?;
+    } else {
+        out.line(handle.to_string())?;
+    }
+    out.flush()
+}
+
+async fn give_back(client: &LockClient, handle: &HoldHandle) {
+    match client.release(handle).await {
+        Ok(()) | Err(HandleError::Lost) => {}
+        Err(error) => say(&format!("{:?} is held until its lease ends: {error}", handle.name())),
+    }
+}
+
+pub async fn extend(args: &Args, extend: &Extend) -> Result<u8, Failure> {
+    let client =
+        connect::connect_with(args, connect::builder(args, None).token_ttl(connect::TOKEN_TTL.max(extend.lease)))
+            .await?;
+    let outcome = client.extend(&extend.handle, extend.lease).await;
+    close(&client).await;
+    Ok(outcome.map(|()| exit::OK)?)
+}
+
+pub async fn release(args: &Args, release: &Release) -> Result<u8, Failure> {
+    let client = connect::connect(args).await?;
+    let outcome = client.release(&release.handle).await;
+    close(&client).await;
+    Ok(outcome.map(|()| exit::OK)?)
+}
+
+async fn close(client: &LockClient) {
+    if let Err(error) = client.close().await {
+        say(&error.to_string());
+    }
+}

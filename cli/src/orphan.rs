@@ -1,0 +1,75 @@
+//! A command must not go on without the lock when this process is killed. Linux sends it a signal then, if it asks for that itself,
+//! between fork and exec. That needs `unsafe`, which is forbidden here. So this program starts itself once more, asks for the signal,
+//! and becomes the command.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use super::args::Orphan;
+use super::exit::Failure;
+
+/// The first argument of the process in between. Its others: the parent, the signal, and the command.
+const WORD: &str = "__command";
+
+#[cfg(not(target_os = "linux"))]
+pub fn command(words: &[OsString], _orphan: Orphan) -> Command {
+    plain(words)
+}
+
+#[cfg(target_os = "linux")]
+pub fn command(words: &[OsString], orphan: Orphan) -> Command {
+    let signal = match orphan {
+        Orphan::Term => nix::sys::signal::Signal::SIGTERM,
+        Orphan::Kill => nix::sys::signal::Signal::SIGKILL,
+        Orphan::Keep => return plain(words),
+    };
+    // Also where the file was replaced since. Without /proc there is no other way to be sure.
+    let itself = std::path::Path::new("/proc/self/exe");
+    if !itself.exists() {
+        return plain(words);
+    }
+    let mut command = Command::new(itself);
+    command.arg(WORD).arg(std::process::id().to_string()).arg(signal.as_str()).args(words);
+    command
+}
+
+fn plain(words: &[OsString]) -> Command {
+    let mut words = words.iter();
+    let mut command = Command::new(words.next().cloned().unwrap_or_default());
+    command.args(words);
+    command
+}
+
+/// In the process in between: becomes the command. Returns why it did not; `None` in all other processes.
+pub fn become_the_command() -> Option<Failure> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != WORD {
+        return None;
+    }
+    let parent = words.next()?.to_string_lossy().into_owned();
+    let signal = words.next()?.to_string_lossy().into_owned();
+    Some(exec(&parent, &signal, &words.collect::<Vec<_>>()))
+}
+
+#[cfg(target_os = "linux")]
+fn exec(parent: &str, signal: &str, words: &[OsString]) -> Failure {
+    use std::os::unix::process::CommandExt;
+
+    use super::exit;
+
+    let Some(program) = words.first() else { return Failure::usage("which command?") };
+    let asked = signal.parse::<nix::sys::signal::Signal>().and_then(nix::sys::prctl::set_pdeathsig);
+    if let Err(error) = asked {
+        return Failure::new(exit::CANNOT_RUN, format!("cannot ask for a signal when fairlock is killed: {error}"));
+    }
+    // It was killed before: no signal will come, and somebody else may have the lock soon.
+    if nix::unistd::getppid().to_string() != parent {
+        return Failure::new(exit::LOST, "fairlock was killed before the command had begun");
+    }
+    exit::cannot_run(program, &plain(words).exec())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exec(_parent: &str, _signal: &str, _words: &[OsString]) -> Failure {
+    Failure::usage("this is for Linux")
+}

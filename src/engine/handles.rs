@@ -1,0 +1,330 @@
+//! Holds that outlive a guard: extending them, giving them to a handle, and what is done by a handle.
+//!
+//! R16: what is detached belongs to an owner that is made for the handle and is no client's. So neither polls nor leaves of the
+//! client that had it touch it, and a late renewal finds nothing. `attach` gives it to an owner of a client, under the same token.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout_at;
+
+use super::cleanup::{self, LeaveRequest};
+use super::context::Context;
+use super::detached::{Detached, NotDetached};
+use super::error::Loss;
+use super::guard::EngineGuard;
+use super::hold::{End, Hold, Question};
+use super::lease;
+use super::lock::EngineLock;
+use crate::store::clock::now;
+use crate::store::error::{Cause, NoAnswer, NoTurn, RequestError};
+use crate::store::keys::Keys;
+use crate::store::runner::Answer;
+use crate::store::verbs::give::{Give, Given};
+use crate::store::verbs::release::{Release, Released};
+use crate::store::verbs::renew::{Only, Renew, Renewed};
+
+/// The only seq of the owner of a handle: nothing but its release ends what it has.
+const SEQ: u64 = 1;
+
+/// How a detach ended.
+#[derive(Debug)]
+pub enum Outcome {
+    Detached(Detached),
+    /// The guard is as before.
+    Refused(EngineGuard, NotDetached),
+    /// The handle has the hold, or nobody.
+    Unanswered(Detached, Cause),
+}
+
+/// A detach under way. Dropped, it gives back what it may have detached.
+struct Detaching {
+    /// Gone when the guard has ended.
+    guard: Option<EngineGuard>,
+    hold: Arc<Hold>,
+    handle: Detached,
+    /// A request may have been served.
+    was_sent: bool,
+    _turn: OwnedSemaphorePermit,
+}
+
+/// Gives what a guard holds to a handle.
+pub async fn detach(guard: EngineGuard, lease: Duration) -> Outcome {
+    let (hold, context) = (guard.hold.clone(), guard.hold.context().clone());
+    if let Err(error) = context.options().check_lease("the lease of detach", lease) {
+        return Outcome::Refused(guard, NotDetached::Lease(error));
+    }
+    let turn = match take_turn(&hold).await {
+        Ok(turn) => turn,
+        Err(error) => return Outcome::Refused(guard, NotDetached::Failed(error)),
+    };
+    if let Err(reason) = hold.begin_to_detach() {
+        return Outcome::Refused(guard, reason);
+    }
+    let seq = context.next_seq();
+    let handle = Detached {
+        name: hold.entry.keys.name.clone(),
+        owner: format!("{}-{seq}:0", context.runner.client),
+        token: hold.token,
+        lease,
+        copies_until: 0,
+    };
+    let detaching = Detaching { guard: Some(guard), hold, handle, was_sent: false, _turn: turn };
+    detaching.run(seq).await
+}
+
+/// The owner's turn at the server, as for a release.
+async fn take_turn(hold: &Hold) -> Result<OwnedSemaphorePermit, RequestError> {
+    let context = hold.context();
+    let taking = context.ask(async {
+        let turn = hold.entry.turn.clone().acquire_owned();
+        match timeout_at(context.runner.limit().into(), turn).await {
+            Ok(turn) => turn.map_err(|_| RequestError::Closed),
+            Err(_) => Err(RequestError::NotSent(Arc::new(NoTurn))),
+        }
+    });
+    taking.await
+}
+
+impl Detaching {
+    async fn run(mut self, seq: u64) -> Outcome {
+        let context = self.hold.context().clone();
+        let limit = context.runner.limit();
+        let (mut backoff, mut copies_until) = (context.backoff(), 0);
+        loop {
+            // Ended by force, or by `close`.
+            if let Some(End::Lost(loss)) = self.hold.end()
+                && (!self.was_sent || loss != Loss::Closed)
+            {
+                return self.refused(NotDetached::Lost(loss));
+            }
+            let (hold, handle) = (self.hold.clone(), self.handle.clone());
+            let give = Give {
+                keys: &hold.entry.keys,
+                from: &hold.entry.owner_id,
+                seq,
+                token: hold.token,
+                to: &handle.owner,
+                attempt: SEQ,
+                lease: handle.lease,
+                terms: &hold.terms,
+            };
+            // Before the await that may lose the answer.
+            let was_sent = std::mem::replace(&mut self.was_sent, true);
+            let asked = context.ask(give.send(&context.runner, Some(limit), &mut copies_until)).await;
+            let error = match asked {
+                Ok(Answer { body: Given::Given { .. }, sent, .. }) => {
+                    context.given_back(&hold.entry.keys.lock, sent);
+                    return self.detached();
+                }
+                Ok(Answer { body: Given::Lost, .. }) => {
+                    hold.keep_after_all();
+                    hold.lose(Loss::Gone);
+                    return self.refused(NotDetached::Lost(Loss::Gone));
+                }
+                // No copy was served, and the answer has corrected our estimate of the server's clock.
+                Ok(Answer { body: Given::Late, .. }) => {
+                    self.was_sent = false;
+                    None
+                }
+                Err(error) => {
+                    // In doubt it has run.
+                    let ran = match &error {
+                        RequestError::Refused(refusal) => refusal.in_script,
+                        RequestError::NotSent(_) => false,
+                        _ => true,
+                    };
+                    self.was_sent = was_sent || ran;
+                    Some(error)
+                }
+            };
+            let is_final = match &error {
+                Some(RequestError::Refused(refusal)) => refusal.needs_a_person(),
+                Some(RequestError::Closed | RequestError::RuntimeGone) => true,
+                _ => false,
+            };
+            if is_final || now() >= limit {
+                let error = error.unwrap_or_else(|| RequestError::NotSent(Arc::new(NoTurn)));
+                return self.failed(error, copies_until);
+            }
+            match error {
+                Some(error) => backoff.pause_after(&error).await,
+                None => backoff.pause().await,
+            }
+        }
+    }
+
+    fn failed(mut self, error: RequestError, copies_until: i64) -> Outcome {
+        if !self.was_sent {
+            return self.refused(NotDetached::Failed(error));
+        }
+        let hold = self.hold.clone();
+        let cause = match error {
+            RequestError::NotSent(cause) | RequestError::Unanswered(cause) => cause,
+            RequestError::Refused(refusal) => Arc::new(refusal),
+            other => Arc::new(other),
+        };
+        self.handle.copies_until = copies_until.max(hold.context().runner.not_after(&hold.entry.keys.lock));
+        let handle = self.handle.clone();
+        let (leave, _) = self.end();
+        // If no copy is served any more, nobody would renew what the owner has.
+        cleanup::leave(hold.context(), leave);
+        Outcome::Unanswered(handle, cause)
+    }
+
+    fn detached(mut self) -> Outcome {
+        let hold = self.hold.clone();
+        let handle = self.handle.clone();
+        let (leave, copies) = self.end();
+        // R3: a copy of the acquire would queue now.
+        if copies {
+            cleanup::leave(hold.context(), leave);
+        }
+        Outcome::Detached(handle)
+    }
+
+    fn end(&mut self) -> (LeaveRequest, bool) {
+        if let Some(guard) = self.guard.take() {
+            guard.forget();
+        }
+        self.hold.detached()
+    }
+
+    fn refused(mut self, reason: NotDetached) -> Outcome {
+        self.hold.keep_after_all();
+        match self.guard.take() {
+            Some(guard) => Outcome::Refused(guard, reason),
+            // It does not occur: only an end takes the guard.
+            None => Outcome::Unanswered(self.handle.clone(), Arc::new(NoAnswer(Duration::ZERO))),
+        }
+    }
+}
+
+impl Drop for Detaching {
+    fn drop(&mut self) {
+        if self.guard.is_none() {
+            return;
+        }
+        if !self.was_sent {
+            // The guard is dropped next, and gives it back.
+            return self.hold.keep_after_all();
+        }
+        let (hold, handle) = (self.hold.clone(), self.handle.clone());
+        let (leave, _) = self.end();
+        let context = hold.context().clone();
+        let limit = context.forgotten_at(leave.lease.max(handle.lease));
+        // Without `ask`: `close` waits for it.
+        context.clone().spawn(async move {
+            // First: then no copy of the detach can be served any more.
+            cleanup::leave_until(context.clone(), leave, limit).await;
+            let mut backoff = context.backoff();
+            while now() < limit {
+                match release_once(&context, &hold.entry.keys, &handle).await {
+                    Err(RequestError::Closed | RequestError::RuntimeGone) | Ok(_) => return,
+                    Err(error) => backoff.pause_after(&error).await,
+                }
+            }
+        });
+    }
+}
+
+/// Sets a new lease from now on, unless more is left.
+pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetached> {
+    let lease = hold.lease_to_extend(wanted).map_err(NotDetached::Lease)?;
+    let context = hold.context();
+    // In turn with releases and nested calls: the seq must not come between one of them and its answer.
+    let _turn = take_turn(hold).await.map_err(NotDetached::Failed)?;
+    let (limit, mut backoff, seq) = (context.runner.limit(), context.backoff(), context.next_seq());
+    loop {
+        match hold.expire_if_due() {
+            Some(End::Lost(loss)) => return Err(NotDetached::Lost(loss)),
+            Some(End::Freed | End::Detached) => return Err(NotDetached::Lost(Loss::Gone)),
+            None => {}
+        }
+        let question = Question { lease, only: Only::Extend(seq), doubts: hold.doubts() };
+        let entry = &hold.entry;
+        let (keys, owner, token) = (&entry.keys, &entry.owner_id, hold.token);
+        let renew = Renew { keys, owner, token, lease, only: question.only, remember: hold.remember() };
+        // The loss is heard while it waits.
+        let asking = pin!(context.ask(renew.run(&context.runner)));
+        let Some(asked) = hold.over.run_until_cancelled(asking).await else { continue };
+        match asked {
+            Ok(Answer { body: Renewed::Renewed { lease_left }, sent, .. }) => {
+                hold.extend(question, sent, lease::deadline_told(sent, lease_left, lease));
+                hold.schedule(false);
+                return Ok(());
+            }
+            Ok(Answer { body: Renewed::Lost, .. }) => hold.lose(Loss::Gone),
+            Err(error) if is_over(&error) || now() >= limit => return Err(NotDetached::Failed(error)),
+            Err(error) => backoff.pause_after(&error).await,
+        }
+    }
+}
+
+/// Whether no other try can help within the time of a call.
+fn is_over(error: &RequestError) -> bool {
+    match error {
+        RequestError::Refused(refusal) => refusal.needs_a_person(),
+        RequestError::Closed | RequestError::RuntimeGone | RequestError::Name(_) => true,
+        _ => false,
+    }
+}
+
+/// Sets a new lease for what a handle holds, unless more is left. `false`: it holds nothing.
+pub async fn extend_handle(lock: &EngineLock, handle: &Detached, lease: Duration) -> Result<bool, RequestError> {
+    let (context, keys) = (lock.context(), lock.keys()?);
+    let (owner, token) = (&*handle.owner, handle.token);
+    let renew = Renew { keys, owner, token, lease, only: Only::Longer, remember: true };
+    let (limit, mut backoff) = (context.runner.limit(), context.backoff());
+    loop {
+        match context.ask(renew.run(&context.runner)).await {
+            Ok(answer) => return Ok(matches!(answer.body, Renewed::Renewed { .. })),
+            Err(error) if is_over(&error) || now() >= limit => return Err(error),
+            Err(error) => backoff.pause_after(&error).await,
+        }
+    }
+}
+
+/// Gives back what a handle holds. `false`: it held nothing.
+pub async fn release_handle(lock: &EngineLock, handle: &Detached) -> Result<bool, RequestError> {
+    let (context, keys) = (lock.context(), lock.keys()?);
+    let (limit, mut backoff) = (context.runner.limit(), context.backoff());
+    let mut again = false;
+    loop {
+        match context.ask(release_once(context, keys, handle)).await {
+            // An earlier copy without an answer may have freed it.
+            Ok(freed) => return Ok(freed || again),
+            Err(error) if is_over(&error) || now() >= limit => return Err(error),
+            Err(error) => {
+                again |= matches!(&error, RequestError::Unanswered(_));
+                backoff.pause_after(&error).await;
+            }
+        }
+    }
+}
+
+async fn release_once(context: &Arc<Context>, keys: &Arc<Keys>, handle: &Detached) -> Result<bool, RequestError> {
+    let release = Release {
+        keys,
+        owner: &handle.owner,
+        token: handle.token,
+        holds: 0,
+        seq: SEQ,
+        attempt: SEQ,
+        copies_until: handle.copies_until,
+        terms: "",
+        is_handle: true,
+    };
+    let answer = release.run(&context.runner, context.runner.limit()).await?;
+    let (freed, more) = match answer.body {
+        Released::Freed { more, .. } => (true, more),
+        Released::Gone { more } => (false, more),
+        Released::Held { .. } | Released::Lost => (false, false),
+    };
+    if more {
+        cleanup::pass_on(context, keys);
+    }
+    Ok(freed)
+}

@@ -1,0 +1,550 @@
+//! Holds that outlive a guard: a handle can be stored, and used in another process.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::backend::{AnyGuard, Backend};
+use crate::client::LockClient;
+use crate::engine::detached::{Detached, NotDetached};
+use crate::engine::handles::{self, Outcome};
+use crate::engine::lock::{Caller, EngineLock};
+use crate::error::{Cause, LockError, Loss, OptionsError, Refusal, RequestError};
+use crate::guard::LockGuard;
+use crate::owner;
+
+/// A hold without a guard: what [`LockGuard::detach`] makes, and [`LockClient::attach`] takes up again, in any process.
+///
+/// It is a text of letters, digits and `_`, which a shell, JSON and the environment carry as it is: see its [`Display`](fmt::Display)
+/// and [`FromStr`], and the feature `serde`. It names the lock, its prefix and its token, and has no URL and no password: the client
+/// that uses it brings the connection. Nobody renews it. Its lock is free when its lease ends, as after a crash.
+///
+/// **Whoever can connect to the server and has read a handle can spend it**, as whoever can connect can force the lock. Mind that in the log of
+/// a pipeline.
+///
+/// ```
+/// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+/// use fairlock::HoldHandle;
+/// use std::time::Duration;
+///
+/// let guard = client.lock("deploy").lock().await?;
+/// let text = guard.detach(Duration::from_secs(1800)).await?.to_string();
+///
+/// // Later, and elsewhere:
+/// let handle: HoldHandle = text.parse()?;
+/// let guard = client.attach(&handle).await?;
+/// guard.unlock().await?;
+/// # Ok(()) }) }
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct HoldHandle {
+    prefix: String,
+    hold: Detached,
+}
+
+/// The format. Another one is refused by name.
+const VERSION: &str = "fairlock1";
+
+impl HoldHandle {
+    /// The name of the lock.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let guard = client.lock("deploy").lock().await?;
+    /// assert_eq!(guard.detach(std::time::Duration::from_secs(60)).await?.name(), "deploy");
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.hold.name
+    }
+
+    /// The fencing token of the hold. Detaching and attaching keep it, so a resource cannot tell the two processes apart.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let guard = client.lock("deploy").lock().await?;
+    /// let token = guard.token();
+    /// assert_eq!(guard.detach(std::time::Duration::from_secs(60)).await?.token(), token);
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.hold.token
+    }
+
+    /// The lease that [`detach`](LockGuard::detach) was given. How much of it is left only the server knows.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// # use std::time::Duration;
+    /// let guard = client.lock("deploy").lock().await?;
+    /// assert_eq!(guard.detach(Duration::from_secs(60)).await?.lease(), Duration::from_secs(60));
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        self.hold.lease
+    }
+}
+
+impl fmt::Debug for HoldHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the owner: a log is read by many, and who has it can spend the handle.
+        f.debug_struct("HoldHandle").field("name", &self.name()).field("token", &self.token()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for HoldHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Detached { name, owner, token, lease, copies_until } = &self.hold;
+        let parts = [&self.prefix, name, owner].map(|text| hex(text)).join("_");
+        let text = format!("{VERSION}_{parts}_{token}_{}_{copies_until}", lease.as_millis());
+        write!(f, "{text}_{:08x}", checksum(&text))
+    }
+}
+
+fn hex(text: &str) -> String {
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn text_of(hex: &str) -> Option<String> {
+    let digits: Vec<_> = hex.chars().map(|digit| digit.to_digit(16)).collect::<Option<_>>()?;
+    let (pairs, rest) = digits.as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| u8::try_from(16 * high + low).ok()).collect::<Option<_>>()?;
+    if rest.is_empty() { String::from_utf8(bytes).ok() } else { None }
+}
+
+/// FNV-1a. Against a text that was cut or mistyped, not against anybody.
+fn checksum(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Why a text is no handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseHandleError {
+    /// It is no handle, or not all of one.
+    #[error("this is no handle of a lock, or a part of it is missing or changed")]
+    Malformed,
+    /// A newer version of fairlock made it.
+    #[error("this handle has another format: use the version of fairlock that made it")]
+    OtherVersion,
+}
+
+impl FromStr for HoldHandle {
+    type Err = ParseHandleError;
+
+    fn from_str(text: &str) -> Result<Self, ParseHandleError> {
+        let version = text.split('_').next().unwrap_or_default();
+        if version != VERSION {
+            let number = version.strip_prefix("fairlock").unwrap_or_default();
+            let is_a_version = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+            return Err(if is_a_version { ParseHandleError::OtherVersion } else { ParseHandleError::Malformed });
+        }
+        Self::read(text).ok_or(ParseHandleError::Malformed)
+    }
+}
+
+impl HoldHandle {
+    fn read(text: &str) -> Option<Self> {
+        let (parts, sum) = text.rsplit_once('_')?;
+        let [_, prefix, name, owner, token, lease, copies_until] = *parts.split('_').collect::<Vec<_>>() else {
+            return None;
+        };
+        let hold = Detached {
+            name: text_of(name)?,
+            owner: text_of(owner)?,
+            token: token.parse().ok()?,
+            lease: Duration::from_millis(lease.parse().ok()?),
+            copies_until: copies_until.parse().ok()?,
+        };
+        let handle = Self { prefix: text_of(prefix)?, hold };
+        // One text for each handle, with the checksum of it.
+        (sum.len() == 8 && handle.to_string() == text).then_some(handle)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for HoldHandle {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for HoldHandle {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <String as serde::Deserialize>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Why [`LockGuard::extend`] did not set a new lease. The guard has the lease that it had.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtendError {
+    /// The lease does not fit the client's options, or `max_hold`.
+    #[error("the lease does not fit: {0}")]
+    Lease(OptionsError),
+    /// The lock was lost before.
+    #[error("the lock was lost before it was extended: {0}")]
+    Lost(Loss),
+    /// No answer in time. The server may have set the lease all the same.
+    #[error("no answer in time: {0}")]
+    Unreachable(Cause),
+    /// The server refused.
+    #[error("the server refused: {0}")]
+    Refused(Refusal),
+    /// The client is closed.
+    #[error("the client is closed")]
+    Closed,
+    /// The runtime that the client was made in has ended.
+    #[error("the runtime of this client has ended: make the client in one that lives longer")]
+    RuntimeGone,
+}
+
+/// Why a hold was not detached: nothing has happened.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum DetachRefusal {
+    /// This many guards of its owner share it. Detach the last one.
+    #[error("{0} nested guards share this hold: detach the last one")]
+    Nested(u32),
+    /// The client has [several servers](crate::masters).
+    #[error("what is held on several servers cannot be detached")]
+    SeveralServers,
+    /// The lease does not fit the client's options.
+    #[error("the lease does not fit: {0}")]
+    Lease(OptionsError),
+    /// The lock was lost before.
+    #[error("the lock was lost before it was detached: {0}")]
+    Lost(Loss),
+    /// Nothing was sent in time.
+    #[error("not sent in time: {0}")]
+    Unreachable(Cause),
+    /// The server refused.
+    #[error("the server refused: {0}")]
+    Refused(Refusal),
+    /// The client is closed.
+    #[error("the client is closed")]
+    Closed,
+    /// The runtime that the client was made in has ended.
+    #[error("the runtime of this client has ended: make the client in one that lives longer")]
+    RuntimeGone,
+}
+
+/// Why [`LockGuard::detach`] has no handle to return, or does not know whether it holds the lock.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DetachError {
+    /// Nothing has happened, and the guard is as before.
+    #[error("not detached: {reason}")]
+    #[non_exhaustive]
+    Refused {
+        /// The guard.
+        guard: LockGuard,
+        /// Why.
+        reason: DetachRefusal,
+    },
+    /// The server may have served it. If it has, the handle holds the lock. If not, nobody does: the client sees to that. Use the
+    /// handle as any other: [`attach`](LockClient::attach) and [`extend`](LockClient::extend) tell which it was, and
+    /// [`release`](LockClient::release) leaves nothing behind either way.
+    #[error("no answer to the detach: {cause}; the handle holds the lock, or nobody does")]
+    #[non_exhaustive]
+    Unanswered {
+        /// What holds the lock, if it was detached.
+        handle: HoldHandle,
+        /// Why there is no answer.
+        cause: Cause,
+    },
+}
+
+/// Why [`LockClient::extend`] or [`LockClient::release`] did nothing.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandleError {
+    /// The server does not know the hold: its lease is over, it was released, attached or ended by force; or it is another
+    /// server.
+    #[error(
+        "this handle holds nothing: its lease is over, it was attached, released or forced, or this is another server"
+    )]
+    Lost,
+    /// The handle is of another prefix.
+    #[error("this handle is of the prefix {prefix:?}, which is not that of this client")]
+    #[non_exhaustive]
+    OtherPrefix {
+        /// That of the handle.
+        prefix: String,
+    },
+    /// The client has [several servers](crate::masters).
+    #[error("a client of several servers has no handles")]
+    SeveralServers,
+    /// The lease does not fit the client's options.
+    #[error("the lease does not fit: {0}")]
+    Lease(OptionsError),
+    /// No answer in time. The request may be served all the same.
+    #[error("no answer in time: {0}")]
+    Unreachable(Cause),
+    /// The server refused.
+    #[error("the server refused: {0}")]
+    Refused(Refusal),
+    /// The client is closed.
+    #[error("the client is closed")]
+    Closed,
+    /// The runtime that the client was made in has ended.
+    #[error("the runtime of this client has ended: make the client in one that lives longer")]
+    RuntimeGone,
+}
+
+/// Why [`LockClient::attach`] did not give a guard.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The owner of this scope holds the lock or waits for it already. Nothing was sent.
+    #[error("the owner of this scope holds this lock or waits for it already")]
+    OwnerBusy,
+    /// As for the other calls by a handle. After [`Unreachable`](HandleError::Unreachable) the hold goes back as soon as the
+    /// server answers: what the request may have attached is released.
+    #[error(transparent)]
+    Handle(#[from] HandleError),
+}
+
+impl LockGuard {
+    /// Sets a new lease from now on, for a hold [that is not renewed](crate::FairLock::with_lease) and whose work takes longer than
+    /// planned. One round trip, also where the guard is nested, whose hold all its guards share.
+    ///
+    /// It never shortens: where more is left, that stays. For a renewed hold it bridges a time in which this process cannot renew,
+    /// as when it is about to stand still; afterwards it is renewed as before.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.lock("report").with_lease(Duration::from_secs(60)).lock().await?;
+    /// for _part in 0..10 {
+    ///     tokio::time::sleep(Duration::from_secs(30)).await;
+    ///     guard.extend(Duration::from_secs(60)).await?;
+    /// }
+    /// assert!(guard.is_valid());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// See [`ExtendError`]. [`Lease`](ExtendError::Lease): shorter or longer than a lease may be
+    /// ([`with_lease`](crate::FairLock::with_lease) says what that is), or beyond [`max_hold`](crate::LockClientBuilder::max_hold).
+    /// [`Unreachable`](ExtendError::Unreachable): no answer within the operation time-out; the lock is valid for as long as
+    /// [`valid_for`](crate::Held::valid_for) says.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may have set the lease on the server, which this guard then does not rely on.
+    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
+        self.any().extend(lease).await.map_err(|error| match error {
+            NotDetached::Lease(error) => ExtendError::Lease(error),
+            NotDetached::Lost(loss) => ExtendError::Lost(loss),
+            // It does not occur: guards that are nested share what is extended.
+            NotDetached::Nested(_) => ExtendError::Lost(Loss::Gone),
+            NotDetached::Failed(error) => match why(error) {
+                Why::Unreachable(cause) => ExtendError::Unreachable(cause),
+                Why::Refused(refusal) => ExtendError::Refused(refusal),
+                Why::Closed => ExtendError::Closed,
+                Why::RuntimeGone => ExtendError::RuntimeGone,
+            },
+        })
+    }
+
+    /// Ends this guard, but not the hold: that belongs to the returned handle from then on, for as long as the lease says and
+    /// under the same token. One round trip.
+    ///
+    /// From the call on [`is_valid`](crate::Held::is_valid) is false. Each [`Held`](crate::Held) of this guard ends as
+    /// [`Ended::Detached`](crate::Ended::Detached). Nobody renews the handle: the lease is to cover the way to whoever takes it up,
+    /// and may be shorter or longer than before.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use fairlock::Ended;
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.lock("deploy").lock().await?;
+    /// let held = guard.held();
+    /// let handle = guard.detach(Duration::from_secs(1800)).await?;
+    /// assert_eq!(held.ended().await, Ended::Detached);
+    /// assert!(client.lock("deploy").is_locked().await?);
+    /// client.release(&handle).await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`DetachError::Refused`] returns the guard: it is one of several that are nested, the lease does not fit, the lock is lost, the client
+    /// has several servers, or nothing could be sent within the operation time-out. [`DetachError::Unanswered`] returns the handle.
+    ///
+    /// # Cancel safety
+    /// Dropped, the hold is given back in the background, whoever has it by then.
+    #[allow(clippy::result_large_err)] // the guard, which the caller gets back
+    pub async fn detach(self, lease: Duration) -> Result<HoldHandle, DetachError> {
+        let guard = match self.into_any() {
+            AnyGuard::One(guard) => guard,
+            guard @ AnyGuard::Several(_) => return refused(guard, DetachRefusal::SeveralServers),
+        };
+        let prefix = guard.hold.context().options().prefix.clone();
+        match handles::detach(guard, lease).await {
+            Outcome::Detached(hold) => Ok(HoldHandle { prefix, hold }),
+            Outcome::Unanswered(hold, cause) => {
+                Err(DetachError::Unanswered { handle: HoldHandle { prefix, hold }, cause })
+            }
+            Outcome::Refused(guard, reason) => refused(AnyGuard::One(guard), reason.into()),
+        }
+    }
+}
+
+#[allow(clippy::result_large_err)]
+fn refused(guard: AnyGuard, reason: DetachRefusal) -> Result<HoldHandle, DetachError> {
+    Err(DetachError::Refused { guard: LockGuard::new(guard), reason })
+}
+
+impl From<NotDetached> for DetachRefusal {
+    fn from(reason: NotDetached) -> Self {
+        match reason {
+            NotDetached::Nested(guards) => Self::Nested(guards),
+            NotDetached::Lease(error) => Self::Lease(error),
+            NotDetached::Lost(loss) => Self::Lost(loss),
+            NotDetached::Failed(error) => match why(error) {
+                Why::Unreachable(cause) => Self::Unreachable(cause),
+                Why::Refused(refusal) => Self::Refused(refusal),
+                Why::Closed => Self::Closed,
+                Why::RuntimeGone => Self::RuntimeGone,
+            },
+        }
+    }
+}
+
+impl LockClient {
+    /// Takes up what a handle holds: the owner of this [scope](crate::owner::scope), or a new one, has it from then on, under the
+    /// same token, and it is renewed with [this client's lease](crate::LockClientBuilder::lease). One round trip.
+    ///
+    /// It spends the handle: a second attach is [`Lost`](HandleError::Lost). What [`extend`](Self::extend) has promised for the
+    /// handle ends with it. A process that has it and did not attach is not told, and the token does not tell it from this one.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.lock("deploy").lock().await?;
+    /// let token = guard.token();
+    /// let handle = guard.detach(Duration::from_secs(1800)).await?;
+    /// let guard = client.attach(&handle).await?;
+    /// assert_eq!(guard.token(), token);
+    /// assert!(client.attach(&handle).await.is_err());
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`AttachError`]. Nothing is attached then.
+    ///
+    /// # Cancel safety
+    /// Dropped, it releases in the background what it may have attached. If it was not served, the handle is as before.
+    pub async fn attach(&self, handle: &HoldHandle) -> Result<LockGuard, AttachError> {
+        let lock = self.lock_of(handle)?;
+        let guard = match lock.attach(Caller::of(owner::current()), &handle.hold).await {
+            Ok(guard) => guard.ok_or(AttachError::OwnerBusy)?,
+            Err(LockError::Lost | LockError::Name(_)) => return Err(HandleError::Lost.into()),
+            Err(LockError::Lease(error) | LockError::Label(error)) => return Err(HandleError::Lease(error).into()),
+            Err(LockError::Unreachable(cause)) => return Err(HandleError::Unreachable(cause).into()),
+            Err(LockError::Refused(refusal)) => return Err(HandleError::Refused(refusal).into()),
+            Err(LockError::RuntimeGone) => return Err(HandleError::RuntimeGone.into()),
+            Err(LockError::Closed | LockError::SelfWait | LockError::Timeout | LockError::QueueFull { .. }) => {
+                return Err(HandleError::Closed.into());
+            }
+        };
+        Ok(LockGuard::new(AnyGuard::One(guard)))
+    }
+
+    /// Sets a new lease for what a handle holds, from now on. One round trip. It never shortens, and leaves the handle usable.
+    ///
+    /// Anybody may do it who has the handle: a job that watches over others, or the process that was given it and does not attach.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let handle = client.lock("deploy").lock().await?.detach(Duration::from_secs(60)).await?;
+    /// client.extend(&handle, Duration::from_secs(3600)).await?;
+    /// # client.release(&handle).await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`HandleError`]. [`Lost`](HandleError::Lost) is final.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may have set the lease.
+    pub async fn extend(&self, handle: &HoldHandle, lease: Duration) -> Result<(), HandleError> {
+        let lock = self.lock_of(handle)?;
+        lock.context().options().check_lease("the lease of extend", lease).map_err(HandleError::Lease)?;
+        known(handles::extend_handle(&lock, &handle.hold, lease).await)
+    }
+
+    /// Releases what a handle holds, without taking it up first: the lock is free, or the next waiter has it. One round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let handle = client.lock("deploy").lock().await?.detach(Duration::from_secs(60)).await?;
+    /// client.release(&handle).await?;
+    /// assert!(!client.lock("deploy").is_locked().await?);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`HandleError`]. [`Lost`](HandleError::Lost): there was nothing to release.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may have released it. It may be repeated.
+    pub async fn release(&self, handle: &HoldHandle) -> Result<(), HandleError> {
+        known(handles::release_handle(&self.lock_of(handle)?, &handle.hold).await)
+    }
+
+    fn lock_of(&self, handle: &HoldHandle) -> Result<EngineLock, HandleError> {
+        let Backend::One(engine) = self.backend() else { return Err(HandleError::SeveralServers) };
+        if engine.context.options().prefix != handle.prefix {
+            return Err(HandleError::OtherPrefix { prefix: handle.prefix.clone() });
+        }
+        Ok(EngineLock::new(engine.clone(), &handle.hold.name))
+    }
+}
+
+/// `false`: the handle holds nothing.
+fn known(outcome: Result<bool, RequestError>) -> Result<(), HandleError> {
+    match outcome {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(HandleError::Lost),
+        Err(error) => Err(match why(error) {
+            Why::Unreachable(cause) => HandleError::Unreachable(cause),
+            Why::Refused(refusal) => HandleError::Refused(refusal),
+            Why::Closed => HandleError::Closed,
+            Why::RuntimeGone => HandleError::RuntimeGone,
+        }),
+    }
+}
+
+/// Why a request has no answer, or a refusal for one.
+enum Why {
+    Unreachable(Cause),
+    Refused(Refusal),
+    Closed,
+    RuntimeGone,
+}
+
+fn why(error: RequestError) -> Why {
+    match error {
+        RequestError::NotSent(cause) | RequestError::Unanswered(cause) => Why::Unreachable(cause),
+        RequestError::Refused(refusal) => Why::Refused(refusal),
+        RequestError::Closed => Why::Closed,
+        RequestError::RuntimeGone => Why::RuntimeGone,
+        // No handle has such a name: nothing can be sent.
+        RequestError::Name(error) => Why::Unreachable(std::sync::Arc::new(error)),
+    }
+}

@@ -1,0 +1,313 @@
+//! The way to an [`EmbeddedServer`], or to a node of a cluster of them.
+//!
+//! By default a request takes no time and nothing is lost. `Faults` can change that.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::sleep;
+
+use super::faults::Delivery;
+use super::request::{Answer, Request};
+use super::server::{Connection, EmbeddedServer, Pushed, Pushes};
+use crate::store::admission::Admission;
+use crate::store::backoff::Backoff;
+use crate::store::call::Call;
+use crate::store::changes::Changes;
+use crate::store::clock::now;
+use crate::store::connect_options::Address;
+use crate::store::error::{Disconnected, RequestError};
+use crate::store::keys;
+use crate::store::node::Node;
+use crate::store::node::wire::{Supervised, Wire};
+use crate::store::options::Options;
+use crate::store::reply::ScriptReply;
+use crate::store::server::Told;
+use crate::store::verbs::boot;
+use crate::store::{Priority, ServedKeys, SpawnHook};
+use crate::sync::Mutex;
+
+pub type EmbeddedNode = Node<EmbeddedWire>;
+
+pub struct EmbeddedWire {
+    /// One, or all nodes of a cluster.
+    servers: Vec<EmbeddedServer>,
+    /// Where it is connected, or is to be. `None`: nobody needs it now.
+    current: Mutex<Option<EmbeddedServer>>,
+    /// Notified when that has changed.
+    moved: Notify,
+    client: String,
+    channel_prefix: String,
+}
+
+impl Node<EmbeddedWire> {
+    /// If the server is down it goes on by itself. Says whether it is connected.
+    pub fn connect_or_go_on(server: &EmbeddedServer, options: &Options, client: &str) -> (Self, bool) {
+        let node = Self::seat(vec![server.clone()], ServedKeys::All, options, client, Arc::default());
+        let inner = node.inner();
+        *inner.wire.current.lock() = Some(server.clone());
+        let first = server.attach(&inner.wire.channel(server));
+        let is_connected = first.is_some();
+        match first {
+            Some(first) => {
+                inner.boot(server);
+                node.begin(first);
+            }
+            None => node.go_on(Arc::new(Disconnected)),
+        }
+        (node, is_connected)
+    }
+
+    /// A seat among the nodes of a cluster.
+    pub fn seat(
+        nodes: Vec<EmbeddedServer>,
+        keys: ServedKeys,
+        options: &Options,
+        client: &str,
+        changes: Arc<Changes>,
+    ) -> Self {
+        let in_flight = nodes.first().map_or(1, |server| server.in_flight(client));
+        let wire = EmbeddedWire {
+            servers: nodes,
+            current: Mutex::default(),
+            moved: Notify::new(),
+            client: client.to_owned(),
+            channel_prefix: keys::channel_prefix(&options.prefix),
+        };
+        // With a known seed, so that a simulated run can be repeated.
+        let admission = Admission::new(in_flight, 0);
+        Self::start(Supervised::new(wire, keys, options, changes, admission), &Handle::current())
+    }
+
+    /// Wraps the background tasks of this client, so that a simulator can pause and end them.
+    pub fn spawn_hook(&self) -> SpawnHook {
+        let node = self.inner().clone();
+        Arc::new(move |task| node.wire.wrap_task(task))
+    }
+}
+
+impl Wire for EmbeddedWire {
+    type Connection = Connection;
+    type Attached = (Connection, Pushes);
+
+    fn connection((connection, _): &(Connection, Pushes)) -> &Connection {
+        connection
+    }
+
+    async fn connect(node: &Arc<Supervised<Self>>, _backoff: &mut Backoff) -> Option<(Connection, Pushes)> {
+        while node.is_wanted() {
+            // Register before looking: a change between the look and the await is not missed.
+            let moved = node.wire.moved.notified();
+            let Some(server) = node.wire.server() else {
+                moved.await;
+                continue;
+            };
+            let channel = node.wire.channel(&server);
+            let attached = tokio::select! {
+                // A fixed order, so that a simulated run can be repeated.
+                biased;
+                () = node.wire.left(&server) => continue,
+                attached = server.reattach(&node.wire.client, &channel) => attached,
+            };
+            if let ServedKeys::Slots { .. } = node.keys {
+                // As by the probe of a node over the network.
+                node.clock.learn(now(), 0, server.micros());
+            }
+            node.boot(&server);
+            return Some(attached);
+        }
+        None
+    }
+
+    /// Hands pushes to the listener until then.
+    async fn over(node: &Supervised<Self>, (connection, pushes): &mut (Connection, Pushes)) -> bool {
+        let messages = async {
+            while let Some(pushed) = pushes.recv().await {
+                match (pushed, node.link.listener()) {
+                    (Pushed::Message(message), Some(listener)) => listener.pushed(&node.keys, &message),
+                    (Pushed::Flushed, _) => node.flushed(connection),
+                    (_, None) => {}
+                }
+            }
+        };
+        let _ = connection.dead.run_until_cancelled(messages).await;
+        false
+    }
+
+    async fn run(node: &Arc<Supervised<Self>>, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
+        let (Some(connection), Some(server)) = (node.link.connection(Priority::Urgent), node.wire.server()) else {
+            return Err(RequestError::NotSent(node.link.fault()));
+        };
+        let request = Request::new(&node.wire.client, call, request, &server.tag());
+        let deliveries = server.deliveries(&request);
+        let unanswered = || RequestError::Unanswered(Arc::new(Disconnected));
+        if deliveries == [Delivery::AT_ONCE] {
+            // Served before the first await. A future that is dropped there cannot take back what was
+            // sent.
+            let served = node.serve(&server, &request);
+            // Yields, as a request over a real connection does. Otherwise a loop of calls would keep other tasks from
+            // running.
+            tokio::task::yield_now().await;
+            return served.ok_or_else(unanswered)?.map_err(RequestError::Refused);
+        }
+        let (answer, mut answers) = mpsc::channel(deliveries.len().max(1));
+        // In tasks of their own, because what was sent arrives even if the caller is dropped (R9).
+        let request = Arc::new(request);
+        for delivery in deliveries {
+            let sent = Sent { server: server.clone(), connection: connection.clone(), request: request.clone() };
+            tokio::spawn(deliver(node.clone(), sent, delivery, answer.clone()));
+        }
+        tokio::select! {
+            // A fixed order, so that a simulated run can be repeated. Once the connection is dead its
+            // answers count as lost, as over a real one.
+            biased;
+            () = connection.dead.cancelled() => Err(unanswered()),
+            // `answer` is still alive here, so if all copies are lost this waits until the caller times out.
+            served = answers.recv() => served.ok_or_else(unanswered)?.map_err(RequestError::Refused),
+        }
+    }
+
+    /// It takes no time, and no fault is applied to it.
+    async fn ask(node: &Supervised<Self>, words: &[&str]) -> Result<Told, RequestError> {
+        let (Some(connection), Some(server)) = (node.link.connection(Priority::Question), node.wire.server()) else {
+            return Err(RequestError::NotSent(node.link.fault()));
+        };
+        let answer = server.answer(words);
+        // For the reason that `run` has.
+        tokio::task::yield_now().await;
+        let texts = answer.ok_or_else(|| RequestError::Unanswered(Arc::new(Disconnected)))?;
+        Ok(Told { texts: texts.map_err(RequestError::Refused)?, connection: connection.dead })
+    }
+
+    fn address(&self) -> String {
+        let address = self.server().and_then(|server| server.address());
+        address.map_or_else(|| "the embedded server".into(), |address| address.to_string())
+    }
+
+    fn hears(&self) -> bool {
+        true
+    }
+
+    fn server_id(&self) -> Option<String> {
+        self.server().map(|server| server.id())
+    }
+
+    fn suspect(&self) {
+        // Its connections are never half-open without being cancelled later.
+    }
+
+    fn disconnect(&self, connection: &Connection) {
+        self.server().iter().for_each(|server| server.detach(connection));
+    }
+
+    fn move_to(&self, address: Option<&Address>) {
+        let next = self.servers.iter().find(|server| address.is_some() && server.address().as_ref() == address);
+        let is_same = match (&*self.current.lock(), next) {
+            (Some(before), Some(next)) => before.is(next),
+            (before, next) => before.is_none() && next.is_none(),
+        };
+        if !is_same {
+            // While the server of before is still known.
+            self.close();
+            *self.current.lock() = next.cloned();
+        }
+        self.moved.notify_waiters();
+    }
+
+    fn wrap_task(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+        // Each of them would do, and there is at least one.
+        match self.servers.first() {
+            Some(server) => server.wrap_task(&self.client, task),
+            None => task,
+        }
+    }
+
+    /// The server would keep the subscription for ever, and grant the lock to a place of this client that a failover
+    /// brings back.
+    fn close(&self) {
+        self.server().iter().for_each(|server| server.disconnect(&self.client));
+    }
+}
+
+impl EmbeddedWire {
+    fn server(&self) -> Option<EmbeddedServer> {
+        self.current.lock().clone()
+    }
+
+    fn channel(&self, server: &EmbeddedServer) -> String {
+        format!("{}{}{}", self.channel_prefix, server.tag(), self.client)
+    }
+
+    /// Resolves when this is not the server to connect to.
+    async fn left(&self, server: &EmbeddedServer) {
+        loop {
+            // Register before looking, here too.
+            let moved = self.moved.notified();
+            if !self.server().is_some_and(|current| current.is(server)) {
+                return;
+            }
+            moved.await;
+        }
+    }
+}
+
+impl Supervised<EmbeddedWire> {
+    /// With `strict_restart`: freezes the server if it may have forgotten a grant. Here it needs no message that could
+    /// be lost.
+    fn boot(&self, server: &EmbeddedServer) {
+        let Some(boot) = &self.boot else { return };
+        // As by the probe of a node: a client that sends nothing during a freeze knows when it is over.
+        self.clock.learn(now(), 0, server.micros());
+        let life = server.life();
+        let (keys, args) = (boot.keys(), boot.args(&life, server.epoch()));
+        let request = Request::new(&self.wire.client, Call::new(&boot::SCRIPT, &keys, &args), 0, "");
+        if let Some(Ok(reply)) = server.serve(&request) {
+            // A reply that cannot be read leaves the requests that follow without a record, and they say so.
+            let _ = boot.booted(&reply, "the embedded server");
+        }
+    }
+
+    /// The message of a flush has arrived.
+    fn flushed(&self, connection: &Connection) {
+        if connection.hears_of_flush() {
+            self.link.flushed();
+        }
+    }
+
+    /// `None`: the server is shut down.
+    fn serve(&self, server: &EmbeddedServer, request: &Request) -> Option<Answer> {
+        let served = server.serve(request)?;
+        if !matches!(&served, Err(refusal) if refusal.lacks_boot()) {
+            return Some(served);
+        }
+        self.boot(server);
+        server.serve(request)
+    }
+}
+
+/// A request, and where it goes.
+struct Sent {
+    server: EmbeddedServer,
+    connection: Connection,
+    request: Arc<Request>,
+}
+
+/// One copy of a request.
+async fn deliver(node: Arc<Supervised<EmbeddedWire>>, sent: Sent, delivery: Delivery, answer: mpsc::Sender<Answer>) {
+    sleep(delivery.request).await;
+    // A shutdown drops the connections and all requests in them. After a mere disconnect by the client, the server
+    // still receives what was sent before.
+    if sent.server.was_shut_down_since(&sent.connection) {
+        return;
+    }
+    let served = node.serve(&sent.server, &sent.request);
+    if let (Some(served), Some(delay)) = (served, delivery.reply) {
+        sleep(delay).await;
+        // In one read: before the caller looks at its answer, as in the driver of a real connection.
+        node.flushed(&sent.connection);
+        // Fails if the caller no longer waits, or if another copy was answered first.
+        let _ = answer.try_send(served);
+    }
+}

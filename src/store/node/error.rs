@@ -1,0 +1,65 @@
+//! What a failed attempt to connect says.
+
+use std::sync::Arc;
+
+use redis::{ErrorKind, RedisError};
+
+use crate::store::connection::refusal;
+use crate::store::dial::{FirstBytes, Target};
+use crate::store::error::{ConnectError, Disconnected, Refusal, RequestError};
+
+/// An error of the first exchange: here it shows that something else than Redis answers.
+pub fn sign_in_error(target: &Target, error: RedisError, first: &FirstBytes) -> ConnectError {
+    if refusal(&error).is_some() || error.kind() == ErrorKind::RESP3NotSupported {
+        return connect_error(target, error);
+    }
+    target.broken_off(first, Arc::new(error))
+}
+
+pub fn connect_error(target: &Target, error: RedisError) -> ConnectError {
+    if error.kind() == ErrorKind::RESP3NotSupported {
+        // RESP3 came with Redis 6.0.
+        return ConnectError::TooOld { found: "older than 6.0".into() };
+    }
+    match refusal(&error) {
+        Some(refusal) => refused(refusal),
+        None => target.unreachable(Arc::new(error)),
+    }
+}
+
+pub fn probe_error(target: &Target, error: RequestError) -> ConnectError {
+    match error {
+        RequestError::Refused(refusal) => refused(refusal),
+        RequestError::NotSent(cause) | RequestError::Unanswered(cause) => target.unreachable(cause),
+        RequestError::Closed | RequestError::RuntimeGone | RequestError::Name(_) => {
+            target.unreachable(Arc::new(Disconnected))
+        }
+    }
+}
+
+fn refused(refusal: Refusal) -> ConnectError {
+    match refusal.code.as_str() {
+        "READONLY" => ConnectError::ReadOnly,
+        "NOAUTH" | "WRONGPASS" => ConnectError::Credentials(refusal),
+        // Redis before 7.0 takes `#!lua` for a syntax error.
+        _ if refusal.message.contains("unexpected symbol near '#'") => {
+            ConnectError::TooOld { found: "older than 7.0".into() }
+        }
+        _ => ConnectError::Refused(refusal),
+    }
+}
+
+/// A server that answers CLUSTER with an error is not in a cluster, or its user may not ask.
+pub fn cluster_error(target: &Target, error: RedisError) -> ConnectError {
+    match refusal(&error) {
+        Some(refusal) if refusal.is_about_rights() => {
+            let missing = ["+cluster|info", "+cluster|myid", "+cluster|slots"].map(ToOwned::to_owned);
+            ConnectError::Rights { missing: missing.to_vec() }
+        }
+        Some(refusal) if refusal.message.contains("unknown command") => ConnectError::Sentinel,
+        Some(refusal) if refusal.message.contains("cluster support disabled") => {
+            ConnectError::NotCluster { address: target.address.to_string() }
+        }
+        _ => connect_error(target, error),
+    }
+}

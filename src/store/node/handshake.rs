@@ -1,0 +1,344 @@
+//! A new connection to Redis or Valkey: signs in, checks that the server can serve, learns its time, and subscribes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Value};
+use tokio::time::timeout;
+
+use super::error::{cluster_error, connect_error, probe_error, sign_in_error};
+use super::network::NetworkWire;
+use super::wire::{Supervised, Wire};
+use crate::store::call::{Call, arg, key};
+use crate::store::clock::now;
+use crate::store::connect_options::Credentials;
+use crate::store::connection::{Connection, Unasked};
+use crate::store::dial::{Limit, Stream, Target};
+use crate::store::error::ConnectError;
+use crate::store::reply::{Fields, Malformed};
+use crate::store::rights;
+use crate::store::verbs::{boot, renew};
+
+/// The oldest server whose scripts know `#!lua` flags.
+const OLDEST: (u32, u32) = (7, 0);
+
+/// What a client says to itself, to hear whether messages arrive.
+const ECHO: &[u8] = b"echo";
+/// The echo comes with the answer that counts it, or a moment later.
+const ECHO_LIMIT: Duration = Duration::from_millis(500);
+
+impl Supervised<NetworkWire> {
+    /// Connects, checks that this server can serve, learns its time, and subscribes.
+    pub async fn establish(self: &Arc<Self>, target: &Target) -> Result<Connection, ConnectError> {
+        let limit = self.limit();
+        // Before dialling: a provider that takes long must not keep a connection waiting that has not
+        // signed in.
+        let credentials = target.credentials(limit).await?;
+        let stream = target.dial(limit).await?;
+        // Kept, because the connection takes the stream. They tell an HTTP or TLS server from one that
+        // is silent.
+        let first = stream.first_bytes();
+        let silent = || target.silent(&first, limit);
+        let mut connection = limit.run(self.sign_in(target, stream, &credentials)).await.ok_or_else(silent)??;
+        // A new limit. The time that dialling took must not make a server that works look silent.
+        let limit = self.limit();
+        let silent = || target.silent(&first, limit);
+        limit.run(self.greet(target, &mut connection)).await.ok_or_else(silent)??;
+        Ok(connection)
+    }
+
+    async fn sign_in(
+        self: &Arc<Self>,
+        target: &Target,
+        stream: Stream,
+        credentials: &Credentials,
+    ) -> Result<Connection, ConnectError> {
+        let first = stream.first_bytes();
+        // Weak, because the driver keeps this closure and the link keeps the connection. With a strong
+        // one the two would keep each other alive.
+        let shared = Arc::downgrade(self);
+        let handle = move |unasked: Unasked<'_>| {
+            let Some(shared) = shared.upgrade() else { return };
+            if matches!(unasked, Unasked::Message(ECHO)) {
+                return shared.wire.echo.heard.notify_one();
+            }
+            match (unasked, shared.link.listener()) {
+                (Unasked::Message(payload), Some(listener)) => listener.pushed(&shared.keys, payload),
+                (Unasked::Flushed, Some(_)) => shared.link.flushed(),
+                (_, None) => {}
+            }
+        };
+        let opened = Connection::open(stream, credentials, handle).await;
+        opened.map_err(|error| sign_in_error(target, error, &first))
+    }
+
+    fn limit(&self) -> Limit {
+        Limit { limit: self.operation_timeout, until: now() + self.operation_timeout }
+    }
+
+    async fn greet(&self, target: &Target, connection: &mut Connection) -> Result<(), ConnectError> {
+        // Sent together, to save a round trip. What the server is comes first: a Sentinel knows no scripts.
+        let (server, rights, ()) = futures::join!(
+            self.check_server(target, connection),
+            self.check_rights(connection),
+            self.warn_of_eviction(connection)
+        );
+        server.and(rights)?;
+        let mut io = connection.io.clone();
+        // SELECT after the check of the server: a cluster and a Sentinel refuse it, and that error
+        // would not say what they are.
+        if self.wire.database != 0 {
+            let select = redis::cmd("SELECT").arg(self.wire.database).exec_async(&mut io).await;
+            select.map_err(|error| connect_error(target, error))?;
+        }
+        // Acquires need the server's time for their `not_after` (R2). A reconnect learns it anew, as
+        // it may have led to another server.
+        if self.wire.is_in_cluster {
+            self.ask_time(target, &mut io).await?;
+            connection.channel_tag = ask_id(target, &mut io).await?.into();
+        } else {
+            self.probe(target, connection).await?;
+        }
+        // Before any request that may grant a lock.
+        self.boot(target, connection).await?;
+        // We need to subscribe _last_. From then on the server takes this client for reachable and
+        // grants locks to it (R6), so all that can still fail comes before. These are sent together and served in this
+        // order, so that the echo is heard.
+        let channel = self.wire.channel.at(&connection.channel_tag);
+        let publish = redis::cmd("PUBLISH").arg(&channel).arg(ECHO).to_owned();
+        let (mut flushes, mut echo) = (io.clone(), io.clone());
+        let ((), subscribed, echoed) =
+            futures::join!(self.ask_for_flushes(&mut flushes), io.subscribe(channel), publish.query_async(&mut echo));
+        subscribed.map_err(|error| connect_error(target, error))?;
+        self.check_echo(target, echoed).await;
+        Ok(())
+    }
+
+    /// Whether messages arrive: a proxy may swallow them, or count them wrongly. Then polls find the grants,
+    /// and each hand-off takes up to a poll interval.
+    async fn check_echo(&self, target: &Target, published: RedisResult<i64>) {
+        // Once it has failed it is not waited for again: each reconnect would take that long.
+        if self.wire.echo.is_missing.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_heard = match published {
+            // The right is one of those that are asked for, so an error here is one of the connection, which
+            // the next request reports. (A right that is taken away later is not fatal.)
+            Err(_) => return,
+            Ok(0) => false,
+            Ok(_) => timeout(ECHO_LIMIT, self.wire.echo.heard.notified()).await.is_ok(),
+        };
+        if !is_heard {
+            self.wire.echo.is_missing.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                target: "fairlock::server",
+                address = %target.address(),
+                "no messages arrive from this server: a proxy may be in between; polls find what was granted, only later"
+            );
+        }
+    }
+
+    /// In a cluster: each key belongs to one node, so the lock that nobody holds cannot be asked of all.
+    async fn ask_time(&self, target: &Target, io: &mut MultiplexedConnection) -> Result<(), ConnectError> {
+        let sent = now();
+        let time = redis::cmd("TIME").query_async::<(i64, i64)>(io).await;
+        let (seconds, micros) = time.map_err(|error| connect_error(target, error))?;
+        self.clock.learn(sent, seconds, micros);
+        Ok(())
+    }
+
+    /// Tracking without any tracked key: the server keeps nothing for it, and says when all keys are
+    /// flushed. There is no such way to hear of a DEL, which the next renewal finds.
+    async fn ask_for_flushes(&self, io: &mut MultiplexedConnection) {
+        let tracking = redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").exec_async(io).await;
+        if let Err(error) = tracking {
+            // A right that is nice to have: without it the next renewal finds the loss.
+            tracing::debug!(target: "fairlock::server", address = %self.wire.address(), %error, "no CLIENT TRACKING: a flush is found by the next renewal");
+        }
+    }
+
+    async fn check_server(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
+        let check = |mode: Option<&str>, version: Option<&str>| {
+            check_version(version)?;
+            match mode {
+                Some("sentinel") => Err(ConnectError::Sentinel),
+                Some("cluster") if !self.wire.is_in_cluster => Err(ConnectError::Cluster),
+                Some("standalone") if self.wire.is_in_cluster => {
+                    Err(ConnectError::NotCluster { address: target.address.to_string() })
+                }
+                _ => Ok(()),
+            }
+        };
+        let mut io = connection.io.clone();
+        match redis::cmd("INFO").arg("server").query_async::<String>(&mut io).await {
+            Ok(info) => {
+                // Valkey 8 calls it server_mode.
+                let mode = field(&info, "redis_mode").or_else(|| field(&info, "server_mode"));
+                check(mode, field(&info, "redis_version"))
+            }
+            // Not allowed to ask. HELLO needs no right, and tells less.
+            Err(error) if error.code() == Some("NOPERM") => {
+                let hello = redis::cmd("HELLO").query_async::<HashMap<String, Value>>(&mut io).await;
+                let hello = hello.map_err(|error| connect_error(target, error))?;
+                let text = |name: &str| match hello.get(name) {
+                    Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).ok(),
+                    _ => None,
+                };
+                check(text("mode"), text("version"))
+            }
+            Err(error) => Err(connect_error(target, error)),
+        }
+    }
+
+    async fn check_rights(&self, connection: &Connection) -> Result<(), ConnectError> {
+        let missing = self.missing_rights(connection).await;
+        if missing.is_empty() { Ok(()) } else { Err(ConnectError::Rights { missing }) }
+    }
+
+    /// Names every right that the user lacks.
+    pub async fn missing_rights(&self, connection: &Connection) -> Vec<String> {
+        let mut question = redis::cmd("EVAL");
+        // The names of the keys go as ARGV. As KEYS the server would check them itself, and refuse the
+        // question rather than answer it.
+        question.arg(rights::SCRIPT).arg(0).arg(&self.wire.rights);
+        let missing = match question.query_async::<Vec<String>>(&mut connection.io.clone()).await {
+            Ok(missing) => missing,
+            Err(error) if error.code() == Some("NOPERM") => vec!["+eval".to_owned()],
+            // A server that cannot tell is asked by the probe instead, and by use.
+            Err(error) => {
+                tracing::debug!(target: "fairlock::server", address = %self.wire.address(), %error, "the server does not tell the rights of its user");
+                Vec::new()
+            }
+        };
+        let mut named = Vec::new();
+        // Many commands lack the same right to the keys. Each is named once, in the order of the
+        // scripts.
+        for right in missing {
+            if !named.contains(&right) {
+                named.push(right);
+            }
+        }
+        named
+    }
+
+    /// Once in the life of a client: a server that evicts keys forgets locks that are held.
+    async fn warn_of_eviction(&self, connection: &Connection) {
+        if self.wire.eviction_is_checked.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let info = redis::cmd("INFO").arg("memory").query_async::<String>(&mut connection.io.clone()).await;
+        // A user may have no right to ask.
+        let Ok(info) = info else { return };
+        if let Some(policy) = field(&info, "maxmemory_policy").filter(|policy| *policy != "noeviction") {
+            tracing::warn!(
+                target: "fairlock::server",
+                address = %self.wire.address(),
+                %policy,
+                "maxmemory-policy is not noeviction: the server may evict a lock that is held, and two then hold it; use noeviction"
+            );
+        }
+    }
+
+    /// Renews a lock that cannot be held: tells the time, and whether scripts may write here.
+    async fn probe(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
+        let keys = [key("lock", &self.wire.probe.lock)];
+        // No owner has the name '', so renew.lua answers `lost` and changes nothing (R4).
+        let args = [arg("owner", ""), arg("token", ""), arg("lease", 1_u64), arg("only", 0_u64)];
+        // Before the request is sent, as `ServerClock::learn` expects.
+        let sent = now();
+        let reply = self
+            .evaluate(&mut connection.clone(), Call::new(&renew::SCRIPT, &keys, &args), 0)
+            .await
+            .map_err(|error| probe_error(target, error))?;
+        let time = || {
+            let mut fields = Fields::new(&reply)?;
+            let (_status, _request) = (fields.text()?, fields.int()?);
+            Ok::<_, Malformed>((fields.int()?, fields.int()?))
+        };
+        let (seconds, micros) = time().map_err(|error| target.unreachable(Arc::new(error)))?;
+        self.clock.learn(sent, seconds, micros);
+        Ok(())
+    }
+
+    /// With `strict_restart`: freezes the server if it may have forgotten a grant.
+    async fn boot(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
+        let Some(boot) = &self.boot else { return Ok(()) };
+        let life = self.life(target, connection).await?;
+        let (keys, args) = (boot.keys(), boot.args(&life, target.epoch));
+        let Some(is_known) = self.wire.is_known(&boot::SCRIPT) else { return Ok(()) };
+        let call = Call::new(&boot::SCRIPT, &keys, &args);
+        let reply = connection.clone().evaluate(is_known, call, 0).await.map_err(|error| probe_error(target, error))?;
+        boot.booted(&reply, &target.address()).map_err(|error| target.unreachable(Arc::new(error)))
+    }
+
+    /// The same where a request found that the record is gone. Returns whether it is there again.
+    pub async fn boot_again(&self, connection: &Connection) -> bool {
+        let Some(target) = self.wire.location.current() else { return false };
+        self.boot(&target, connection).await.is_ok()
+    }
+
+    /// What tells one life of the server from another one: it is new after each start, and after each promotion. A
+    /// primary that was demoted and promoted again may lack what the other one granted meanwhile.
+    async fn life(&self, target: &Target, connection: &Connection) -> Result<String, ConnectError> {
+        let info = |section| self.info(target, connection, section);
+        let (server, replication) = futures::try_join!(info("server"), info("replication"))?;
+        let named = |info, missing| field(info, missing).ok_or(ConnectError::NoLife { missing });
+        let run_id = named(&server, "run_id")?;
+        *self.wire.server_id.lock() = Some(run_id.to_owned());
+        // Not `master_replid`, which is also new when the first replica comes, and when none has been there for an hour.
+        Ok(format!("{run_id}/{}", named(&replication, "master_replid2")?))
+    }
+
+    async fn info(&self, target: &Target, connection: &Connection, section: &str) -> Result<String, ConnectError> {
+        let info = redis::cmd("INFO").arg(section).query_async::<String>(&mut connection.io.clone()).await;
+        info.map_err(|error| match error.code() {
+            Some("NOPERM") => ConnectError::Rights { missing: vec!["+info".to_owned()] },
+            _ => connect_error(target, error),
+        })
+    }
+}
+
+/// The value of a line of INFO.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// Valkey reports a redis_version too: 7.2.4 for all of its own versions.
+fn check_version(version: Option<&str>) -> Result<(), ConnectError> {
+    // A server that tells no version is judged by the probe, which runs a script with `#!lua`.
+    let Some(found) = version else { return Ok(()) };
+    let mut parts = found.split('.').map(|part| part.parse().unwrap_or(0));
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if version >= OLDEST { Ok(()) } else { Err(ConnectError::TooOld { found: found.to_owned() }) }
+}
+
+/// So many of the 40 digits of a node's id are in its channels: each pair of calls carries the name twice, which costs a
+/// server 2 %. Where two nodes share them, a grant that the bus brings from the other one is asked about all the same
+/// (`Poller::granted`).
+const DIGITS_OF_ID: usize = 8;
+
+/// The id of a node of a cluster, as a part of its channels.
+async fn ask_id(target: &Target, io: &mut MultiplexedConnection) -> Result<String, ConnectError> {
+    let id = redis::cmd("CLUSTER").arg("MYID").query_async::<String>(io).await;
+    let id = id.map_err(|error| cluster_error(target, error))?;
+    Ok(id.chars().take(DIGITS_OF_ID).chain([':']).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        for good in ["redis_version:7.0.15", "redis_version:10.1.0\r\nrest", "x:1\r\nredis_version:7.2.4\r\n", ""] {
+            assert!(check_version(field(good, "redis_version")).is_ok(), "{good:?}");
+        }
+        for old in ["redis_version:6.2.14", "redis_version:2.8", "redis_version:6.9"] {
+            let checked = check_version(field(old, "redis_version"));
+            assert!(matches!(checked, Err(ConnectError::TooOld { .. })), "{old:?}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! One server, and the supervised connection to it: Redis or Valkey over the network, or an embedded server.
+//!
+//! The redis crate's `ConnectionManager` does not fit: it reconnects twice under load, never
+//! subscribes again when it is idle, and stays with a demoted primary. Here one task owns the
+//! connection.
+
+mod error;
+mod handshake;
+pub mod network;
+mod supervisor;
+pub mod wire;
+
+pub use error::{cluster_error, connect_error, sign_in_error};
+
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::runtime::Handle;
+
+use super::admission::Admission;
+use super::call::Call;
+use super::changes::Changes;
+use super::clock::ServerClock;
+use super::cluster::table::Seat;
+use super::connect_options::Address;
+use super::error::{Cause, RequestError};
+use super::link::{OnDrop, State};
+use super::reply::ScriptReply;
+use super::server::{Line, Server, Told};
+use super::verbs::boot::Boot;
+use super::{Listener, Priority, Ran, Store};
+use wire::{Supervised, Wire};
+
+pub struct Node<W: Wire> {
+    inner: Arc<Supervised<W>>,
+}
+
+impl<W: Wire> fmt::Debug for Node<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("address", &self.inner.wire.address()).finish_non_exhaustive()
+    }
+}
+
+impl<W: Wire> Node<W> {
+    /// Connects when it is asked for the first time. Its task lives in the runtime that it is given.
+    pub fn start(inner: Supervised<W>, runtime: &Handle) -> Self {
+        let inner = Arc::new(inner);
+        let (kept, told) = (inner.clone(), inner.clone());
+        // The task owns this. So it is dropped when the runtime drops the task, even one that was
+        // never polled (decision 46).
+        let on_drop = OnDrop(move || told.link.gone());
+        let task = async move {
+            let _on_drop = on_drop;
+            supervisor::supervise(&kept).await;
+        };
+        runtime.spawn(inner.wire.wrap_task(task.boxed()));
+        Self { inner }
+    }
+
+    pub fn inner(&self) -> &Arc<Supervised<W>> {
+        &self.inner
+    }
+
+    /// Runs a task as long as the node is open.
+    pub fn accompany(&self, task: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(self.inner.link.stop.clone().run_until_cancelled_owned(task));
+    }
+
+    /// Connects by itself, after the first attempt has failed.
+    pub fn go_on(&self, cause: Cause) {
+        self.inner.link.enter(State::Down(cause));
+        self.inner.want();
+    }
+
+    /// Takes the first connection into use. From now on the task keeps it.
+    pub fn begin(&self, first: W::Attached) {
+        // Ready without `resume`: a new client has no waits and no holds to check.
+        self.inner.link.enter(State::Ready(W::connection(&first).clone()));
+        *self.inner.first.lock() = Some(first);
+        self.inner.want();
+    }
+
+    fn end(&self) {
+        // In this order: a closed link has no connection left.
+        self.inner.wire.close();
+        self.inner.link.close();
+    }
+}
+
+impl<W: Wire> Drop for Node<W> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl<W: Wire> Server for Node<W> {
+    fn is_ready(&self, priority: Priority) -> bool {
+        self.inner.link.is_ready(priority)
+    }
+
+    fn ready(&self, priority: Priority) -> BoxFuture<'_, Result<(), RequestError>> {
+        self.inner.want();
+        self.inner.link.ready(priority).boxed()
+    }
+
+    fn fault(&self) -> Cause {
+        self.inner.link.fault()
+    }
+
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>> {
+        W::run(&self.inner, call, request).boxed()
+    }
+
+    fn ask<'a>(&'a self, words: &'a [&'a str]) -> BoxFuture<'a, Result<Told, RequestError>> {
+        W::ask(&self.inner, words).boxed()
+    }
+
+    fn distrust(&self) {
+        if let Some(connection) = self.inner.link.connection(Priority::Urgent) {
+            tracing::warn!(target: "fairlock::server", address = %self.address(), "a reply belongs to another request: reconnecting");
+            self.inner.wire.disconnect(&connection);
+        }
+    }
+
+    fn suspect(&self) {
+        self.inner.wire.suspect();
+    }
+
+    fn admission(&self) -> &Admission {
+        &self.inner.admission
+    }
+
+    fn clock(&self) -> &ServerClock {
+        &self.inner.clock
+    }
+
+    fn address(&self) -> String {
+        self.inner.wire.address()
+    }
+
+    fn line(&self) -> Line {
+        self.inner.link.line(self.inner.is_wanted())
+    }
+
+    fn down_for(&self) -> Option<Duration> {
+        self.inner.link.down_for()
+    }
+
+    fn hears(&self) -> bool {
+        self.inner.wire.hears()
+    }
+
+    fn frozen_until(&self) -> u64 {
+        self.inner.boot.as_ref().map_or(0, Boot::frozen_until)
+    }
+
+    fn server_id(&self) -> Option<String> {
+        self.inner.wire.server_id()
+    }
+}
+
+/// The only server of a client: it serves every lock.
+impl<W: Wire> Store for Node<W> {
+    fn serving(&self, _lock_key: &str) -> Option<&dyn Server> {
+        Some(self)
+    }
+
+    fn ready<'a>(
+        &'a self,
+        _lock_key: &'a str,
+        priority: Priority,
+    ) -> BoxFuture<'a, Result<&'a dyn Server, RequestError>> {
+        self.inner.want();
+        async move { self.inner.link.ready(priority).await.map(|()| self as &dyn Server) }.boxed()
+    }
+
+    fn fault(&self, _lock_key: &str) -> Cause {
+        self.inner.link.fault()
+    }
+
+    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
+        async move { Ok(Ran { reply: W::run(&self.inner, call, request).await?, by: self }) }.boxed()
+    }
+
+    fn listen(&self, listener: Weak<dyn Listener>) {
+        self.inner.link.listen(listener);
+    }
+
+    fn seats(&self) -> Vec<u16> {
+        vec![0]
+    }
+
+    fn server(&self, seat: u16) -> Option<&dyn Server> {
+        (seat == 0).then_some(self)
+    }
+
+    fn changes(&self) -> &Changes {
+        &self.inner.link.changes
+    }
+
+    fn close(&self) {
+        self.end();
+    }
+}
+
+impl<W: Wire> Seat for Node<W> {
+    fn move_to(&self, address: Option<&Address>) {
+        self.inner.move_to(address);
+        // It may be the same address as a moment ago, and then the connection was not given up.
+        if address.is_some() && self.inner.link.is_ready(Priority::Urgent) {
+            self.inner.want();
+        }
+    }
+
+    fn gained_slots(&self) {
+        self.inner.link.gained_slots();
+    }
+
+    fn open(&self) {
+        self.inner.want();
+    }
+
+    fn is_open(&self) -> bool {
+        self.inner.is_wanted()
+    }
+
+    fn listen(&self, listener: Weak<dyn Listener>) {
+        self.inner.link.listen(listener);
+    }
+
+    fn close(&self) {
+        self.end();
+    }
+}

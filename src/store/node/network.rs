@@ -1,0 +1,356 @@
+//! The way to Redis or Valkey: requests, pings and reconnects.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::Node;
+use super::wire::{Supervised, Wire};
+use crate::store::admission::{Admission, IN_FLIGHT};
+use crate::store::backoff::Backoff;
+use crate::store::call::Call;
+use crate::store::changes::Changes;
+use crate::store::clock::now;
+use crate::store::connect_options::Address;
+use crate::store::connection::Connection;
+use crate::store::dial::Place;
+use crate::store::error::{ConnectError, RequestError};
+use crate::store::keys::{self, Keys};
+use crate::store::link::State;
+use crate::store::location::Location;
+use crate::store::options::Options;
+use crate::store::reply::ScriptReply;
+use crate::store::rights;
+use crate::store::script::Script;
+use crate::store::server::Told;
+use crate::store::verbs;
+use crate::store::{Priority, ServedKeys};
+use crate::sync::Mutex;
+
+pub type NetworkNode = Node<NetworkWire>;
+
+/// What a node is made for.
+pub struct Purpose {
+    pub location: Arc<Location>,
+    pub database: u32,
+    pub keys: ServedKeys,
+    /// Which kind of server has to be there.
+    pub is_in_cluster: bool,
+    /// Those of the client.
+    pub changes: Arc<Changes>,
+}
+
+pub struct NetworkWire {
+    pub location: Arc<Location>,
+    pub database: u32,
+    pub is_in_cluster: bool,
+    pub channel: Channel,
+    /// A lock that no client can hold, for the probe.
+    pub probe: Keys,
+    /// The arguments of the question for the user's rights.
+    pub rights: Vec<String>,
+    /// The `run_id` of the server that the last connection led to, with `strict_restart`.
+    pub server_id: Mutex<Option<String>>,
+    /// Set by the first connection, so that reconnects do not repeat the warning.
+    pub eviction_is_checked: AtomicBool,
+    pub echo: Echo,
+    /// Whether the server has run this script. It may forget it by SCRIPT FLUSH or a restart, and then says so.
+    known: Vec<(&'static Script, AtomicBool)>,
+    /// When the server last answered anything.
+    heard: Mutex<Instant>,
+    /// Notified when a request had no answer in time.
+    suspected: Notify,
+}
+
+/// This client's channel at a server.
+pub struct Channel {
+    prefix: String,
+    client: String,
+}
+
+impl Channel {
+    /// `tag`: see `Connection::channel_tag`.
+    pub fn at(&self, tag: &str) -> String {
+        format!("{}{tag}{}", self.prefix, self.client)
+    }
+}
+
+/// Whether messages arrive.
+#[derive(Default)]
+pub struct Echo {
+    pub heard: Notify,
+    pub is_missing: AtomicBool,
+}
+
+/// A connection, and where it leads.
+pub struct Established {
+    connection: Connection,
+    place: Place,
+}
+
+impl Node<NetworkWire> {
+    pub fn new(purpose: Purpose, options: &Options, client: &str, runtime: &Handle) -> Self {
+        let Purpose { location, database, keys, is_in_cluster, changes } = purpose;
+        let channel = Channel { prefix: keys::channel_prefix(&options.prefix), client: client.to_owned() };
+        let more: &[&[&str]] = match database {
+            _ if is_in_cluster => &[&["asking"]],
+            0 => &[],
+            _ => &[&["select", "0"]],
+        };
+        let is_strict = options.strict_restart.is_some();
+        let wire = NetworkWire {
+            rights: rights::question(&options.prefix, &channel.at(""), &verbs::ALL, more, is_strict),
+            location,
+            database,
+            is_in_cluster,
+            channel,
+            probe: Keys::new(&options.prefix, ""),
+            server_id: Mutex::default(),
+            eviction_is_checked: AtomicBool::new(false),
+            echo: Echo::default(),
+            known: verbs::ALL.iter().map(|script| (*script, AtomicBool::new(false))).collect(),
+            heard: Mutex::new(now()),
+            suspected: Notify::new(),
+        };
+        let admission = Admission::new(IN_FLIGHT, uuid::Uuid::new_v4().as_u64_pair().0);
+        Self::start(Supervised::new(wire, keys, options, changes, admission), runtime)
+    }
+
+    /// Makes the first connection, in bounded time, so that a wrong URL or password is reported at once. From
+    /// then on a task keeps the connection.
+    pub async fn connect(&self) -> Result<(), ConnectError> {
+        let target = self.inner().wire.location.known().await;
+        let connection = self.inner().establish(&target).await?;
+        tracing::debug!(target: "fairlock::server", address = %target.address(), "connected");
+        self.begin(Established { connection, place: target.place() });
+        Ok(())
+    }
+}
+
+impl Wire for NetworkWire {
+    type Connection = Connection;
+    type Attached = Established;
+
+    fn connection(attached: &Established) -> &Connection {
+        &attached.connection
+    }
+
+    /// With pauses of up to 2 s. Says once why it does not: the same error again
+    /// is not worth a line in the log.
+    async fn connect(node: &Arc<Supervised<Self>>, backoff: &mut Backoff) -> Option<Established> {
+        let location = &node.wire.location;
+        let mut said = String::new();
+        while node.is_wanted() {
+            let target = location.known().await;
+            let place = target.place();
+            let attempt = async {
+                // After a connection that lived long this pause is zero, so it does not delay the usual
+                // reconnect.
+                backoff.pause().await;
+                node.establish(&target).await
+            };
+            let outcome = tokio::select! {
+                biased;
+                // Neither the pause nor a server that does not answer may keep it from the new place.
+                () = location.left(&place) => {
+                    // The pauses were for the place before.
+                    *backoff = Backoff::reconnect();
+                    continue;
+                }
+                outcome = attempt => outcome,
+            };
+            match outcome {
+                Ok(connection) => return Some(Established { connection, place }),
+                Err(error) => {
+                    let text = error.to_string();
+                    if said != text {
+                        tracing::warn!(target: "fairlock::server", address = %target.address(), %error, "cannot connect yet");
+                        said = text;
+                    }
+                    // Callers who run out of time are told this, so it should be the latest reason and not
+                    // only that the connection was closed.
+                    node.link.enter(State::Down(Arc::new(error)));
+                    location.doubt();
+                }
+            }
+        }
+        None
+    }
+
+    async fn over(node: &Supervised<Self>, attached: &mut Established) -> bool {
+        let Established { connection, place } = attached;
+        let location = &node.wire.location;
+        tokio::select! {
+            biased;
+            () = until_dead(node, connection) => {
+                location.doubt();
+                false
+            }
+            // A demoted primary may still answer, and even grant.
+            () = location.left(place) => {
+                tracing::info!(target: "fairlock::server", address = %place.address, "the server is at another address now, or was made the primary again; reconnecting");
+                true
+            }
+        }
+    }
+
+    async fn run(node: &Arc<Supervised<Self>>, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
+        // Admission has looked at the priority already. Here each connection that is up will do.
+        let Some(mut connection) = node.link.connection(Priority::Urgent) else {
+            return Err(RequestError::NotSent(node.link.fault()));
+        };
+        let outcome = node.evaluate(&mut connection, call, request).await;
+        // A demoted primary may keep its connections open. Without this the client would stay with it
+        // and hear READONLY forever. Dialling again asks for the name anew.
+        if let Err(RequestError::Refused(refusal)) = &outcome
+            && refusal.means_another_primary()
+        {
+            connection.dead.cancel();
+        }
+        outcome
+    }
+
+    async fn ask(node: &Supervised<Self>, words: &[&str]) -> Result<Told, RequestError> {
+        let Some(mut connection) = node.link.connection(Priority::Question) else {
+            return Err(RequestError::NotSent(node.link.fault()));
+        };
+        let Some((name, arguments)) = words.split_first() else { return Err(RequestError::Closed) };
+        let outcome = connection.send(redis::cmd(name).arg(arguments)).await;
+        if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {
+            node.wire.hear();
+        }
+        match outcome {
+            Ok(value) => Ok(Told { texts: flat(value), connection: connection.dead }),
+            // Servers say it in different words.
+            Err(RequestError::Refused(mut refusal)) if refusal.is_about_rights() => {
+                refusal.lacks(&[format!("+{}", name.to_ascii_lowercase())]);
+                Err(RequestError::Refused(refusal))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn address(&self) -> String {
+        self.location.current().map_or_else(|| "unknown".into(), |target| target.address.to_string())
+    }
+
+    fn hears(&self) -> bool {
+        !self.echo.is_missing.load(Ordering::Relaxed)
+    }
+
+    fn server_id(&self) -> Option<String> {
+        self.server_id.lock().clone()
+    }
+
+    fn suspect(&self) {
+        // `notify_one` keeps its notice when no one listens. So a suspicion that arises during a ping
+        // is not lost.
+        self.suspected.notify_one();
+    }
+
+    fn disconnect(&self, connection: &Connection) {
+        connection.dead.cancel();
+    }
+
+    fn move_to(&self, address: Option<&Address>) {
+        self.echo.is_missing.store(false, Ordering::Relaxed);
+        self.location.move_to(address.cloned().map(Place::at));
+    }
+}
+
+impl NetworkWire {
+    fn hear(&self) {
+        *self.heard.lock() = now();
+    }
+
+    fn silent_for(&self) -> Duration {
+        now().saturating_duration_since(*self.heard.lock())
+    }
+
+    /// Each script is there.
+    pub fn is_known(&self, script: &Script) -> Option<&AtomicBool> {
+        self.known.iter().find(|(known, _)| known.name == script.name).map(|(_, is_known)| is_known)
+    }
+}
+
+impl Supervised<NetworkWire> {
+    pub async fn evaluate(
+        &self,
+        connection: &mut Connection,
+        call: Call<'_>,
+        request: u64,
+    ) -> Result<ScriptReply, RequestError> {
+        let Some(is_known) = self.wire.is_known(call.script) else { return Err(RequestError::Closed) };
+        let mut outcome = connection.evaluate(is_known, call, request).await;
+        // Nothing was run, so this is still the first copy of the request.
+        if matches!(&outcome, Err(RequestError::Refused(refusal)) if refusal.lacks_boot())
+            // Boxed, because it is rare: every call would have room for it otherwise.
+            && Box::pin(self.boot_again(connection)).await
+        {
+            outcome = Box::pin(connection.evaluate(is_known, call, request)).await;
+        }
+        // A refusal is an answer too.
+        if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {
+            self.wire.hear();
+        }
+        // A right was taken away since the connection was made. Of one that is missing inside a script the
+        // server does not say which it is.
+        if let Err(RequestError::Refused(refusal)) = &mut outcome
+            && refusal.is_about_rights()
+        {
+            let missing = Box::pin(self.missing_rights(connection)).await;
+            if !missing.is_empty() {
+                refusal.lacks(&missing);
+            }
+        }
+        outcome
+    }
+}
+
+/// The texts and numbers of a reply, without the lists that they are in.
+fn flat(value: Value) -> Vec<Vec<u8>> {
+    match value {
+        Value::Array(values) => values.into_iter().flat_map(flat).collect(),
+        Value::BulkString(bytes) => vec![bytes],
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => vec![text.into_bytes()],
+        Value::Int(number) => vec![number.to_string().into_bytes()],
+        Value::Okay => vec![b"OK".to_vec()],
+        _ => Vec::new(),
+    }
+}
+
+/// The limit for a ping after a request that had no answer. With it a half-open connection is replaced
+/// within the operation time-out + 1 s, before the shortest lease and the waiter time-to-live end.
+const PING_LIMIT: Duration = Duration::from_millis(900);
+
+/// A connection is dead when its driver or its user says so, or when a ping has no answer: a frozen
+/// server or a cut cable causes no error by itself. It pings when the server was silent for an
+/// operation time-out, and at once when a request had no answer in time.
+async fn until_dead(node: &Supervised<NetworkWire>, connection: &Connection) {
+    loop {
+        tokio::select! {
+            () = connection.dead.cancelled() => return,
+            () = node.wire.suspected.notified() => {}
+            () = sleep(node.operation_timeout) => {
+                if node.wire.silent_for() < node.operation_timeout {
+                    continue;
+                }
+            }
+        }
+        let asked = now();
+        // Not through admission. When all slots are taken by requests without an answer, the ping
+        // would wait for just these.
+        match timeout(PING_LIMIT, connection.clone().send(&redis::cmd("PING"))).await {
+            // A refusal is an answer too: a user may have no right to PING.
+            Ok(Ok(_) | Err(RequestError::Refused(_))) => node.wire.hear(),
+            // On a busy machine this task may be late, and other requests have heard from the server.
+            Err(_) if node.wire.silent_for() < now().saturating_duration_since(asked) => {}
+            _ => return,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The task that keeps a connection: it notices that it is dead, connects again without giving up, lets the listener
+//! resume, and only then lets everybody use it.
+
+use std::sync::Arc;
+
+use tokio::time::sleep;
+
+use super::wire::{Supervised, Wire};
+use crate::store::Priority;
+use crate::store::backoff::Backoff;
+use crate::store::clock::now;
+use crate::store::error::Disconnected;
+use crate::store::link::{Connection, State};
+use crate::store::runtime::{AFTER_PANIC, survive};
+
+/// Owns the connection until the node is closed.
+pub async fn supervise<W: Wire>(node: &Arc<Supervised<W>>) {
+    tokio::select! {
+        // In this order: `close` ends the connection first, and that end must not lead to another one.
+        biased;
+        () = node.link.stop.cancelled() => {}
+        () = keep(node) => {}
+        () = node.admission.watch() => {}
+    }
+    // What was made while `close` ran, on another thread.
+    node.wire.close();
+}
+
+/// Never ends.
+async fn keep<W: Wire>(node: &Arc<Supervised<W>>) {
+    // One backoff for all connections. With a new one each time, a server that accepts and closes
+    // at once would be dialled without a pause.
+    let mut backoff = Backoff::reconnect();
+    loop {
+        node.wanted.notified().await;
+        let (mut first, mut has_panicked) = (node.first.lock().take(), false);
+        while survive(keep_connected(node, first.take(), has_panicked, &mut backoff)).await.is_none() {
+            // Nobody keeps the one that it had.
+            node.link.connection(Priority::Urgent).inspect(|connection| connection.dead().cancel());
+            has_panicked = true;
+            sleep(AFTER_PANIC).await;
+        }
+    }
+}
+
+/// Until no connection is wanted. `again`: after a panic, which gave up the one before.
+async fn keep_connected<W: Wire>(
+    node: &Arc<Supervised<W>>,
+    first: Option<W::Attached>,
+    again: bool,
+    backoff: &mut Backoff,
+) {
+    if again {
+        node.link.enter(State::Down(Arc::new(Disconnected)));
+    }
+    let mut was_connected = again || first.is_some();
+    let mut known = first;
+    while node.is_wanted() {
+        let is_new = known.is_none();
+        let mut attached = match known.take() {
+            Some(first) => first,
+            None => {
+                let Some(next) = W::connect(node, backoff).await else { break };
+                if was_connected {
+                    tracing::info!(target: "fairlock::server", address = %node.wire.address(), "reconnected");
+                }
+                next
+            }
+        };
+        was_connected = true;
+        let (up, connection) = (now(), W::connection(&attached).clone());
+        let serve = node.link.keep_checked(is_new.then_some(&connection), &node.keys, node.operation_timeout);
+        let moved = tokio::select! {
+            // A check whose answer came just before the end of the connection counts.
+            biased;
+            () = serve => false,
+            moved = W::over(node, &mut attached) => moved,
+        };
+        // After a ping without an answer it is not cancelled yet. What is in flight must end now
+        // as unanswered: waiting for its time-out would only delay the retry.
+        connection.dead().cancel();
+        node.link.enter(State::Down(Arc::new(Disconnected)));
+        if !moved {
+            tracing::warn!(target: "fairlock::server", address = %node.wire.address(), "lost the connection; reconnecting");
+        }
+        backoff.connection_lived_for(now().saturating_duration_since(up));
+    }
+    node.link.rest();
+}

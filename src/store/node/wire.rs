@@ -1,0 +1,116 @@
+//! What exists once for each server, and the part of it that is another one over the network and in this process.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::Notify;
+
+use crate::store::ServedKeys;
+use crate::store::admission::Admission;
+use crate::store::backoff::Backoff;
+use crate::store::call::Call;
+use crate::store::changes::Changes;
+use crate::store::clock::ServerClock;
+use crate::store::connect_options::Address;
+use crate::store::error::RequestError;
+use crate::store::link::{self, Link};
+use crate::store::options::Options;
+use crate::store::reply::ScriptReply;
+use crate::store::server::Told;
+use crate::store::verbs::boot::Boot;
+use crate::sync::Mutex;
+
+/// The way to a server.
+pub trait Wire: Send + Sync + Sized + 'static {
+    type Connection: link::Connection;
+    /// A new connection, with what only the task that keeps it needs.
+    type Attached: Send;
+
+    fn connection(attached: &Self::Attached) -> &Self::Connection;
+    /// Connects, and tries until it succeeds. `None`: no connection is wanted any longer.
+    fn connect(
+        node: &Arc<Supervised<Self>>,
+        backoff: &mut Backoff,
+    ) -> impl Future<Output = Option<Self::Attached>> + Send;
+    /// Resolves when the connection is over. Whether that is because the server is elsewhere now.
+    fn over(node: &Supervised<Self>, attached: &mut Self::Attached) -> impl Future<Output = bool> + Send;
+    fn run(
+        node: &Arc<Supervised<Self>>,
+        call: Call<'_>,
+        request: u64,
+    ) -> impl Future<Output = Result<ScriptReply, RequestError>> + Send;
+    /// Sends one command that changes nothing.
+    fn ask(node: &Supervised<Self>, words: &[&str]) -> impl Future<Output = Result<Told, RequestError>> + Send;
+    fn address(&self) -> String;
+    /// Whether messages arrive.
+    fn hears(&self) -> bool;
+    /// With `strict_restart`: two clients with the same one are connected to one server.
+    fn server_id(&self) -> Option<String>;
+    /// Finds out at once whether the connection is alive.
+    fn suspect(&self);
+    fn disconnect(&self, connection: &Self::Connection);
+    /// Serves another address. `None`: nobody needs it now.
+    fn move_to(&self, address: Option<&Address>);
+    /// Around the task that keeps the connection.
+    fn wrap_task(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+        task
+    }
+    /// The node is closed, and once more: the task that kept the connection has ended.
+    fn close(&self) {}
+}
+
+/// Everything that exists once for each server.
+pub struct Supervised<W: Wire> {
+    pub wire: W,
+    pub keys: ServedKeys,
+    pub operation_timeout: Duration,
+    /// With `strict_restart`.
+    pub boot: Option<Boot>,
+    pub link: Link<W::Connection>,
+    /// Whether a connection is wanted: the first one is made when somebody asks for a lock.
+    is_wanted: AtomicBool,
+    /// Notified when it becomes wanted.
+    pub wanted: Notify,
+    /// The first connection, for the task that is to keep it.
+    pub first: Mutex<Option<W::Attached>>,
+    pub admission: Admission,
+    pub clock: ServerClock,
+}
+
+impl<W: Wire> Supervised<W> {
+    pub fn new(wire: W, keys: ServedKeys, options: &Options, changes: Arc<Changes>, admission: Admission) -> Self {
+        Self {
+            wire,
+            keys,
+            operation_timeout: options.operation_timeout,
+            boot: Boot::new(options),
+            link: Link::new(changes, options.metrics.clone()),
+            is_wanted: AtomicBool::new(false),
+            wanted: Notify::new(),
+            first: Mutex::new(None),
+            admission,
+            clock: ServerClock::new(),
+        }
+    }
+
+    pub fn want(&self) {
+        // Relaxed: the notice orders what comes after it.
+        if !self.is_wanted.swap(true, Ordering::Relaxed) {
+            // It keeps its notice when the task does not listen yet.
+            self.wanted.notify_one();
+        }
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Relaxed)
+    }
+
+    pub fn move_to(&self, address: Option<&Address>) {
+        // The next address is connected to when somebody asks for a lock there.
+        self.is_wanted.store(false, Ordering::Relaxed);
+        self.wire.move_to(address);
+    }
+}

@@ -1,0 +1,344 @@
+//! Handles from a shell: `fairlock acquire`, `extend`, `release` and `lock --attach`, as processes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fairlock::LockClient;
+use nix::sys::signal::Signal;
+
+use crate::support::tool::{self, Tool};
+use crate::support::{Server, Timing, eventually, limit, on_a_server};
+
+const NAME: &str = "deploy:7";
+
+async fn is_held(client: &LockClient) -> bool {
+    client.lock(NAME).is_locked().await.unwrap()
+}
+
+async fn lease_left(client: &LockClient) -> Duration {
+    client.lock(NAME).status().await.unwrap().holder.expect("it is held").lease_left
+}
+
+/// A handle, as a shell reads it.
+async fn acquired(url: &str, options: &[&str]) -> String {
+    let ended = Tool::new(url, &[&["acquire", NAME], options].concat()).run().await;
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    ended.out.trim_end().to_owned()
+}
+
+async fn code(url: &str, words: &[&str]) -> (Option<i32>, String) {
+    let ended = Tool::new(url, words).run().await;
+    assert!(ended.err.lines().count() <= 1 && ended.out.is_empty(), "{ended:?}");
+    (ended.code, ended.err)
+}
+
+#[tokio::test]
+async fn a_lock_is_held_over_processes_until_it_is_released() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let url = server.url();
+        let handle = acquired(&url, &["--lease", "30m", "--label", "pipeline 8"]).await;
+        let holder = client.lock(NAME).status().await.unwrap().holder.unwrap();
+        assert_eq!(holder.label, "pipeline 8");
+        assert!(holder.lease_left > Duration::from_secs(1700));
+        assert_eq!(code(&url, &["acquire", NAME, "--lease", "30m", "--try"]).await.0, Some(1));
+        assert_eq!(code(&url, &["acquire", NAME, "--lease", "30m", "--wait", "1s", "-E", "9"]).await.0, Some(9));
+        assert_eq!(code(&url, &["extend", &handle, "2h"]).await, (Some(0), String::new()));
+        assert!(lease_left(&client).await > Duration::from_secs(7000));
+        assert_eq!(code(&url, &["release", &handle]).await, (Some(0), String::new()));
+        assert!(!is_held(&client).await);
+        for words in
+            [&["release", &handle][..], &["extend", &handle, "1h"], &["lock", "--attach", &handle, "--", "true"]]
+        {
+            let (code, err) = code(&url, words).await;
+            assert!(code == Some(75) && err.contains("holds nothing"), "{words:?}: {code:?} {err}");
+        }
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn json_has_the_handle_and_the_library_takes_it_up() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let ended = Tool::new(&server.url(), &["acquire", NAME, "--lease", "1m", "--json"]).run().await;
+        let value = ended.json("acquired").remove(0);
+        assert_eq!((value["name"].as_str(), value["lease_ms"].as_u64()), (Some(NAME), Some(60_000)));
+        let handle: fairlock::HoldHandle = value["handle"].as_str().unwrap().parse().unwrap();
+        let guard = client.attach(&handle).await.unwrap();
+        assert_eq!(value["token"].as_u64(), Some(guard.token()));
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_wrong_use_has_its_exit_code_in_one_line() {
+    on_a_server(async |server| {
+        let (url, nowhere) = (server.url(), "redis://127.0.0.1:1/".to_owned());
+        let handle = acquired(&url, &["--lease", "1m"]).await;
+        let cut = &handle[..handle.len() - 1];
+        for (url, words, expected, said) in [
+            (&url, &["release", cut][..], 2, "no handle of a lock"),
+            (&url, &["release", &handle.replace("fairlock1", "fairlock2")], 2, "another format"),
+            (&url, &["release", &handle, "--prefix", "other"], 2, "of the prefix"),
+            (&url, &["extend", &handle, "1ms"], 2, "lease"),
+            (&url, &["extend", &handle], 2, "<LEASE>"),
+            (&url, &["acquire", "x"], 2, "--lease"),
+            (&url, &["acquire", "x", "--lease", "0s"], 2, "lease"),
+            (&url, &["lock", "--attach", &handle], 2, "CMD"),
+            (&url, &["lock", "x", "--attach", &handle, "--", "true"], 2, "cannot be used with"),
+            (&url, &["lock", "--attach", &handle, "--", "/there/is/no/such"], 127, "cannot run"),
+            (&nowhere, &["release", &handle], 69, ""),
+            (&nowhere, &["acquire", "x", "--lease", "1m"], 69, ""),
+        ] {
+            let (code, err) = code(url, words).await;
+            assert!(code == Some(expected) && err.contains(said), "{words:?}: {code:?} {err}");
+        }
+        assert_eq!(code(&url, &["release", &handle]).await.0, Some(0));
+    })
+    .await;
+}
+
+/// Who cannot print its handle gives the lock back, and so does one that is signalled while it waits.
+#[tokio::test]
+async fn an_acquire_that_nobody_hears_of_leaves_nothing() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let script = format!("{} acquire {NAME} --lease 30m > /dev/full", tool::path());
+        let full = Tool::behind(&["sh", "-c", &script], &server.url(), &[]).run().await;
+        assert_eq!(full.code, Some(71), "{full:?}");
+        assert!(!is_held(&client).await);
+        let guard = client.lock(NAME).lock().await.unwrap();
+        let waiting = Tool::new(&server.url(), &["acquire", NAME, "--lease", "30m"]).start();
+        eventually("it waits", async || client.lock(NAME).status().await.unwrap().waiters == 1).await;
+        waiting.signal(Signal::SIGTERM);
+        let (ended, err) = waiting.end().await;
+        assert_eq!((ended.code(), err.as_str()), (Some(128 + 15), ""));
+        assert_eq!(client.lock(NAME).status().await.unwrap().waiters, 0);
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_runs_under_an_attached_handle_that_stays_usable() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let handle = acquired(&server.url(), &["--lease", "3s"]).await;
+        let script = "echo $FAIRLOCK_NAME $FAIRLOCK_TOKEN $FAIRLOCK_OWNER; read line; exit 3";
+        let mut running = Tool::new(&server.url(), &["lock", "--attach", &handle, "--", "sh", "-c", script]).start();
+        let said = running.line().await;
+        let holder = client.lock(NAME).status().await.unwrap().holder.unwrap();
+        assert_eq!(said, format!("{NAME} {} {}", holder.token, holder.owner));
+        // Longer than its lease: it is extended.
+        tokio::time::sleep(Duration::from_millis(3500)).await;
+        assert!(is_held(&client).await);
+        running.say("go on\n").await;
+        let (ended, err) = running.end().await;
+        assert_eq!((ended.code(), err.as_str()), (Some(3), ""));
+        assert_eq!(code(&server.url(), &["release", &handle]).await.0, Some(0));
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// Taken away, attached elsewhere, and a server that is silent for a lease.
+#[tokio::test]
+async fn a_command_ends_when_its_handle_is_lost() {
+    limit(async {
+        for how in ["forced", "attached", "silent"] {
+            let server = Server::start().await;
+            let client = Timing::default().connect(&server.url()).await;
+            let handle = acquired(&server.url(), &["--lease", "3s"]).await;
+            let script = "trap 'echo told; exit 0' TERM; echo in; while :; do sleep 0.02; done";
+            let mut running =
+                Tool::new(&server.url(), &["lock", "--attach", &handle, "--", "sh", "-c", script]).start();
+            assert_eq!(running.line().await, "in");
+            let mut attached = None;
+            match how {
+                "forced" => assert!(client.lock(NAME).force_unlock().await.unwrap()),
+                "attached" => attached = Some(client.attach(&handle.parse().unwrap()).await.unwrap()),
+                _ => server.pause(),
+            }
+            assert_eq!(running.line().await, "told", "{how}");
+            let (ended, err) = running.end().await;
+            assert_eq!(ended.code(), Some(75), "{how}");
+            assert!(err.contains("lost the lock \"deploy:7\""), "{how}: {err}");
+            server.resume();
+            drop(attached);
+            client.close().await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_a_command_it_holds_until_a_signal_comes() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let mut running = Tool::new(&server.url(), &["lock", NAME]).start();
+        let said = running.line().await;
+        let token = client.lock(NAME).status().await.unwrap().holder.unwrap().token;
+        assert_eq!(said, format!("{NAME} {token}"));
+        running.signal(Signal::SIGINT);
+        let (ended, err) = running.end().await;
+        assert_eq!((ended.code(), err.as_str()), (Some(0), ""));
+        assert!(!is_held(&client).await);
+        let mut running = Tool::new(&server.url(), &["lock", NAME]).start();
+        running.line().await;
+        assert!(client.lock(NAME).force_unlock().await.unwrap());
+        let (ended, err) = running.end().await;
+        assert!(ended.code() == Some(75) && err.contains("lost the lock"), "{err}");
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn status_says_by_its_exit_code_whether_one_is_held() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let words = ["status", "--exit-code", NAME, "free"];
+        assert_eq!(Tool::new(&server.url(), &words).run().await.code, Some(0));
+        let guard = client.lock(NAME).lock().await.unwrap();
+        assert_eq!(Tool::new(&server.url(), &words).run().await.code, Some(1));
+        assert_eq!(Tool::new(&server.url(), &["status", NAME]).run().await.code, Some(0));
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// H12: it went on into the time of the next holder.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_command_ends_with_a_fairlock_that_was_killed_unless_it_shall_not() {
+    on_a_server(async |server| {
+        let url = server.url();
+        for (options, ends) in [(&[][..], true), (&["--orphan", "kill"], true), (&["--orphan", "keep"], false)] {
+            let script = "echo $$; while :; do sleep 0.02; done";
+            let words = [&["lock", "--lease", "2s"], options, &[NAME, "--", "sh", "-c", script]].concat();
+            let mut running = Tool::new(&url, &words).start();
+            let pid: i32 = running.line().await.parse().unwrap();
+            running.signal(Signal::SIGKILL);
+            running.end().await;
+            let runs = || {
+                let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                !stat.is_empty() && !stat.contains(") Z ")
+            };
+            if ends {
+                eventually("the command has ended", async || !runs()).await;
+            } else {
+                assert!(runs());
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+            }
+        }
+        let client = Timing::default().connect(&url).await;
+        client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// The parent was killed between fork and exec: the command does not begin.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_command_whose_fairlock_is_gone_already_does_not_begin() {
+    let ended = Tool::new("redis://127.0.0.1:1/", &["__command", "1", "SIGTERM", "echo", "began"]).run().await;
+    assert_eq!((ended.code, ended.out.as_str()), (Some(75), ""), "{ended:?}");
+}
+
+/// The shell scripts of a recipe.
+fn blocks(heading: &str) -> Vec<String> {
+    let page = include_str!("../../docs/recipes.md");
+    let section = page.split("\n## ").find(|section| section.starts_with(heading)).expect("the recipe is there");
+    section.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap().to_owned()).collect()
+}
+
+/// A machine with these programs, each of which writes its name and the token into `log`.
+struct Machine {
+    dir: tempfile::TempDir,
+    environment: BTreeMap<String, String>,
+}
+
+impl Machine {
+    fn new(url: &str, programs: &[&str]) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+
+        let dir = tempfile::tempdir().unwrap();
+        for program in programs {
+            let path = dir.path().join(program);
+            std::fs::write(&path, format!("#!/bin/sh\necho {program} $FAIRLOCK_TOKEN >> log\n")).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        std::os::unix::fs::symlink(tool::path(), dir.path().join("fairlock")).unwrap();
+        let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+        let pairs = [("PATH", path.as_str()), ("FAIRLOCK_URL", url), ("STEP_OUTPUT", "outputs"), ("PIPELINE_ID", "8")];
+        let environment = pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Self { dir, environment }
+    }
+
+    async fn run(&self, script: &str) -> (Option<i32>, String) {
+        let mut command = tokio::process::Command::new("sh");
+        command.arg("-c").arg(script).current_dir(self.dir.path()).envs(&self.environment);
+        let output = tokio::time::timeout(Duration::from_secs(30), command.output()).await.unwrap().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+}
+
+#[tokio::test]
+async fn the_recipe_for_a_pipeline_locks_in_its_first_step_and_unlocks_in_its_last() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let blocks = blocks("A lock over the steps of a pipeline");
+        let [first, second, last] = blocks.iter().map(String::as_str).collect::<Vec<_>>()[..] else { panic!() };
+        let machine = || Machine::new(&server.url(), &["migrate.sh"]);
+        let (build, deploy, cleanup) = (machine(), machine(), machine());
+        assert_eq!(build.run(first).await, (Some(0), String::new()));
+        let outputs = std::fs::read_to_string(build.dir.path().join("outputs")).unwrap();
+        let handle = outputs.trim_end().strip_prefix("LOCK=").unwrap().to_owned();
+        let token = client.lock("deploy").status().await.unwrap().holder.unwrap().token;
+        let on = |mut machine: Machine| {
+            machine.environment.insert("LOCK".into(), handle.clone());
+            machine
+        };
+        let deploy = on(deploy);
+        assert_eq!(deploy.run(second).await, (Some(0), String::new()));
+        assert_eq!(deploy.log(), format!("migrate.sh {token}\n"));
+        assert!(client.lock("deploy").is_locked().await.unwrap(), "it is held between the steps");
+        let cleanup = on(cleanup);
+        assert_eq!(cleanup.run(last).await, (Some(0), String::new()));
+        assert!(!client.lock("deploy").is_locked().await.unwrap());
+        // A pipeline that was aborted, and whose last step comes twice.
+        assert_eq!(cleanup.run(last).await.0, Some(75));
+        assert_eq!(deploy.run(second).await.0, Some(75));
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_recipe_for_cron_runs_on_one_machine() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let block = blocks("A cron job on many machines").remove(0);
+        let machines = [1, 2, 3].map(|_| Machine::new(&server.url(), &["report.sh"]));
+        assert_eq!(machines[0].run(&block).await, (Some(0), String::new()));
+        assert!(machines[0].log().starts_with("report.sh 1"));
+        let guard = client.lock("nightly").lock().await.unwrap();
+        for machine in &machines[1..] {
+            assert_eq!((machine.run(&block).await, machine.log()), ((Some(0), String::new()), String::new()));
+        }
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}

@@ -1,0 +1,608 @@
+//! Holds that outlive a guard: detached to a handle, and extended, released or attached by it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fairlock::simulation::{self, Delivery, Faults, Ran};
+use fairlock::{
+    AttachError, DetachError, DetachRefusal, EmbeddedServer, Ended, HandleError, HoldHandle, LockClient, LockGuard,
+    Loss, OptionsError, Owner, ParseHandleError, Unlocked, owner,
+};
+use tokio::time::{sleep, timeout};
+
+use crate::support::{
+    Embedded, Server, Store, Timing, eventually, in_virtual_time, limit, on_each_store, on_several_in_virtual_time,
+    virtually,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(600);
+
+async fn held(client: &LockClient) -> LockGuard {
+    client.lock("x").lock().await.unwrap()
+}
+
+async fn detached(client: &LockClient) -> HoldHandle {
+    held(client).await.detach(LEASE).await.unwrap()
+}
+
+async fn is_held(client: &LockClient) -> bool {
+    client.lock("x").is_locked().await.unwrap()
+}
+
+async fn two(store: &Store) -> [LockClient; 2] {
+    [store.open(LockClient::builder()).await, store.open(LockClient::builder()).await]
+}
+
+async fn close(clients: [LockClient; 2]) {
+    for client in clients {
+        client.close().await.unwrap();
+    }
+}
+
+fn is_lost<T: std::fmt::Debug>(outcome: Result<T, AttachError>) -> bool {
+    matches!(outcome, Err(AttachError::Handle(HandleError::Lost)))
+}
+
+#[tokio::test]
+async fn a_hold_goes_from_process_to_process_under_one_token() {
+    on_each_store(async |store| {
+        let [one, other] = two(store).await;
+        let guard = one.lock("x").labelled("step 1").lock().await.unwrap();
+        let (token, view) = (guard.token(), guard.held());
+        let handle = guard.detach(LEASE).await.unwrap();
+        assert_eq!((handle.name(), handle.token(), handle.lease()), ("x", token, LEASE));
+        assert!(!view.is_valid() && view.ended_token().is_cancelled());
+        assert_eq!(view.ended().await, Ended::Detached);
+        let holder = one.lock("x").status().await.unwrap().holder.unwrap();
+        assert_eq!((holder.token, &*holder.label), (token, "step 1"));
+        assert!(holder.lease_left > LEASE - 20 * SECOND && holder.lease_left <= LEASE);
+        assert!(other.lock("x").try_lock().await.unwrap().is_none());
+        // It outlives its client.
+        one.close().await.unwrap();
+        let guard = other.attach(&handle.to_string().parse().unwrap()).await.unwrap();
+        assert_eq!((guard.token(), guard.holds(), guard.name()), (token, 1, "x"));
+        assert!(guard.is_valid() && guard.valid_for() < 31 * SECOND);
+        let holder = other.lock("x").status().await.unwrap().holder.unwrap();
+        assert!(holder.owner == guard.owner_id() && holder.lease_left <= 30 * SECOND && holder.label != "step 1");
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+        assert!(other.lock("x").lock().await.unwrap().token() > token);
+        other.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_attached_hold_is_renewed_and_passed_on() {
+    in_virtual_time(async |store| {
+        let (one, other) = (store.open(LockClient::builder()).await, store.open(LockClient::builder()).await);
+        let guard = other.attach(&detached(&one).await).await.unwrap();
+        let lock = one.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
+        sleep(3600 * SECOND).await;
+        assert!(guard.is_valid() && !waiting.is_finished());
+        let token = guard.token();
+        guard.unlock().await.unwrap();
+        let next = timeout(SECOND, waiting).await.unwrap().unwrap();
+        assert!(next.token() > token);
+        drop(next);
+        close([one, other]).await;
+    })
+    .await;
+}
+
+/// Nobody renews a handle: its lock is free when its lease is over, and others are not kept longer.
+#[tokio::test]
+async fn a_handle_that_nobody_uses_ends_with_its_lease() {
+    in_virtual_time(async |store| {
+        let (one, other) = (store.open(LockClient::builder()).await, store.open(LockClient::builder()).await);
+        let handle = held(&one).await.detach(10 * SECOND).await.unwrap();
+        assert!(timeout(9 * SECOND, other.lock("x").lock()).await.is_err());
+        let next = timeout(2 * SECOND, other.lock("x").lock()).await.unwrap().unwrap();
+        // Too late.
+        assert!(is_lost(one.attach(&handle).await));
+        assert!(matches!(one.extend(&handle, LEASE).await, Err(HandleError::Lost)));
+        assert!(matches!(one.release(&handle).await, Err(HandleError::Lost)));
+        assert!(next.is_valid() && next.token() > handle.token());
+        drop(next);
+        close([one, other]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn attaching_twice_or_after_a_release_or_a_force_unlock_is_lost() {
+    on_each_store(async |store| {
+        let [one, other] = two(store).await;
+        let handle = detached(&one).await;
+        let guard = one.attach(&handle).await.unwrap();
+        assert!(is_lost(other.attach(&handle).await) && is_lost(one.attach(&handle).await));
+        assert!(guard.is_valid());
+        guard.unlock().await.unwrap();
+        assert!(is_lost(one.attach(&handle).await));
+
+        let handle = detached(&one).await;
+        other.release(&handle).await.unwrap();
+        assert!(is_lost(one.attach(&handle).await));
+        assert!(matches!(one.release(&handle).await, Err(HandleError::Lost)));
+
+        let handle = detached(&one).await;
+        assert!(other.lock("x").force_unlock_token(handle.token()).await.unwrap());
+        assert!(is_lost(one.attach(&handle).await));
+        assert!(matches!(one.extend(&handle, LEASE).await, Err(HandleError::Lost)));
+        assert!(!is_held(&one).await);
+        close([one, other]).await;
+    })
+    .await;
+}
+
+/// Of several that attach one handle at the same moment one gets it.
+#[tokio::test]
+async fn of_many_that_attach_at_once_one_gets_it() {
+    on_each_store(async |store| {
+        let [one, other] = two(store).await;
+        let handle = detached(&one).await;
+        let attaching = (0..20).map(|number| if number % 2 == 0 { one.attach(&handle) } else { other.attach(&handle) });
+        let outcomes = futures::future::join_all(attaching).await;
+        let guards: Vec<_> = outcomes.into_iter().filter_map(Result::ok).collect();
+        assert_eq!(guards.len(), 1);
+        drop(guards);
+        close([one, other]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_handle_is_extended_and_released_by_anybody_and_stays_usable() {
+    on_each_store(async |store| {
+        let [one, other] = two(store).await;
+        let handle = held(&one).await.detach(60 * SECOND).await.unwrap();
+        other.extend(&handle, LEASE).await.unwrap();
+        other.extend(&handle, 10 * SECOND).await.unwrap();
+        let left = one.lock("x").status().await.unwrap().holder.unwrap().lease_left;
+        assert!(left > LEASE - 20 * SECOND, "never shorter: {left:?}");
+        let lock = other.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
+        eventually("it waits", async || one.lock("x").status().await.unwrap().waiters == 1).await;
+        one.release(&handle).await.unwrap();
+        waiting.await.unwrap().unlock().await.unwrap();
+        close([one, other]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_nested_is_refused_by_name_and_the_guard_is_as_before() {
+    on_each_store(async |store| {
+        let [one, other] = two(store).await;
+        let handle = owner::scope(async {
+            let (outer, inner) = (held(&one).await, held(&one).await);
+            let Err(DetachError::Refused { guard, reason, .. }) = outer.detach(LEASE).await else { panic!() };
+            assert!(matches!(reason, DetachRefusal::Nested(2)), "{reason}");
+            assert!(guard.is_valid() && guard.holds() == 2);
+            assert_eq!(inner.unlock().await.unwrap(), Unlocked::StillHeld(1));
+            guard.detach(LEASE).await.unwrap()
+        })
+        .await;
+        // In a scope that is attached it nests again.
+        let me = Owner::new();
+        let outer = me.scope(other.attach(&handle)).await.unwrap();
+        let inner = me.scope(held(&other)).await;
+        assert_eq!((inner.token(), inner.holds()), (handle.token(), 2));
+        assert!(matches!(me.scope(other.attach(&handle)).await, Err(AttachError::OwnerBusy)));
+        inner.unlock().await.unwrap();
+        outer.unlock().await.unwrap();
+        close([one, other]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_owner_that_waits_for_the_name_is_refused() {
+    in_virtual_time(async |store| {
+        let (one, other) = (store.open(LockClient::builder()).await, store.open(LockClient::builder()).await);
+        let handle = detached(&one).await;
+        let (me, lock) = (Owner::new(), other.lock("x"));
+        let waiting = tokio::spawn(me.scope(async move { lock.lock().await.unwrap() }));
+        eventually("it waits", async || one.lock("x").status().await.unwrap().waiters == 1).await;
+        assert!(matches!(me.scope(other.attach(&handle)).await, Err(AttachError::OwnerBusy)));
+        one.release(&handle).await.unwrap();
+        waiting.await.unwrap().unlock().await.unwrap();
+        close([one, other]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_that_does_not_fit_costs_nothing() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder()).await;
+        let guard = held(&client).await;
+        let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(SECOND).await else { panic!() };
+        assert!(matches!(reason, DetachRefusal::Lease(OptionsError::TooShort { .. })), "{reason}");
+        sleep(300 * SECOND).await;
+        assert!(guard.is_valid(), "it is renewed as before");
+        let handle = guard.detach(LEASE).await.unwrap();
+        assert!(matches!(client.extend(&handle, SECOND).await, Err(HandleError::Lease(_))));
+        client.release(&handle).await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_prefix_is_named_and_another_server_is_lost() {
+    in_virtual_time(async |store| {
+        let (one, elsewhere) = (store.open(LockClient::builder()).await, Embedded::new());
+        let other = elsewhere.open(LockClient::builder()).await;
+        let third = store.open(LockClient::builder().prefix("third")).await;
+        let handle = detached(&one).await;
+        let outcomes =
+            [third.attach(&handle).await.map(drop).err(), third.release(&handle).await.map_err(Into::into).err()];
+        for outcome in outcomes {
+            let Some(AttachError::Handle(HandleError::OtherPrefix { prefix, .. })) = outcome else {
+                panic!("{outcome:?}")
+            };
+            assert_eq!(prefix, "fairlock");
+        }
+        assert!(is_lost(other.attach(&handle).await));
+        assert!(matches!(other.release(&handle).await, Err(HandleError::Lost)));
+        one.release(&handle).await.unwrap();
+        third.close().await.unwrap();
+        close([one, other]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_of_several_servers_refuses_by_type_and_returns_the_guard() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let all = servers.each_ref().map(|server| server.server.clone());
+        let client = LockClient::builder().without_strict_restart().embedded(&all).unwrap();
+        let guard = held(&client).await;
+        let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
+        assert!(matches!(reason, DetachRefusal::SeveralServers));
+        assert!(guard.is_valid());
+        guard.unlock().await.unwrap();
+        let one = servers[0].open(LockClient::builder()).await;
+        let handle = detached(&one).await;
+        assert!(matches!(client.attach(&handle).await, Err(AttachError::Handle(HandleError::SeveralServers))));
+        one.release(&handle).await.unwrap();
+        close([client, one]).await;
+    })
+    .await;
+}
+
+/// Each part of the text, and each of what it says.
+#[tokio::test]
+async fn a_handle_that_was_changed_is_refused_or_lost() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder()).await;
+        let handle = detached(&client).await;
+        let text = handle.to_string();
+        assert!(text.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_'), "{text}");
+        assert_eq!(text.parse::<HoldHandle>().unwrap(), handle);
+        for index in 0..text.len() {
+            let mut changed = text.clone().into_bytes();
+            changed[index] = if changed[index] == b'7' { b'8' } else { b'7' };
+            let changed = String::from_utf8(changed).unwrap();
+            assert!(changed.parse::<HoldHandle>().is_err(), "{changed}");
+            assert!(text[..index].parse::<HoldHandle>().is_err());
+        }
+        assert_eq!(text.replace("fairlock1_", "fairlock2_").parse::<HoldHandle>(), Err(ParseHandleError::OtherVersion));
+        for text in ["", "_", "fairlock", "fairlock1", "fairlock1_______", &format!("{text}\n"), &text.to_uppercase()] {
+            assert_eq!(text.parse::<HoldHandle>(), Err(ParseHandleError::Malformed), "{text:?}");
+        }
+        // With the right checksum: what it says is another hold, which is not there.
+        let parts: Vec<_> = text.split('_').collect();
+        let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let changes = [
+            (2, hex("y")),
+            (2, String::new()),
+            (3, hex("c-1:0")),
+            (4, (handle.token() - 1).to_string()),
+            (4, "0".into()),
+        ];
+        for (index, change) in changes {
+            let mut parts: Vec<_> = parts.iter().map(ToString::to_string).collect();
+            parts[index] = change;
+            parts.pop();
+            let changed = parts.join("_");
+            let sum =
+                changed.bytes().fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+            let changed: HoldHandle = format!("{changed}_{sum:08x}").parse().unwrap();
+            assert!(client.attach(&changed).await.is_err(), "{parts:?}");
+            assert!(client.release(&changed).await.is_err(), "{parts:?}");
+        }
+        assert!(is_held(&client).await);
+        client.release(&handle).await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[cfg(feature = "cli")]
+#[tokio::test]
+async fn a_handle_survives_json() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder()).await;
+        let handle = detached(&client).await;
+        let json = serde_json::to_string(&handle).unwrap();
+        assert_eq!(json, format!("\"{handle}\""));
+        assert_eq!(serde_json::from_str::<HoldHandle>(&json).unwrap(), handle);
+        assert!(serde_json::from_str::<HoldHandle>("\"fairlock1\"").is_err());
+        assert!(!format!("{handle:?}").contains(client.id()), "{handle:?}");
+        client.release(&handle).await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// What becomes of the next requests with `give`, and of the replies: lost, late, or repeated.
+#[derive(Clone, Default)]
+struct Gives(Arc<Mutex<VecDeque<Vec<Delivery>>>>);
+
+impl Gives {
+    fn next(&self, deliveries: Vec<Delivery>) {
+        self.0.lock().unwrap().push_back(deliveries);
+    }
+}
+
+impl Faults for Gives {
+    fn request(&self, _client: &str, script: &str) -> Vec<Delivery> {
+        let planned = if script == "give" { self.0.lock().unwrap().pop_front() } else { None };
+        planned.unwrap_or_else(|| vec![Delivery::AT_ONCE])
+    }
+
+    fn push(&self, _client: &str) -> Vec<Duration> {
+        vec![Duration::ZERO]
+    }
+
+    fn ran(&self, _ran: &Ran<'_>) {}
+}
+
+const SERVED_UNHEARD: Delivery = Delivery { request: Duration::ZERO, reply: None };
+
+async fn with_gives(test: impl AsyncFnOnce(&Gives, [LockClient; 2], &EmbeddedServer)) {
+    let gives = Gives::default();
+    let server = &simulation::servers([gives.clone()])[0];
+    virtually(async {
+        let open = || LockClient::builder().embedded(server).unwrap();
+        let clients = [open(), open()];
+        // A client that does not know the server's time yet asks in vain once.
+        for client in &clients {
+            assert!(!is_held(client).await);
+        }
+        test(&gives, clients, server).await;
+    })
+    .await;
+}
+
+fn unheard(count: usize, gives: &Gives) {
+    (0..count).for_each(|_| gives.next(vec![SERVED_UNHEARD]));
+}
+
+#[tokio::test]
+async fn a_detach_and_an_attach_whose_answers_are_lost_are_repeated() {
+    with_gives(async |gives, [one, other], _| {
+        let guard = held(&one).await;
+        gives.next(vec![SERVED_UNHEARD, Delivery::AT_ONCE]);
+        let handle = guard.detach(LEASE).await.unwrap();
+        gives.next(vec![SERVED_UNHEARD, Delivery::AT_ONCE]);
+        let guard = other.attach(&handle).await.unwrap();
+        assert!(guard.is_valid());
+        guard.unlock().await.unwrap();
+        assert!(!is_held(&one).await);
+        close([one, other]).await;
+    })
+    .await;
+}
+
+/// It was served, and nobody heard of it: the handle has the hold.
+#[tokio::test]
+async fn an_unanswered_detach_returns_a_handle_that_holds_the_lock() {
+    with_gives(async |gives, [one, other], _| {
+        let (guard, token) = (held(&one).await, one.lock("x").status().await.unwrap().holder.unwrap().token);
+        let view = guard.held();
+        unheard(20, gives);
+        let Err(DetachError::Unanswered { handle, .. }) = guard.detach(LEASE).await else { panic!() };
+        gives.0.lock().unwrap().clear();
+        assert_eq!(view.ended().await, Ended::Detached);
+        assert_eq!(handle.to_string().parse::<HoldHandle>().unwrap(), handle);
+        sleep(100 * SECOND).await;
+        let guard = other.attach(&handle).await.unwrap();
+        assert_eq!(guard.token(), token);
+        guard.unlock().await.unwrap();
+        close([one, other]).await;
+    })
+    .await;
+}
+
+/// It was never served: nobody has the hold, and nothing is left of it.
+#[tokio::test]
+async fn an_unanswered_detach_that_was_not_served_leaves_nothing() {
+    with_gives(async |gives, [one, other], server| {
+        let guard = held(&one).await;
+        (0..20).for_each(|_| gives.next(Vec::new()));
+        let Err(DetachError::Unanswered { handle, .. }) = guard.detach(LEASE).await else { panic!() };
+        gives.0.lock().unwrap().clear();
+        eventually("it is free", async || !is_held(&one).await).await;
+        assert!(is_lost(other.attach(&handle).await));
+        close([one, other]).await;
+        sleep(120 * SECOND).await;
+        assert!(server.keys().iter().all(|key| key.ends_with("}:token")), "{:?}", server.keys());
+    })
+    .await;
+}
+
+/// A copy of the detach comes when its handle was released already: what is released does not come back (R16).
+#[tokio::test]
+async fn what_was_released_by_its_handle_does_not_come_back() {
+    with_gives(async |gives, [one, other], _| {
+        let guard = held(&one).await;
+        // Served when the caller has given up, before the leave of its owner could be.
+        (0..20).for_each(|_| gives.next(vec![Delivery { request: Duration::from_millis(2010), reply: None }]));
+        let Err(DetachError::Unanswered { handle, .. }) = guard.detach(LEASE).await else { panic!() };
+        gives.0.lock().unwrap().clear();
+        let _ = other.release(&handle).await;
+        sleep(5 * SECOND).await;
+        assert!(!is_held(&one).await);
+        close([one, other]).await;
+    })
+    .await;
+}
+
+/// The hold was detached, attached again by the same owner, and then a copy of the detach arrives.
+#[tokio::test]
+async fn a_late_copy_of_a_detach_takes_nothing_back() {
+    with_gives(async |gives, [one, other], _| {
+        let me = Owner::new();
+        let guard = me.scope(held(&one)).await;
+        gives.next(vec![Delivery::AT_ONCE, Delivery { request: SECOND, reply: None }]);
+        let handle = guard.detach(LEASE).await.unwrap();
+        let guard = me.scope(one.attach(&handle)).await.unwrap();
+        sleep(5 * SECOND).await;
+        assert!(guard.is_valid());
+        let holder = other.lock("x").status().await.unwrap().holder.unwrap();
+        assert_eq!(holder.owner, guard.owner_id());
+        sleep(60 * SECOND).await;
+        assert!(guard.is_valid());
+        guard.unlock().await.unwrap();
+        close([one, other]).await;
+    })
+    .await;
+}
+
+/// Dropped half-way, a detach gives the hold back, and an attach what it may have attached.
+#[tokio::test]
+async fn what_is_dropped_half_way_leaves_nothing_behind() {
+    with_gives(async |gives, [one, other], _| {
+        for served in [true, false] {
+            let guard = held(&one).await;
+            gives.next(if served { vec![SERVED_UNHEARD] } else { Vec::new() });
+            assert!(timeout(SECOND, guard.detach(LEASE)).await.is_err());
+            eventually("it is free", async || !is_held(&one).await).await;
+            let handle = detached(&one).await;
+            gives.next(if served { vec![SERVED_UNHEARD] } else { Vec::new() });
+            assert!(timeout(SECOND, other.attach(&handle)).await.is_err());
+            sleep(10 * SECOND).await;
+            // Not served, the handle is as before.
+            assert_eq!(is_held(&one).await, !served);
+            assert_eq!(one.release(&handle).await.is_ok(), !served);
+        }
+        close([one, other]).await;
+    })
+    .await;
+}
+
+/// Polls and leaves of the client that had the hold do not touch it, and neither does a renewal that is under way.
+#[tokio::test]
+async fn the_client_that_has_detached_a_hold_waits_for_it_like_any_other() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder()).await;
+        let guard = held(&client).await;
+        // Renewals of it are under way at any time.
+        sleep(10 * SECOND - Duration::from_millis(1)).await;
+        store.network.delay(Duration::from_millis(20));
+        let handle = guard.detach(LEASE).await.unwrap();
+        store.network.delay(Duration::ZERO);
+        let lock = client.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
+        let given_up = client.lock("x");
+        assert!(timeout(SECOND, given_up.lock()).await.is_err());
+        sleep(LEASE / 2).await;
+        assert!(!waiting.is_finished());
+        let attached = client.attach(&handle).await.unwrap();
+        assert_eq!(attached.token(), handle.token());
+        sleep(LEASE).await;
+        assert!(!waiting.is_finished() && attached.is_valid());
+        drop(attached);
+        waiting.await.unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// The server stood still for longer than a lease: the guard is over when the detach is asked for.
+#[tokio::test]
+async fn what_is_lost_is_not_detached() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder()).await;
+        let guard = held(&client).await;
+        client.lock("x").force_unlock().await.unwrap();
+        let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
+        assert!(matches!(reason, DetachRefusal::Lost(Loss::Forced)), "{reason}");
+        drop(guard);
+        // Without the message.
+        store.network.lose_messages(true);
+        let guard = held(&client).await;
+        client.lock("x").force_unlock().await.unwrap();
+        let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
+        assert!(matches!(reason, DetachRefusal::Lost(Loss::Gone)), "{reason}");
+        drop(guard);
+        let guard = held(&client).await;
+        client.close().await.unwrap();
+        let Err(DetachError::Refused { reason, .. }) = guard.detach(LEASE).await else { panic!() };
+        assert!(matches!(reason, DetachRefusal::Lost(Loss::Closed) | DetachRefusal::Closed), "{reason}");
+    })
+    .await;
+}
+
+/// Without a connection nothing is sent: the guard goes on.
+#[tokio::test]
+async fn a_detach_that_was_not_sent_returns_the_guard() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder()).await;
+        let guard = held(&client).await;
+        store.network.refuse(Some("LOADING it is loading"));
+        let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
+        assert!(matches!(reason, DetachRefusal::Refused(_) | DetachRefusal::Unreachable(_)), "{reason}");
+        store.network.refuse(None);
+        sleep(60 * SECOND).await;
+        assert!(guard.is_valid(), "it is renewed as before");
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// A promoted replica that has not heard of the detach has the owner of before, whom its client takes out; and one that has heard of
+/// it has the handle.
+#[tokio::test]
+async fn after_a_failover_the_handle_holds_or_nobody_does() {
+    for heard in [false, true] {
+        limit(async {
+            let primary = Server::with(&["--repl-diskless-sync-delay", "0"]).await;
+            let replica = Server::start().await;
+            let proxy = crate::support::Proxy::start(&primary).await;
+            let client = Timing::relaxed().connect(&proxy.url()).await;
+            let guard = held(&client).await;
+            let replicate = async || {
+                replica.replicate(&primary).await;
+                replica.promote().await;
+            };
+            if !heard {
+                replicate().await;
+            }
+            let handle = guard.detach(LEASE).await.unwrap();
+            if heard {
+                replicate().await;
+            }
+            proxy.fail_over_to(&replica);
+            if heard {
+                let guard = client.attach(&handle).await.unwrap();
+                guard.unlock().await.unwrap();
+            } else {
+                eventually("the owner of before has left", async || {
+                    matches!(client.lock("x").is_locked().await, Ok(false))
+                })
+                .await;
+                assert!(is_lost(client.attach(&handle).await));
+            }
+            client.close().await.unwrap();
+            replica.assert_clean().await;
+        })
+        .await;
+    }
+}
