@@ -477,7 +477,8 @@ impl Caller {
     async fn hold_on(&mut self, id: u64, guard: &LockGuard, length: Duration) -> Option<(Loss, u64)> {
         let (worker, over) = (self.worker.clone(), now() + u64::try_from(length.as_nanos()).unwrap());
         let step = u64::try_from(worker.settings.lease.as_nanos()).unwrap() / 6;
-        let (mut known, mut written) = (until(guard), 0);
+        // Zero until it was seen to be valid: without a deadline ahead there is none to know.
+        let (mut known, mut written) = (0, 0);
         let mut lost = pin!(guard.lost());
         while now() < over && !worker.has_stopped() {
             let look = LOOK.min(Duration::from_nanos(over.saturating_sub(now())));
@@ -486,10 +487,12 @@ impl Caller {
                 loss = &mut lost => return Some((loss, known)),
                 () = sleep(look) => {}
             }
-            // Zero where the loss is about to be told.
-            if guard.is_valid() {
-                known = until(guard);
-            }
+            // The clock before the deadline: a process that is stopped between the two claims too little.
+            let looked = now();
+            known = match u64::try_from(guard.valid_for().as_nanos()).unwrap() {
+                0 => known,
+                left => looked + left,
+            };
             if known > written + step {
                 worker.history.line("until", format_args!(r#""id":{id},"until":{known}"#));
                 written = known;

@@ -46,14 +46,17 @@ impl Claim {
         let lost = hold.lost.as_ref().map_or(NEVER, |(t, _)| *t);
         let end = hold.until.min(hold.free).min(lost).max(hold.start);
         let shard = history.shard_of(hold.name);
+        // One name of several is held for as long as the call waits for the others.
+        let call = &history.calls[hold.call];
+        let began = if call.how == How::All { call.asked } else { hold.start };
         let by_fault = history.faults.iter().filter(|fault| touches(fault, shard, None)).filter_map(|fault| {
             let (from, to) = window(history, fault, Promise::One)?;
-            (hold.start < to && end > from).then_some(from)
+            (began < to && end > from).then_some(from)
         });
         let by_force = history.forces.iter().filter(|force| force.name == hold.name).filter_map(|force| {
             let meant = force.token.is_none_or(|token| token == hold.token) && force.hit != Some(false);
             let may_run_until = if force.to == NEVER { force.from + 10_000 * MS } else { force.to };
-            (meant && hold.start < may_run_until && end > force.from).then_some(force.from)
+            (meant && began < may_run_until && end > force.from).then_some(force.from)
         });
         let cut = by_fault.chain(by_force).min().unwrap_or(end).clamp(hold.start, end);
         Self { start: hold.start, end, cut }
@@ -153,6 +156,9 @@ fn in_order(history: &History, windows: &Windows, asked: &[usize], verdict: &mut
     let (mut waiting, mut latest, mut longest) = (waits.iter().peekable(), None::<(u64, &Call)>, None::<(Time, &Call)>);
     for call in gets {
         let (Some(token), got) = (token(history, call), call.ended) else { continue };
+        // Of several masters: who cannot reach the first one waits at another, and between the two there is no order.
+        let elsewhere = history.run.topology == "quorum"
+            && windows.is_suspended(Promise::Order, shard, history.host_of(call.client), call.asked, got);
         while let Some((_, wait)) = waiting.next_if(|(queued, _)| *queued < call.asked) {
             match self::token(history, wait) {
                 Some(token) if latest.is_none_or(|(latest, _)| token > latest) => latest = Some((token, wait)),
@@ -164,7 +170,7 @@ fn in_order(history: &History, windows: &Windows, asked: &[usize], verdict: &mut
         }
         let served_later = latest.filter(|(later, _)| *later > token).map(|(_, wait)| wait);
         let still_waits = longest.filter(|(until, _)| *until > got).map(|(_, wait)| wait);
-        if let Some(wait) = served_later.or(still_waits) {
+        if let Some(wait) = served_later.or(still_waits).filter(|_| !elsewhere) {
             let (who, by) = (&history.clients[wait.client].name, &history.clients[call.client].name);
             let since = (call.asked - wait.asked) / MS;
             let name = &history.names[call.name];

@@ -172,6 +172,22 @@ fn p1_is_suspended_by_force_for_the_hold_that_is_meant_alone() {
     assert_eq!(forced(7), ["P1", "loss"]);
 }
 
+/// A name of `lock_all` is held before the call returns: a fault in between is one of this hold.
+#[test]
+fn p1_of_one_name_of_several_counts_from_the_call() {
+    let told_late = |how: &str| {
+        let mut story = Story::new();
+        story.line(1000, "a.1", "ask", &format!(r#""id":50,"n":"x","how":"{how}""#));
+        story.fault(1100, 1200, "clock", "");
+        story.holds(1400, 1600, "b.1", 2);
+        story.gets(1500, "a.1", 50, 1);
+        story.loses(1510, "a.1", 50, "gone");
+        story.finds()
+    };
+    assert_eq!(told_late("all"), NOTHING);
+    assert_eq!(told_late("lock"), ["P1"]);
+}
+
 /// A server that forgets a hold. From then on it is excused, but of those that strict clients have.
 #[test]
 fn p1_is_suspended_where_a_server_forgot_and_for_what_it_forgot_alone() {
@@ -225,7 +241,11 @@ fn p2_a_token_that_is_given_twice_also_where_data_was_lost() {
 
 /// `a` waits while `b`, who asked later, gets it.
 fn overtaken(between: u64, fault: Option<(&str, &str)>) -> Vec<&'static str> {
-    let mut story = Story::new();
+    overtaken_on("single", between, fault)
+}
+
+fn overtaken_on(topology: &'static str, between: u64, fault: Option<(&str, &str)>) -> Vec<&'static str> {
+    let mut story = Story::on(topology);
     story.holds(1000, 2500, "c.1", 1);
     let first = story.asks(1200, "a.1");
     let second = story.asks(1200 + between, "b.1");
@@ -249,6 +269,9 @@ fn p3_is_suspended_for_the_client_that_had_no_connection_alone() {
     assert_eq!(overtaken(1000, Some(("silent", "a"))), NOTHING);
     assert_eq!(overtaken(1000, Some(("silent", "b"))), ["P3"]);
     assert_eq!(overtaken(1000, Some(("scripts", ""))), ["P3"]);
+    // Of several masters, who has another first server overtakes.
+    assert_eq!(overtaken_on("quorum", 1000, Some(("silent", "b"))), NOTHING);
+    assert_eq!(overtaken_on("quorum", 1000, None), ["P3"]);
 }
 
 #[test]

@@ -75,8 +75,8 @@ pub const TABLE: &[Row] = &[
     Row { kind: "slots", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "names in a slot that moves wait" },
     Row { kind: "stray-master", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "clients look for the primary" },
     Row { kind: "ring", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "each client has another first server" },
-    Row { kind: "clock", on: "quorum", suspends: [ms(0), ms(11_000), ms(11_000), ms(3000)], why: "a hold on just a majority ends with a server whose clock jumps" },
-    Row { kind: "clock", on: ALL, suspends: [ms(0), ms(11_000), ms(11_000), ms(3000)], why: "a jump of the clock ends leases, or makes them longer" },
+    Row { kind: "clock", on: "quorum", suspends: [ms(100), ms(11_000), ms(11_000), ms(3000)], why: "a hold on just a majority ends with a server whose clock jumps" },
+    Row { kind: "clock", on: ALL, suspends: [ms(100), ms(11_000), ms(11_000), ms(3000)], why: "a jump of the clock ends leases, or makes them longer" },
     // Of servers that may fail over: an asynchronous failover forgets what was not replicated.
     Row { kind: "halves", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
     Row { kind: "cut-server", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
