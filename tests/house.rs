@@ -658,7 +658,10 @@ fn scripts() -> Vec<Script> {
 #[test]
 fn there_is_a_script_for_each_verb_and_no_other() {
     let names: Vec<_> = scripts().into_iter().map(|script| script.name).collect();
-    assert_eq!(names, ["acquire", "boot", "force_unlock", "inspect", "leave", "poll", "raise", "release", "renew"]);
+    assert_eq!(
+        names,
+        ["acquire", "boot", "force_unlock", "give", "inspect", "leave", "poll", "raise", "release", "renew"]
+    );
 }
 
 /// The first two lines of a script give names to KEYS and ARGV, those of the header and in its order. `names...` in a

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::args::Orphan;
 use super::exit::{self, Failure};
-use super::orphan;
+use super::orphan::{self, cannot_run};
 
 /// How often to check whether a process group has ended: there is no notification.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -101,14 +101,6 @@ fn states(group: Pid) -> Vec<String> {
         (fields.nth(1)? == group.to_string()).then_some(state)
     };
     processes.filter_map(state).collect()
-}
-
-pub fn cannot_run(program: &OsString, error: &io::Error) -> Failure {
-    let code = match error.kind() {
-        io::ErrorKind::NotFound => exit::NOT_FOUND,
-        _ => exit::CANNOT_RUN,
-    };
-    Failure::new(code, format!("cannot run {}: {error}", program.to_string_lossy()))
 }
 
 /// The exit code that a shell would return.

@@ -1,10 +1,7 @@
 //! `fairlock acquire`, `extend`, `release`: a lock over steps of which each is a process of its own.
 
-use std::time::Duration;
-
 use fairlock::{DetachError, DetachRefusal, HandleError, HoldHandle, LockClient};
 use serde::Serialize;
-use tokio::time::{Instant, sleep, timeout_at};
 
 use super::args::{Acquire, Args, Extend, Release};
 use super::connect;
@@ -13,9 +10,6 @@ use super::lock;
 use super::log::say;
 use super::output::Output;
 use super::signals::Signals;
-
-/// A loss is noticed after this time at the latest, or after a third of the lease: nobody is told of a handle's loss.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Serialize)]
 struct Acquired<'a> {
@@ -113,24 +107,5 @@ pub async fn release(args: &Args, release: &Release) -> Result<u8, Failure> {
 async fn close(client: &LockClient) {
     if let Err(error) = client.close().await {
         say(&error.to_string());
-    }
-}
-
-/// Extends the hold of a handle again and again. Returns when it is lost, or may be, and why. `extended`: before it was last asked for.
-pub async fn until_lost(client: &LockClient, handle: &HoldHandle, extended: Instant) -> String {
-    let lease = handle.lease();
-    // As the library counts: from before the request, and clocks may differ by a hundredth.
-    let sure = lease.saturating_sub(lease / 100);
-    let mut until = extended.checked_add(sure).unwrap_or(extended);
-    loop {
-        sleep((lease / 3).min(LOOK_EVERY)).await;
-        let asked = Instant::now();
-        match timeout_at(until, client.extend(handle, lease)).await {
-            Ok(Ok(())) => until = asked.checked_add(sure).unwrap_or(until),
-            Ok(Err(HandleError::Lost)) => return HandleError::Lost.to_string(),
-            // Asked again, until its lease is over.
-            Ok(Err(_)) if Instant::now() < until => {}
-            _ => return "its lease may be over, and the server does not answer".to_owned(),
-        }
     }
 }
