@@ -4,6 +4,7 @@ mod bounds;
 mod canonical;
 mod checked;
 mod client;
+mod detach;
 mod display;
 mod events;
 mod ghost;
