@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::args::Orphan;
 use super::exit::{self, Failure};
-use super::orphan;
+use super::orphan::{self, cannot_run};
 
 /// How often to check whether a process group has ended: there is no notification.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -37,7 +37,7 @@ impl Child {
         if terminal.is_none() {
             starting.process_group(0);
         }
-        let process = starting.spawn().map_err(|error| exit::cannot_run(program, &error))?;
+        let process = starting.spawn().map_err(|error| cannot_run(program, &error))?;
         let pid = process.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
         let pid = pid.ok_or_else(|| Failure::new(exit::CANNOT_RUN, "the command has no process id"))?;
         Ok(Self { process, pid, terminal })

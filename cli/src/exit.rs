@@ -1,7 +1,6 @@
 //! How the command ends: exit codes as those of `flock(1)`, of shells and of `sysexits.h`.
 
 use std::error::Error;
-use std::ffi::OsStr;
 use std::io;
 
 use fairlock::{ConnectError, HandleError, LockError, RequestError};
@@ -115,13 +114,4 @@ impl From<io::Error> for Failure {
             _ => Self::new(SYSTEM, error.to_string()),
         }
     }
-}
-
-/// For a command that was not started.
-pub fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
-    let code = match error.kind() {
-        io::ErrorKind::NotFound => NOT_FOUND,
-        _ => CANNOT_RUN,
-    };
-    Failure::new(code, format!("cannot run {}: {error}", program.to_string_lossy()))
 }

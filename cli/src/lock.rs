@@ -6,16 +6,18 @@ use std::time::Duration;
 
 use fairlock::{HandleError, HoldHandle, LockClient, LockError, LockGuard, UnlockError};
 use nix::sys::signal::Signal;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::args::{Args, Call, Lock};
-use super::attached;
 use super::child::{self, Child};
 use super::connect;
 use super::exit::{self, Failure};
 use super::log::say;
 use super::output::{Output, text};
 use super::signals::Signals;
+
+/// A loss is noticed after this time at the latest, or after a third of the lease: nobody is told of a handle's loss.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 pub async fn run(args: &Args, lock: &Lock, out: &mut Output) -> Result<u8, Failure> {
     // Before the first request: a signal that comes while the lock is waited for must not leave a place in the queue.
@@ -108,9 +110,28 @@ async fn attached(client: &LockClient, handle: &HoldHandle, lock: &Lock, signals
     };
     let holder = status.holder.filter(|holder| holder.token == handle.token());
     let Some(holder) = holder else { return Err(HandleError::Lost.into()) };
-    let lost = attached::until_lost(client, handle, asked);
+    let lost = until_lost(client, handle, asked);
     let code = run_child(lock, handle.name(), handle.token(), &holder.owner, lost, signals).await?;
     Ok(code.unwrap_or(exit::LOST))
+}
+
+/// Extends the hold of a handle again and again. Returns when it is lost, or may be, and why. `extended`: before it was last asked for.
+async fn until_lost(client: &LockClient, handle: &HoldHandle, extended: Instant) -> String {
+    let lease = handle.lease();
+    // As the library counts: from before the request, and clocks may differ by a hundredth.
+    let sure = lease.saturating_sub(lease / 100);
+    let mut until = extended.checked_add(sure).unwrap_or(extended);
+    loop {
+        sleep((lease / 3).min(LOOK_EVERY)).await;
+        let asked = Instant::now();
+        match timeout_at(until, client.extend(handle, lease)).await {
+            Ok(Ok(())) => until = asked.checked_add(sure).unwrap_or(until),
+            Ok(Err(HandleError::Lost)) => return HandleError::Lost.to_string(),
+            // Asked again, until its lease is over.
+            Ok(Err(_)) if Instant::now() < until => {}
+            _ => return "its lease may be over, and the server does not answer".to_owned(),
+        }
+    }
 }
 
 /// Holds it until a signal comes.

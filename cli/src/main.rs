@@ -2,7 +2,6 @@
 
 mod acl;
 mod args;
-mod attached;
 mod bench;
 mod child;
 mod connect;

@@ -3,10 +3,11 @@
 //! and becomes the command.
 
 use std::ffi::OsString;
+use std::io;
 use std::process::Command;
 
 use super::args::Orphan;
-use super::exit::Failure;
+use super::exit::{self, Failure};
 
 /// The first argument of the process in between. Its others: the parent, the signal, and the command.
 const WORD: &str = "__command";
@@ -55,21 +56,27 @@ pub fn become_the_command() -> Option<Failure> {
 fn exec(parent: &str, signal: &str, words: &[OsString]) -> Failure {
     use std::os::unix::process::CommandExt;
 
-    use super::exit;
-
     let Some(program) = words.first() else { return Failure::usage("which command?") };
     let asked = signal.parse::<nix::sys::signal::Signal>().and_then(nix::sys::prctl::set_pdeathsig);
     if let Err(error) = asked {
         return Failure::new(exit::CANNOT_RUN, format!("cannot ask for a signal when fairlock is killed: {error}"));
     }
-    // It was killed before: no signal will come, and another owner may have the lock soon.
+    // It was killed before: no signal will come, and somebody else may have the lock soon.
     if nix::unistd::getppid().to_string() != parent {
         return Failure::new(exit::LOST, "fairlock was killed before the command had begun");
     }
-    exit::cannot_run(program, &plain(words).exec())
+    cannot_run(program, &plain(words).exec())
 }
 
 #[cfg(not(target_os = "linux"))]
 fn exec(_parent: &str, _signal: &str, _words: &[OsString]) -> Failure {
     Failure::usage("this is for Linux")
+}
+
+pub fn cannot_run(program: &OsString, error: &io::Error) -> Failure {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => exit::NOT_FOUND,
+        _ => exit::CANNOT_RUN,
+    };
+    Failure::new(code, format!("cannot run {}: {error}", program.to_string_lossy()))
 }

@@ -24,7 +24,7 @@ use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::runner::{Answer, Runner};
 use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
-use crate::store::verbs::give::{Give, Given};
+use crate::store::verbs::give::{Gave, Give};
 use crate::store::verbs::renew::{Only, Renew, Renewed};
 
 /// A request for the lock.
@@ -389,13 +389,13 @@ impl<'a> Attempt<'a> {
                 Ok(answer) => {
                     last_error.answered();
                     match answer.body {
-                        Given::Given { lease_left } => {
+                        Gave::Given { lease_left } => {
                             let hold = self.hold_answered(token, answer.sent, lease_left).await;
                             return hold.map(Asked::Held).ok_or(LockError::Lost);
                         }
-                        Given::Lost => return Err(LockError::Lost),
+                        Gave::Lost => return Err(LockError::Lost),
                         // Our estimate of the server's clock was off; this answer has corrected it.
-                        Given::Late => {}
+                        Gave::Late => {}
                     }
                 }
                 Err(error) => {

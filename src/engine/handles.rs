@@ -22,7 +22,7 @@ use crate::store::clock::now;
 use crate::store::error::{Cause, NoAnswer, NoTurn, RequestError};
 use crate::store::keys::Keys;
 use crate::store::runner::Answer;
-use crate::store::verbs::give::{Give, Given};
+use crate::store::verbs::give::{Gave, Give};
 use crate::store::verbs::release::{Release, Released};
 use crate::store::verbs::renew::{Only, Renew, Renewed};
 
@@ -115,17 +115,17 @@ impl Detaching {
             let was_sent = std::mem::replace(&mut self.was_sent, true);
             let asked = context.ask(give.send(&context.runner, Some(limit), &mut copies_until)).await;
             let error = match asked {
-                Ok(Answer { body: Given::Given { .. }, sent, .. }) => {
+                Ok(Answer { body: Gave::Given { .. }, sent, .. }) => {
                     context.given_back(&hold.entry.keys.lock, sent);
                     return self.detached();
                 }
-                Ok(Answer { body: Given::Lost, .. }) => {
+                Ok(Answer { body: Gave::Lost, .. }) => {
                     hold.keep_after_all();
                     hold.lose(Loss::Gone);
                     return self.refused(NotDetached::Lost(Loss::Gone));
                 }
                 // No copy was served, and the answer has corrected our estimate of the server's clock.
-                Ok(Answer { body: Given::Late, .. }) => {
+                Ok(Answer { body: Gave::Late, .. }) => {
                     self.was_sent = false;
                     None
                 }

@@ -58,6 +58,22 @@ async fn a_call_and_its_hold_are_spans_of_their_caller() {
 }
 
 #[tokio::test]
+async fn a_detached_hold_says_so() {
+    on_each_store(async |store| {
+        let said = Collect::default();
+        let _here = said.clone().here();
+        let client = store.connect(Timing::default()).await;
+        let handle = client.lock("x").lock().await.unwrap().detach(Duration::from_secs(60)).await.unwrap();
+        assert!(said.saw("DEBUG", "detached") && !said.saw("DEBUG", "released"));
+        let [hold] = &said.spans("hold")[..] else { panic!("{:?}", said.spans("hold")) };
+        assert!(hold.is_closed() && hold.fields["end"] == "detached", "{hold:?}");
+        client.release(&handle).await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn nested_calls_are_parts_of_one_hold() {
     on_each_store(async |store| {
         let said = Collect::default();
@@ -279,20 +295,6 @@ async fn a_renewal_and_a_release_without_an_answer_are_told_at_debug() {
         assert!(said.saw("DEBUG", "a renewal failed"), "{:?}", said.lines());
         eventually("it is over", async || said.saw("DEBUG", "released without an answer")).await;
         server.network.silence(false);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_hold_that_is_detached_is_logged_at_debug() {
-    in_virtual_time(async |server| {
-        let said = Collect::default();
-        let _here = said.clone().here();
-        let client = server.connect(Timing::default()).await;
-        let handle = client.lock("x").lock().await.unwrap().detach(Duration::from_secs(5)).await.unwrap();
-        assert!(said.saw("DEBUG", "detached"), "{:?}", said.lines());
-        assert_eq!(said.of("WARN", "").len(), 0, "it is no loss: {:?}", said.lines());
-        client.release(&handle).await.unwrap();
     })
     .await;
 }

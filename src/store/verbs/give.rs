@@ -30,7 +30,7 @@ pub struct Give<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Given {
+pub enum Gave {
     Given {
         lease_left: Duration,
     },
@@ -47,7 +47,7 @@ impl Give<'_> {
         runner: &Runner,
         by: Option<Instant>,
         copies_until: &mut i64,
-    ) -> Result<Answer<Given>, RequestError> {
+    ) -> Result<Answer<Gave>, RequestError> {
         let admitted = runner.admit(&self.keys.lock, Priority::Normal, by).await?;
         self.run(runner, admitted, copies_until).await
     }
@@ -59,7 +59,7 @@ impl Give<'_> {
         runner: &Runner,
         admitted: Admitted,
         copies_until: &mut i64,
-    ) -> Result<Answer<Given>, RequestError> {
+    ) -> Result<Answer<Gave>, RequestError> {
         let Keys { lock, tokens, .. } = self.keys;
         // After admission, as in an acquire (R2).
         let not_after = runner.not_after(lock);
@@ -88,7 +88,7 @@ impl Give<'_> {
     }
 }
 
-impl Decode for Given {
+impl Decode for Gave {
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
             "given" => Self::Given { lease_left: fields.millis()? },

@@ -1,20 +1,20 @@
-//! Handles: holds that are no client's. Any process that has read one may extend, release or attach it.
+//! Handles: holds that are no client's. Who has read one may extend, release or attach it, from any process.
 
 use crate::network::{Network, OwnerId, Request, Time, Token};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
     pub token: Token,
-    /// Until when its hold is relied on (R5).
+    /// Until when somebody relies on what it holds (R5).
     pub until: Time,
-    /// An attach was requested. From then on earlier promises are not relied on.
+    /// Somebody has asked to attach it. From then on nobody relies on what it was told before.
     pub is_spent: bool,
     pub stage: HandleStage,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HandleStage {
-    /// The detach has no answer yet, and no process has the handle.
+    /// The detach has no answer yet, and nobody has the handle.
     Asked,
     /// `in_doubt`: the detach was not answered in time.
     Known {

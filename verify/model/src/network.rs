@@ -165,7 +165,7 @@ pub enum Renewed {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Given {
+pub enum Passed {
     Given {
         remaining: Time,
     },
@@ -176,7 +176,7 @@ pub enum Given {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Answer {
-    Given(Given),
+    Given(Passed),
     Acquired(Acquired),
     Left(Left),
     Released(Released),

@@ -7,7 +7,7 @@ use crate::bounds::Bounds;
 use crate::client::Client;
 use crate::ghost::{Event, EventSet};
 use crate::network::{
-    Acquired, Answer, FOREVER, Given, Holder, Nested, Network, OwnerId, Push, Released, Renewed, Request, Seq, Time,
+    Acquired, Answer, FOREVER, Holder, Nested, Network, OwnerId, Passed, Push, Released, Renewed, Request, Seq, Time,
     Token,
 };
 use crate::rules::Rules;
@@ -399,9 +399,9 @@ impl Owner {
         self.stage = Stage::Acquiring { seq, request, copies_until: 0 };
     }
 
-    fn on_given(&mut self, token: Token, sent: Time, answer: Given, cx: &mut Context<'_>) {
+    fn on_given(&mut self, token: Token, sent: Time, answer: Passed, cx: &mut Context<'_>) {
         match (&mut self.stage, answer) {
-            (Stage::Acquiring { seq, copies_until, .. }, Given::Given { remaining }) => {
+            (Stage::Acquiring { seq, copies_until, .. }, Passed::Given { remaining }) => {
                 let (seq, copies_until) = (*seq, *copies_until);
                 self.on_owned(seq, token, (sent, remaining), copies_until, cx);
             }
@@ -412,7 +412,7 @@ impl Owner {
                 }
                 self.stage = Stage::Idle;
             }
-            (Stage::Holding(hold), Given::Given { .. }) => {
+            (Stage::Holding(hold), Passed::Given { .. }) => {
                 let Hold { attempt, copies_until, .. } = *hold;
                 self.stage = Stage::Idle;
                 // R3: a copy of the acquire would queue now.
@@ -421,8 +421,8 @@ impl Owner {
                     self.leave(seq, attempt, copies_until, cx);
                 }
             }
-            (Stage::Holding(_), Given::Lost) => self.lose(cx),
-            (Stage::Holding(hold), Given::Refused) => hold.pending = None,
+            (Stage::Holding(_), Passed::Lost) => self.lose(cx),
+            (Stage::Holding(hold), Passed::Refused) => hold.pending = None,
             _ => {}
         }
     }

@@ -23,7 +23,7 @@ pub struct Pruning<'a> {
 impl Pruning<'_> {
     pub fn prune(&self, state: &mut State, events: &mut EventSet) {
         let State { now, server, owners, handles, clients, network, .. } = state;
-        network.retain(|message| self.has_effect(message, *now, server, owners, handles, clients, events));
+        network.retain(|message| self.has_effect(message, *now, server, (owners, handles), clients, events));
         let in_flight: Vec<_> = network.iter().copied().collect();
         network.retain(|message| self.may_end_something(message, server, owners, &in_flight));
         if self.rules.r3_tombstone {
@@ -45,8 +45,7 @@ impl Pruning<'_> {
         message: &Message,
         now: Time,
         server: &Server,
-        owners: &[Owner],
-        handles: &[Handle],
+        (owners, handles): (&[Owner], &[Handle]),
         clients: &[Client],
         events: &mut EventSet,
     ) -> bool {

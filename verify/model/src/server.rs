@@ -5,8 +5,8 @@ use crate::bounds::{Bounds, Fault};
 use crate::ghost::{Event, EventSet, Ghost, Violation};
 use crate::map::Map;
 use crate::network::{
-    Acquired, ClientId, Given, HANDLE_SEQ, HANDLES, Holder, Left, Message, Nested, Network, OWNERS_OF_A_CLIENT,
-    OwnerId, Poll, Polled, Push, Released, Renewed, Seq, Ticket, Time, Token,
+    Acquired, ClientId, HANDLE_SEQ, HANDLES, Holder, Left, Message, Nested, Network, OWNERS_OF_A_CLIENT, OwnerId,
+    Passed, Poll, Polled, Push, Released, Renewed, Seq, Ticket, Time, Token,
 };
 use crate::rules::Rules;
 
@@ -432,12 +432,12 @@ impl Script<'_> {
     }
 
     /// lua/give.lua
-    pub fn give(&mut self, from: OwnerId, to: OwnerId, seq: Seq, sent: Time, token: Token) -> Given {
+    pub fn give(&mut self, from: OwnerId, to: OwnerId, seq: Seq, sent: Time, token: Token) -> Passed {
         let attempt = if to >= HANDLES { HANDLE_SEQ } else { seq };
         let remaining = self.bounds.lease;
         // R1: before what refuses a copy, which says then that none was served.
         if let Some(lock) = self.server.held_by(to).filter(|lock| lock.token == token && lock.attempt == attempt) {
-            return Given::Given { remaining: lock.expires - self.now };
+            return Passed::Given { remaining: lock.expires - self.now };
         }
         let heeds = if to >= HANDLES { self.rules.r16_released_for_good } else { self.rules.r16_attach_heeds_leave };
         let has_left = self.server.tombstones.get(&to).is_some_and(|tombstone| tombstone.seq >= attempt);
@@ -451,15 +451,15 @@ impl Script<'_> {
                 }
                 self.events.add(if to >= HANDLES { Event::Detached } else { Event::Attached });
                 self.server.lock = Some(Lock { owner: to, holds: 1, attempt, token, expires: self.now + remaining });
-                Given::Given { remaining }
+                Passed::Given { remaining }
             }
-            _ => Given::Lost,
+            _ => Passed::Lost,
         }
     }
 
-    fn refuse_give(&mut self) -> Given {
+    fn refuse_give(&mut self) -> Passed {
         self.events.add(Event::GiveRefused);
-        Given::Refused
+        Passed::Refused
     }
 
     /// lua/force_unlock.lua

@@ -1,9 +1,9 @@
-//! The steps of the protocol that concern handles: detach, attach, extend and release.
+//! What is done with handles: detaching, attaching, extending, releasing.
 
 use crate::bounds::Bounds;
 use crate::ghost::{Event, EventSet};
 use crate::handle::{Handle, HandleStage};
-use crate::network::{Answer, Given, HANDLE_SEQ, HANDLES, OwnerId, Released, Renewed, Request};
+use crate::network::{Answer, HANDLE_SEQ, HANDLES, OwnerId, Passed, Released, Renewed, Request};
 use crate::owner::Stage;
 use crate::protocol::{Protocol, State};
 
@@ -74,14 +74,14 @@ impl Protocol {
             (Request::Give { to: handle, sent, .. }, Answer::Given(answer)) if handle >= HANDLES => {
                 let handle = state.handle(handle);
                 match answer {
-                    Given::Given { remaining } => {
+                    Passed::Given { remaining } => {
                         handle.until = sent + remaining;
                         handle.stage = HandleStage::Known { in_doubt: false };
                     }
-                    Given::Lost | Given::Refused => handle.stage = HandleStage::Over,
+                    Passed::Lost | Passed::Refused => handle.stage = HandleStage::Over,
                 }
             }
-            (Request::Give { from, .. }, Answer::Given(Given::Given { .. })) => {
+            (Request::Give { from, .. }, Answer::Given(Passed::Given { .. })) => {
                 state.handle(from).stage = HandleStage::Over;
             }
             (Request::Renew { sent, .. }, Answer::Renewed(Renewed::Renewed { remaining })) if to >= HANDLES => {
