@@ -5,14 +5,14 @@
 -- KEYS[1] lock       hash     owner -> holds, and !grant
 -- KEYS[2] tokens     string   the last token given
 -- KEYS[3] tombstone  string   the seq up to which the owner that gets it has left (R3)
--- ARGV[1] request    growing number, returned as it is
+-- ARGV[1] request    growing number, echoed in the reply
 -- ARGV[2] not_after  server us after which the request is refused (R2)
 -- ARGV[3] from       the owner that has it
 -- ARGV[4] seq        of this request: what `from` has got by a later one stays (R4)
 -- ARGV[5] token      of the hold
 -- ARGV[6] to         the owner that gets it
 -- ARGV[7] attempt    the seq that it gets it with; a retry repeats it (R1)
--- ARGV[8] lease      ms, from now on, also where more was left: nobody relies on that any longer
+-- ARGV[8] lease      ms, from now on, also where more was left, which is not relied on any longer
 -- ARGV[9] terms      of the hold: grant_ttl (ms), /, and its label
 -- ARGV[10] token_ttl ms
 --

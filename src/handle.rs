@@ -15,9 +15,10 @@ use crate::owner;
 
 /// A hold without a guard: what [`LockGuard::detach`] makes, and [`LockClient::attach`] takes up again, in any process.
 ///
-/// It is a text of letters, digits and `_`, which a shell, JSON and the environment carry as it is: see its [`Display`](fmt::Display)
-/// and [`FromStr`], and the feature `serde`. It names the lock, its prefix and its token, and has no URL and no password: the client
-/// that uses it brings the connection. Nobody renews it. Its lock is free when its lease ends, as after a crash.
+/// It is a text of letters, digits and `_`, which a shell, JSON and the environment carry unchanged: see its
+/// [`Display`](fmt::Display) and [`FromStr`], and the feature `serde`. It names the lock, its prefix and its token, and
+/// has no URL and no password: the client that uses it brings the connection. It is not renewed. Its lock is free when
+/// its lease ends, as after a crash.
 ///
 /// **Whoever can connect to the server and has read a handle can spend it**, as whoever can connect can force the lock. Mind that in the log of
 /// a pipeline.
@@ -90,7 +91,7 @@ impl HoldHandle {
 
 impl fmt::Debug for HoldHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the owner: a log is read by many, and who has it can spend the handle.
+        // Not the owner: a log is read by many, and the owner is enough to spend the handle.
         f.debug_struct("HoldHandle").field("name", &self.name()).field("token", &self.token()).finish_non_exhaustive()
     }
 }
@@ -247,8 +248,8 @@ pub enum DetachError {
         /// Why.
         reason: DetachRefusal,
     },
-    /// The server may have served it. If it has, the handle holds the lock. If not, nobody does: the client sees to that. Use the
-    /// handle as any other: [`attach`](LockClient::attach) and [`extend`](LockClient::extend) tell which it was, and
+    /// The server may have served it. If it has, the handle holds the lock. If not, the client releases it. Use the
+    /// handle as any other: [`attach`](LockClient::attach) and [`extend`](LockClient::extend) show which it was, and
     /// [`release`](LockClient::release) leaves nothing behind either way.
     #[error("no answer to the detach: {cause}; the handle holds the lock, or nobody does")]
     #[non_exhaustive]
@@ -359,8 +360,8 @@ impl LockGuard {
     /// under the same token. One round trip.
     ///
     /// From the call on [`is_valid`](crate::Held::is_valid) is false. Each [`Held`](crate::Held) of this guard ends as
-    /// [`Ended::Detached`](crate::Ended::Detached). Nobody renews the handle: the lease is to cover the way to whoever takes it up,
-    /// and may be shorter or longer than before.
+    /// [`Ended::Detached`](crate::Ended::Detached). The handle is not renewed: the lease has to cover the way to the
+    /// process that takes it up, and may be shorter or longer than before.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -381,7 +382,7 @@ impl LockGuard {
     /// has several servers, or nothing could be sent within the operation time-out. [`DetachError::Unanswered`] returns the handle.
     ///
     /// # Cancel safety
-    /// Dropped, the hold is given back in the background, whoever has it by then.
+    /// Dropped, the hold is released in the background, also if the handle has it by then.
     #[allow(clippy::result_large_err)] // the guard, which the caller gets back
     pub async fn detach(self, lease: Duration) -> Result<HoldHandle, DetachError> {
         let guard = match self.into_any() {
@@ -425,7 +426,7 @@ impl LockClient {
     /// same token, and it is renewed with [this client's lease](crate::LockClientBuilder::lease). One round trip.
     ///
     /// It spends the handle: a second attach is [`Lost`](HandleError::Lost). What [`extend`](Self::extend) has promised for the
-    /// handle ends with it. A process that has it and did not attach is not told, and the token does not tell it from this one.
+    /// handle ends with it. A process that has it and did not attach is not notified, and has the same token.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -463,7 +464,8 @@ impl LockClient {
 
     /// Sets a new lease for what a handle holds, from now on. One round trip. It never shortens, and leaves the handle usable.
     ///
-    /// Anybody may do it who has the handle: a job that watches over others, or the process that was given it and does not attach.
+    /// Any process with the handle may do it: a job that watches over others, or the process that was given it and does
+    /// not attach.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {

@@ -103,10 +103,11 @@ impl FairLock {
         Self { lock: self.lock.with_lease(OwnLease::Fixed(lease)), ..*self }
     }
 
-    /// The same lock with a lease of its own that *is* renewed, instead of [the client's](crate::LockClientBuilder::lease). For
-    /// one lock whose waiters should not wait so long after a crash, or whose holder may stand still for longer. No round trip.
+    /// The same lock with a lease of its own that *is* renewed, instead of [the
+    /// client's](crate::LockClientBuilder::lease). For one lock whose waiters should not wait that long after a crash,
+    /// or whose holder may stand still for longer. No round trip.
     ///
-    /// What it must be is said at [`with_lease`](Self::with_lease).
+    /// [`with_lease`](Self::with_lease) has the bounds.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -475,7 +475,7 @@ impl<'a> Attempt<'a> {
     /// A hold by the answer to the request for it.
     async fn hold_answered(&mut self, token: u64, sent: Instant, lease_left: Duration) -> Option<Arc<Hold>> {
         self.must_leave = true;
-        // A flush or a new connection came before this future looked: the server says it once more (P1).
+        // A flush or a new connection came before this future looked: it asks the server once more (P1).
         let is_doubted = self.doubts < self.request.engine.holds.doubts();
         if is_doubted { Box::pin(self.confirm(token)).await } else { self.hold_told(token, sent, lease_left) }
     }

@@ -21,7 +21,7 @@ pub struct Detached {
 /// Why a hold was not detached.
 #[derive(Debug, Clone)]
 pub enum NotDetached {
-    /// So many guards share it.
+    /// The number of guards that share it.
     Nested(u32),
     Lease(OptionsError),
     Lost(Loss),

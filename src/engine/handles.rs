@@ -35,7 +35,7 @@ pub enum Outcome {
     Detached(Detached),
     /// The guard is as before.
     Refused(EngineGuard, NotDetached),
-    /// The handle has the hold, or nobody.
+    /// The handle has the hold, or it is free.
     Unanswered(Detached, Cause),
 }
 
@@ -169,7 +169,7 @@ impl Detaching {
         self.handle.copies_until = copies_until.max(hold.context().runner.not_after(&hold.entry.keys.lock));
         let handle = self.handle.clone();
         let (leave, _) = self.end();
-        // If no copy is served any more, nobody would renew what the owner has.
+        // If no copy is served any more, the owner's hold would not be renewed.
         cleanup::leave(hold.context(), leave);
         Outcome::Unanswered(handle, cause)
     }

@@ -164,7 +164,7 @@ struct State {
     whole_since: Instant,
     /// The longest lease that the server was asked for.
     longest_lease: Duration,
-    /// A handle is about to become the owner. Nobody relies on the guard from then on (R16).
+    /// A handle is about to become the owner. The guard is not relied on from then on (R16).
     detaching: bool,
     /// When a renewal last kept the memory of the token.
     remembered: Instant,
@@ -338,7 +338,7 @@ impl Hold {
         true
     }
 
-    /// For `extend`, whose lease is never shorter than the one that the holder has asked for: the lease to ask for.
+    /// For `extend`, whose lease is never shorter than the lease that the holder has asked for: the lease to ask for.
     pub fn lease_to_extend(&self, wanted: Duration) -> Result<Duration, OptionsError> {
         let options = self.context().options();
         options.check_lease("the lease of extend", wanted)?;
@@ -358,7 +358,7 @@ impl Hold {
         self.state.lock().longest_lease
     }
 
-    /// From here on nobody relies on it, until [`keep_after_all`](Self::keep_after_all). The caller has the owner's turn.
+    /// Until [`keep_after_all`](Self::keep_after_all) it is not relied on. The caller has the owner's turn.
     pub fn begin_to_detach(&self) -> Result<(), NotDetached> {
         if let Some(End::Lost(loss)) = self.expire_if_due() {
             return Err(NotDetached::Lost(loss));
@@ -381,14 +381,14 @@ impl Hold {
         self.schedule(false);
     }
 
-    /// The handle has it, or nobody will: ends it here. Returns what is to be left, so that no copy of an earlier request
-    /// takes effect any more, and whether one may.
+    /// The handle has it, or it will be free: ends it here. Returns what is to be left, so that no copy of an earlier
+    /// request takes effect any more, and whether one may.
     pub fn detached(&self) -> (LeaveRequest, bool) {
         let (request, copies) = {
             let mut state = self.state.lock();
             // Before the end can be seen (R4): see `lose`.
             let request = self.leave_request(&state, state.copies_until);
-            // A loss that was told stays a loss.
+            // A reported loss stays a loss.
             state.end.get_or_insert(End::Detached);
             state.live = 0;
             (request, state.copies_until > 0)

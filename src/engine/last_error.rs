@@ -60,7 +60,7 @@ impl LastError {
         *self.cause.lock() = cause;
     }
 
-    /// Records a transient error; returns `Err` for one that ends the call.
+    /// Records a transient error; returns `Err` if the error ends the call.
     pub fn note(&self, error: RequestError) -> Result<(), LockError> {
         match error {
             RequestError::Refused(refusal) if refusal.kind() != RefusalKind::Passing => {

@@ -249,7 +249,7 @@ impl EngineLock {
 /// The lease of a lock that has one of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnLease {
-    /// It ends by itself.
+    /// It expires.
     Fixed(Duration),
     /// The watchdog renews it.
     Renewed(Duration),

@@ -78,7 +78,7 @@ async fn ask(hold: &Hold, question: &Question) -> Renewal {
             }
             // The final release overtook this renewal: that is no loss.
             Renewed::Lost if hold.done.is_cancelled() => Renewal::Over,
-            // The handle has it, or nobody: the answer to the detach says which.
+            // The handle has it, or it is free: the answer to the detach decides.
             Renewed::Lost if hold.is_detaching() => Renewal::Unknown,
             Renewed::Lost => {
                 hold.lose(Loss::Gone);

@@ -347,7 +347,7 @@ impl Acquire<'_> {
         let nodes = &self.quorum.nodes;
         // None of them was raised before: what this owner has released is never entered again, so each is a new hold.
         let token = got.values().map(EngineGuard::token).max().unwrap_or(0);
-        // Nothing is left to raise if all have given the same token, as they are asked to.
+        // If all have given the same token, as they are asked to, there is nothing to raise.
         let is_given_alike = got.values().all(|guard| guard.token() == token);
         let raised = if is_given_alike { got } else { self.raise(got, token).await };
         let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.hold.is_valid());

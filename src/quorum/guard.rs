@@ -61,7 +61,7 @@ impl QuorumGuard {
                 Err(error) => errors.push(error),
             }
             if done >= self.hold.majority {
-                // Nobody waits for the others.
+                // The others are not waited for.
                 self.quorum.spawn(async move { while extending.next().await.is_some() {} });
                 return Ok(());
             }

@@ -1,6 +1,6 @@
-//! What runs the scripts: one typed request for each script, over a connection to a server.
+//! Runs the scripts: one typed request for each script, over a connection to a server.
 //!
-//! Nothing here knows who waits or why. It sends, tells replies from errors, and reads the server's
+//! Nothing here knows waits or holds. It sends, distinguishes replies from errors, and reads the server's
 //! clock from every reply.
 
 pub mod admission;
@@ -71,7 +71,7 @@ pub trait Store: Send + Sync + 'static {
     fn close(&self);
 }
 
-/// The reply of a script, and the server that ran it: in a cluster this need not be the one that was asked first.
+/// The reply of a script, and the server that ran it: in a cluster it may differ from the server that was asked first.
 pub struct Ran<'a> {
     pub reply: ScriptReply,
     pub by: &'a dyn Server,
@@ -80,7 +80,7 @@ pub struct Ran<'a> {
 /// Wraps a client's background tasks, so that a simulator can delay them and end them.
 pub type SpawnHook = Arc<dyn Fn(BoxFuture<'static, ()>) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// What a store reports by itself.
+/// Events that a store reports.
 pub trait Listener: Send + Sync + 'static {
     /// A message to this client's channel, from the server of these keys. It runs inside the connection's driver, so it must not block.
     fn pushed(&self, from: &ServedKeys, payload: &[u8]);
@@ -104,7 +104,7 @@ pub enum ServedKeys {
     All,
     /// A node of a cluster serves those in its slots, whichever these are at the moment.
     Slots {
-        /// Who serves which slot.
+        /// The master of each slot.
         slots: Arc<SlotMap>,
         /// The node.
         seat: u16,

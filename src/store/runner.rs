@@ -108,7 +108,7 @@ impl Runner {
         self.store.server(0).and_then(Server::server_id)
     }
 
-    /// What the server's clock says now, in microseconds, or a little more.
+    /// The server's clock now, in microseconds, or a little more.
     pub fn server_micros(&self, lock_key: &str) -> i64 {
         self.clock(lock_key).map_or(0, |clock| clock.micros_at(now()))
     }
@@ -151,7 +151,7 @@ impl Runner {
                 None => admission.enter(priority, self.options.operation_timeout).await,
                 Some(by) => {
                     let entering = admission.enter(priority, self.options.operation_timeout);
-                    // Boxed: those that wait without a limit need no room for a timer.
+                    // Boxed: waits without a limit need no room for a timer.
                     match Box::pin(timeout_at(by.into(), entering)).await {
                         Ok(in_flight) => in_flight,
                         Err(_) => return Err(RequestError::NotSent(Arc::new(NoTurn))),
@@ -163,7 +163,7 @@ impl Runner {
                 |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
             if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
                 let deadline = by.unwrap_or_else(|| self.limit());
-                // Its caller did not look for so long.
+                // Its caller did not poll it for that long.
                 if deadline <= now() {
                     return Err(RequestError::NotSent(Arc::new(NoTurn)));
                 }
@@ -191,7 +191,7 @@ impl Runner {
         Ok(server)
     }
 
-    /// What the server of this lock refuses everything with, at the moment.
+    /// The refusal with which the server of this lock answers everything now.
     pub fn refusal(&self, lock_key: &str) -> Option<Refusal> {
         self.store.serving(lock_key).and_then(|server| server.admission().refusal())
     }
@@ -229,7 +229,7 @@ impl Runner {
                     return Err(error);
                 }
                 Err(_) => {
-                    // A half-open connection causes no error by itself (decision 44).
+                    // A half-open connection causes no error (decision 44).
                     self.store.serving(call.lock_key()).into_iter().for_each(Server::suspect);
                     return Err(RequestError::Unanswered(Arc::new(NoAnswer(self.options.operation_timeout))));
                 }

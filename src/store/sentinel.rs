@@ -1,6 +1,6 @@
 //! The primary of a service that Sentinels watch.
 //!
-//! All Sentinels are asked, again and again, and a majority is believed: one that is cut off from the others
+//! The client polls all Sentinels, and believes a majority: a Sentinel that is cut off from the others
 //! may name a primary that was replaced. A client that only waits for its connection to break would stay with
 //! a primary that was frozen, demoted meanwhile, and goes on (10 s in a measurement).
 
@@ -188,7 +188,7 @@ impl Sentinels {
         }
     }
 
-    /// Asked after the address, so that it is not older. Without `strict_restart` nobody needs it.
+    /// Asked after the address, so that it is not older. Only for `strict_restart`.
     async fn epoch(&self, connection: &mut Connection) -> Result<u64, redis::RedisError> {
         if !self.strict {
             return Ok(0);
@@ -259,8 +259,8 @@ impl Sentinels {
     }
 }
 
-/// What more than half of all Sentinels name, not only of those that answer. Its last failover is the latest one that any
-/// of these has heard of.
+/// The primary that more than half of all Sentinels name, not only of those that answer, and the latest failover that
+/// any of these knows.
 fn majority(votes: &[Vote]) -> Option<Place> {
     let places = || votes.iter().filter_map(|vote| if let Vote::Primary(place) = vote { Some(place) } else { None });
     places().find_map(|Place { address, .. }| {

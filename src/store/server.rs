@@ -1,4 +1,4 @@
-//! What one of a client's servers offers. It is asked about no key: `Store` finds the server of a lock.
+//! One of a client's servers. It is asked about no key: `Store` finds the server of a lock.
 
 use std::time::Duration;
 
@@ -42,13 +42,13 @@ pub trait Server: Send + Sync + 'static {
     fn server_id(&self) -> Option<String>;
 }
 
-/// What is known of a connection.
+/// The state of a connection.
 #[derive(Debug, Clone)]
 pub enum Line {
     /// No lock there was asked for yet.
     Idle,
     Down(Cause),
-    /// It is up again, and what is held and waited for is checked first.
+    /// It is up again, and holds and waits are checked first.
     Resuming,
     Up,
     RuntimeGone,

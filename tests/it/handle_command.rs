@@ -102,7 +102,7 @@ async fn each_wrong_use_has_its_exit_code_in_one_line() {
     .await;
 }
 
-/// Who cannot print its handle gives the lock back, and so does one that is signalled while it waits.
+/// A command that cannot print its handle releases the lock, and so does a command that is signalled while it waits.
 #[tokio::test]
 async fn an_acquire_that_nobody_hears_of_leaves_nothing() {
     on_a_server(async |server| {

@@ -92,7 +92,7 @@ async fn an_attached_hold_is_renewed_and_passed_on() {
     .await;
 }
 
-/// Nobody renews a handle: its lock is free when its lease is over, and others are not kept longer.
+/// A handle is not renewed: its lock is free when its lease is over, and others are not kept longer.
 #[tokio::test]
 async fn a_handle_that_nobody_uses_ends_with_its_lease() {
     in_virtual_time(async |store| {
@@ -137,7 +137,7 @@ async fn attaching_twice_or_after_a_release_or_a_force_unlock_is_lost() {
     .await;
 }
 
-/// Of several that attach one handle at the same moment one gets it.
+/// When several attach one handle at the same moment, one gets it.
 #[tokio::test]
 async fn of_many_that_attach_at_once_one_gets_it() {
     on_each_store(async |store| {
@@ -399,7 +399,7 @@ async fn a_detach_and_an_attach_whose_answers_are_lost_are_repeated() {
     .await;
 }
 
-/// It was served, and nobody heard of it: the handle has the hold.
+/// It was served without an answer: the handle has the hold.
 #[tokio::test]
 async fn an_unanswered_detach_returns_a_handle_that_holds_the_lock() {
     with_gives(async |gives, [one, other], _| {
@@ -419,7 +419,7 @@ async fn an_unanswered_detach_returns_a_handle_that_holds_the_lock() {
     .await;
 }
 
-/// It was never served: nobody has the hold, and nothing is left of it.
+/// It was never served: the hold is gone, and nothing is left of it.
 #[tokio::test]
 async fn an_unanswered_detach_that_was_not_served_leaves_nothing() {
     with_gives(async |gives, [one, other], server| {

@@ -364,7 +364,7 @@ async fn what_a_server_cannot_tell_is_told_at_debug() {
         let without_eval = Server::with(&["--rename-command", "EVAL", ""]).await;
         let refused = Timing::default().builder().connect(without_eval.url()).await;
         assert!(refused.is_err());
-        assert!(said.saw("DEBUG", "the server does not tell the rights of its user"), "{:?}", said.lines());
+        assert!(said.saw("DEBUG", "the server does not report the rights of its user"), "{:?}", said.lines());
         let server = Server::start().await;
         let mut redis = server.connection().await;
         let client = Timing::default().connect(&server.url()).await;
@@ -455,7 +455,7 @@ async fn a_cluster_that_lacks_nodes_and_slots_is_told_of() {
         for master in &cluster.masters {
             master.kill().await;
         }
-        eventually("no node answers", async || said.saw("WARN", "no node of the cluster says who serves which slot"))
+        eventually("no node answers", async || said.saw("WARN", "no node of the cluster reports the table of slots"))
             .await;
         assert!(said.saw("DEBUG", "cannot ask this node of the cluster"));
         assert!(said.saw("DEBUG", "no answer about the cluster"), "{:?}", said.lines());

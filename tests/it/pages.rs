@@ -26,7 +26,7 @@ enum Proof {
 use Proof::{Elsewhere, Runs, Unrun};
 
 /// Each command line that the pages show.
-const SHOWN: [(&str, Proof); 30] = [
+const SHOWN: [(&str, Proof); 41] = [
     ("export FAIRLOCK_URL=redis://127.0.0.1/", Runs("{}; printenv FAIRLOCK_URL", "redis://127.0.0.1/")),
     ("fairlock lock nightly -- ./report.sh", Runs("{}", "the report of nightly")),
     ("fairlock status nightly", Runs("fairlock lock nightly -- {}", "held by")),
@@ -41,7 +41,63 @@ const SHOWN: [(&str, Proof); 30] = [
     ("fairlock bench", Elsewhere("tests/it/command.rs", "a_bench_measures_and_leaves_nothing")),
     ("fairlock completions bash", Runs("{}", "complete ")),
     ("fairlock man", Runs("{}", ".TH fairlock")),
-    ("fairlock lock NAME -- setpriv --pdeathsig TERM CMD", Runs("{}", "ran under orders:42")),
+    ("fairlock lock NAME", Elsewhere("tests/it/handle_command.rs", "without_a_command_it_holds_until_a_signal_comes")),
+    (
+        "HANDLE=$(fairlock acquire deploy --lease 30m)",
+        Runs("{} && fairlock status deploy && fairlock release \"$HANDLE\"", "held by"),
+    ),
+    (
+        "HANDLE=$(fairlock acquire deploy --lease 30m --wait 10m)",
+        Runs("{} && fairlock status deploy && fairlock release \"$HANDLE\"", "held by"),
+    ),
+    (
+        "fairlock acquire",
+        Runs(
+            "HANDLE=$({} orders:42 --lease 30m) && fairlock status orders:42 && fairlock release \"$HANDLE\"",
+            "held by",
+        ),
+    ),
+    (
+        "fairlock acquire NAME --lease 30m",
+        Runs("HANDLE=$({}) && fairlock status orders:42 && fairlock release \"$HANDLE\"", "held by"),
+    ),
+    (
+        "fairlock acquire NAME --lease 30m [--wait 10m]",
+        Runs("HANDLE=$({}) && fairlock status orders:42 && fairlock release \"$HANDLE\"", "held by"),
+    ),
+    (
+        "fairlock extend \"$HANDLE\" 1h",
+        Runs(
+            "HANDLE=$(fairlock acquire orders:42 --lease 30m) && {} && fairlock status orders:42 && fairlock release \"$HANDLE\"",
+            "held by",
+        ),
+    ),
+    (
+        "fairlock extend HANDLE 1h",
+        Runs(
+            "HANDLE=$(fairlock acquire orders:42 --lease 30m) && {} && fairlock status orders:42 && fairlock release \"$HANDLE\"",
+            "held by",
+        ),
+    ),
+    (
+        "fairlock lock --attach \"$HANDLE\" -- ./migrate.sh",
+        Runs("HANDLE=$(fairlock acquire orders:42 --lease 30m) && {} && fairlock release \"$HANDLE\"", "migrated"),
+    ),
+    (
+        "fairlock lock --attach HANDLE -- CMD ARG…",
+        Runs(
+            "HANDLE=$(fairlock acquire orders:42 --lease 30m) && {} && fairlock release \"$HANDLE\"",
+            "ran under orders:42",
+        ),
+    ),
+    (
+        "fairlock release \"$HANDLE\"",
+        Runs("HANDLE=$(fairlock acquire orders:42 --lease 30m) && {} && fairlock status orders:42", "free"),
+    ),
+    (
+        "fairlock release HANDLE",
+        Runs("HANDLE=$(fairlock acquire orders:42 --lease 30m) && {} && fairlock status orders:42", "free"),
+    ),
     ("cargo install --path cli", Unrun("builds the command once more; the tests run it as built", "cli/Cargo.toml")),
     ("cargo add fairlock --git <URL of this repository>", Unrun("there is no public URL yet", "Cargo.toml")),
     ("cargo doc --open", Elsewhere("scripts/test", "step docs cargo doc")),
@@ -118,9 +174,11 @@ async fn the_commands_of_the_pages_do_what_the_pages_say() {
     limit(async {
         let server = Server::start().await;
         let dir = tempfile::tempdir().unwrap();
-        for (name, text) in
-            [("report.sh", "echo the report of $FAIRLOCK_NAME"), ("job", "echo ran under $FAIRLOCK_NAME")]
-        {
+        for (name, text) in [
+            ("report.sh", "echo the report of $FAIRLOCK_NAME"),
+            ("job", "echo ran under $FAIRLOCK_NAME"),
+            ("migrate.sh", "echo migrated"),
+        ] {
             let script = dir.path().join(name);
             fs::write(&script, format!("#!/bin/sh\n{text}\n")).unwrap();
             fs::set_permissions(script, fs::Permissions::from_mode(0o755)).unwrap();
@@ -137,8 +195,14 @@ async fn the_commands_of_the_pages_do_what_the_pages_say() {
 
 /// With a value for each word in capitals.
 fn filled_in(command: &str) -> String {
-    let values =
-        [("NAME…", "orders:42"), ("[NAME|GLOB]", "orders:42"), ("[GLOB]", "'orders:*'"), ("NAME", "orders:42")];
+    let values = [
+        ("NAME…", "orders:42"),
+        ("[NAME|GLOB]", "orders:42"),
+        ("[GLOB]", "'orders:*'"),
+        ("[--wait 10m]", "--wait 10m"),
+        (" HANDLE", " \"$HANDLE\""),
+        ("NAME", "orders:42"),
+    ];
     let jobs = [("CMD ARG…", "./job"), ("CMD", "./job"), ("USER", "worker")];
     values.iter().chain(&jobs).fold(command.to_owned(), |line, (word, value)| line.replace(word, value))
 }

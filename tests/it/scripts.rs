@@ -2321,7 +2321,7 @@ async fn give_rows() {
             bench.command("DEL tokens").await;
             bench.call(DETACH).await;
             assert_eq!(bench.command("GET tokens").await, Value::BulkString("7".into()), "P2");
-            // A shorter lease too: nobody relies on the longer one any more.
+            // A shorter lease too: the longer one is not relied on any more.
             bench.call("give from=h:0 seq=3 token=7 to=d:1 attempt=3 lease=3000").await;
             assert!((2000..=3000).contains(&bench.ttl("lock").await));
             bench.call("release owner=d:1 seq=9 special=0:8:0").await;

@@ -1,5 +1,5 @@
-//! A Redis or Valkey Cluster: one node for each master, connected on demand, and a watch on who serves
-//! which slot.
+//! A Redis or Valkey Cluster: one node for each master, connected on demand, and a watch on the
+//! table of slots.
 //!
 //! The redis crate's cluster connection does not fit: replies shift by one when a slot with a subscription
 //! moves, and its retries run a script twice. Here each node is the same supervised connection as that of a

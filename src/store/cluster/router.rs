@@ -176,7 +176,7 @@ impl Redirect {
                 Address::Tcp { host, .. } => host,
                 Address::Unix(_) => return None,
             },
-            // It has no name, and only CLUSTER SLOTS tells its address.
+            // It has no name, and only CLUSTER SLOTS has its address.
             "?" => return None,
             host => host.to_owned(),
         };

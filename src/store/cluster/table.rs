@@ -1,4 +1,4 @@
-//! Who serves which slot: the seats of a cluster's masters.
+//! The master of each slot: the seats of a cluster's masters.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard, OnceLock, Weak};
@@ -19,9 +19,9 @@ const MOST_SEATS: usize = 1024;
 /// The place of one master: one server, at an address that may change. Seats are used
 /// again, so their number is that of the masters at one time, although nodes come and go for months.
 pub trait Seat: Server {
-    /// Serves another address. `None`: nobody needs it now, and it gives up its connection.
+    /// Serves another address. `None`: it is unused now, and gives up its connection.
     fn move_to(&self, address: Option<&Address>);
-    /// Has more slots than before. If it is connected, what is held and waited for there is checked.
+    /// Has more slots than before. If it is connected, holds and waits there are checked.
     fn gained_slots(&self);
     /// Connects without being asked for a lock.
     fn open(&self);
@@ -39,7 +39,7 @@ pub struct SlotRange {
     pub master: Address,
 }
 
-/// Who has which seat. Also held while slots change: otherwise a slot could get a seat that is being given up.
+/// The masters by seat. Also locked while slots change: otherwise a slot could get a seat that is being given up.
 #[derive(Default)]
 struct Seated {
     masters: Vec<Option<Master>>,
@@ -47,7 +47,7 @@ struct Seated {
     orphans: BTreeSet<u16>,
     /// No seat is taken any more.
     closed: bool,
-    /// For the log, once the lock is free: who reads it may ask for the state of the client.
+    /// For the log, once the lock is free: its subscriber may ask for the state of the client.
     news: Vec<News>,
 }
 
@@ -62,7 +62,7 @@ struct Master {
     named: Instant,
 }
 
-/// For so long after a node has sent a request there, a master keeps its seat without a slot: it is about to get
+/// How long a master without a slot keeps its seat after a node has sent a request there: it is about to get
 /// its first one, or the table is behind.
 const KEPT: Duration = Duration::from_secs(5);
 
@@ -107,7 +107,7 @@ impl<N: Seat> Table<N> {
         self.seats.iter().map_while(OnceLock::get)
     }
 
-    /// Those that have a master.
+    /// The seats that have a master.
     pub fn seats_in_use(&self) -> Vec<u16> {
         let seated = self.seated.lock();
         (0..).zip(&seated.masters).filter(|(_, master)| master.is_some()).map(|(seat, _)| seat).collect()
@@ -124,7 +124,7 @@ impl<N: Seat> Table<N> {
         self.seated.lock().closed = true;
     }
 
-    /// The task that keeps the table has ended. There may be no node to tell of the end of the runtime.
+    /// The task that keeps the table has ended. There may be no node to report the end of the runtime.
     pub fn gone(&self) {
         let is_closed = self.seated.lock().closed;
         let listener = self.listener.get().and_then(Weak::upgrade).filter(|_| !is_closed);
@@ -139,7 +139,7 @@ impl<N: Seat> Table<N> {
         let _ = self.listener.set(listener);
     }
 
-    /// A node says that another one has the slot. Returns that one.
+    /// A node reports that another one has the slot. Returns that one.
     pub fn moved(&self, slot: u16, master: &Address) -> Option<&N> {
         let seat = {
             let mut seated = self.seated.lock();
@@ -169,7 +169,7 @@ impl<N: Seat> Table<N> {
         self.seat(seat)
     }
 
-    /// The whole table anew, as a node of the cluster has told it.
+    /// The whole table anew, as a node of the cluster reports it.
     pub fn replace(&self, ranges: &[SlotRange]) {
         let gained: Vec<u16> = {
             let mut seated = self.seated.lock();
@@ -424,7 +424,7 @@ mod tests {
         table.replace(&[range(0, 99, 1), range(100, 16_383, 2)]);
         assert_eq!((port_of(table.serving(0)), port_of(table.serving(100))), (Some(1), Some(2)));
         table.serving(0).unwrap().open();
-        // 1 is gone, and 3 has its slots: it is opened, since something may be held there.
+        // 1 is gone, and 3 has its slots: it is opened, since locks may be held there.
         table.replace(&[range(0, 99, 3), range(100, 16_383, 2)]);
         assert_eq!(port_of(table.serving(0)), Some(3));
         assert!(table.serving(0).unwrap().is_open() && !table.serving(100).unwrap().is_open());

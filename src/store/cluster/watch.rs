@@ -24,18 +24,18 @@ use crate::store::reply::Malformed;
 
 /// How often a node is asked: a client has to leave a demoted master within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
-/// How long a node may take to answer: one that is frozen must not keep the others from being asked.
+/// How long a node may take to answer: a frozen node must not keep the others from being asked.
 pub const PATIENCE: Duration = Duration::from_millis(500);
 /// Between two looks at the whole table, however many requests are redirected.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-/// The whole table is looked at for so long after each change: an election raises the epoch before the slots
+/// How long the whole table is read after each change: an election raises the epoch before the slots
 /// have a new master.
 const UNSETTLED: Duration = Duration::from_secs(3);
 /// And at least that often: a slot may move without a new epoch.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// After so many doubts another node is asked: this one may be cut off from the others.
+/// Doubts after which another node is asked: this one may be cut off from the others.
 const DOUBTS_AT_ONE: u32 = 3;
-/// A node that knows less than others, or says that the cluster is down, is believed after so many of them
+/// A node that knows less than others, or reports the cluster down, is believed after this many such nodes
 /// in a row: the cluster may have been made anew, or be down.
 const PASSED_OVER_AT_MOST: u32 = 10;
 
@@ -46,12 +46,12 @@ pub struct Watch {
     operation_timeout: Duration,
     /// The nodes that the last look has named.
     nodes: Vec<Address>,
-    /// Of the last look: a node that knows less is not believed.
+    /// The epoch of the last look: a node that knows less is not believed.
     epoch: u64,
     passed_over: u32,
     looked: Instant,
     changed: Instant,
-    /// The slots without a master, as the log has said it.
+    /// The slots without a master, as last logged.
     uncovered: String,
 }
 
@@ -61,7 +61,7 @@ struct Source {
     connection: Connection,
 }
 
-/// What a node answers.
+/// A node's answer.
 struct Look {
     health: Health,
     view: View,
@@ -79,7 +79,7 @@ impl Watch {
         Self { table, access, seeds, operation_timeout, nodes, epoch: 0, passed_over: 0, looked, changed, uncovered }
     }
 
-    /// Asks all seeds at once, and believes the one that knows most.
+    /// Asks all seeds at once, and believes the seed that knows most.
     pub async fn look_first(&mut self) -> Result<(), ConnectError> {
         let (mut best, mut first_error) = (None, None);
         for outcome in self.ask_seeds().await {
@@ -147,7 +147,7 @@ impl Watch {
                     tracing::debug!(target: "fairlock::server", %error, "cannot ask this node of the cluster");
                     // Two are asked in each turn: now each one has been asked.
                     if !said && 2 * failed >= self.nodes.len() + self.seeds.len() {
-                        tracing::warn!(target: "fairlock::server", %error, "no node of the cluster says who serves which slot");
+                        tracing::warn!(target: "fairlock::server", %error, "no node of the cluster reports the table of slots");
                         said = true;
                     }
                 }
@@ -185,7 +185,7 @@ impl Watch {
                         self.passed_over += 1;
                         return sleep(SHORTEST_PAUSE).await;
                     }
-                    // All say so.
+                    // All report it.
                     self.apply(Look { health, view: view.unwrap_or_default() });
                 }
                 Ok(Ok((health, Some(view)))) => {
@@ -218,8 +218,8 @@ impl Watch {
             || now > self.looked + LONGEST_PAUSE
     }
 
-    /// Whether other nodes should be asked before this one is believed. A node that was removed says that the
-    /// cluster is down and names no slot; one that is cut off does not hear of a new epoch.
+    /// Whether other nodes should be asked before this one is believed. A removed node reports the
+    /// cluster down and names no slot; a node that is cut off does not learn of a new epoch.
     fn is_behind(&self, health: &Health, view: Option<&View>) -> bool {
         let names_nothing = view.is_some_and(|view| view.ranges.is_empty());
         health.epoch < self.epoch || !health.is_ok || names_nothing
@@ -240,7 +240,7 @@ impl Watch {
             }
             self.uncovered = uncovered;
         }
-        // An empty view names nobody, and the nodes of before are then the best guess.
+        // An empty view names no node, and the nodes of before are then the best guess.
         if !view.nodes.is_empty() {
             self.nodes = view.nodes;
         }
@@ -259,7 +259,7 @@ impl Source {
         let credentials = target.credentials(limit).await?;
         let stream = target.dial(limit).await?;
         let first = stream.first_bytes();
-        // It hears nothing that it has not asked for.
+        // It receives nothing that it has not asked for.
         let opened = limit.run(Connection::open(stream, &credentials, |_| {})).await;
         let connection = opened.ok_or_else(|| target.silent(&first, limit))?;
         let connection = connection.map_err(|error| sign_in_error(target, error, &first))?;

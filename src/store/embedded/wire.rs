@@ -34,7 +34,7 @@ pub type EmbeddedNode = Node<EmbeddedWire>;
 pub struct EmbeddedWire {
     /// One, or all nodes of a cluster.
     servers: Vec<EmbeddedServer>,
-    /// Where it is connected, or is to be. `None`: nobody needs it now.
+    /// The server that it is connected to, or is to be. `None`: unused now.
     current: Mutex<Option<EmbeddedServer>>,
     /// Notified when that has changed.
     moved: Notify,
@@ -43,7 +43,7 @@ pub struct EmbeddedWire {
 }
 
 impl Node<EmbeddedWire> {
-    /// If the server is down it goes on by itself. Says whether it is connected.
+    /// If the server is down it goes on connecting. Returns whether it is connected.
     pub fn connect_or_go_on(server: &EmbeddedServer, options: &Options, client: &str) -> (Self, bool) {
         let node = Self::seat(vec![server.clone()], ServedKeys::All, options, client, Arc::default());
         let inner = node.inner();
@@ -224,7 +224,7 @@ impl Wire for EmbeddedWire {
         }
     }
 
-    /// The server would keep the subscription for ever, and grant the lock to a place of this client that a failover
+    /// Otherwise the server would keep the subscription, and grant the lock to a place of this client that a failover
     /// brings back.
     fn close(&self) {
         self.server().iter().for_each(|server| server.disconnect(&self.client));

@@ -1,4 +1,4 @@
-//! What a failed attempt to connect says.
+//! The error of a failed attempt to connect.
 
 use std::sync::Arc;
 

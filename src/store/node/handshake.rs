@@ -25,7 +25,7 @@ use crate::store::verbs::{boot, renew};
 /// The oldest server whose scripts know `#!lua` flags.
 const OLDEST: (u32, u32) = (7, 0);
 
-/// What a client says to itself, to hear whether messages arrive.
+/// The message of a client to itself, to check that messages arrive.
 const ECHO: &[u8] = b"echo";
 /// The echo comes with the answer that counts it, or a moment later.
 const ECHO_LIMIT: Duration = Duration::from_millis(500);
@@ -38,8 +38,8 @@ impl Supervised<NetworkWire> {
         // signed in.
         let credentials = target.credentials(limit).await?;
         let stream = target.dial(limit).await?;
-        // Kept, because the connection takes the stream. They tell an HTTP or TLS server from one that
-        // is silent.
+        // Kept, because the connection takes the stream. They distinguish an HTTP or TLS server from a
+        // silent one.
         let first = stream.first_bytes();
         let silent = || target.silent(&first, limit);
         let mut connection = limit.run(self.sign_in(target, stream, &credentials)).await.ok_or_else(silent)??;
@@ -125,7 +125,7 @@ impl Supervised<NetworkWire> {
             return;
         }
         let is_heard = match published {
-            // The right is one of those that are asked for, so an error here is one of the connection, which
+            // The right was checked before, so an error here is an error of the connection, which
             // the next request reports. (A right that is taken away later is not fatal.)
             Err(_) => return,
             Ok(0) => false,
@@ -141,7 +141,7 @@ impl Supervised<NetworkWire> {
         }
     }
 
-    /// In a cluster: each key belongs to one node, so the lock that nobody holds cannot be asked of all.
+    /// In a cluster: each key belongs to one node, so the probe's lock cannot be renewed at all of them.
     async fn ask_time(&self, target: &Target, io: &mut MultiplexedConnection) -> Result<(), ConnectError> {
         let sent = now();
         let time = redis::cmd("TIME").query_async::<(i64, i64)>(io).await;
@@ -151,7 +151,7 @@ impl Supervised<NetworkWire> {
     }
 
     /// Tracking without any tracked key: the server keeps nothing for it, and says when all keys are
-    /// flushed. There is no such way to hear of a DEL, which the next renewal finds.
+    /// flushed. There is no such way to notice a DEL, which the next renewal finds.
     async fn ask_for_flushes(&self, io: &mut MultiplexedConnection) {
         let tracking = redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").exec_async(io).await;
         if let Err(error) = tracking {
@@ -179,7 +179,7 @@ impl Supervised<NetworkWire> {
                 let mode = field(&info, "redis_mode").or_else(|| field(&info, "server_mode"));
                 check(mode, field(&info, "redis_version"))
             }
-            // Not allowed to ask. HELLO needs no right, and tells less.
+            // Not allowed to ask. HELLO needs no right, and has less.
             Err(error) if error.code() == Some("NOPERM") => {
                 let hello = redis::cmd("HELLO").query_async::<HashMap<String, Value>>(&mut io).await;
                 let hello = hello.map_err(|error| connect_error(target, error))?;
@@ -207,9 +207,9 @@ impl Supervised<NetworkWire> {
         let missing = match question.query_async::<Vec<String>>(&mut connection.io.clone()).await {
             Ok(missing) => missing,
             Err(error) if error.code() == Some("NOPERM") => vec!["+eval".to_owned()],
-            // A server that cannot tell is asked by the probe instead, and by use.
+            // If the question fails, the probe and use find what is missing.
             Err(error) => {
-                tracing::debug!(target: "fairlock::server", address = %self.wire.address(), %error, "the server does not tell the rights of its user");
+                tracing::debug!(target: "fairlock::server", address = %self.wire.address(), %error, "the server does not report the rights of its user");
                 Vec::new()
             }
         };
@@ -242,7 +242,7 @@ impl Supervised<NetworkWire> {
         }
     }
 
-    /// Renews a lock that cannot be held: tells the time, and whether scripts may write here.
+    /// Renews a lock that cannot be held: returns the time, and shows whether scripts may write here.
     async fn probe(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
         let keys = [key("lock", &self.wire.probe.lock)];
         // No owner has the name '', so renew.lua answers `lost` and changes nothing (R4).
@@ -280,7 +280,7 @@ impl Supervised<NetworkWire> {
         self.boot(&target, connection).await.is_ok()
     }
 
-    /// What tells one life of the server from another one: it is new after each start, and after each promotion. A
+    /// The identity of the server's life: it is new after each start, and after each promotion. A
     /// primary that was demoted and promoted again may lack what the other one granted meanwhile.
     async fn life(&self, target: &Target, connection: &Connection) -> Result<String, ConnectError> {
         let info = |section| self.info(target, connection, section);
@@ -308,14 +308,14 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 
 /// Valkey reports a redis_version too: 7.2.4 for all of its own versions.
 fn check_version(version: Option<&str>) -> Result<(), ConnectError> {
-    // A server that tells no version is judged by the probe, which runs a script with `#!lua`.
+    // A server without a version is judged by the probe, which runs a script with `#!lua`.
     let Some(found) = version else { return Ok(()) };
     let mut parts = found.split('.').map(|part| part.parse().unwrap_or(0));
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if version >= OLDEST { Ok(()) } else { Err(ConnectError::TooOld { found: found.to_owned() }) }
 }
 
-/// So many of the 40 digits of a node's id are in its channels: each pair of calls carries the name twice, which costs a
+/// The digits of a node's id, of 40, in its channels: each pair of calls carries the name twice, which costs a
 /// server 2 %. Where two nodes share them, a grant that the bus brings from the other one is asked about all the same
 /// (`Poller::granted`).
 const DIGITS_OF_ID: usize = 8;

@@ -70,7 +70,7 @@ impl<W: Wire> Node<W> {
         tokio::spawn(self.inner.link.stop.clone().run_until_cancelled_owned(task));
     }
 
-    /// Connects by itself, after the first attempt has failed.
+    /// Goes on connecting after the first attempt has failed.
     pub fn go_on(&self, cause: Cause) {
         self.inner.link.enter(State::Down(cause));
         self.inner.want();

@@ -34,7 +34,7 @@ use crate::sync::Mutex;
 
 pub type NetworkNode = Node<NetworkWire>;
 
-/// What a node is made for.
+/// The purpose of a node.
 pub struct Purpose {
     pub location: Arc<Location>,
     pub database: u32,
@@ -140,7 +140,7 @@ impl Wire for NetworkWire {
         &attached.connection
     }
 
-    /// With pauses of up to 2 s. Says once why it does not: the same error again
+    /// With pauses of up to 2 s. Logs once why it does not: the same error again
     /// is not worth a line in the log.
     async fn connect(node: &Arc<Supervised<Self>>, backoff: &mut Backoff) -> Option<Established> {
         let location = &node.wire.location;
@@ -172,7 +172,7 @@ impl Wire for NetworkWire {
                         tracing::warn!(target: "fairlock::server", address = %target.address(), %error, "cannot connect yet");
                         said = text;
                     }
-                    // Callers who run out of time are told this, so it should be the latest reason and not
+                    // Callers that run out of time get this error, so it should be the latest reason and not
                     // only that the connection was closed.
                     node.link.enter(State::Down(Arc::new(error)));
                     location.doubt();
@@ -226,7 +226,7 @@ impl Wire for NetworkWire {
         }
         match outcome {
             Ok(value) => Ok(Told { texts: flat(value), connection: connection.dead }),
-            // Servers say it in different words.
+            // Servers have different words for it.
             Err(RequestError::Refused(mut refusal)) if refusal.is_about_rights() => {
                 refusal.lacks(&[format!("+{}", name.to_ascii_lowercase())]);
                 Err(RequestError::Refused(refusal))
@@ -298,8 +298,8 @@ impl Supervised<NetworkWire> {
         if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {
             self.wire.hear();
         }
-        // A right was taken away since the connection was made. Of one that is missing inside a script the
-        // server does not say which it is.
+        // A right was taken away since the connection was made. If it is missing inside a script the
+        // server does not name it.
         if let Err(RequestError::Refused(refusal)) = &mut outcome
             && refusal.is_about_rights()
         {
@@ -328,8 +328,8 @@ fn flat(value: Value) -> Vec<Vec<u8>> {
 /// within the operation time-out + 1 s, before the shortest lease and the waiter time-to-live end.
 const PING_LIMIT: Duration = Duration::from_millis(900);
 
-/// A connection is dead when its driver or its user says so, or when a ping has no answer: a frozen
-/// server or a cut cable causes no error by itself. It pings when the server was silent for an
+/// A connection is dead when its driver or its user marks it so, or when a ping has no answer: a frozen
+/// server or a cut cable causes no error. It pings when the server was silent for an
 /// operation time-out, and at once when a request had no answer in time.
 async fn until_dead(node: &Supervised<NetworkWire>, connection: &Connection) {
     loop {
@@ -348,7 +348,7 @@ async fn until_dead(node: &Supervised<NetworkWire>, connection: &Connection) {
         match timeout(PING_LIMIT, connection.clone().send(&redis::cmd("PING"))).await {
             // A refusal is an answer too: a user may have no right to PING.
             Ok(Ok(_) | Err(RequestError::Refused(_))) => node.wire.hear(),
-            // On a busy machine this task may be late, and other requests have heard from the server.
+            // On a busy machine this task may be late, and other requests have had answers from the server.
             Err(_) if node.wire.silent_for() < now().saturating_duration_since(asked) => {}
             _ => return,
         }

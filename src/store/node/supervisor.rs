@@ -1,5 +1,5 @@
 //! The task that keeps a connection: it notices that it is dead, connects again without giving up, lets the listener
-//! resume, and only then lets everybody use it.
+//! resume, and only then lets all requests use it.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub async fn supervise<W: Wire>(node: &Arc<Supervised<W>>) {
         () = keep(node) => {}
         () = node.admission.watch() => {}
     }
-    // What was made while `close` ran, on another thread.
+    // A connection that was made while `close` ran, on another thread.
     node.wire.close();
 }
 
@@ -35,7 +35,7 @@ async fn keep<W: Wire>(node: &Arc<Supervised<W>>) {
         node.wanted.notified().await;
         let (mut first, mut has_panicked) = (node.first.lock().take(), false);
         while survive(keep_connected(node, first.take(), has_panicked, &mut backoff)).await.is_none() {
-            // Nobody keeps the one that it had.
+            // The connection that it had has no task any more.
             node.link.connection(Priority::Urgent).inspect(|connection| connection.dead().cancel());
             has_panicked = true;
             sleep(AFTER_PANIC).await;

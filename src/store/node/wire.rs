@@ -1,4 +1,4 @@
-//! What exists once for each server, and the part of it that is another one over the network and in this process.
+//! The state of each server, and the part of it that differs between the network and this process.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub trait Wire: Send + Sync + Sized + 'static {
     /// Finds out at once whether the connection is alive.
     fn suspect(&self);
     fn disconnect(&self, connection: &Self::Connection);
-    /// Serves another address. `None`: nobody needs it now.
+    /// Serves another address. `None`: unused now.
     fn move_to(&self, address: Option<&Address>);
     /// Around the task that keeps the connection.
     fn wrap_task(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
@@ -70,7 +70,7 @@ pub struct Supervised<W: Wire> {
     /// With `strict_restart`.
     pub boot: Option<Boot>,
     pub link: Link<W::Connection>,
-    /// Whether a connection is wanted: the first one is made when somebody asks for a lock.
+    /// Whether a connection is wanted: the first one is made when a lock is asked for.
     is_wanted: AtomicBool,
     /// Notified when it becomes wanted.
     pub wanted: Notify,
@@ -109,7 +109,7 @@ impl<W: Wire> Supervised<W> {
     }
 
     pub fn move_to(&self, address: Option<&Address>) {
-        // The next address is connected to when somebody asks for a lock there.
+        // The next address is connected to when a lock there is asked for.
         self.is_wanted.store(false, Ordering::Relaxed);
         self.wire.move_to(address);
     }

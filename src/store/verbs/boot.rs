@@ -68,8 +68,8 @@ impl Boot {
                 address,
                 frozen_for = ?left,
                 frozen_until_ms = frozen_until,
-                "strict_restart: the server was started anew, promoted, or lost its data, and may have forgotten who \
-                 holds a lock: none is granted until the longest lease is over"
+                "strict_restart: the server was started anew, promoted, or lost its data, and may have forgotten a \
+                 lock: none is granted until the longest lease is over"
             );
         }
         Ok(())

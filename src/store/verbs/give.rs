@@ -17,7 +17,7 @@ pub struct Give<'a> {
     pub keys: &'a Keys,
     /// The owner that has it.
     pub from: &'a str,
-    /// Of this request: what `from` has got by a later one stays.
+    /// The seq of this request: what `from` has got by a later one stays.
     pub seq: u64,
     pub token: u64,
     /// The owner that gets it.

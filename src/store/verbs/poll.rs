@@ -1,5 +1,5 @@
-//! poll.lua: a waiting client is heard, a free lock is passed on, and the answer has the holder of the lock, and which
-//! of a few tickets have no place (R8).
+//! poll.lua: a waiting client is heard, a free lock is passed on, and the answer has the holder of the lock and the
+//! tickets that have no place (R8).
 
 use std::time::Duration;
 

@@ -7,6 +7,7 @@ mod client;
 mod display;
 mod events;
 mod ghost;
+mod giving;
 mod handle;
 mod map;
 mod model;
