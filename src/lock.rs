@@ -236,7 +236,8 @@ impl FairLock {
     /// let second = lock.lock_timeout(Duration::from_secs(5)).await;
     /// assert!(matches!(second, Err(LockError::Timeout)));
     /// # drop(guard);
-    /// # Ok(()) }) }
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
     /// ```
     ///
     /// # Errors
