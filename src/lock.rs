@@ -23,9 +23,8 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 ///
 /// # Fairness
 /// The waiter that the server queued first is served first, over all processes. The lock goes from
-/// holder to waiter without being free in between. [`try_lock`](Self::try_lock) takes it only if it is
-/// free and the queue is empty. A waiter whose connection is gone is passed over. It keeps its place
-/// until its time to live is over.
+/// holder to waiter without being free in between. A waiter whose connection is gone is passed over, by
+/// [`try_lock`](Self::try_lock) too. It keeps its place until its time to live is over.
 ///
 /// # On several servers
 /// [`masters`](crate::masters) has a table of the promises. Differences in use:
@@ -252,8 +251,8 @@ impl FairLock {
         acquire!(&self.lock, caller(), true, Some(timeout)).map(LockGuard::new).ok_or(LockError::Timeout)
     }
 
-    /// Takes the lock if it is free and the queue is empty, else `None`. One round trip. It never
-    /// queues and never overtakes.
+    /// Takes the lock if it is free and no waiter that the server can reach is in the queue, else `None`. One round trip. It
+    /// never queues, and never overtakes such a waiter.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
