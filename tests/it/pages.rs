@@ -35,7 +35,10 @@ const SHOWN: [(&str, Proof); 41] = [
     ("fairlock status NAME…", Runs("{}", "free")),
     ("fairlock list [GLOB]", Runs("fairlock lock orders:42 -- {}", "orders:42")),
     ("fairlock watch [NAME|GLOB]", Runs("fairlock lock orders:42 -- {} --count 1", "orders:42")),
-    ("fairlock force-unlock NAME", Runs("fairlock lock orders:42 -- {} --yes || true", "orders:42")),
+    (
+        "fairlock force-unlock NAME",
+        Runs("HANDLE=$(fairlock acquire orders:42 --lease 30m) && {} --yes && fairlock status orders:42", "free"),
+    ),
     ("fairlock doctor", Runs("{}", "noeviction")),
     ("fairlock acl --user USER", Runs("{}", "ACL SETUSER worker")),
     ("fairlock bench", Elsewhere("tests/it/command.rs", "a_bench_measures_and_leaves_nothing")),

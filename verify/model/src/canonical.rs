@@ -7,7 +7,9 @@ use std::hash::{Hash, Hasher};
 
 use crate::client::Client;
 use crate::ghost::Ghost;
-use crate::network::{Acquired, Answer, ClientId, Message, OwnerId, Poll, Polled, Push, Released, Request, Seq, Token};
+use crate::network::{
+    Acquired, Answer, ClientId, Message, OWNERS, OwnerId, Poll, Polled, Push, Released, Request, Seq, Token,
+};
 use crate::owner::{Hold, Owner, Stage};
 use crate::protocol::State;
 use crate::server::Server;
@@ -50,7 +52,7 @@ impl Hash for State {
 
 impl State {
     fn renumber(&mut self, tokens_too: bool) {
-        let (mut tokens, mut seqs, mut polls) = (Ranks::NONE, [Ranks::NONE; 8], [Ranks::NONE; 8]);
+        let (mut tokens, mut seqs, mut polls) = (Ranks::NONE, [Ranks::NONE; OWNERS], [Ranks::NONE; 8]);
         self.visit_numbers(&mut |number| match number {
             Number::Token(token) if tokens_too => tokens.insert(*token),
             Number::Token(_) => {}

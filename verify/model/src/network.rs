@@ -74,8 +74,11 @@ pub enum Request {
 
 /// The seq of all that a handle asks for.
 pub const HANDLE_SEQ: Seq = 1;
-/// The owners from here on are handles, which are no client's.
-pub const HANDLES: OwnerId = 6;
+/// The owners from here on are handles, which are no client's. Below are those of a model and the competitors that
+/// `settle` adds.
+pub const HANDLES: OwnerId = 8;
+/// Greater than every owner.
+pub const OWNERS: usize = 10;
 
 pub const FOREVER: Time = Time::MAX;
 /// Owners of one client.

@@ -118,6 +118,8 @@ struct Run {
     processes: Vec<Process>,
     /// The processes whose client's runtime has ended.
     without_runtime: Vec<Process>,
+    /// Kept until the run ends: a client that is dropped closes its connections, and a process that dies does not.
+    dead: Vec<LockClient>,
     names: usize,
     /// Many of one client wait for one lock, more than one poll verifies.
     is_crowded: bool,
@@ -134,10 +136,19 @@ impl Run {
         world.serve(nodes.clone());
         let is_crowded = world.chance(0.2);
         let names = if is_crowded { 1 } else { 1 + world.below(3) as usize };
-        let (processes, without_runtime) = (Vec::new(), Vec::new());
+        let (processes, without_runtime, dead) = (Vec::new(), Vec::new(), Vec::new());
         let cluster = (nodes.len() > 1).then(|| Cluster::new(world, &nodes, names));
-        let run =
-            Self { world: world.clone(), nodes, cluster, processes, without_runtime, names, is_crowded, actors: 0 };
+        let run = Self {
+            world: world.clone(),
+            nodes,
+            cluster,
+            processes,
+            without_runtime,
+            dead,
+            names,
+            is_crowded,
+            actors: 0,
+        };
         // It has just been started.
         run.must_freeze();
         run
@@ -357,6 +368,7 @@ impl Run {
         let id = process.client.id().to_owned();
         self.world.kill(&id);
         self.cut_off(id);
+        self.dead.push(process.client);
     }
 
     /// Its actors go on, each until it is notified of the end.

@@ -47,6 +47,8 @@ struct Run {
     servers: Vec<EmbeddedServer>,
     processes: Vec<Process>,
     without_runtime: Vec<Process>,
+    /// As in `crate::run::Run`.
+    dead: Vec<LockClient>,
     names: usize,
     actors: usize,
 }
@@ -66,8 +68,8 @@ impl Run {
         let servers = simulation::servers((0..trial.nodes()).map(|node| Master::new(&trial, node)));
         trial.serve(servers.clone());
         let names = 1 + world.below(2) as usize;
-        let (processes, without_runtime) = (Vec::new(), Vec::new());
-        let run = Self { world: world.clone(), trial, servers, processes, without_runtime, names, actors: 0 };
+        let (processes, without_runtime, dead) = (Vec::new(), Vec::new(), Vec::new());
+        let run = Self { world: world.clone(), trial, servers, processes, without_runtime, dead, names, actors: 0 };
         // They have just been started.
         (0..run.servers.len()).for_each(|node| must_freeze(&run.trial, node));
         run
@@ -213,6 +215,7 @@ impl Run {
             self.world.kill(&process.id);
             self.trial.state().checker.died(&process.id);
             self.cut_off(process.id);
+            self.dead.push(process.client);
         }
     }
 

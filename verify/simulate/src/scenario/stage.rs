@@ -1,5 +1,6 @@
 //! A server, callers, and what a scenario does with them. Each step is a line of the story.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -391,6 +392,8 @@ impl Caller {
             waiting.abort();
             let _ = waiting.await;
         }
+        // A client that is dropped closes its connection, which the server would notice.
+        mem::forget(self.client);
     }
 
     pub async fn closes_its_client(&mut self) {
