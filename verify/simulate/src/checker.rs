@@ -935,6 +935,8 @@ impl Checker {
             lock.inexact = !agree || !kept;
             // Nothing of it is left, even if no client has asked.
             lock.list_deleted &= lock.inexact;
+            // The next client that asks for a place takes out tickets without places. Until then they expire.
+            let forgotten = lock.list_deleted;
             // The keys are the truth now, since nothing else is known.
             lock.queue.clear();
             lock.clients.clear();
@@ -949,8 +951,11 @@ impl Checker {
             }
             if stale {
                 self.violated("P3", format!("{key} has {} tickets for {} places", keys.tickets, keys.places.len()));
-            } else if settled && !agree {
-                self.violated("P10", format!("places and tickets of {key} do not become the same again"));
+            } else if settled && !agree && !forgotten {
+                let (places, tickets) = (keys.places.len(), keys.tickets);
+                let lifetimes = (keys.queue_lifetime, keys.deadlines_lifetime);
+                let what = format!("{places} places and {tickets} tickets of {key}, with lifetimes {lifetimes:?}");
+                self.violated("P10", format!("{what}: they do not become the same again"));
             }
             return;
         }
