@@ -43,6 +43,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_grant_that_is_longer_than_the_lease(world)),
     },
     Scenario {
+        name: "an-ended-hold-that-comes-back-while-it-is-watched",
+        about: "A task watches the hold that A has given back. A failover brings that hold back, and B, of the same client, \
+                finds it on the server. It must be left: it has ended, though its watcher keeps it alive (R15).",
+        play: |world| Box::pin(an_ended_hold_that_comes_back_while_it_is_watched(world)),
+    },
+    Scenario {
         name: "newcomers-behind-those-who-died",
         about: "80 waiters have died and were passed over. 80 more come, and die too. They must not end the count of the first 80: \
                 who unlocks would look at all 160 again, which is more than one call may, and the lock would be free for a \
@@ -113,6 +119,24 @@ async fn a_grant_of_the_server_before(world: Arc<World>) {
     w.gets_the_lock().await;
     w.still_has_the_lock();
     stage.ends([w]).await;
+}
+
+async fn an_ended_hold_that_comes_back_while_it_is_watched(world: Arc<World>) {
+    let mut stage = Stage::new(world);
+    let mut a = stage.caller("A", |it| it).await;
+    let mut b = a.beside("B");
+    a.gets_the_lock().await;
+    let watched = a.watches_its_hold();
+    stage.replica_stays_behind();
+    a.gives_it_back().await;
+    stage.fails_over().await;
+    b.begins_to_wait().await;
+    let asked = Instant::now();
+    b.gets_the_lock().await;
+    stage.expect(asked.elapsed() < ms(1000), "it had not to wait for the end of the lease");
+    stage.expect(watched.is_some_and(|held| !held.is_valid()), "the hold stays ended");
+    b.gives_it_back().await;
+    stage.ends([a]).await;
 }
 
 async fn a_fixed_lease_that_a_failover_shortens(world: Arc<World>) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock::simulation::{self, Looks, Slot, Snapshot, address};
-use fairlock::{EmbeddedServer, FairLock, LockClient, LockClientBuilder, LockError, LockGuard, Owner};
+use fairlock::{EmbeddedServer, FairLock, Held, LockClient, LockClientBuilder, LockError, LockGuard, Owner};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -236,6 +236,27 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Another task of the same process, with an owner of its own.
+    pub fn beside(&self, name: &'static str) -> Self {
+        let (client, lock, owner) = (self.client.clone(), self.lock.clone(), Owner::new());
+        Self {
+            world: self.world.clone(),
+            name,
+            client,
+            looks: None,
+            lock,
+            fixed: None,
+            owner,
+            guard: None,
+            waiting: None,
+        }
+    }
+
+    /// Outlives the guard, as in a task that watches for the end.
+    pub fn watches_its_hold(&self) -> Option<Held> {
+        self.guard.as_ref().map(|guard| guard.held())
+    }
+
     pub fn says(&self, what: &str) {
         step(&self.world, format!("{} {what}", self.name));
     }
