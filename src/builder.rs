@@ -528,15 +528,15 @@ impl LockClientBuilder {
     }
 
     async fn connect_to(self, servers: Vec<ConnectOptions>) -> Result<LockClient, ConnectError> {
-        let place = Place::new(self, servers.len(), true)?;
+        let prepared = Prepared::new(self, servers.len(), true)?;
         if servers.len() > 1 && servers.iter().any(ConnectOptions::is_cluster) {
             return Err(OptionsError::QuorumOfClusters.into());
         }
         // The same for all, so that an owner has one name.
         let id = Uuid::new_v4().simple().to_string();
-        let connecting = servers.into_iter().map(|server| place.connect(server, &id));
+        let connecting = servers.into_iter().map(|server| prepared.connect(server, &id));
         let tried = join_all(connecting).await.into_iter().collect::<Result<_, _>>()?;
-        place.client(tried)
+        prepared.client(tried)
     }
 
     /// Checks the options and connects to a server inside this process, or to several.
@@ -569,21 +569,21 @@ impl LockClientBuilder {
     #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
     pub fn embedded(self, servers: &(impl AsRef<[EmbeddedServer]> + ?Sized)) -> Result<LockClient, ConnectError> {
         let servers = servers.as_ref();
-        let place = Place::new(self, servers.len(), false)?;
-        let _entered = place.runtime.enter();
+        let prepared = Prepared::new(self, servers.len(), false)?;
+        let _entered = prepared.runtime.enter();
         let id = servers.first().map(EmbeddedServer::next_client).unwrap_or_default();
         let tried = servers.iter().enumerate().map(|(number, server)| {
             let address =
                 if servers.len() > 1 { format!("embedded server {number}") } else { "the embedded server".into() };
-            let options = place.options(address.clone());
+            let options = prepared.options(address.clone());
             let (store, is_connected) = EmbeddedNode::connect_or_go_on(server, &options, &id);
             let spawn_hook = Some(store.spawn_hook());
             let unreachable = ConnectError::Unreachable { address, cause: Arc::new(Disconnected) };
             let outcome = if is_connected { Ok(()) } else { Err(unreachable) };
-            (place.engine(Box::new(store), options, id.clone(), spawn_hook), outcome)
+            (prepared.engine(Box::new(store), options, id.clone(), spawn_hook), outcome)
         });
         let tried = tried.collect();
-        place.client(tried)
+        prepared.client(tried)
     }
 
     /// The same to a cluster of such servers, for simulators: `look` fills the table.
@@ -593,10 +593,10 @@ impl LockClientBuilder {
         nodes: &[EmbeddedServer],
         look: impl FnOnce(&Table<EmbeddedNode>),
     ) -> Result<(LockClient, Arc<Table<EmbeddedNode>>), ConnectError> {
-        let place = Place::new(self, 1, false)?;
-        let _entered = place.runtime.enter();
+        let prepared = Prepared::new(self, 1, false)?;
+        let _entered = prepared.runtime.enter();
         let Some(first) = nodes.first() else { return Err(ConnectError::NoMasters { address: String::new() }) };
-        let (id, options) = (first.next_client(), place.options("an embedded cluster".into()));
+        let (id, options) = (first.next_client(), prepared.options("an embedded cluster".into()));
         let changes = Arc::<Changes>::default();
         let (all, seat_options, client, seat_changes) =
             (nodes.to_vec(), options.clone(), id.clone(), Arc::clone(&changes));
@@ -605,13 +605,13 @@ impl LockClientBuilder {
         look(&table);
         let router = Router::new(table.clone(), options.operation_timeout, changes);
         let spawn_hook = table.all().next().map(EmbeddedNode::spawn_hook);
-        let engine = place.engine(Box::new(router), options, id, spawn_hook);
-        Ok((place.client(vec![(engine, Ok(()))])?, table))
+        let engine = prepared.engine(Box::new(router), options, id, spawn_hook);
+        Ok((prepared.client(vec![(engine, Ok(()))])?, table))
     }
 }
 
 /// Checked options, and the runtime of a client.
-struct Place {
+struct Prepared {
     options: Options,
     runtime: Handle,
     /// It is another runtime than that of the caller.
@@ -621,7 +621,7 @@ struct Place {
     servers: usize,
 }
 
-impl Place {
+impl Prepared {
     /// `sockets`: whether the runtime needs an io driver.
     fn new(builder: LockClientBuilder, servers: usize, sockets: bool) -> Result<Self, ConnectError> {
         let LockClientBuilder { mut options, runtime, goes_on, .. } = builder;
@@ -671,7 +671,7 @@ impl Place {
     }
 
     /// Returns an engine, which goes on connecting if the first attempt failed, and the outcome of that attempt.
-    async fn connect(&self, server: ConnectOptions, id: &str) -> Result<Tried, ConnectError> {
+    async fn connect(&self, server: ConnectOptions, id: &str) -> Result<Connecting, ConnectError> {
         let (address, id) = (server.to_string(), id.to_owned());
         let options = self.options(address.clone());
         // Sockets and timers belong to the runtime in which they are made. So the connection has to be
@@ -694,7 +694,7 @@ impl Place {
     }
 
     /// The client, if enough servers are connected and nothing is wrong that does not pass.
-    fn client(self, tried: Vec<Tried>) -> Result<LockClient, ConnectError> {
+    fn client(self, tried: Vec<Connecting>) -> Result<LockClient, ConnectError> {
         let (all, majority) = (tried.len(), majority(tried.len()));
         let (mut engines, mut connected, mut first_error) = (Vec::new(), 0, None);
         for (engine, outcome) in tried {
@@ -723,9 +723,9 @@ impl Place {
 }
 
 /// A server, and how the first attempt to connect to it has ended.
-type Tried = (Arc<Engine>, Outcome);
+type Connecting = (Arc<Engine>, FirstConnect);
 
-type Outcome = Result<(), ConnectError>;
+type FirstConnect = Result<(), ConnectError>;
 
 /// Connects to the server, or to the servers. There is a store also where the first attempt failed, which goes on trying if
 /// it is kept.
@@ -733,7 +733,7 @@ async fn connect(
     server: ConnectOptions,
     options: &Arc<Options>,
     client: &str,
-) -> Result<(Box<dyn Store>, Outcome), ConnectError> {
+) -> Result<(Box<dyn Store>, FirstConnect), ConnectError> {
     server.check()?;
     let access = Access::new(server.sign_in.clone(), server.tls.as_ref())?;
     let database = server.database;

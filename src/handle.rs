@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::backend::{AnyGuard, Backend};
 use crate::client::LockClient;
 use crate::engine::detached::{Detached, NotDetached};
-use crate::engine::handles::{self, Outcome};
+use crate::engine::handles::{self, DetachOutcome};
 use crate::engine::lock::{Caller, EngineLock};
 use crate::error::{Cause, LockError, Loss, OptionsError, Refusal, RequestError};
 use crate::guard::LockGuard;
@@ -391,11 +391,11 @@ impl LockGuard {
         };
         let prefix = guard.hold.context().options().prefix.clone();
         match handles::detach(guard, lease).await {
-            Outcome::Detached(hold) => Ok(HoldHandle { prefix, hold }),
-            Outcome::Unanswered(hold, cause) => {
+            DetachOutcome::Detached(hold) => Ok(HoldHandle { prefix, hold }),
+            DetachOutcome::Unanswered(hold, cause) => {
                 Err(DetachError::Unanswered { handle: HoldHandle { prefix, hold }, cause })
             }
-            Outcome::Refused(guard, reason) => refused(AnyGuard::One(guard), reason.into()),
+            DetachOutcome::Refused(guard, reason) => refused(AnyGuard::One(guard), reason.into()),
         }
     }
 }

@@ -12,12 +12,12 @@ pub use crate::engine::owner::Owner;
 // A thread-local of our own, set while the future is polled, rather than `tokio::task_local!`: it notes at each
 // poll which task polls.
 thread_local! {
-    static CURRENT: Cell<Option<Polled>> = const { Cell::new(None) };
+    static CURRENT: Cell<Option<PolledScope>> = const { Cell::new(None) };
 }
 
 /// A scope that is being polled.
 #[derive(Debug, Clone, Copy)]
-struct Polled {
+struct PolledScope {
     owner: Owner,
     /// The task that polls it; none in a `block_on`. A `LocalSet` inside of the scope polls tasks that
     /// were spawned elsewhere, and must not lend them the owner: two of them would be inside at once (P1).
@@ -102,7 +102,7 @@ impl<F: Future> Future for Scope<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         // Asked at each poll: the future may be handed to another task between two of them.
-        let polled = Polled { owner: self.owner, task: task::try_id() };
+        let polled = PolledScope { owner: self.owner, task: task::try_id() };
         // In a `Drop`, so that it also happens after a panic. Otherwise what is polled here next would be taken for a
         // part of this scope.
         let _restore = Restore { outer: CURRENT.replace(Some(polled)) };
@@ -112,7 +112,7 @@ impl<F: Future> Future for Scope<F> {
 
 /// Sets the outer owner again, also when the poll panics: this thread polls other tasks next.
 struct Restore {
-    outer: Option<Polled>,
+    outer: Option<PolledScope>,
 }
 
 impl Drop for Restore {

@@ -15,7 +15,7 @@ use crate::sync::Mutex;
 /// How far a server that takes over may be behind. Replicas are behind by milliseconds, an append-only file by a
 /// second.
 const BEHIND_AT_MOST: Duration = Duration::from_secs(5);
-/// Names kept per generation; there are two. Only a client that releases more than 1,000 names a second forgets any,
+/// ReleasedNames kept per generation; there are two. Only a client that releases more than 1,000 names a second forgets any,
 /// and those stale holds end with their lease.
 const NAMES: usize = 4096;
 
@@ -23,11 +23,11 @@ const NAMES: usize = 4096;
 pub struct Farewells {
     /// The time before the end of a connection was noticed that is kept.
     window: Duration,
-    state: Mutex<State>,
+    state: Mutex<ReleasedNames>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ReleasedNames {
     /// When each lock key was last released. In two generations, so that no search for old entries is needed.
     young: HashMap<Arc<str>, Instant>,
     old: HashMap<Arc<str>, Instant>,
@@ -44,7 +44,7 @@ impl Farewells {
     /// `noticed_within`: how long it takes to notice that a connection has ended.
     pub fn new(noticed_within: Duration) -> Self {
         let (young, old, owed) = (HashMap::new(), HashMap::new(), BTreeMap::new());
-        let state = State { young, old, began: now(), owed, asking: false };
+        let state = ReleasedNames { young, old, began: now(), owed, asking: false };
         Self { window: BEHIND_AT_MOST + noticed_within, state: Mutex::new(state) }
     }
 
@@ -67,7 +67,7 @@ impl Farewells {
         // From the end of the connection, not from now: what a long break kept from being asked is not older
         // for the server.
         let since = broke.and_then(|broke| broke.checked_sub(self.window));
-        let State { young, old, owed, .. } = &mut *state;
+        let ReleasedNames { young, old, owed, .. } = &mut *state;
         for (lock_key, noted) in young.iter().chain(&*old) {
             // Bounded, should one connection after the other end before it has an answer.
             if keys.contains(lock_key) && since.is_none_or(|since| *noted >= since) && owed.len() < 2 * NAMES {
@@ -91,7 +91,7 @@ impl Farewells {
     }
 }
 
-impl State {
+impl ReleasedNames {
     fn begin_generation(&mut self, now: Instant, is_connected: impl Fn(&str) -> bool) {
         let young = std::mem::take(&mut self.young);
         let forgotten = std::mem::replace(&mut self.old, young);

@@ -31,7 +31,7 @@ const SEQ: u64 = 1;
 
 /// How a detach ended.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum DetachOutcome {
     Detached(Detached),
     /// The guard is as before.
     Refused(EngineGuard, NotDetached),
@@ -51,17 +51,17 @@ struct Detaching {
 }
 
 /// Gives what a guard holds to a handle.
-pub async fn detach(guard: EngineGuard, lease: Duration) -> Outcome {
+pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     let (hold, context) = (guard.hold.clone(), guard.hold.context().clone());
     if let Err(error) = context.options().check_lease("the lease of detach", lease) {
-        return Outcome::Refused(guard, NotDetached::Lease(error));
+        return DetachOutcome::Refused(guard, NotDetached::Lease(error));
     }
     let turn = match take_turn(&hold).await {
         Ok(turn) => turn,
-        Err(error) => return Outcome::Refused(guard, NotDetached::Failed(error)),
+        Err(error) => return DetachOutcome::Refused(guard, NotDetached::Failed(error)),
     };
     if let Err(reason) = hold.begin_to_detach() {
-        return Outcome::Refused(guard, reason);
+        return DetachOutcome::Refused(guard, reason);
     }
     let seq = context.next_seq();
     let handle = Detached {
@@ -89,7 +89,7 @@ async fn take_turn(hold: &Hold) -> Result<OwnedSemaphorePermit, RequestError> {
 }
 
 impl Detaching {
-    async fn run(mut self, seq: u64) -> Outcome {
+    async fn run(mut self, seq: u64) -> DetachOutcome {
         let context = self.hold.context().clone();
         let limit = context.runner.limit();
         let (mut backoff, mut copies_until) = (context.backoff(), 0);
@@ -156,7 +156,7 @@ impl Detaching {
         }
     }
 
-    fn failed(mut self, error: RequestError, copies_until: i64) -> Outcome {
+    fn failed(mut self, error: RequestError, copies_until: i64) -> DetachOutcome {
         if !self.was_sent {
             return self.refused(NotDetached::Failed(error));
         }
@@ -171,10 +171,10 @@ impl Detaching {
         let (leave, _) = self.end();
         // If no copy is served any more, the owner's hold would not be renewed.
         cleanup::leave(hold.context(), leave);
-        Outcome::Unanswered(handle, cause)
+        DetachOutcome::Unanswered(handle, cause)
     }
 
-    fn detached(mut self) -> Outcome {
+    fn detached(mut self) -> DetachOutcome {
         let hold = self.hold.clone();
         let handle = self.handle.clone();
         let (leave, copies) = self.end();
@@ -182,7 +182,7 @@ impl Detaching {
         if copies {
             cleanup::leave(hold.context(), leave);
         }
-        Outcome::Detached(handle)
+        DetachOutcome::Detached(handle)
     }
 
     fn end(&mut self) -> (LeaveRequest, bool) {
@@ -192,12 +192,12 @@ impl Detaching {
         self.hold.detached()
     }
 
-    fn refused(mut self, reason: NotDetached) -> Outcome {
+    fn refused(mut self, reason: NotDetached) -> DetachOutcome {
         self.hold.keep_after_all();
         match self.guard.take() {
-            Some(guard) => Outcome::Refused(guard, reason),
+            Some(guard) => DetachOutcome::Refused(guard, reason),
             // It does not occur: only an end takes the guard.
-            None => Outcome::Unanswered(self.handle.clone(), Arc::new(NoAnswer(Duration::ZERO))),
+            None => DetachOutcome::Unanswered(self.handle.clone(), Arc::new(NoAnswer(Duration::ZERO))),
         }
     }
 }

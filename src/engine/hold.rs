@@ -141,11 +141,11 @@ pub struct Hold {
     pub done: CancellationToken,
     /// The hold on several servers that it is a part of, if any.
     pub whole: OnceLock<Weak<dyn Whole>>,
-    state: Mutex<State>,
+    state: Mutex<HoldState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct HoldState {
     /// Guards alive.
     live: u32,
     /// Holds that the server counts; `None` while a request about it has no answer.
@@ -221,7 +221,7 @@ impl Hold {
             over: CancellationToken::new(),
             done: CancellationToken::new(),
             whole: OnceLock::new(),
-            state: Mutex::new(State {
+            state: Mutex::new(HoldState {
                 live: 1,
                 on_server: Some(1),
                 deadline: new.deadline,
@@ -400,7 +400,7 @@ impl Hold {
     }
 
     /// Ends all that the owner has until now. The lock on the state keeps the seq before the end.
-    fn leave_request(&self, state: &State, copies_until: i64) -> LeaveRequest {
+    fn leave_request(&self, state: &HoldState, copies_until: i64) -> LeaveRequest {
         LeaveRequest {
             keys: self.entry.keys.clone(),
             owner_id: self.entry.owner_id.clone(),
@@ -453,7 +453,7 @@ impl Hold {
     }
 
     /// The latest end of a renewed lease, if there is a bound.
-    fn renewed_until(&self, state: &State) -> Option<Instant> {
+    fn renewed_until(&self, state: &HoldState) -> Option<Instant> {
         let max_hold = self.context().options().max_hold;
         state.wanted_until.or(max_hold.map(|longest| state.whole_since + longest)).filter(|_| self.watched)
     }
@@ -499,7 +499,7 @@ impl Hold {
         self.holds.schedule.insert(due, self.attempt, self);
     }
 
-    fn next_due(&self, state: &State, unanswered: bool) -> Instant {
+    fn next_due(&self, state: &HoldState, unanswered: bool) -> Instant {
         let due = match state.renewed {
             _ if unanswered => now() + lease::retry_pause(self.lease),
             _ if state.doubts < state.owed => now(),

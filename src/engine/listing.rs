@@ -32,13 +32,13 @@ pub struct Listing {
     pattern: String,
     /// The seats of the server, or of the masters of a cluster, that are to be scanned. `None`: it has not begun there.
     seats: Option<VecDeque<u16>>,
-    place: Option<Place>,
+    place: Option<NextPage>,
     names: VecDeque<String>,
     seen: Seen,
 }
 
 /// Between two pages of one server.
-struct Place {
+struct NextPage {
     cursor: String,
     /// A cursor is of use on the server that made it. After a reconnect another one may answer.
     connection: CancellationToken,
@@ -110,7 +110,7 @@ impl Listing {
         // A key that is no UTF-8 is none of a lock.
         let prefix = &context.options().prefix;
         texts.flatten().for_each(|key| self.keep(prefix, &key));
-        self.place = (cursor != "0").then_some(Place { cursor, connection });
+        self.place = (cursor != "0").then_some(NextPage { cursor, connection });
         if self.place.is_none()
             && let Some(seats) = &mut self.seats
         {

@@ -17,7 +17,7 @@ use super::error::LockError;
 use super::guard::EngineGuard;
 use super::hold::{Entry, Hold};
 use super::last_error::no_time;
-use super::observe::{self, Call};
+use super::observe::{self, ObservedCall};
 use super::owner::Owner;
 use super::release::Release;
 use super::requests;
@@ -160,7 +160,7 @@ impl EngineLock {
     ) -> Result<Option<EngineGuard>, LockError> {
         let (entry, context) = (&request.entry, &self.engine.context);
         // Before the work, and so dropped after it: what is given up was left first.
-        let call = Call::begin(entry.who(&request.terms, context), &self.metrics);
+        let call = ObservedCall::begin(entry.who(&request.terms, context), &self.metrics);
         // Pinned here: passed on by value, it would be in this future twice.
         let acquiring = pin!(acquire(request));
         // Before it is polled: then nothing was asked, so nothing is known of others.

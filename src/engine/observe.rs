@@ -12,7 +12,7 @@ use futures::future::Either;
 use tracing::{Instrument, Level, Span, field};
 
 use super::error::{LockError, Loss};
-use crate::metrics::{ARE_ON, Failure, LockMetrics, LossCause, Outcome};
+use crate::metrics::{ARE_ON, Failure, LockMetrics, LossCause, NotAcquired};
 use crate::store::clock::now;
 use crate::store::keys::label_of;
 use crate::sync::Mutex;
@@ -38,7 +38,7 @@ impl<'a> Who<'a> {
 
 /// A call that wants a lock, from its beginning to its end. Dropped before, it was given up.
 #[derive(Debug)]
-pub struct Call<'a> {
+pub struct ObservedCall<'a> {
     who: Who<'a>,
     metrics: &'a LockMetrics,
     /// `None`: the duration is not wanted.
@@ -48,7 +48,7 @@ pub struct Call<'a> {
     is_over: bool,
 }
 
-impl<'a> Call<'a> {
+impl<'a> ObservedCall<'a> {
     pub fn begin(who: Who<'a>, metrics: &'a LockMetrics) -> Self {
         metrics.wait_began();
         let is_told = is_told(&who);
@@ -101,7 +101,7 @@ impl<'a> Call<'a> {
     /// Others have it, and the call was not to wait.
     pub fn busy(mut self) {
         self.end();
-        self.metrics.not_acquired(Outcome::Busy);
+        self.metrics.not_acquired(NotAcquired::Busy);
         if is_told(&self.who) {
             let (name, owner, label) = self.who.fields();
             tracing::debug!(target: "fairlock::lock", %name, %owner, %label, "not free");
@@ -128,7 +128,7 @@ impl<'a> Call<'a> {
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for ObservedCall<'_> {
     fn drop(&mut self) {
         if self.is_over {
             return;
@@ -270,9 +270,9 @@ pub fn millis(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 
-fn outcome(error: &LockError) -> Outcome {
-    Outcome::Failed(match error {
-        LockError::Timeout => return Outcome::TimedOut,
+fn outcome(error: &LockError) -> NotAcquired {
+    NotAcquired::Failed(match error {
+        LockError::Timeout => return NotAcquired::TimedOut,
         LockError::Lost => Failure::Lost,
         LockError::QueueFull { .. } => Failure::QueueFull,
         LockError::SelfWait | LockError::Name(_) | LockError::Lease(_) | LockError::Label(_) => Failure::Invalid,

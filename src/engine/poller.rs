@@ -19,7 +19,7 @@ use super::observe::millis;
 use super::owner::Owner;
 use super::schedule::Schedule;
 use super::self_wait;
-use super::waiters::{Rest, Round, WaitOutcome, Waiter, Waiters};
+use super::waiters::{Offer, Round, WaitOutcome, Waiter, Waiters};
 use crate::store::ServedKeys;
 use crate::store::clock::now;
 use crate::store::error::{RefusalKind, RequestError};
@@ -66,10 +66,10 @@ impl Poller {
     /// (P6). If the future goes on, it queues again.
     fn pass_over(self: &Arc<Self>, waiter: &Arc<Waiter>) {
         match waiter.take_back() {
-            Rest::Over => return,
-            Rest::Until(later) => return self.waiters.offers.insert(later, waiter.seq, waiter),
-            Rest::Unread => return self.context().spawn(self.clone().ask_for(waiter.clone())),
-            Rest::PassedOver => {}
+            Offer::Over => return,
+            Offer::Until(later) => return self.waiters.offers.insert(later, waiter.seq, waiter),
+            Offer::Unread => return self.context().spawn(self.clone().ask_for(waiter.clone())),
+            Offer::PassedOver => {}
         }
         // With each copy of its request that may be under way.
         cleanup::leave_for(self.context(), waiter, self.context().runner.not_after(&waiter.keys.lock));

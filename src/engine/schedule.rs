@@ -16,13 +16,13 @@ use crate::sync::Mutex;
 /// not cost a task each.
 #[derive(Debug)]
 pub struct Schedule<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<Planned<T>>,
     /// Notified when the task must come sooner than it plans to, and when the schedule is dropped.
     sooner: Arc<Notify>,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct Planned<T> {
     /// Keyed by due time and id. Weak: an item that is gone needs no service.
     due: BTreeMap<(Instant, u64), Weak<T>>,
     /// When the task wakes next. The item it wakes for may have been removed since.
@@ -37,7 +37,7 @@ impl<T> Default for Schedule<T> {
 
 impl<T> Schedule<T> {
     pub fn new() -> Self {
-        let state = Mutex::new(State { due: BTreeMap::new(), planned: None });
+        let state = Mutex::new(Planned { due: BTreeMap::new(), planned: None });
         Self { state, sooner: Arc::new(Notify::new()) }
     }
 

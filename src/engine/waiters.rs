@@ -307,24 +307,24 @@ impl Waiter {
     }
 
     /// If it rests with a grant, it loses that and its place. Else returns when to check again, while it has the grant.
-    pub fn take_back(&self) -> Rest {
+    pub fn take_back(&self) -> Offer {
         let mut state = self.state.lock();
         // A waiter without its answer yet is checked again when the answer wakes it.
         let is_woken = state.is_asking() && state.woken.is_some();
         if state.is_claimed || state.is_passed_over || !state.is_offered && !is_woken {
-            return Rest::Over;
+            return Offer::Over;
         }
         let look_again = state.woken.unwrap_or_else(now) + PATIENCE;
         if look_again > now() {
-            return Rest::Until(look_again);
+            return Offer::Until(look_again);
         }
         if !state.is_offered {
-            return Rest::Unread;
+            return Offer::Unread;
         }
         (state.is_offered, state.pushed) = (false, None);
         state.outcome = Some(WaitOutcome::NoPlace(Turn::alone().into()));
         state.is_passed_over = true;
-        Rest::PassedOver
+        Offer::PassedOver
     }
 
     /// Its request must not be sent once more (R3).
@@ -370,7 +370,7 @@ impl Waiter {
 
 /// The outcome of a grant that was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rest {
+pub enum Offer {
     /// It was read, or is not good any more.
     Over,
     /// Its attempt waits for an answer, or was woken a moment ago.

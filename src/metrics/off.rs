@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::outcome::{LossCause, Outcome};
+use super::outcome::{LossCause, NotAcquired};
 
 // Not unit structs: those of `on.rs` are none either, and are made and dropped in the same way.
 
@@ -58,7 +58,7 @@ impl LockMetrics {
 
     pub fn given_up(&self) {}
 
-    pub fn not_acquired(&self, _outcome: Outcome) {}
+    pub fn not_acquired(&self, _outcome: NotAcquired) {}
 
     pub fn hold_began(&self) {}
 

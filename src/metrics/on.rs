@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, NoopRecorder, Unit, with_recorder};
 
-use super::outcome::{Failure, LossCause, Outcome};
+use super::outcome::{Failure, LossCause, NotAcquired};
 use crate::sync::Mutex;
 
 /// The most groups of locks. A function that makes a group of each name would fill the memory here and that of the
@@ -317,12 +317,12 @@ impl LockMetrics {
         self.0.given_up.increment(1);
     }
 
-    pub fn not_acquired(&self, outcome: Outcome) {
+    pub fn not_acquired(&self, outcome: NotAcquired) {
         self.0.waiting.decrement(1.0);
         match outcome {
-            Outcome::Busy => self.0.busy.increment(1),
-            Outcome::TimedOut => self.0.timed_out.increment(1),
-            Outcome::Failed(failure) => {
+            NotAcquired::Busy => self.0.busy.increment(1),
+            NotAcquired::TimedOut => self.0.timed_out.increment(1),
+            NotAcquired::Failed(failure) => {
                 let all = FAILURES.iter().zip(&self.0.failed);
                 all.filter(|((known, _), _)| *known == failure).for_each(|(_, counter)| counter.increment(1));
             }

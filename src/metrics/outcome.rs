@@ -3,7 +3,7 @@
 /// How a call ended that got no lock, and was not dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "metrics"), allow(dead_code))]
-pub enum Outcome {
+pub enum NotAcquired {
     /// Others had it, or were first, and the call was not to wait.
     Busy,
     /// The same, for the whole of the time that the call was to wait.

@@ -14,7 +14,7 @@ use super::context::Quorum;
 use super::error::NoQuorum;
 use super::hold::{NodeGuard, NodeHold, QuorumHold, Share};
 use super::nodes::Waiting;
-use super::owners::Turn;
+use super::owners::QuorumTurn;
 use crate::engine::error::LockError;
 use crate::engine::guard::EngineGuard;
 use crate::engine::last_error::NoAnswerYet;
@@ -27,7 +27,7 @@ use crate::store::error::Cause;
 use crate::sync::Mutex;
 
 /// One call.
-pub struct Acquire<'a> {
+pub struct Gathering<'a> {
     pub quorum: &'a Arc<Quorum>,
     pub name: &'a Arc<str>,
     /// The lock at each node.
@@ -36,22 +36,22 @@ pub struct Acquire<'a> {
     /// The call wants other locks too.
     pub is_part: bool,
     /// In a scope: what the owner may re-enter.
-    pub turn: Option<Arc<Turn<QuorumHold>>>,
+    pub turn: Option<Arc<QuorumTurn<QuorumHold>>>,
     /// Errors for a caller that runs out of time.
-    pub told: &'a Told,
+    pub told: &'a ErrorsMet,
     pub metrics: &'a LockMetrics,
 }
 
 /// The errors that a call has met so far.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct ErrorsMet {
     /// Why a node did not serve.
     cause: Mutex<Option<Cause>>,
     /// Others have the lock, or were first.
     others: AtomicBool,
 }
 
-impl Told {
+impl ErrorsMet {
     fn set(&self, cause: Cause) {
         *self.cause.lock() = Some(cause);
     }
@@ -89,7 +89,7 @@ type Tryout = Result<Option<EngineGuard>, LockError>;
 
 /// The results of one round of requests.
 #[derive(Default)]
-struct Round {
+struct RoundResults {
     got: Got,
     /// The first node where others have the lock.
     busy: Option<usize>,
@@ -112,7 +112,7 @@ async fn keep_on(got: &Got) {
     }
 }
 
-impl Acquire<'_> {
+impl Gathering<'_> {
     /// The call, for its log lines.
     pub fn who<'a>(&'a self, owner_id: &'a str) -> Who<'a> {
         Who { name: self.name, owner: owner_id, terms: self.terms(), is_node: false }
@@ -197,11 +197,11 @@ impl Acquire<'_> {
             keep(&round.got);
             let proposed = round.got.values().map(EngineGuard::token).max().unwrap_or(0);
             let rest: Vec<_> = usable.iter().copied().filter(|index| !round.got.contains_key(index)).collect();
-            let Round { got, busy } = self.try_all(&rest, proposed).await?;
+            let RoundResults { got, busy } = self.try_all(&rest, proposed).await?;
             round.got.extend(got);
             round.busy = busy;
         }
-        let Round { got, busy } = round;
+        let RoundResults { got, busy } = round;
         // Not past the waiters at the gate, although the others are free (P3).
         let is_open = busy.is_none_or(|busy| usable.first() != Some(&busy));
         if got.len() >= nodes.majority() && is_open {
@@ -302,12 +302,12 @@ impl Acquire<'_> {
 
     /// Tries these nodes at the same time. A node without an answer in time is skipped (Q10); its request leaves when
     /// it is dropped (Q6, R9). `proposed`: the token that they are to give, where they can (Q3).
-    async fn try_all(&self, indices: &[usize], proposed: u64) -> Result<Round, LockError> {
+    async fn try_all(&self, indices: &[usize], proposed: u64) -> Result<RoundResults, LockError> {
         let trying = indices.iter().filter_map(|index| {
             let lock = self.locks.get(*index)?;
             Some(async move { (*index, self.try_at(*index, lock, proposed).await) })
         });
-        let (mut round, mut failed) = (Round::default(), None);
+        let (mut round, mut failed) = (RoundResults::default(), None);
         for (index, outcome) in join_all(trying).await {
             match outcome {
                 Some(Ok(Some(guard))) => drop(round.got.insert(index, guard)),

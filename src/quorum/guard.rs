@@ -114,11 +114,11 @@ impl Drop for QuorumGuard {
 /// The release on one node.
 type NodeRelease = (usize, Release);
 
-type Outcome = Result<Unlocked, UnlockError>;
+type ReleaseOutcome = Result<Unlocked, UnlockError>;
 
 /// Waits for each of them a short time, and for a majority as long as a release takes. What is dropped goes on in the
 /// background.
-async fn release(quorum: &Quorum, hold: &QuorumHold, releases: Vec<NodeRelease>) -> Vec<Outcome> {
+async fn release(quorum: &Quorum, hold: &QuorumHold, releases: Vec<NodeRelease>) -> Vec<ReleaseOutcome> {
     let (open, waited_for) = (FuturesUnordered::new(), BTreeSet::new());
     let mut releasing = Releasing { quorum, name: &hold.name, open, waited_for, outcomes: Vec::new() };
     releasing.begin(releases);
@@ -130,10 +130,10 @@ async fn release(quorum: &Quorum, hold: &QuorumHold, releases: Vec<NodeRelease>)
 struct Releasing<'a> {
     quorum: &'a Quorum,
     name: &'a Arc<str>,
-    open: FuturesUnordered<BoxFuture<'static, (usize, Outcome)>>,
+    open: FuturesUnordered<BoxFuture<'static, (usize, ReleaseOutcome)>>,
     /// The nodes whose releases are not late.
     waited_for: BTreeSet<usize>,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<ReleaseOutcome>,
 }
 
 impl Releasing<'_> {
@@ -151,7 +151,7 @@ impl Releasing<'_> {
         }
     }
 
-    fn answered(&mut self, (index, outcome): (usize, Outcome)) {
+    fn answered(&mut self, (index, outcome): (usize, ReleaseOutcome)) {
         self.waited_for.remove(&index);
         self.outcomes.push(outcome);
     }
@@ -184,7 +184,7 @@ impl Releasing<'_> {
 }
 
 /// The common outcome for a hold that was not lost before.
-fn together(outcomes: Vec<Outcome>, hold: &QuorumHold, until: Instant) -> Outcome {
+fn together(outcomes: Vec<ReleaseOutcome>, hold: &QuorumHold, until: Instant) -> ReleaseOutcome {
     let (all, majority) = (hold.nodes.len(), hold.majority);
     let confirmed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok().copied()).collect();
     if confirmed.len() >= majority {

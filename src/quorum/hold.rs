@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::owners::Turn;
+use super::owners::QuorumTurn;
 use crate::engine::error::{Ended, Loss};
 use crate::engine::guard::EngineGuard;
 use crate::engine::hold::{Hold, Whole};
@@ -41,7 +41,7 @@ pub struct QuorumHold {
     /// The holds that count, in the order of the nodes. None is added later (Q10).
     pub nodes: Vec<NodeHold>,
     /// Keeps the owner's entry as long as there is something to re-enter.
-    pub _turn: Option<Arc<Turn<Self>>>,
+    pub _turn: Option<Arc<QuorumTurn<Self>>>,
     /// Guards alive.
     pub shares: AtomicUsize,
     /// Cancelled when it has ended: it is lost, or a majority of its nodes has confirmed the release.

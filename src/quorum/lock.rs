@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::acquire::{Acquire, Told};
+use super::acquire::{ErrorsMet, Gathering};
 use super::context::Quorum;
 use super::guard::QuorumGuard;
 use super::hold::Share;
 use crate::engine::error::LockError;
 use crate::engine::lock::{Caller, EngineLock};
-use crate::engine::observe::{self, Call};
+use crate::engine::observe::{self, ObservedCall};
 use crate::metrics::LockMetrics;
 
 #[derive(Debug, Clone)]
@@ -70,10 +70,10 @@ impl QuorumLock {
         limit: Option<Duration>,
     ) -> Result<Option<QuorumGuard>, LockError> {
         self.check()?;
-        let told = Told::default();
+        let told = ErrorsMet::default();
         let asking = self.asking(caller, &told);
         let owner_id = self.quorum.id_of(caller.owner);
-        let told_of = Call::begin(asking.who(&owner_id), &self.metrics);
+        let told_of = ObservedCall::begin(asking.who(&owner_id), &self.metrics);
         let calling = pin!(async {
             tokio::select! {
                 // In this order: a closed client has no usable server, and the call would wait for one.
@@ -96,16 +96,16 @@ impl QuorumLock {
         outcome
     }
 
-    fn asking<'a>(&'a self, caller: Caller, told: &'a Told) -> Acquire<'a> {
+    fn asking<'a>(&'a self, caller: Caller, told: &'a ErrorsMet) -> Gathering<'a> {
         let turn = caller.scoped.then(|| self.quorum.owners.turn(&self.name, caller.owner));
         let Self { quorum, name, locks, is_part, metrics } = self;
-        Acquire { quorum, name, locks, caller, is_part: *is_part, turn, told, metrics }
+        Gathering { quorum, name, locks, caller, is_part: *is_part, turn, told, metrics }
     }
 
     /// Runs the call for at most this long.
     async fn in_time(
         &self,
-        asking: &Acquire<'_>,
+        asking: &Gathering<'_>,
         wait: bool,
         limit: Option<Duration>,
     ) -> Result<Option<QuorumGuard>, LockError> {
@@ -120,7 +120,7 @@ impl QuorumLock {
         }
     }
 
-    async fn wait(&self, asking: &Acquire<'_>) -> Result<QuorumGuard, LockError> {
+    async fn wait(&self, asking: &Gathering<'_>) -> Result<QuorumGuard, LockError> {
         let in_use = self.quorum.enter(&self.name);
         let guard = |taken| QuorumGuard::new(self.quorum.clone(), in_use, taken);
         let Some(turn) = asking.turn.clone() else { return asking.wait().await.map(guard) };
@@ -137,7 +137,7 @@ impl QuorumLock {
         Ok(guard(taken))
     }
 
-    async fn take(&self, asking: &Acquire<'_>) -> Result<Option<QuorumGuard>, LockError> {
+    async fn take(&self, asking: &Gathering<'_>) -> Result<Option<QuorumGuard>, LockError> {
         let in_use = self.quorum.enter(&self.name);
         let guard = |taken| QuorumGuard::new(self.quorum.clone(), in_use, taken);
         let Some(turn) = asking.turn.clone() else { return Ok(asking.take().await?.map(guard)) };

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// One server.
 #[derive(Debug)]
-pub struct Node {
+pub struct QuorumNode {
     pub engine: Arc<Engine>,
     /// For messages.
     pub address: String,
@@ -35,23 +35,23 @@ pub struct Node {
 /// All servers, in the order that all clients have (Q1).
 #[derive(Debug)]
 pub struct Nodes {
-    pub all: Vec<Node>,
+    pub all: Vec<QuorumNode>,
     engines: Vec<Arc<Engine>>,
     /// How long a request may take before its node is skipped.
     pub node_timeout: Duration,
     /// Notified when a node can be used again, or can no longer be used.
     pub changed: Notify,
-    watch: Mutex<Watch>,
+    watch: Mutex<NodeWatch>,
 }
 
 /// Watches the nodes while calls wait at one.
 #[derive(Debug, Default)]
-struct Watch {
+struct NodeWatch {
     waiting: usize,
     runs: bool,
 }
 
-impl Node {
+impl QuorumNode {
     fn new(engine: Arc<Engine>) -> Self {
         let address = engine.context.options().address.clone();
         let [silent, distinct, is_told_of] = [const { AtomicBool::new(false) }; 3];
@@ -80,10 +80,11 @@ impl Node {
 impl Nodes {
     /// Refuses two that are one server: it would count twice, and its loss would be that of two.
     pub fn new(engines: Vec<Arc<Engine>>, node_timeout: Duration) -> Result<Self, ConnectError> {
-        let all: Vec<_> = engines.iter().cloned().map(Node::new).collect();
-        let id = Node::server_id;
+        let all: Vec<_> = engines.iter().cloned().map(QuorumNode::new).collect();
+        let id = QuorumNode::server_id;
         for (index, node) in all.iter().enumerate() {
-            let same = |other: &&Node| other.address == node.address || id(node).is_some() && id(node) == id(other);
+            let same =
+                |other: &&QuorumNode| other.address == node.address || id(node).is_some() && id(node) == id(other);
             if let Some(other) = all.iter().take(index).find(same) {
                 return Err(ConnectError::SameServer { one: other.address.clone(), other: node.address.clone() });
             }
@@ -113,7 +114,7 @@ impl Nodes {
     }
 
     pub fn is_usable(&self, index: usize) -> bool {
-        self.all.get(index).is_some_and(Node::is_usable) && self.same_as(index).is_none()
+        self.all.get(index).is_some_and(QuorumNode::is_usable) && self.same_as(index).is_none()
     }
 
     /// For how much longer each frozen node grants nothing.
@@ -137,7 +138,7 @@ impl Nodes {
             return None;
         }
         let id = node.server_id()?;
-        let same = |(other, node): (usize, &Node)| {
+        let same = |(other, node): (usize, &QuorumNode)| {
             // If both are new, the first one counts.
             let counts = other < index || node.distinct.load(Ordering::Relaxed);
             other != index && counts && node.server_id().as_ref() == Some(&id)

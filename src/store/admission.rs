@@ -48,13 +48,13 @@ pub const PATIENCE: Duration = Duration::from_millis(250);
 /// The limits and the gate of one server.
 #[derive(Debug)]
 pub struct Admission {
-    shared: Arc<Shared>,
+    shared: Arc<RequestLimits>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RequestLimits {
     /// Each has a limit of its own, so that any number of new acquires leaves room for renewals.
-    lines: [Line; 4],
+    lines: [RequestLimit; 4],
     /// Notified when a turn was given to one in line.
     given: Notify,
     /// Whether `gate` is closed, for the usual case without the mutex.
@@ -79,7 +79,7 @@ struct Refusing {
 
 /// A limit, and its waiters: first come, first served.
 #[derive(Debug)]
-struct Line(Mutex<Places>);
+struct RequestLimit(Mutex<Places>);
 
 #[derive(Debug)]
 struct Places {
@@ -92,7 +92,7 @@ struct Places {
 }
 
 /// Waits for a slot.
-struct Turn<'a> {
+struct AwaitedSlot<'a> {
     admission: &'a Admission,
     priority: Priority,
     number: Option<u64>,
@@ -100,22 +100,22 @@ struct Turn<'a> {
 
 /// A place among the requests in flight.
 #[derive(Debug)]
-struct Slot {
-    shared: Arc<Shared>,
+struct TakenSlot {
+    shared: Arc<RequestLimits>,
     priority: Priority,
 }
 
 /// A request that may be sent. As the waker of its future it hears when the answer has arrived.
 #[derive(Debug)]
 pub struct InFlight {
-    shared: Arc<Shared>,
+    shared: Arc<RequestLimits>,
     /// This request is the probe.
     probes: bool,
-    slot: Mutex<Option<Slot>>,
+    slot: Mutex<Option<TakenSlot>>,
     caller: AtomicWaker,
 }
 
-impl Line {
+impl RequestLimit {
     fn new(limit: usize) -> Self {
         Self(Mutex::new(Places { free: limit, next_number: 0, waiting: BTreeMap::new(), given: BTreeMap::new() }))
     }
@@ -155,20 +155,20 @@ impl Places {
     }
 }
 
-impl Future for Turn<'_> {
-    type Output = Slot;
+impl Future for AwaitedSlot<'_> {
+    type Output = TakenSlot;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Slot> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<TakenSlot> {
         let Self { admission, priority, number } = &mut *self;
         let shared = &admission.shared;
         if !shared.line(*priority).0.lock().take(number, context.waker()) {
             return Poll::Pending;
         }
-        Poll::Ready(Slot { shared: shared.clone(), priority: *priority })
+        Poll::Ready(TakenSlot { shared: shared.clone(), priority: *priority })
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for AwaitedSlot<'_> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         let shared = &self.admission.shared;
@@ -183,14 +183,14 @@ impl Drop for Turn<'_> {
     }
 }
 
-impl Drop for Slot {
+impl Drop for TakenSlot {
     fn drop(&mut self) {
         self.shared.give_back(self.priority);
     }
 }
 
-impl Shared {
-    fn line(&self, priority: Priority) -> &Line {
+impl RequestLimits {
+    fn line(&self, priority: Priority) -> &RequestLimit {
         let [urgent, release, cleanup, normal] = &self.lines;
         match priority {
             Priority::Urgent => urgent,
@@ -274,8 +274,8 @@ impl Shared {
 impl Admission {
     /// `limit`: of each line. Clients with different seeds do not probe in step.
     pub fn new(limit: usize, seed: u64) -> Self {
-        let shared = Shared {
-            lines: std::array::from_fn(|_| Line::new(limit)),
+        let shared = RequestLimits {
+            lines: std::array::from_fn(|_| RequestLimit::new(limit)),
             given: Notify::new(),
             refusing: AtomicBool::new(false),
             gate: Mutex::new(None),
@@ -331,7 +331,7 @@ impl Admission {
     /// A slot among the requests in flight, for a request that is sent at once; to be dropped if that is not possible
     /// any more. `None`: the gate was closed meanwhile.
     pub async fn enter(&self, priority: Priority, timeout: Duration) -> Option<Arc<InFlight>> {
-        let slot = Turn { admission: self, priority, number: None }.await;
+        let slot = AwaitedSlot { admission: self, priority, number: None }.await;
         // A single question is not retried, so that it may be asked at any time.
         let probes = if priority == Priority::Question { false } else { self.try_pass(timeout)? };
         let (shared, slot) = (self.shared.clone(), Mutex::new(Some(slot)));

@@ -53,11 +53,11 @@ pub fn escape(text: &str) -> String {
 
 /// A matcher of one byte.
 struct One<'a> {
-    kind: Kind<'a>,
+    kind: Piece<'a>,
     rest: &'a [u8],
 }
 
-enum Kind<'a> {
+enum Piece<'a> {
     Any,
     Byte(u8),
     /// The text between the brackets, and whether the byte is to be in it.
@@ -68,15 +68,15 @@ enum Kind<'a> {
 fn one(pattern: &[u8]) -> Option<One<'_>> {
     let (kind, rest) = match pattern {
         [] => return None,
-        [b'?', rest @ ..] => (Kind::Any, rest),
-        [b'\\', byte, rest @ ..] => (Kind::Byte(*byte), rest),
+        [b'?', rest @ ..] => (Piece::Any, rest),
+        [b'\\', byte, rest @ ..] => (Piece::Byte(*byte), rest),
         [b'[', class @ ..] => {
             let (class, is_in) = class.strip_prefix(b"^").map_or((class, true), |class| (class, false));
             let (class, rest) = class.split_at(class_end(class));
             // A class without an end goes to the end of the pattern.
-            (Kind::Class(class, is_in), rest.get(1..).unwrap_or_default())
+            (Piece::Class(class, is_in), rest.get(1..).unwrap_or_default())
         }
-        [byte, rest @ ..] => (Kind::Byte(*byte), rest),
+        [byte, rest @ ..] => (Piece::Byte(*byte), rest),
     };
     Some(One { kind, rest })
 }
@@ -97,9 +97,9 @@ fn class_end(class: &[u8]) -> usize {
 impl One<'_> {
     fn fits(&self, byte: u8) -> bool {
         match self.kind {
-            Kind::Any => true,
-            Kind::Byte(own) => own == byte,
-            Kind::Class(class, wanted) => is_in(class, byte) == wanted,
+            Piece::Any => true,
+            Piece::Byte(own) => own == byte,
+            Piece::Class(class, wanted) => is_in(class, byte) == wanted,
         }
     }
 }

@@ -62,7 +62,7 @@ return missing
 pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str]], strict: bool) -> Vec<String> {
     // No lock has the empty name. Its keys stand for those of each name, since rights are given for
     // the prefix.
-    let mut asked = Asked::new(prefix);
+    let mut asked = RightsAsked::new(prefix);
     let is_used = |name: &&str| strict || *name != "boot";
     let all: Vec<String> = KEYS.iter().filter(|name| is_used(name)).filter_map(|name| asked.key(name)).collect();
     let eval = ["".to_owned(), all.len().to_string()].into_iter().chain(all).collect();
@@ -114,7 +114,7 @@ pub fn all(prefix: &str, scripts: &[&Script], beside: Beside) -> Vec<String> {
         (beside.lists, &["scan"]),
     ];
     named.extend(more.iter().filter(|(is_used, _)| *is_used).flat_map(|(_, words)| *words).map(ToString::to_string));
-    let asked = Asked::new(prefix);
+    let asked = RightsAsked::new(prefix);
     let mut rights = vec![asked.key_pattern(), asked.channel_pattern()];
     for command in named {
         let right = format!("+{command}");
@@ -129,7 +129,7 @@ pub fn all(prefix: &str, scripts: &[&Script], beside: Beside) -> Vec<String> {
 /// The names that keys have in the scripts.
 const KEYS: [&str; 6] = ["lock", "queue", "deadlines", "tokens", "tombstone", "boot"];
 
-struct Asked<'a> {
+struct RightsAsked<'a> {
     prefix: &'a str,
     keys: Keys,
     words: Vec<String>,
@@ -137,7 +137,7 @@ struct Asked<'a> {
     seen: HashSet<Vec<String>>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RightsAsked<'a> {
     fn new(prefix: &'a str) -> Self {
         Self { prefix, keys: Keys::new(prefix, ""), words: Vec::new(), seen: HashSet::new() }
     }

@@ -50,9 +50,9 @@ impl ConnectOptions {
         }
         check_parameters(rest, scheme.plain)?;
         let mut options = match scheme.kind {
-            Kind::Single => single(&format!("{}://{rest}", scheme.plain))?,
+            SchemeKind::Single => single(&format!("{}://{rest}", scheme.plain))?,
             // Read as it stands, the first host would be a part of the password.
-            Kind::Sentinel | Kind::Cluster
+            SchemeKind::Sentinel | SchemeKind::Cluster
                 if rest.rsplit_once('@').is_some_and(|(who, _)| who.contains('@') && who.contains(',')) =>
             {
                 return Err(invalid(
@@ -60,11 +60,13 @@ impl ConnectOptions {
                 ));
             }
             // What stands before the `@` is not shown: it may be a part of the password.
-            Kind::Sentinel | Kind::Cluster if rest.split_once('/').is_some_and(|(_, path)| path.contains('@')) => {
+            SchemeKind::Sentinel | SchemeKind::Cluster
+                if rest.split_once('/').is_some_and(|(_, path)| path.contains('@')) =>
+            {
                 return Err(invalid("there is an @ behind a /: write a / in the password as %2F, and an @ as %40"));
             }
-            Kind::Sentinel => by_sentinels(without_parameters(rest))?,
-            Kind::Cluster => cluster(without_parameters(rest))?,
+            SchemeKind::Sentinel => by_sentinels(without_parameters(rest))?,
+            SchemeKind::Cluster => cluster(without_parameters(rest))?,
         };
         if scheme.is_tls {
             options.tls.get_or_insert_default();
@@ -122,7 +124,7 @@ fn check_parameters(rest: &str, plain: &str) -> Result<(), ConnectError> {
     }
 }
 
-enum Kind {
+enum SchemeKind {
     Single,
     Sentinel,
     Cluster,
@@ -136,7 +138,7 @@ fn unknown(scheme: &str) -> ConnectError {
 }
 
 struct Scheme<'a> {
-    kind: Kind,
+    kind: SchemeKind,
     /// The scheme for the redis crate, without TLS: it does not know the name of this library's feature.
     plain: &'a str,
     is_tls: bool,
@@ -146,18 +148,18 @@ impl<'a> Scheme<'a> {
     fn read(scheme: &'a str) -> Result<Self, ConnectError> {
         let (base, kind) = match scheme.split_once(['-', '+']) {
             // As redis-rs and others write it.
-            Some(("redis" | "valkey", "unix")) if scheme.contains('+') => ("unix", Kind::Single),
-            Some((base, "sentinel")) if scheme.contains('-') => (base, Kind::Sentinel),
-            Some((base, "cluster")) if scheme.contains('+') => (base, Kind::Cluster),
+            Some(("redis" | "valkey", "unix")) if scheme.contains('+') => ("unix", SchemeKind::Single),
+            Some((base, "sentinel")) if scheme.contains('-') => (base, SchemeKind::Sentinel),
+            Some((base, "cluster")) if scheme.contains('+') => (base, SchemeKind::Cluster),
             Some(_) => return Err(unknown(scheme)),
-            None => (scheme, Kind::Single),
+            None => (scheme, SchemeKind::Single),
         };
         let (plain, is_tls) = match base {
             "rediss" => ("redis", true),
             "valkeys" => ("valkey", true),
             other => (other, false),
         };
-        if !matches!((plain, &kind), ("redis" | "valkey", _) | ("unix", Kind::Single)) {
+        if !matches!((plain, &kind), ("redis" | "valkey", _) | ("unix", SchemeKind::Single)) {
             return Err(unknown(scheme));
         }
         if is_tls && !cfg!(feature = "tls") {
@@ -193,7 +195,7 @@ fn signed_in(mut options: ConnectOptions, info: &ConnectionInfo) -> Result<Conne
 }
 
 fn by_sentinels(rest: &str) -> Result<ConnectOptions, ConnectError> {
-    let (servers, path) = Servers::read(rest);
+    let (servers, path) = Hosts::read(rest);
     let (service, database) = path.split_once('/').unwrap_or((path, ""));
     if service.is_empty() {
         return Err(invalid("the name of the service is missing, as in redis-sentinel://host1,host2/mymaster"));
@@ -204,18 +206,18 @@ fn by_sentinels(rest: &str) -> Result<ConnectOptions, ConnectError> {
 }
 
 fn cluster(rest: &str) -> Result<ConnectOptions, ConnectError> {
-    let (servers, database) = Servers::read(rest);
+    let (servers, database) = Hosts::read(rest);
     let seeds = servers.addresses(6379)?;
     signed_in(ConnectOptions::at(Topology::Cluster { seeds }), &servers.info(database)?)
 }
 
 /// `user:password@host1:port,host2:port`.
-struct Servers<'a> {
+struct Hosts<'a> {
     sign_in: Option<&'a str>,
     hosts: Vec<&'a str>,
 }
 
-impl<'a> Servers<'a> {
+impl<'a> Hosts<'a> {
     /// Returns also what stands behind the first `/`.
     fn read(rest: &'a str) -> (Self, &'a str) {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));

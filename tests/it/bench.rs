@@ -106,7 +106,7 @@ enum Store {
         _subscribed: redis::aio::PubSub,
     },
     #[cfg(feature = "embedded")]
-    Embedded(Box<embedded::engine::Engine>),
+    Embedded(Box<embedded::engine::Interpreter>),
 }
 
 pub struct Bench {
@@ -137,7 +137,7 @@ impl Bench {
 
     #[cfg(feature = "embedded")]
     pub fn embedded() -> Self {
-        let engine = embedded::engine::Engine::new().unwrap();
+        let engine = embedded::engine::Interpreter::new().unwrap();
         engine.keyspace(|keyspace| {
             keyspace.channels.extend(["d", "e"].map(|client| format!("fairlock:wake:{client}").into_bytes()));
         });

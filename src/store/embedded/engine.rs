@@ -8,14 +8,14 @@ use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 use super::keyspace::{Keyspace, Reply, number};
 
 /// One Lua state and its keys. A script runs atomically, because it borrows the engine mutably.
-pub struct Engine {
+pub struct Interpreter {
     lua: Lua,
     /// From the prelude: runs a script and catches its errors.
     run: Function,
     compiled: HashMap<&'static str, Function>,
 }
 
-impl Engine {
+impl Interpreter {
     pub fn new() -> mlua::Result<Self> {
         // Without `io` and `os`. A script here has no clock but TIME, so a simulated run does not
         // depend on the machine's.
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     fn eval(source: &'static str) -> Reply {
-        Engine::new().unwrap().eval(source, source, &[b"k"], &[b"5"])
+        Interpreter::new().unwrap().eval(source, source, &[b"k"], &[b"5"])
     }
 
     fn bulk(text: &str) -> Reply {

@@ -22,7 +22,7 @@ pub enum Reply {
     Error(String),
 }
 
-type Outcome = Result<Reply, Reply>;
+type Executed = Result<Reply, Reply>;
 
 fn error(text: &str) -> Reply {
     Reply::Error(text.to_owned())
@@ -36,7 +36,7 @@ fn syntax() -> Reply {
     error("ERR syntax error")
 }
 
-fn count(number: usize) -> Outcome {
+fn count(number: usize) -> Executed {
     Ok(Reply::Int(number as i64))
 }
 
@@ -45,7 +45,7 @@ fn bulk_or_nil(bytes: Option<&Bytes>) -> Reply {
 }
 
 /// One of the types of values. `from` returns `None` for a value of another type.
-trait Kind: Default {
+trait Content: Default {
     fn from(value: &Value) -> Option<&Self>;
     fn from_mut(value: &mut Value) -> Option<&mut Self>;
     fn wrap(self) -> Value;
@@ -107,7 +107,7 @@ impl PartialOrd for Score {
 
 macro_rules! kind {
     ($kind:ident, $is_empty:expr) => {
-        impl Kind for $kind {
+        impl Content for $kind {
             fn from(value: &Value) -> Option<&Self> {
                 if let Value::$kind(inner) = value { Some(inner) } else { None }
             }
@@ -155,7 +155,7 @@ impl Zset {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Entry {
+struct Stored {
     value: Value,
     expires_at: Option<i64>,
 }
@@ -185,7 +185,7 @@ impl Moves {
 /// The keys of one server, at one time.
 #[derive(Debug, Default)]
 pub struct Keyspace {
-    entries: HashMap<Bytes, Entry>,
+    entries: HashMap<Bytes, Stored>,
     /// The same expiry times in order, so that expired keys are removed without being read.
     expiries: BTreeSet<(i64, Bytes)>,
     /// Microseconds since 1970. It does not change while a script runs.
@@ -211,12 +211,12 @@ pub struct Dump {
 /// All keys as they were at one time, with the times at which they expire.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    entries: HashMap<Bytes, Entry>,
+    entries: HashMap<Bytes, Stored>,
     expiries: BTreeSet<(i64, Bytes)>,
 }
 
 /// Name, number of words including the name (negative: at least that many), and implementation.
-type Command = (&'static str, i32, fn(&mut Keyspace, Words<'_>) -> Outcome);
+type Command = (&'static str, i32, fn(&mut Keyspace, Words<'_>) -> Executed);
 
 const COMMANDS: &[Command] = &[
     ("DEL", -2, Keyspace::del),
@@ -304,7 +304,7 @@ impl Keyspace {
     pub fn load(&mut self, key: &[u8], Dump { value, lifetime }: Dump) {
         let key = key.to_vec();
         self.remove(&key);
-        self.entries.insert(key.clone(), Entry { value, expires_at: None });
+        self.entries.insert(key.clone(), Stored { value, expires_at: None });
         self.set_expiry(&key, lifetime.map(|lifetime| self.millis() + lifetime));
     }
 
@@ -348,14 +348,14 @@ impl Keyspace {
         false
     }
 
-    fn read<K: Kind>(&self, key: &Bytes) -> Result<Option<&K>, Reply> {
+    fn read<K: Content>(&self, key: &Bytes) -> Result<Option<&K>, Reply> {
         self.entries.get(key).map(|entry| K::from(&entry.value).ok_or_else(wrong_type)).transpose()
     }
 
     /// Changes a value. It is created if there is none, and removed if it is empty afterwards.
-    fn change<K: Kind, T>(&mut self, key: &Bytes, change: impl FnOnce(&mut K) -> T) -> Result<T, Reply> {
+    fn change<K: Content, T>(&mut self, key: &Bytes, change: impl FnOnce(&mut K) -> T) -> Result<T, Reply> {
         if !self.entries.contains_key(key) {
-            self.entries.insert(key.clone(), Entry { value: K::default().wrap(), expires_at: None });
+            self.entries.insert(key.clone(), Stored { value: K::default().wrap(), expires_at: None });
         }
         // A key of another type stays: WRONGTYPE changes nothing.
         let inner = self.entries.get_mut(key).and_then(|entry| K::from_mut(&mut entry.value)).ok_or_else(wrong_type)?;
@@ -385,18 +385,18 @@ impl Keyspace {
         }
     }
 
-    fn time(&mut self, _: Words<'_>) -> Outcome {
+    fn time(&mut self, _: Words<'_>) -> Executed {
         let part = |number: i64| Reply::Bulk(number.to_string().into_bytes());
         Ok(Reply::List(vec![part(self.now / 1_000_000), part(self.now % 1_000_000)]))
     }
 
-    fn ping(&mut self, _: Words<'_>) -> Outcome {
+    fn ping(&mut self, _: Words<'_>) -> Executed {
         Ok(Reply::Bulk(b"PONG".to_vec()))
     }
 
     /// `SCAN cursor MATCH pattern TYPE type COUNT count`, each part but the first at most once. The keys are in the order of
     /// their hashes and the cursor is a hash, so that a key which is there all the time is found, as in Redis.
-    fn scan(&mut self, words: Words<'_>) -> Outcome {
+    fn scan(&mut self, words: Words<'_>) -> Executed {
         let cursor = std::str::from_utf8(&words[0]).ok().and_then(|text| text.parse::<u64>().ok());
         let cursor = cursor.ok_or_else(|| error("ERR invalid cursor"))?;
         let (mut pattern, mut kind, mut most) = (None, None, 10);
@@ -428,7 +428,7 @@ impl Keyspace {
         Ok(Reply::List(vec![Reply::Bulk(next.unwrap_or(0).to_string().into_bytes()), Reply::List(page)]))
     }
 
-    fn publish(&mut self, words: Words<'_>) -> Outcome {
+    fn publish(&mut self, words: Words<'_>) -> Executed {
         // The number of receivers is 0 or 1 here, as each client has a channel of its own.
         let received = self.has_subscriber(&words[0]);
         self.published.push((words[0].clone(), words[1].clone(), received));
@@ -440,7 +440,7 @@ impl Keyspace {
     }
 
     /// `PUBSUB NUMSUB channel …`
-    fn pubsub(&mut self, words: Words<'_>) -> Outcome {
+    fn pubsub(&mut self, words: Words<'_>) -> Executed {
         if !words[0].eq_ignore_ascii_case(b"NUMSUB") {
             return Err(error("ERR unknown subcommand of PUBSUB"));
         }
@@ -450,21 +450,21 @@ impl Keyspace {
         ))
     }
 
-    fn flushall(&mut self, _: Words<'_>) -> Outcome {
+    fn flushall(&mut self, _: Words<'_>) -> Executed {
         self.entries.clear();
         self.expiries.clear();
         Ok(Reply::Ok)
     }
 
-    fn del(&mut self, words: Words<'_>) -> Outcome {
+    fn del(&mut self, words: Words<'_>) -> Executed {
         count(words.iter().filter(|key| self.remove(key)).count())
     }
 
-    fn exists(&mut self, words: Words<'_>) -> Outcome {
+    fn exists(&mut self, words: Words<'_>) -> Executed {
         count(words.iter().filter(|key| self.entries.contains_key(*key)).count())
     }
 
-    fn pttl(&mut self, words: Words<'_>) -> Outcome {
+    fn pttl(&mut self, words: Words<'_>) -> Executed {
         let left = match self.entries.get(&words[0]) {
             None => -2,
             Some(entry) => entry.expires_at.map_or(-1, |at| at - self.millis()),
@@ -472,7 +472,7 @@ impl Keyspace {
         Ok(Reply::Int(left))
     }
 
-    fn pexpire(&mut self, words: Words<'_>) -> Outcome {
+    fn pexpire(&mut self, words: Words<'_>) -> Executed {
         let lifetime = integer(&words[1])?;
         // Redis checks the range before it looks for the key, so this is an error for a key that is
         // not there too.
@@ -490,11 +490,11 @@ impl Keyspace {
         count(1)
     }
 
-    fn get(&mut self, words: Words<'_>) -> Outcome {
+    fn get(&mut self, words: Words<'_>) -> Executed {
         Ok(bulk_or_nil(self.read::<Text>(&words[0])?.map(|text| &text.0)))
     }
 
-    fn set(&mut self, words: Words<'_>) -> Outcome {
+    fn set(&mut self, words: Words<'_>) -> Executed {
         let at = match &words[2..] {
             [] => None,
             [option] if option.eq_ignore_ascii_case(b"KEEPTTL") => {
@@ -509,7 +509,7 @@ impl Keyspace {
         // SET replaces a value of any type, and its expiry with it. It comes after all that can fail.
         self.remove(&words[0]);
         let value = Value::Text(Text(words[1].clone()));
-        self.entries.insert(words[0].clone(), Entry { value, expires_at: None });
+        self.entries.insert(words[0].clone(), Stored { value, expires_at: None });
         self.set_expiry(&words[0], at);
         Ok(Reply::Ok)
     }
@@ -518,23 +518,23 @@ impl Keyspace {
         Ok(self.read::<Hash>(key)?.and_then(|hash| hash.0.get(field)))
     }
 
-    fn hget(&mut self, words: Words<'_>) -> Outcome {
+    fn hget(&mut self, words: Words<'_>) -> Executed {
         Ok(bulk_or_nil(self.field(&words[0], &words[1])?))
     }
 
-    fn hmget(&mut self, words: Words<'_>) -> Outcome {
+    fn hmget(&mut self, words: Words<'_>) -> Executed {
         let hash = self.read::<Hash>(&words[0])?;
         let value = |field| bulk_or_nil(hash.and_then(|hash| hash.0.get(field)));
         Ok(Reply::List(words[1..].iter().map(value).collect()))
     }
 
-    fn hgetall(&mut self, words: Words<'_>) -> Outcome {
+    fn hgetall(&mut self, words: Words<'_>) -> Executed {
         let pairs = self.read::<Hash>(&words[0])?.into_iter().flat_map(|hash| &hash.0);
         let flat = pairs.flat_map(|(field, value)| [Reply::Bulk(field.clone()), Reply::Bulk(value.clone())]);
         Ok(Reply::List(flat.collect()))
     }
 
-    fn hset(&mut self, words: Words<'_>) -> Outcome {
+    fn hset(&mut self, words: Words<'_>) -> Executed {
         // HSET itself finds a field without a value, not the check of the number of words. So the text
         // is another one.
         if words.len().is_multiple_of(2) {
@@ -545,30 +545,30 @@ impl Keyspace {
         count(self.change(&words[0], added)?)
     }
 
-    fn hdel(&mut self, words: Words<'_>) -> Outcome {
+    fn hdel(&mut self, words: Words<'_>) -> Executed {
         let gone = |hash: &mut Hash| words[1..].iter().filter(|field| hash.0.remove(*field).is_some()).count();
         count(self.change(&words[0], gone)?)
     }
 
-    fn llen(&mut self, words: Words<'_>) -> Outcome {
+    fn llen(&mut self, words: Words<'_>) -> Executed {
         count(self.read::<List>(&words[0])?.map_or(0, |list| list.0.len()))
     }
 
-    fn lindex(&mut self, words: Words<'_>) -> Outcome {
+    fn lindex(&mut self, words: Words<'_>) -> Executed {
         let index = integer(&words[1])?;
         let Some(list) = self.read::<List>(&words[0])? else { return Ok(Reply::Nil) };
         let index = if index < 0 { index.saturating_add(list.0.len() as i64) } else { index };
         Ok(bulk_or_nil(usize::try_from(index).ok().and_then(|index| list.0.get(index))))
     }
 
-    fn lrange(&mut self, words: Words<'_>) -> Outcome {
+    fn lrange(&mut self, words: Words<'_>) -> Executed {
         let (from, to) = (integer(&words[1])?, integer(&words[2])?);
         let Some(list) = self.read::<List>(&words[0])? else { return Ok(Reply::List(Vec::new())) };
         let range = index_range(from, to, list.0.len());
         Ok(Reply::List(list.0.range(range).cloned().map(Reply::Bulk).collect()))
     }
 
-    fn ltrim(&mut self, words: Words<'_>) -> Outcome {
+    fn ltrim(&mut self, words: Words<'_>) -> Executed {
         let (from, to) = (integer(&words[1])?, integer(&words[2])?);
         self.change(&words[0], |list: &mut List| {
             let range = index_range(from, to, list.0.len());
@@ -578,7 +578,7 @@ impl Keyspace {
         Ok(Reply::Ok)
     }
 
-    fn rpush(&mut self, words: Words<'_>) -> Outcome {
+    fn rpush(&mut self, words: Words<'_>) -> Executed {
         let push = |list: &mut List| {
             list.0.extend(words[1..].iter().cloned());
             list.0.len()
@@ -586,20 +586,20 @@ impl Keyspace {
         count(self.change(&words[0], push)?)
     }
 
-    fn rpushx(&mut self, words: Words<'_>) -> Outcome {
+    fn rpushx(&mut self, words: Words<'_>) -> Executed {
         if self.read::<List>(&words[0])?.is_none() { count(0) } else { self.rpush(words) }
     }
 
-    fn lpop(&mut self, words: Words<'_>) -> Outcome {
+    fn lpop(&mut self, words: Words<'_>) -> Executed {
         Ok(bulk_or_nil(self.change(&words[0], |list: &mut List| list.0.pop_front())?.as_ref()))
     }
 
-    fn rpop(&mut self, words: Words<'_>) -> Outcome {
+    fn rpop(&mut self, words: Words<'_>) -> Executed {
         Ok(bulk_or_nil(self.change(&words[0], |list: &mut List| list.0.pop_back())?.as_ref()))
     }
 
     /// `LREM key n element`: the first n of them, the last -n, or with 0 all.
-    fn lrem(&mut self, words: Words<'_>) -> Outcome {
+    fn lrem(&mut self, words: Words<'_>) -> Executed {
         let (limit, element) = (integer(&words[1])?, &words[2]);
         let most = if limit == 0 { usize::MAX } else { usize::try_from(limit.unsigned_abs()).unwrap_or(usize::MAX) };
         let remove = |list: &mut List| {
@@ -616,7 +616,7 @@ impl Keyspace {
         count(self.change(&words[0], remove)?)
     }
 
-    fn lset(&mut self, words: Words<'_>) -> Outcome {
+    fn lset(&mut self, words: Words<'_>) -> Executed {
         let index = integer(&words[1])?;
         if self.read::<List>(&words[0])?.is_none() {
             return Err(error("ERR no such key"));
@@ -629,21 +629,21 @@ impl Keyspace {
         self.change(&words[0], set)?.map(|()| Reply::Ok).ok_or_else(|| error("ERR index out of range"))
     }
 
-    fn zcard(&mut self, words: Words<'_>) -> Outcome {
+    fn zcard(&mut self, words: Words<'_>) -> Executed {
         count(self.read::<Zset>(&words[0])?.map_or(0, |zset| zset.scores.len()))
     }
 
-    fn zscore(&mut self, words: Words<'_>) -> Outcome {
+    fn zscore(&mut self, words: Words<'_>) -> Executed {
         Ok(self.read::<Zset>(&words[0])?.map_or(Reply::Nil, |zset| score_of(zset, &words[1])))
     }
 
-    fn zmscore(&mut self, words: Words<'_>) -> Outcome {
+    fn zmscore(&mut self, words: Words<'_>) -> Executed {
         let zset = self.read::<Zset>(&words[0])?;
         let score = |member| zset.map_or(Reply::Nil, |zset| score_of(zset, member));
         Ok(Reply::List(words[1..].iter().map(score).collect()))
     }
 
-    fn zadd(&mut self, words: Words<'_>) -> Outcome {
+    fn zadd(&mut self, words: Words<'_>) -> Executed {
         let pairs = &words[1..];
         if !pairs.len().is_multiple_of(2) {
             return Err(syntax());
@@ -662,23 +662,23 @@ impl Keyspace {
         count(self.change(&words[0], add)?)
     }
 
-    fn zcount(&mut self, words: Words<'_>) -> Outcome {
+    fn zcount(&mut self, words: Words<'_>) -> Executed {
         let bounds = score_bounds(&words[1..])?;
         count(self.read::<Zset>(&words[0])?.map_or(0, |zset| zset.within(bounds).count()))
     }
 
-    fn zrangebyscore(&mut self, words: Words<'_>) -> Outcome {
+    fn zrangebyscore(&mut self, words: Words<'_>) -> Executed {
         let bounds = score_bounds(&words[1..3])?;
         self.range_by_score(words, bounds, false)
     }
 
-    fn zrevrangebyscore(&mut self, words: Words<'_>) -> Outcome {
+    fn zrevrangebyscore(&mut self, words: Words<'_>) -> Executed {
         let bounds = score_bounds(&[words[2].clone(), words[1].clone()])?;
         self.range_by_score(words, bounds, true)
     }
 
     /// `key min max [WITHSCORES] [LIMIT from most]`, as the scripts have it.
-    fn range_by_score(&self, words: Words<'_>, bounds: ScoreBounds, from_the_end: bool) -> Outcome {
+    fn range_by_score(&self, words: Words<'_>, bounds: ScoreBounds, from_the_end: bool) -> Executed {
         let (mut with_scores, mut from, mut most) = (false, 0, usize::MAX);
         match &words[3..] {
             [] => {}
@@ -701,7 +701,7 @@ impl Keyspace {
     }
 
     /// No script uses it. Tests and people look at a queue with it.
-    fn zrange(&mut self, words: Words<'_>) -> Outcome {
+    fn zrange(&mut self, words: Words<'_>) -> Executed {
         let (from, to) = (integer(&words[1])?, integer(&words[2])?);
         let Some(zset) = self.read::<Zset>(&words[0])? else { return Ok(Reply::List(Vec::new())) };
         let range = index_range(from, to, zset.order.len());
@@ -709,7 +709,7 @@ impl Keyspace {
         Ok(Reply::List(members.map(|(_, member)| Reply::Bulk(member.clone())).collect()))
     }
 
-    fn zrem(&mut self, words: Words<'_>) -> Outcome {
+    fn zrem(&mut self, words: Words<'_>) -> Executed {
         let gone = |zset: &mut Zset| words[1..].iter().filter(|member| zset.remove(member)).count();
         count(self.change(&words[0], gone)?)
     }

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::engine::Engine;
+use super::engine::Interpreter;
 use super::faults::{Delivery, Faults, NoFaults, Published, Ran, Redirected, Task};
 use super::keyspace::{Moves, Reply, Snapshot};
 use super::member::{Member, Slot, address};
@@ -52,7 +52,7 @@ impl AsRef<[EmbeddedServer]> for EmbeddedServer {
 
 struct Shared {
     /// Or the error with which Lua did not start. Then all calls fail with it.
-    engine: Result<Mutex<Engine>, String>,
+    engine: Result<Mutex<Interpreter>, String>,
     /// The time when it started, by the server's clock in whole seconds since 1970, and by tokio's.
     epoch: Duration,
     began: Instant,
@@ -168,7 +168,7 @@ impl EmbeddedServer {
     fn start(faults: Box<dyn Faults>, epoch: Duration, member: Option<Member>) -> Self {
         Self {
             shared: Arc::new(Shared {
-                engine: Engine::new().map(Mutex::new).map_err(|error| error.to_string()),
+                engine: Interpreter::new().map(Mutex::new).map_err(|error| error.to_string()),
                 epoch,
                 began: Instant::now(),
                 faults,
@@ -464,7 +464,7 @@ impl EmbeddedServer {
     }
 
     /// Sets the clock of the keys, then calls `use_it`.
-    fn with_engine<T>(&self, use_it: impl FnOnce(&mut Engine) -> T) -> Result<T, String> {
+    fn with_engine<T>(&self, use_it: impl FnOnce(&mut Interpreter) -> T) -> Result<T, String> {
         let mut engine = self.shared.engine.as_ref().map_err(Clone::clone)?.lock();
         // Once for each call, so that the time stands still while a script runs, as in Redis since
         // 7.2.

@@ -156,7 +156,7 @@ impl Wire for EmbeddedWire {
         // In tasks of their own, because what was sent arrives even if the caller is dropped (R9).
         let request = Arc::new(request);
         for delivery in deliveries {
-            let sent = Sent { server: server.clone(), connection: connection.clone(), request: request.clone() };
+            let sent = SentRequest { server: server.clone(), connection: connection.clone(), request: request.clone() };
             tokio::spawn(deliver(node.clone(), sent, delivery, answer.clone()));
         }
         tokio::select! {
@@ -288,14 +288,19 @@ impl Supervised<EmbeddedWire> {
 }
 
 /// A request, and where it goes.
-struct Sent {
+struct SentRequest {
     server: EmbeddedServer,
     connection: Connection,
     request: Arc<Request>,
 }
 
 /// One copy of a request.
-async fn deliver(node: Arc<Supervised<EmbeddedWire>>, sent: Sent, delivery: Delivery, answer: mpsc::Sender<Answer>) {
+async fn deliver(
+    node: Arc<Supervised<EmbeddedWire>>,
+    sent: SentRequest,
+    delivery: Delivery,
+    answer: mpsc::Sender<Answer>,
+) {
     sleep(delivery.request).await;
     // A shutdown drops the connections and all requests in them. After a mere disconnect by the client, the server
     // still receives what was sent before.

@@ -103,7 +103,9 @@ impl Server {
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--unixsocket", self.socket().to_str().unwrap()])
             .args(["--dir", self.dir.path().to_str().unwrap()])
-            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            // With `everysec`, the default, a server that keeps data answers before it writes while a sync takes, and loses
+            // those answers when it is killed.
+            .args(["--save", "", "--appendonly", "no", "--appendfsync", "no", "--daemonize", "no"])
             .args(&self.args)
             .envs(self.environment.iter().cloned())
             .stdout(Stdio::null())

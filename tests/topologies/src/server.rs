@@ -34,7 +34,8 @@ impl Server {
             name: name.to_owned(),
             dir,
             port: free_port(),
-            args: ["--save", ""].map(ToOwned::to_owned).to_vec(),
+            // As in tests/it/support/server.rs.
+            args: ["--save", "", "--appendfsync", "no"].map(ToOwned::to_owned).to_vec(),
             environment: Vec::new(),
             password: None,
             process: Mutex::new(None),
