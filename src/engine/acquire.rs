@@ -15,7 +15,7 @@ use super::detached::Detached;
 use super::error::{LockError, Loss};
 use super::hold::{Entry, Hold, NewHold};
 use super::lease::{self, Queued};
-use super::observe;
+use super::observe::{self, Named, Who};
 use super::poller::NewPlace;
 use super::release::Release;
 use super::waiters::{NewWaiter, Turn, WaitOutcome, Waiter};
@@ -49,7 +49,7 @@ pub struct AcquireRequest<'a> {
     /// When it was called.
     pub began: Instant,
     /// The terms of a place in the queue, see `keys::terms`.
-    pub terms: Arc<str>,
+    pub terms: &'a Arc<str>,
     pub metrics: LockMetrics,
 }
 
@@ -110,6 +110,16 @@ async fn take_turn(request: &AcquireRequest<'_>) -> Result<Option<OwnedSemaphore
     }
 }
 
+impl Named for &AcquireRequest<'_> {
+    fn who(&self) -> Who<'_> {
+        self.entry.who(self.terms, &self.engine.context)
+    }
+
+    fn began(&self) -> Instant {
+        self.began
+    }
+}
+
 impl AcquireRequest<'_> {
     fn is_over(&self) -> bool {
         self.limit.is_some_and(|limit| limit <= now())
@@ -162,7 +172,7 @@ async fn reenter(
         seq: context.next_seq(),
         mode: Mode::Nest(hold.token, holds),
         lease: hold.lease,
-        terms: &request.terms,
+        terms: request.terms,
     };
     // Given up half-way, the server may count one hold too many. Dropping this corrects it (P4).
     let undo = Release::with_turn(hold.clone(), turn);
@@ -224,21 +234,23 @@ async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, L
     let (mut backoff, mut turn) = (request.engine.context.backoff(), None);
     loop {
         let mut attempt = Attempt::new(request);
-        let waiter = attempt.waiter.clone();
-        let asked = {
+        let is_queued = {
+            let waiter = attempt.waiter.clone();
             let mut asking = Box::pin(until_sent(Box::pin(attempt.ask()), turn.take()));
-            waiter.drive(asking.as_mut()).await?
-        };
-        match asked {
-            Asked::Held(hold) => return Ok(Some(hold)),
-            Asked::Busy => return Ok(None),
-            Asked::Queued => {
-                let waiting = pin!(attempt.wait(&mut turn));
-                if let Some(hold) = waiter.drive(waiting).await? {
-                    return Ok(Some(hold));
-                }
+            match waiter.drive(asking.as_mut()).await? {
+                Asked::Held(hold) => return Ok(Some(hold)),
+                Asked::Busy => return Ok(None),
+                Asked::Queued => true,
+                Asked::Over => false,
             }
-            Asked::Over => {}
+        };
+        // Not in the match, which would keep room for the answer.
+        if is_queued {
+            let waiter = attempt.waiter.clone();
+            let waiting = pin!(attempt.wait(&mut turn));
+            if let Some(hold) = waiter.drive(waiting).await? {
+                return Ok(Some(hold));
+            }
         }
         // The server has forgotten this attempt, or its answer came too late. A new attempt goes to
         // the end of the queue. Dropping the old one leaves, in case something of it is still there.
@@ -285,7 +297,7 @@ enum Asked {
 
 impl<'a> Attempt<'a> {
     fn new(request: &'a AcquireRequest<'a>) -> Self {
-        let AcquireRequest { engine, ref entry, lease, ref terms, scoped, began, .. } = *request;
+        let AcquireRequest { engine, ref entry, lease, terms, scoped, began, .. } = *request;
         let seq = engine.context.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
         let waiter = engine.poller.waiters.register(entry, seq, NewWaiter { lease, terms, scoped, began });
@@ -303,7 +315,7 @@ impl<'a> Attempt<'a> {
             seq: self.waiter.seq,
             mode: self.request.mode(),
             lease: self.request.lease,
-            terms: &self.request.terms,
+            terms: self.request.terms,
         };
         // Begun after `close` had taken all others out of their queues: it must not send anything.
         if self.waiter.is_withdrawn() {
@@ -415,30 +427,33 @@ impl<'a> Attempt<'a> {
     }
 
     /// Waits in the queue. `None`: the place in the queue is lost, and `next` is when to ask again.
-    async fn wait(&mut self, next: &mut Option<Box<Turn>>) -> Result<Option<Arc<Hold>>, LockError> {
-        let _queueing = self.request.entry.queueing();
-        observe::in_line(&self.request.entry.who(&self.request.terms, &self.request.engine.context));
-        loop {
-            match self.waiter.outcome().await {
-                WaitOutcome::Granted { token, until } => {
-                    // At first the grant's own time counts. A lease that is shorter than it is kept
-                    // from the start.
-                    let lease_from = self.confirming.unwrap_or_else(now);
-                    let deadline = until.min(lease::deadline(lease_from, self.request.lease));
-                    return Ok(self.hold(token, deadline, None));
-                }
-                WaitOutcome::Confirm { token } => {
-                    // Without a hold we wait on. The place in the queue may still be ours, and the next poll shows it
-                    // (P9).
-                    if let Some(hold) = Box::pin(self.confirm(token)).await {
-                        return Ok(Some(hold));
+    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice, and waiters are many")]
+    fn wait(&mut self, next: &mut Option<Box<Turn>>) -> impl Future<Output = Result<Option<Arc<Hold>>, LockError>> {
+        async move {
+            let _queueing = self.request.entry.queueing();
+            observe::in_line(&self.request.who());
+            loop {
+                match self.waiter.outcome().await {
+                    WaitOutcome::Granted { token, until } => {
+                        // At first the grant's own time counts. A lease that is shorter than it is kept
+                        // from the start.
+                        let lease_from = self.confirming.unwrap_or_else(now);
+                        let deadline = until.min(lease::deadline(lease_from, self.request.lease));
+                        return Ok(self.hold(token, deadline, None));
                     }
+                    WaitOutcome::Confirm { token } => {
+                        // Without a hold we wait on. The place in the queue may still be ours, and the next poll shows it
+                        // (P9).
+                        if let Some(hold) = Box::pin(self.confirm(token)).await {
+                            return Ok(Some(hold));
+                        }
+                    }
+                    WaitOutcome::NoPlace(turn) => {
+                        *next = Some(turn);
+                        return Ok(None);
+                    }
+                    WaitOutcome::Failed(error) => return Err(*error),
                 }
-                WaitOutcome::NoPlace(turn) => {
-                    *next = Some(turn);
-                    return Ok(None);
-                }
-                WaitOutcome::Failed(error) => return Err(*error),
             }
         }
     }

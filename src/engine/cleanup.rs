@@ -35,7 +35,7 @@ pub fn leave_for(context: &Arc<Context>, waiter: &Waiter, copies_until: i64) {
         seq: waiter.seq,
         place: waiter.place(),
         copies_until,
-        lease: waiter.lease,
+        lease: waiter.lease(),
     };
     leave(context, request);
 }

@@ -111,7 +111,7 @@ impl EngineLock {
         };
         // Here and not in `with_lease`, which has no error to return.
         options.check_lease("the lease of this lock", lease).map_err(LockError::Lease)?;
-        let terms = self.terms.clone().map_err(LockError::Label)?;
+        let terms = self.terms.as_ref().map_err(|error| LockError::Label(error.clone()))?;
         let client = &self.engine.context.runner.client;
         Ok(AcquireRequest {
             engine: &self.engine,
@@ -142,7 +142,7 @@ impl EngineLock {
         let limit = timeout.and_then(|timeout| now().checked_add(timeout));
         let request = self.request(caller, wait, proposed);
         match request.inspect_err(|error| observe::refused_at_once(&self.metrics, error)) {
-            Ok(request) => Either::Left(async move { self.ask(&request, limit).await }),
+            Ok(request) => Either::Left(ask(request, limit)),
             Err(error) => Either::Right(ready(Err(error))),
         }
     }
@@ -150,52 +150,7 @@ impl EngineLock {
     /// Takes what a handle holds. `None`: this owner holds the lock or waits for it already.
     pub async fn attach(&self, caller: Caller, detached: &Detached) -> Result<Option<EngineGuard>, LockError> {
         let request = AcquireRequest { attach: Some(detached), ..self.request(caller, false, 0)? };
-        self.ask(&request, None).await
-    }
-
-    async fn ask(
-        &self,
-        request: &AcquireRequest<'_>,
-        limit: Option<Instant>,
-    ) -> Result<Option<EngineGuard>, LockError> {
-        let (entry, context) = (&request.entry, &self.engine.context);
-        // Before the work, and so dropped after it: what is given up was left first.
-        let call = ObservedCall::begin(entry.who(&request.terms, context), &self.metrics);
-        // Pinned here: passed on by value, it would be in this future twice.
-        let acquiring = pin!(acquire(request));
-        // Before it is polled: then nothing was asked, so nothing is known of others.
-        let is_late = limit.is_some_and(|limit| limit <= now());
-        let hold = tokio::select! {
-            // In this order. `close` has withdrawn the wait, so its future may have nothing left to
-            // wait for.
-            biased;
-            () = context.over.cancelled() => Err(context.why_over()),
-            () = ready(()), if is_late => Err(LockError::Unreachable(no_time())),
-            // Out of time. While the server is silent that does not mean that others hold the lock
-            // (decision 42).
-            outcome = within(limit, call.drive(acquiring)) => outcome.unwrap_or_else(|| {
-                Err(entry.why_unknown(&context.runner).map_or(LockError::Timeout, LockError::Unreachable))
-            }),
-        };
-        let outcome = match hold.map(|hold| hold.map(|hold| EngineGuard::new(self.engine.clone(), hold))) {
-            // Acquired while the client was being closed, or after those were counted whose deadlines a
-            // thread watches. Dropping the guard releases it.
-            Ok(Some(_)) if context.over.is_cancelled() => Err(context.why_over()),
-            outcome => outcome,
-        };
-        match &outcome {
-            Ok(Some(guard)) => {
-                let hold = &guard.hold;
-                if call.is_told() {
-                    hold.holding.show(&hold.who(), hold.token);
-                }
-                // A nested call got it from its own owner.
-                call.acquired(hold.token, || hold.live() == 1 && hold.was_queued);
-            }
-            Ok(None) => call.busy(),
-            Err(error) => call.failed(error),
-        }
-        outcome
+        ask(request, None).await
     }
 
     /// Whether the server serves locks. It is refused where acquiring would be. One round trip.
@@ -269,6 +224,54 @@ impl Caller {
     /// `scope`: the owner of the scope in which it is made.
     pub fn of(scope: Option<Owner>) -> Self {
         Self { owner: scope.unwrap_or_else(Owner::new), scoped: scope.is_some(), began: now() }
+    }
+}
+
+#[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice, and waiters are many")]
+fn ask(
+    request: AcquireRequest<'_>,
+    limit: Option<Instant>,
+) -> impl Future<Output = Result<Option<EngineGuard>, LockError>> {
+    async move {
+        // Before the work, and so dropped after it: what is given up was left first.
+        let call = ObservedCall::begin(&request, &request.metrics);
+        // Pinned here: passed on by value, it would be in this future twice.
+        let acquiring = pin!(acquire(&request));
+        // Before it is polled: then nothing was asked, so nothing is known of others.
+        let is_late = limit.is_some_and(|limit| limit <= now());
+        let hold = tokio::select! {
+            // In this order. `close` has withdrawn the wait, so its future may have nothing left to
+            // wait for.
+            biased;
+            () = request.engine.context.over.cancelled() => Err(request.engine.context.why_over()),
+            () = ready(()), if is_late => Err(LockError::Unreachable(no_time())),
+            // Out of time. While the server is silent that does not mean that others hold the lock
+            // (decision 42).
+            outcome = within(limit, call.drive(acquiring)) => outcome.unwrap_or_else(|| {
+                let cause = request.entry.why_unknown(&request.engine.context.runner);
+                Err(cause.map_or(LockError::Timeout, LockError::Unreachable))
+            }),
+        };
+        let context = &request.engine.context;
+        let outcome = match hold.map(|hold| hold.map(|hold| EngineGuard::new(request.engine.clone(), hold))) {
+            // Acquired while the client was being closed, or after those were counted whose deadlines a
+            // thread watches. Dropping the guard releases it.
+            Ok(Some(_)) if context.over.is_cancelled() => Err(context.why_over()),
+            outcome => outcome,
+        };
+        match &outcome {
+            Ok(Some(guard)) => {
+                let hold = &guard.hold;
+                if call.is_told() {
+                    hold.holding.show(&hold.who(), hold.token);
+                }
+                // A nested call got it from its own owner.
+                call.acquired(hold.token, || hold.live() == 1 && hold.was_queued);
+            }
+            Ok(None) => call.busy(),
+            Err(error) => call.failed(error),
+        }
+        outcome
     }
 }
 

@@ -28,6 +28,22 @@ pub struct Who<'a> {
     pub is_node: bool,
 }
 
+/// A call that a line may be about.
+pub trait Named {
+    fn who(&self) -> Who<'_>;
+    fn began(&self) -> Instant;
+}
+
+impl Named for (Who<'_>, Instant) {
+    fn who(&self) -> Who<'_> {
+        self.0
+    }
+
+    fn began(&self) -> Instant {
+        self.1
+    }
+}
+
 impl<'a> Who<'a> {
     /// Name, owner and label.
     fn fields(&self) -> (&'a str, &'a str, &'a str) {
@@ -38,21 +54,23 @@ impl<'a> Who<'a> {
 
 /// A call that wants a lock, from its beginning to its end. Dropped before, it was given up.
 #[derive(Debug)]
-pub struct ObservedCall<'a> {
-    who: Who<'a>,
+pub struct ObservedCall<'a, W: Named> {
+    /// Asked only when a line is written: many may wait.
+    about: W,
     metrics: &'a LockMetrics,
-    /// `None`: the duration is not wanted.
-    began: Option<Instant>,
     /// Boxed: many may wait, and few have one.
     span: Option<Box<Span>>,
+    /// Somebody wants to know how long it took.
+    is_timed: bool,
     is_over: bool,
 }
 
-impl<'a> ObservedCall<'a> {
-    pub fn begin(who: Who<'a>, metrics: &'a LockMetrics) -> Self {
+impl<'a, W: Named> ObservedCall<'a, W> {
+    pub fn begin(about: W, metrics: &'a LockMetrics) -> Self {
         metrics.wait_began();
-        let is_told = is_told(&who);
+        let is_told = is_told(&about.who());
         let span = || {
+            let who = about.who();
             Box::new(tracing::debug_span!(
                 target: "fairlock::lock",
                 "lock",
@@ -64,11 +82,11 @@ impl<'a> ObservedCall<'a> {
             ))
         };
         let span = is_told.then(span);
-        Self { who, metrics, began: (ARE_ON || is_told).then(now), span, is_over: false }
+        Self { about, metrics, span, is_timed: ARE_ON || is_told, is_over: false }
     }
 
     /// The work of the call, in its span. Pinned by the caller, so that it is not moved into another future.
-    pub fn drive<'f, F: Future>(&self, work: Pin<&'f mut F>) -> impl Future<Output = F::Output> + use<'f, F> {
+    pub fn drive<'f, F: Future>(&self, work: Pin<&'f mut F>) -> impl Future<Output = F::Output> + use<'f, F, W> {
         match &self.span {
             Some(span) => Either::Left(Box::pin(work.instrument((**span).clone()))),
             None => Either::Right(work),
@@ -77,7 +95,7 @@ impl<'a> ObservedCall<'a> {
 
     /// Whether the event is enabled.
     pub fn is_told(&self) -> bool {
-        is_told(&self.who)
+        is_told(&self.about.who())
     }
 
     /// It got the lock. `handed_over`: out of the queue.
@@ -91,8 +109,8 @@ impl<'a> ObservedCall<'a> {
         if let Some(span) = &self.span {
             span.record("token", token);
         }
-        if is_told(&self.who) {
-            let (name, owner, label) = self.who.fields();
+        if self.is_told() {
+            let (name, owner, label) = self.about.who().fields();
             let wait_ms = waited.map(millis);
             tracing::debug!(target: "fairlock::lock", %name, %owner, %label, token, wait_ms, handed_over, "acquired");
         }
@@ -102,8 +120,8 @@ impl<'a> ObservedCall<'a> {
     pub fn busy(mut self) {
         self.end();
         self.metrics.not_acquired(NotAcquired::Busy);
-        if is_told(&self.who) {
-            let (name, owner, label) = self.who.fields();
+        if self.is_told() {
+            let (name, owner, label) = self.about.who().fields();
             tracing::debug!(target: "fairlock::lock", %name, %owner, %label, "not free");
         }
     }
@@ -111,8 +129,8 @@ impl<'a> ObservedCall<'a> {
     pub fn failed(mut self, error: &LockError) {
         let waited = self.end();
         self.metrics.not_acquired(outcome(error));
-        if is_told(&self.who) {
-            let (name, owner, label) = self.who.fields();
+        if self.is_told() {
+            let (name, owner, label) = self.about.who().fields();
             let wait_ms = waited.map(millis);
             tracing::debug!(target: "fairlock::lock", %name, %owner, %label, wait_ms, %error, "not acquired");
         }
@@ -120,7 +138,7 @@ impl<'a> ObservedCall<'a> {
 
     fn end(&mut self) -> Option<Duration> {
         self.is_over = true;
-        let waited = self.began.map(|began| now().saturating_duration_since(began));
+        let waited = self.is_timed.then(|| now().saturating_duration_since(self.about.began()));
         if let (Some(span), Some(waited), false) = (&self.span, waited, thread::panicking()) {
             span.record("wait_ms", millis(waited));
         }
@@ -128,15 +146,15 @@ impl<'a> ObservedCall<'a> {
     }
 }
 
-impl Drop for ObservedCall<'_> {
+impl<W: Named> Drop for ObservedCall<'_, W> {
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
         let waited = self.end();
         self.metrics.given_up();
-        if is_told(&self.who) {
-            let (name, owner, label) = self.who.fields();
+        if self.is_told() {
+            let (name, owner, label) = self.about.who().fields();
             let wait_ms = waited.map(millis);
             tracing::debug!(target: "fairlock::lock", %name, %owner, %label, wait_ms, "gave up");
         }

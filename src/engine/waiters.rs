@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
+use std::num::NonZero;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +49,8 @@ pub struct NewWaiter<'a> {
 pub struct Waiter {
     pub seq: u64,
     owner_id: Arc<str>,
-    pub lease: Duration,
+    /// The longest that the server can keep what it got. Rounded up: waiters are many, and this takes a quarter of the room.
+    lease_secs: u32,
     /// The terms of its place in the queue, see `keys::terms`.
     terms: Arc<str>,
     /// Where the caller runs, for the warning about a task that waits for itself.
@@ -88,7 +90,7 @@ pub struct WaiterState {
     /// It was passed over: the engine has left for it.
     is_passed_over: bool,
     /// `close` has left for it, which covers all copies up to this server time.
-    withdrawn: Option<i64>,
+    withdrawn: Option<NonZero<i64>>,
 }
 
 impl WaiterState {
@@ -222,7 +224,8 @@ impl Waiter {
     fn withdraw(&self, copies_until: i64) -> bool {
         let mut state = self.state.lock();
         if !state.has_hold {
-            state.withdrawn = Some(copies_until);
+            // 1 is as good as 0, which covers nothing.
+            state.withdrawn = NonZero::new(copies_until.max(1));
         }
         !state.has_hold
     }
@@ -233,7 +236,7 @@ impl Waiter {
 
     /// Whether `close` has left for it, with all copies that may be served until then.
     pub fn is_left_for(&self, copies_until: i64) -> bool {
-        self.state.lock().withdrawn.is_some_and(|covered| copies_until <= covered)
+        self.state.lock().withdrawn.is_some_and(|covered| copies_until <= covered.get())
     }
 
     fn take_outcome(&self) -> Option<WaitOutcome> {
@@ -248,6 +251,10 @@ impl Waiter {
         let trust = state.trust.clone()?;
         let grant = state.pushed.take()?;
         trust.judge(grant, now())
+    }
+
+    pub fn lease(&self) -> Duration {
+        Duration::from_secs(self.lease_secs.into())
     }
 
     /// Not stored: only a few are asked for at a time.
@@ -273,7 +280,7 @@ impl Waiter {
     /// whose answer is late.
     ///
     /// Pinned by the caller: passed on by value, it would be in the caller's future twice.
-    pub fn drive<F: Future>(self: &Arc<Self>, mut part: Pin<&mut F>) -> impl Future<Output = F::Output> {
+    pub fn drive<F: Future>(self: Arc<Self>, mut part: Pin<&mut F>) -> impl Future<Output = F::Output> {
         let waker = Waker::from(self.clone());
         let mut is_first = true;
         poll_fn(move |context| {
@@ -441,7 +448,7 @@ impl Waiters {
         let waiter = Arc::new(Waiter {
             seq,
             owner_id: entry.owner_id.clone(),
-            lease: new.lease,
+            lease_secs: u32::try_from(new.lease.as_secs().saturating_add(1)).unwrap_or(u32::MAX),
             terms: new.terms.clone(),
             caller: TaskOrThread::current(),
             scoped: new.scoped,

@@ -73,7 +73,7 @@ impl QuorumLock {
         let told = ErrorsMet::default();
         let asking = self.asking(caller, &told);
         let owner_id = self.quorum.id_of(caller.owner);
-        let told_of = ObservedCall::begin(asking.who(&owner_id), &self.metrics);
+        let told_of = ObservedCall::begin((asking.who(&owner_id), caller.began), &self.metrics);
         let calling = pin!(async {
             tokio::select! {
                 // In this order: a closed client has no usable server, and the call would wait for one.

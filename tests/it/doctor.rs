@@ -114,9 +114,12 @@ async fn each_missing_right_is_a_finding() {
         let without = async |lacks: &[&str]| {
             set_user(&server, all.iter().copied().filter(|right| !lacks.contains(right))).await;
         };
-        without(&["+hset", "+publish", "~fairlock:*"]).await;
-        for right in ["+hset", "+publish", "~fairlock:*"] {
-            refused(&url, "rights", &format!("the user lacks {right}")).await;
+        // Redis 8 names a command only if its keys are granted.
+        for lacks in [&["+hset", "+publish"][..], &["~fairlock:*"]] {
+            without(lacks).await;
+            for right in lacks {
+                refused(&url, "rights", &format!("the user lacks {right}")).await;
+            }
         }
         // These are not needed.
         without(&["+ping", "+client|tracking"]).await;
