@@ -120,8 +120,10 @@ fn growing_tokens(history: &History, claims: &[Claim], held: &[usize], verdict: 
             verdict.broken("P2", hold(index).start, format!("{two} was asked for when {one} was there"));
         }
     }
-    // Two that may both rely on it, one behind the other.
-    let relied_on: Vec<_> = by_start.iter().filter(|index| claims[**index].cut == claims[**index].end).collect();
+    // Two that may both rely on it, one behind the other. A guard whose hold was taken away by force before its call returned
+    // was never valid.
+    let is_relied_on = |claim: &Claim| claim.cut == claim.end && claim.start < claim.end;
+    let relied_on: Vec<_> = by_start.iter().filter(|index| is_relied_on(&claims[**index])).collect();
     for pair in relied_on.windows(2) {
         let in_turn = claims[*pair[0]].end <= claims[*pair[1]].start;
         if in_turn && hold(pair[0]).token >= hold(pair[1]).token {

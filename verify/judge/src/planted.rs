@@ -230,6 +230,20 @@ fn p2_a_token_that_goes_back() {
     assert_eq!(story.finds(), ["P2"]);
 }
 
+/// The hold of `a` is forced away before its call returns, and `b` has had the lock since.
+#[test]
+fn p2_a_guard_that_was_never_valid_is_behind_no_other() {
+    let mut story = Story::new();
+    let first = story.asks(900, "a.1");
+    let second = story.asks(900, "b.1");
+    story.gets(1000, "b.1", second, 5);
+    story.frees(1010, "b.1", second);
+    let until = 1_020_000_000 - 70;
+    story.line(1020, "a.1", "hold", &format!(r#""id":{first},"tok":4,"until":{until}"#));
+    story.frees(1030, "a.1", first);
+    assert!(story.finds().is_empty());
+}
+
 #[test]
 fn p2_a_token_that_is_given_twice_also_where_data_was_lost() {
     let mut story = Story::new();
