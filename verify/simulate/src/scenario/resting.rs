@@ -56,6 +56,19 @@ pub const ALL: &[Scenario] = &[
                 what it had first. That costs B, who waits, a quarter of a second (P6, decision 84).",
         play: |world| Box::pin(nested_calls_that_rest(world)),
     },
+    Scenario {
+        name: "a-copy-of-the-first-question-about-a-part",
+        about: "A waits for two locks, has the first by a message, and its call rests for a while. The request that sets the lease of \
+                that lock is sent again and again. The call goes on, and the answer to a later copy is relied on when an earlier one \
+                is served. It must not ask for less, or C has the lock beside A (R5, P1).",
+        play: |world| Box::pin(a_copy_of_the_first_question_about_a_part(world)),
+    },
+    Scenario {
+        name: "a-part-that-a-failover-shortens",
+        about: "A waits for two locks, and has the first. A server takes over that knows of its grant only, while the call rests. A must \
+                ask for all that it relies on, and not for the rest of the time for which its call wants the lock (R5, P1).",
+        play: |world| Box::pin(a_part_that_a_failover_shortens(world)),
+    },
 ];
 
 /// Sends the call. Its answer is not read.
@@ -236,6 +249,79 @@ async fn nested_calls_that_rest(world: Arc<World>) {
         drop(call);
     }
     stage.ends([a, b]).await;
+}
+
+/// Comes after [`NAME`] in the order of a set.
+const SECOND: &str = "lock1";
+
+/// The call is polled for some milliseconds, and then rests.
+async fn go_on<T>(mut call: Pin<&mut impl Future<Output = T>>) {
+    for _ in 0..6 {
+        begin(call.as_mut()).await;
+        sleep(ms(1)).await;
+    }
+}
+
+async fn a_copy_of_the_first_question_about_a_part(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let mut a = stage.caller("A", |it| it.operation_timeout(ms(100)).grant_ttl(ms(3000)).waiter_ttl(ms(6000))).await;
+    let (mut b, mut c) = (stage.caller("B", |it| it).await, stage.caller("C", |it| it).await);
+    b.gets_the_lock().await;
+    let second = b.client.lock(SECOND).lock().await;
+    step(&stage.world, "A asks for both locks");
+    let both = a.client.lock_all([NAME, SECOND]);
+    let mut call = Box::pin(both.lock());
+    go_on(call.as_mut()).await;
+    // It is sent every 167 ms, and what its call wants the lock for becomes less.
+    (0..4).for_each(|_| a.next("renew", Fate::ReplyLost));
+    a.next("renew", Fate::RequestTakes(ms(300)));
+    b.gives_it_back().await;
+    go_on(call.as_mut()).await;
+    stage.passes(ms(780)).await;
+    stage.has_met_all("the copy that takes 300 ms is under way");
+    step(&stage.world, "the call goes on");
+    go_on(call.as_mut()).await;
+    stage.passes(ms(120)).await;
+    drop(second);
+    let guards = call.await.map(|all| all.into_guards()).unwrap_or_default();
+    let mut guards = guards.into_iter();
+    a.has(guards.next().expect("A has both"));
+    stage.passes(ms(150)).await;
+    a.is_refused("renew", ms(5000));
+    c.gets_the_lock().await;
+    a.has_heard_of_its_loss();
+    drop(guards);
+    stage.ends([a, b, c]).await;
+}
+
+async fn a_part_that_a_failover_shortens(world: Arc<World>) {
+    let mut stage = Stage::new(world);
+    let mut a = stage.caller("A", |it| it.operation_timeout(ms(100))).await;
+    let (mut b, mut c) = (stage.caller("B", |it| it).await, stage.caller("C", |it| it).await);
+    b.gets_the_lock().await;
+    let second = b.client.lock(SECOND).lock().await;
+    step(&stage.world, "A asks for both locks");
+    let both = a.client.lock_all([NAME, SECOND]);
+    let mut call = Box::pin(both.lock());
+    go_on(call.as_mut()).await;
+    (0..2).for_each(|_| a.next("renew", Fate::ReplyLost));
+    b.gives_it_back().await;
+    go_on(call.as_mut()).await;
+    stage.replica_stays_behind();
+    // The third request has an answer.
+    stage.passes(ms(420)).await;
+    stage.has_met_all("two requests for the lease had no answers");
+    stage.fails_over().await;
+    stage.passes(ms(20)).await;
+    a.is_refused("renew", ms(5000));
+    drop(second);
+    let guards = call.await.map(|all| all.into_guards()).unwrap_or_default();
+    let mut guards = guards.into_iter();
+    a.has(guards.next().expect("A has both"));
+    c.gets_the_lock().await;
+    a.has_heard_of_its_loss();
+    drop(guards);
+    stage.ends([a, b, c]).await;
 }
 
 /// With a moment for the messages.
