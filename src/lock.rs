@@ -214,8 +214,8 @@ impl FairLock {
     /// server granted the lock meanwhile, the background passes it on.
     ///
     /// A future that is kept has to be polled. If it is not when its turn comes, it costs the others 250 ms, loses its place, and
-    /// queues again when it is polled. If it rests while its very first request is under way, and that gets a free lock, others wait
-    /// for a whole lease.
+    /// queues again when it is polled. So a future that is polled less often than that may never get the lock, not even a free one:
+    /// spawn it, and await its handle.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
         self.check_self_wait()?;
         // A request that waits is never answered with "busy".

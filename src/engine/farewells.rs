@@ -15,8 +15,8 @@ use crate::sync::Mutex;
 /// How far a server that takes over may be behind. Replicas are behind by milliseconds, an append-only file by a
 /// second.
 const BEHIND_AT_MOST: Duration = Duration::from_secs(5);
-/// ReleasedNames kept per generation; there are two. Only a client that releases more than 1,000 names a second forgets any,
-/// and those stale holds end with their lease.
+/// Names kept in each of the two generations. Only a client that releases more than 1,000 names a second forgets any, and
+/// those stale holds end with their leases.
 const NAMES: usize = 4096;
 
 #[derive(Debug)]

@@ -287,9 +287,11 @@ async fn a_copy_of_the_first_question_about_a_part(world: Arc<World>) {
     let mut guards = guards.into_iter();
     a.has(guards.next().expect("A has both"));
     stage.passes(ms(150)).await;
-    a.is_refused("renew", ms(5000));
+    a.is_refused("renew", ms(2000));
     c.gets_the_lock().await;
     a.has_heard_of_its_loss();
+    // Its requests are served again.
+    stage.passes(ms(2000)).await;
     drop(guards);
     stage.ends([a, b, c]).await;
 }
@@ -313,13 +315,15 @@ async fn a_part_that_a_failover_shortens(world: Arc<World>) {
     stage.has_met_all("two requests for the lease had no answers");
     stage.fails_over().await;
     stage.passes(ms(20)).await;
-    a.is_refused("renew", ms(5000));
+    a.is_refused("renew", ms(2000));
     drop(second);
     let guards = call.await.map(|all| all.into_guards()).unwrap_or_default();
     let mut guards = guards.into_iter();
     a.has(guards.next().expect("A has both"));
     c.gets_the_lock().await;
     a.has_heard_of_its_loss();
+    // Its requests are served again.
+    stage.passes(ms(2000)).await;
     drop(guards);
     stage.ends([a, b, c]).await;
 }
