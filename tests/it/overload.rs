@@ -27,11 +27,8 @@ async fn lock_and_unlock(client: &LockClient, name: usize) {
 async fn every_caller_is_served_and_no_hold_is_lost() {
     limit_to(Duration::from_secs(600), async {
         let server = Server::start().await;
-        let timing = Timing {
-            lease: Duration::from_secs(6),
-            operation_timeout: Duration::from_millis(500),
-            ..Timing::default()
-        };
+        let (lease, operation_timeout) = (Duration::from_secs(6), Duration::from_secs(2));
+        let timing = Timing { lease, operation_timeout, ..Timing::default() };
         let client = timing.connect(&server.url()).await;
         let mut held = Vec::new();
         for hold in 0..1000 {
