@@ -232,7 +232,7 @@ impl RequestLimits {
         // Requests that were in flight when the gate closed are refused as well. They must not push the
         // next probe away.
         if now() >= refusing.next_probe {
-            refusing.next_probe = now() + refusing.backoff.next();
+            refusing.next_probe = now() + refusing.backoff.next_probe();
         }
         // Before the mutex is free, as in `served`. Otherwise the two could interleave and leave a flag that
         // contradicts the gate: requests would pass a closed gate, or look at an open one for each request.

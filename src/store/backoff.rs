@@ -10,6 +10,9 @@ const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(2);
 /// While a slot moves: it may rest for a moment only between two moves.
 const LONGEST_FOR_A_SLOT: Duration = Duration::from_millis(200);
+/// While a server refuses: less than what is left of the time of a waiter that was heard before. It may be granted the lock
+/// as soon as the refusal is over, and has to answer by then (P3, P6).
+const LONGEST_FOR_A_PROBE: Duration = Duration::from_millis(500);
 /// A connection that died before this age is no proof of a server that works.
 const YOUNG: Duration = Duration::from_secs(1);
 /// The pause after a young connection died: it proves that the server can be reached at least.
@@ -56,6 +59,11 @@ impl Backoff {
     pub fn pause_after(&mut self, error: &RequestError) -> Sleep {
         let pause = if error.is_paced() { SHORTEST } else { self.next() };
         sleep(if error.is_about_a_slot() { pause.min(LONGEST_FOR_A_SLOT) } else { pause })
+    }
+
+    /// The pause before a request is sent to a server that refuses.
+    pub fn next_probe(&mut self) -> Duration {
+        self.next().min(LONGEST_FOR_A_PROBE)
     }
 
     pub async fn pause(&mut self) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fairlock::LockClientBuilder;
 use tokio::time::Instant;
 
 use super::Scenario;
@@ -66,6 +67,13 @@ pub const ALL: &[Scenario] = &[
         about: "12 clients that wait have vanished, and their connections seem to be up. N waits for a moment now and then, and each \
                 time nobody was heard for half a waiter_ttl. That silence is forgiven to the 12 once: then N has the lock at once (P6).",
         play: |world| Box::pin(short_waits_beside_those_who_vanished(world)),
+    },
+    Scenario {
+        name: "a-hand-over-right-after-a-refusal",
+        about: "The server refuses the requests of W for 3.5 s, and W, which is next, is granted the lock a moment later. It was heard \
+                5 s ago, so the grant lasts for less than a second. W must not sit out a longer pause between two probes: its place \
+                would be gone, and B before it (P3).",
+        play: |world| Box::pin(a_hand_over_right_after_a_refusal(world)),
     },
 ];
 
@@ -258,4 +266,28 @@ async fn short_waits_beside_those_who_vanished(world: Arc<World>) {
     n.gets_the_lock().await;
     stage.expect(asked.elapsed() < ms(100), "it had not to wait for those who vanished");
     stage.ends([a, n]).await;
+}
+
+async fn a_hand_over_right_after_a_refusal(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let as_by_default = |it: LockClientBuilder| {
+        let it = it.operation_timeout(ms(2000)).poll_interval(ms(2000));
+        it.grant_ttl(ms(3000)).waiter_ttl(ms(6000)).lease(ms(30_000))
+    };
+    let mut a = stage.caller("A", as_by_default).await;
+    let (mut w, mut b) = (stage.caller("W", as_by_default).await, stage.caller("B", as_by_default).await);
+    a.gets_the_lock().await;
+    w.begins_to_wait().await;
+    b.begins_to_wait().await;
+    stage.passes(ms(1600)).await;
+    for script in ["poll", "renew", "acquire", "leave"] {
+        w.is_refused(script, ms(3500));
+    }
+    stage.passes(ms(3500)).await;
+    a.gives_it_back().await;
+    w.gets_the_lock().await;
+    b.still_waits();
+    w.gives_it_back().await;
+    b.gets_the_lock().await;
+    stage.ends([a, w, b]).await;
 }
