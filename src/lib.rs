@@ -213,8 +213,8 @@ pub mod command {}
 /// [decisions]: crate::decisions
 /// [history]: crate::history
 /// [quorum]: crate::masters
-/// [layers]: https://docs.rs/crate/fairlock/latest/source/docs/plots/layers.svg
-/// [hand-over]: https://docs.rs/crate/fairlock/latest/source/docs/plots/hand-over.svg
+/// [layers]: crate::plots#layers
+/// [hand-over]: crate::plots#a-hand-over
 #[doc = include_str!("../docs/design.md")]
 #[cfg(doc)]
 pub mod design {}
@@ -263,6 +263,7 @@ pub mod masters {}
 
 /// For those on call.
 ///
+/// [dashboard]: crate::plots#the-dashboard
 /// [oncall]: crate::command
 /// [deploying]: crate::deploying#restarts
 /// [quorum]: crate::masters
@@ -288,6 +289,40 @@ pub mod migrating {}
 /// How fast the lock is.
 ///
 /// [decisions]: crate::decisions
+/// [plots]: crate::plots
 #[doc = include_str!("../docs/performance.md")]
 #[cfg(doc)]
 pub mod performance {}
+
+// As docs/plots.md, whose paths of files lead nowhere here.
+/// Drawings and plots of the other pages.
+///
+/// # Layers
+///
+#[doc = include_str!("../docs/plots/layers.svg")]
+///
+/// # A hand-over
+///
+#[doc = include_str!("../docs/plots/hand-over.svg")]
+///
+/// # Hand-off latency against the number of waiters
+///
+#[doc = include_str!("../docs/plots/hand-off.svg")]
+///
+/// # Throughput against the number of tasks
+///
+#[doc = include_str!("../docs/plots/throughput.svg")]
+///
+/// # What each of 16 tasks got, in the last round
+///
+#[doc = include_str!("../docs/plots/fairness.svg")]
+///
+/// # CPU of client and Redis against the number of waiters
+///
+#[doc = include_str!("../docs/plots/waiting.svg")]
+///
+/// # The dashboard
+///
+#[doc = include_str!("../docs/plots/dashboard.svg")]
+#[cfg(doc)]
+pub mod plots {}

@@ -15,8 +15,12 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     build.args(NAMES.iter().flat_map(|name| ["--bin", name]));
     // Cargo compares these with its last run: with what it has set for this test, or what `--report-time` needs, it would
     // build ring, and all that depends on it, anew. The next build would do the same without them.
-    let is_cargos = |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
-    std::env::vars().map(|(name, _)| name).filter(is_cargos).for_each(|name| drop(build.env_remove(name)));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            build.env_remove(&name);
+        }
+    }
     build.env_remove("RUSTC_BOOTSTRAP");
     assert!(build.status().expect("cargo runs").success(), "the binaries are built");
     std::env::current_exe().unwrap().ancestors().nth(2).unwrap().with_file_name("debug")
