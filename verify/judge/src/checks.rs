@@ -400,7 +400,8 @@ fn each_call_ends(history: &History, verdict: &mut Verdict) {
     }
 }
 
-/// P5: when all clients are closed, and a last one has locked each name, nothing is left but tokens.
+/// P5: when all clients are closed, and a last one has locked each name (a second time where something was left: a silence of
+/// the dead is forgiven once), nothing is left but tokens.
 fn nothing_left(history: &History, verdict: &mut Verdict) {
     match &history.left {
         None => verdict.broken("P5", history.run.ended, "nobody looked what is left".into()),
