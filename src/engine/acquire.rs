@@ -549,7 +549,8 @@ impl Attempt<'_> {
         if self.waiter.is_left_for(self.copies_until) {
             return;
         }
-        cleanup::leave_for(&self.request.engine.context, &self.waiter, self.copies_until);
+        let engine = self.request.engine;
+        cleanup::leave_for(&engine.context, &engine.poller.waiters, &self.waiter, self.copies_until);
     }
 }
 

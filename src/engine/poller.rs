@@ -44,12 +44,12 @@ const POLL_RETRY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Poller {
     holds: Arc<Holds>,
-    pub waiters: Waiters,
+    pub waiters: Arc<Waiters>,
 }
 
 impl Poller {
     pub fn new(holds: Arc<Holds>) -> Arc<Self> {
-        Arc::new(Self { holds, waiters: Waiters::default() })
+        Arc::new(Self { holds, waiters: Arc::default() })
     }
 
     /// Starts the one task that passes over grants which are not taken. It ends with the client.
@@ -72,7 +72,8 @@ impl Poller {
             Offer::PassedOver => {}
         }
         // With each copy of its request that may be under way.
-        cleanup::leave_for(self.context(), waiter, self.context().runner.not_after(&waiter.keys.lock));
+        let copies_until = self.context().runner.not_after(&waiter.keys.lock);
+        cleanup::leave_for(self.context(), &self.waiters, waiter, copies_until);
         tracing::debug!(target: "fairlock::lock", name = %waiter.keys.name, owner = %waiter.owner_id(), "a future that waits was not polled when its turn came");
     }
 
