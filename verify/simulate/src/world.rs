@@ -124,6 +124,8 @@ pub enum Fate {
     ReplyLost,
     RequestTakes(Duration),
     ReplyTakes(Duration),
+    /// It is answered as it is sent, so that its future has the answer, whatever happens to the connection.
+    AtOnce,
     /// Nothing goes wrong. A scenario waits until it is sent.
     Sent,
     PushTakes(Duration),
@@ -705,6 +707,7 @@ impl Around {
             let (request, reply) = match fate {
                 Fate::RequestTakes(delay) => (delay, Some(usual)),
                 Fate::ReplyTakes(delay) => (usual, Some(delay)),
+                Fate::AtOnce => (Duration::ZERO, Some(Duration::ZERO)),
                 // The second one is of no request.
                 Fate::ReplyLost | Fate::PushTakes(_) | Fate::Sent => (usual, None),
             };

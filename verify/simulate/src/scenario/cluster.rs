@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Scenario;
 use super::resting::begin;
-use super::stage::{Stage, ms};
+use super::stage::{NAME, Stage, ms};
 use crate::world::{Fate, World};
 
 pub const ALL: &[Scenario] = &[
@@ -39,9 +39,9 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "an-answer-of-a-node-of-before",
-        about: "A unlocks at node 0 and does not look at the answer. Node 2, whose clock is ahead, gets the lock and takes the seat of \
-                node 0 in the client of A. Then A looks. The time in that answer is not that of node 2: the next acquire would come \
-                late, and be sent twice (R2).",
+        about: "A asks node 0 who has the lock, and does not look at the answer. Node 2, whose clock is ahead, gets the lock and takes \
+                the seat of node 0 in the client. Then A looks. The time in that answer is not that of node 2: the next acquire would \
+                come late, and be sent twice (R2).",
         play: |world| Box::pin(an_answer_of_a_node_of_before(world)),
     },
 ];
@@ -121,10 +121,12 @@ async fn an_answer_of_a_node_of_before(world: Arc<World>) {
     let stage = Stage::cluster_of(world, 3);
     let mut a = stage.caller("A", |it| it).await;
     a.gets_the_lock().await;
-    let guard = a.takes_its_guard().expect("it has the lock");
-    a.says("unlocks, and does not look at the answer");
-    let mut unlock = Box::pin(guard.unlock());
-    begin(unlock.as_mut()).await;
+    a.gives_it_back().await;
+    a.says("asks who has the lock, and does not look at the answer");
+    a.next("inspect", Fate::AtOnce);
+    let lock = a.client.lock(NAME);
+    let mut status = Box::pin(lock.status());
+    begin(status.as_mut()).await;
     stage.passes(ms(100)).await;
     stage.all_slots_go(0, 1);
     a.hears_from_node(1, &stage);
@@ -133,10 +135,11 @@ async fn an_answer_of_a_node_of_before(world: Arc<World>) {
     // It does not know the clock of node 2 yet, and comes late once.
     a.gets_the_lock().await;
     a.gives_it_back().await;
-    a.says("looks at the answer to its unlock");
-    let unlocked = unlock.await;
-    stage.expect(unlocked.is_ok(), "its unlock went well");
+    a.says("looks at the answer to its question");
+    let status = status.await;
+    stage.expect(status.is_ok_and(|status| status.holder.is_none()), "nobody had the lock");
     stage.is_calm();
     a.gets_the_lock().await;
+    a.gives_it_back().await;
     stage.ends([a]).await;
 }
