@@ -68,8 +68,11 @@ impl Poller {
         match waiter.take_back() {
             Offer::Over => return,
             Offer::Until(later) => return self.waiters.offers.insert(later, waiter.seq, waiter),
-            Offer::Unread => return self.context().spawn(self.clone().ask_for(waiter.clone())),
-            Offer::PassedOver => {}
+            Offer::Unread => {
+                waiter.last_error.not_polled();
+                return self.context().spawn(self.clone().ask_for(waiter.clone()));
+            }
+            Offer::PassedOver => waiter.last_error.not_polled(),
         }
         // With each copy of its request that may be under way.
         let copies_until = self.context().runner.not_after(&waiter.keys.lock);
@@ -165,7 +168,7 @@ impl Poller {
                 context.options().metrics.polled();
                 tell_of_wait(keys, round, polled);
                 self.waiters.answered(&keys.lock, Queued { asked: answer.sent, floor: polled.floor });
-                round.waiters.iter().for_each(|waiter| waiter.last_error.answered());
+                round.waiters.iter().for_each(|waiter| waiter.last_error.polled());
                 self.tell(keys, round, carried, &answer);
                 let missing = !polled.missing.is_empty();
                 let doubtful = round.verifies.is_none() && (missing || self.is_doubtful(round, &answer));
