@@ -241,8 +241,9 @@ impl FairLock {
     ///
     /// # Errors
     /// [`LockError::Timeout`] if others had the lock all the time, [`LockError::Unreachable`] if the
-    /// server did not answer in that time, and the others of [`LockError`]. With [`Duration::ZERO`] nothing is
-    /// asked, and nothing is known: `Unreachable`. To ask once, use [`try_lock`](Self::try_lock).
+    /// server did not answer in that time or this future was not polled when it could go on, and the others of
+    /// [`LockError`]. With [`Duration::ZERO`] nothing is asked, and nothing is known: `Unreachable`. To ask once, use
+    /// [`try_lock`](Self::try_lock).
     ///
     /// # Cancel safety
     /// As for `lock`.

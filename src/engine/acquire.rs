@@ -21,7 +21,7 @@ use super::release::Release;
 use super::waiters::{NewWaiter, Turn, WaitOutcome, Waiter};
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
-use crate::store::error::RequestError;
+use crate::store::error::{NotPolled, RequestError};
 use crate::store::runner::{Answer, Runner};
 use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
 use crate::store::verbs::give::{Gave, Give};
@@ -125,6 +125,11 @@ impl AcquireRequest<'_> {
         self.limit.is_some_and(|limit| limit <= now())
     }
 
+    /// Behind a pause between two tries: the reason of the last one counts, and not that the next one comes too late.
+    fn check_time(&self) -> Result<(), LockError> {
+        if self.is_over() { Err(self.entry.last_error.unreachable()) } else { Ok(()) }
+    }
+
     fn mode(&self) -> Mode {
         match (self.limit, self.proposed) {
             (None, _) => Mode::Queue,
@@ -220,6 +225,7 @@ async fn reenter(
                     return Err(entry.last_error.unreachable());
                 }
                 pause.await;
+                request.check_time()?;
                 continue;
             }
         }
@@ -251,6 +257,10 @@ async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, L
             if let Some(hold) = waiter.drive(waiting).await? {
                 return Ok(Some(hold));
             }
+        }
+        // A limited call has no place to lose: it had the lock, and nobody polled it to take it.
+        if request.is_over() {
+            return Err(LockError::Unreachable(Arc::new(NotPolled)));
         }
         // The server has forgotten this attempt, or its answer came too late. A new attempt goes to
         // the end of the queue. Dropping the old one leaves, in case something of it is still there.
@@ -376,6 +386,7 @@ impl<'a> Attempt<'a> {
                         return Err(last_error.unreachable());
                     }
                     pause.await;
+                    self.request.check_time()?;
                     continue;
                 }
             }
@@ -419,6 +430,7 @@ impl<'a> Attempt<'a> {
                         return Err(last_error.unreachable());
                     }
                     pause.await;
+                    self.request.check_time()?;
                     continue;
                 }
             }
@@ -549,7 +561,8 @@ impl Attempt<'_> {
         if self.waiter.is_left_for(self.copies_until) {
             return;
         }
-        cleanup::leave_for(&self.request.engine.context, &self.waiter, self.copies_until);
+        let engine = self.request.engine;
+        cleanup::leave_for(&engine.context, &engine.poller.waiters, &self.waiter, self.copies_until);
     }
 }
 

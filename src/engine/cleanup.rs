@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::context::Context;
-use super::waiters::Waiter;
+use super::waiters::{Waiter, Waiters};
 use crate::store::clock::now;
 use crate::store::error::{RefusalKind, RequestError};
 use crate::store::keys::Keys;
@@ -27,8 +27,9 @@ pub struct LeaveRequest {
     pub lease: Duration,
 }
 
-/// Leaves for an attempt, and for all copies of its request that may be served until `copies_until`.
-pub fn leave_for(context: &Arc<Context>, waiter: &Waiter, copies_until: i64) {
+/// Leaves for an attempt, and for all copies of its request that may be served until `copies_until`. `waiters`: those of
+/// its client.
+pub fn leave_for(context: &Arc<Context>, waiters: &Arc<Waiters>, waiter: &Waiter, copies_until: i64) {
     let request = LeaveRequest {
         keys: waiter.keys.clone(),
         owner_id: waiter.owner_id().clone(),
@@ -37,7 +38,8 @@ pub fn leave_for(context: &Arc<Context>, waiter: &Waiter, copies_until: i64) {
         copies_until,
         lease: waiter.lease(),
     };
-    leave(context, request);
+    let limit = context.forgotten_at(request.lease);
+    context.spawn(leave_until(context.clone(), request, limit, Some(waiters.clone())));
 }
 
 /// R9: leaves in the background, until the server has answered, or until everything that could be
@@ -45,11 +47,16 @@ pub fn leave_for(context: &Arc<Context>, waiter: &Waiter, copies_until: i64) {
 pub fn leave(context: &Arc<Context>, request: LeaveRequest) {
     // From now on, and not from when the task first runs: what is left behind expires from now on.
     let limit = context.forgotten_at(request.lease);
-    let task = leave_until(context.clone(), request, limit);
-    context.spawn(task);
+    context.spawn(leave_until(context.clone(), request, limit, None));
 }
 
-pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: Instant) {
+/// `heard_for`: the other waiters of its client, which keep its place alive.
+pub async fn leave_until(
+    context: Arc<Context>,
+    request: LeaveRequest,
+    mut limit: Instant,
+    heard_for: Option<Arc<Waiters>>,
+) {
     let leave = Leave {
         keys: &request.keys,
         owner: &request.owner_id,
@@ -58,7 +65,15 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: In
         copies_until: request.copies_until,
     };
     let mut backoff = context.backoff();
-    while now() < limit {
+    loop {
+        // A place does not expire while other waiters of its client are polled for: it would be granted the lock, and left
+        // only then (P6). There are no more of these leaves than places, and who does not answer gives no new ones.
+        if heard_for.as_ref().is_some_and(|waiters| waiters.are_polled_for(&request.keys.lock)) {
+            limit = limit.max(context.forgotten_at(Duration::ZERO));
+        }
+        if now() >= limit {
+            return;
+        }
         let pause = match leave.run(&context.runner).await {
             Ok(answer) => {
                 context.given_back(&request.keys.lock, answer.sent);

@@ -83,9 +83,9 @@ fn forget(engine: &Engine) {
 
 /// A wait's own future leaves when it is polled or dropped. This does not wait for that.
 fn leave_all_waits(engine: &Engine) {
-    let context = &engine.context;
-    for waiter in engine.poller.waiters.withdraw_all(|lock_key| context.runner.not_after(lock_key)) {
-        cleanup::leave_for(context, &waiter, context.runner.not_after(&waiter.keys.lock));
+    let (context, waiters) = (&engine.context, &engine.poller.waiters);
+    for waiter in waiters.withdraw_all(|lock_key| context.runner.not_after(lock_key)) {
+        cleanup::leave_for(context, waiters, &waiter, context.runner.not_after(&waiter.keys.lock));
     }
 }
 

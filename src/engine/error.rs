@@ -42,7 +42,8 @@ pub enum LockError {
     Label(OptionsError),
     /// The server did not serve the request in time: it was silent, out of reach, or refused for a
     /// reason that may pass; or the request was never sent, since too many others of this client were
-    /// ahead of it. The text has the reason; in the last case the cause is
+    /// ahead of it; or the future of the call was not polled when it could go on, and the lock went to the next one.
+    /// The text has the reason; where nothing was sent the cause is
     /// [`RequestError::NotSent`](crate::RequestError::NotSent).
     #[error("not served in time: {0}; a request that still runs is taken back as soon as the server answers")]
     Unreachable(Cause),

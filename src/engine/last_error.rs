@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::error::LockError;
-use crate::store::error::{Cause, NoTime, RefusalKind, RequestError};
+use crate::store::error::{Cause, NoTime, NotPolled, RefusalKind, RequestError};
 use crate::sync::Mutex;
 
 /// One per owner and lock. All calls of the owner share it, since they take turns: a call that times out while another
@@ -23,6 +23,8 @@ const ANSWERED: u8 = 0;
 const WAITING: u8 = 1;
 /// It is on its way.
 const SENT: u8 = 2;
+/// It has an answer or a grant, and its future was not polled (P6).
+const NOT_POLLED: u8 = 3;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the request has no answer yet")]
@@ -54,6 +56,20 @@ impl LastError {
     pub fn answered(&self) {
         self.stage.store(ANSWERED, Ordering::Relaxed);
         self.set(None);
+    }
+
+    /// A poll for all waiters of the name was answered.
+    pub fn polled(&self) {
+        // That says nothing of a waiter that has lost its place by not being polled.
+        if self.stage.load(Ordering::Relaxed) != NOT_POLLED {
+            self.answered();
+        }
+    }
+
+    /// The future could go on for a while, and others may have the lock only since it did not. Until it reads an answer
+    /// or sends a request.
+    pub fn not_polled(&self) {
+        self.stage.store(NOT_POLLED, Ordering::Relaxed);
     }
 
     fn set(&self, cause: Option<Cause>) {
@@ -89,6 +105,7 @@ impl LastError {
         self.cause().or_else(|| match self.stage.load(Ordering::Relaxed) {
             ANSWERED => None,
             WAITING => Some(why_not_sent()),
+            NOT_POLLED => Some(Arc::new(NotPolled)),
             _ => Some(Arc::new(NoAnswerYet)),
         })
     }

@@ -44,12 +44,12 @@ const POLL_RETRY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Poller {
     holds: Arc<Holds>,
-    pub waiters: Waiters,
+    pub waiters: Arc<Waiters>,
 }
 
 impl Poller {
     pub fn new(holds: Arc<Holds>) -> Arc<Self> {
-        Arc::new(Self { holds, waiters: Waiters::default() })
+        Arc::new(Self { holds, waiters: Arc::default() })
     }
 
     /// Starts the one task that passes over grants which are not taken. It ends with the client.
@@ -68,11 +68,15 @@ impl Poller {
         match waiter.take_back() {
             Offer::Over => return,
             Offer::Until(later) => return self.waiters.offers.insert(later, waiter.seq, waiter),
-            Offer::Unread => return self.context().spawn(self.clone().ask_for(waiter.clone())),
-            Offer::PassedOver => {}
+            Offer::Unread => {
+                waiter.last_error.not_polled();
+                return self.context().spawn(self.clone().ask_for(waiter.clone()));
+            }
+            Offer::PassedOver => waiter.last_error.not_polled(),
         }
         // With each copy of its request that may be under way.
-        cleanup::leave_for(self.context(), waiter, self.context().runner.not_after(&waiter.keys.lock));
+        let copies_until = self.context().runner.not_after(&waiter.keys.lock);
+        cleanup::leave_for(self.context(), &self.waiters, waiter, copies_until);
         tracing::debug!(target: "fairlock::lock", name = %waiter.keys.name, owner = %waiter.owner_id(), "a future that waits was not polled when its turn came");
     }
 
@@ -164,7 +168,7 @@ impl Poller {
                 context.options().metrics.polled();
                 tell_of_wait(keys, round, polled);
                 self.waiters.answered(&keys.lock, Queued { asked: answer.sent, floor: polled.floor });
-                round.waiters.iter().for_each(|waiter| waiter.last_error.answered());
+                round.waiters.iter().for_each(|waiter| waiter.last_error.polled());
                 self.tell(keys, round, carried, &answer);
                 let missing = !polled.missing.is_empty();
                 let doubtful = round.verifies.is_none() && (missing || self.is_doubtful(round, &answer));

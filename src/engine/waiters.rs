@@ -595,6 +595,11 @@ impl Waiters {
         Some((queue.next_poll, queue.sooner.clone()))
     }
 
+    /// Whether this name is polled for: then the places of this client there do not expire.
+    pub fn are_polled_for(&self, lock_key: &str) -> bool {
+        self.queues.lock().contains_key(lock_key)
+    }
+
     /// The names that are polled for.
     pub fn names(&self) -> Vec<Arc<Keys>> {
         self.queues.lock().values().map(|queue| queue.keys.clone()).collect()

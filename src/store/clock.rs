@@ -19,11 +19,13 @@ pub struct ServerClock {
     base: Instant,
     /// In microseconds.
     offset: AtomicI64,
+    /// When the request was sent whose answer gave the offset; in microseconds since `base`.
+    sent: AtomicI64,
 }
 
 impl ServerClock {
     pub fn new() -> Self {
-        Self { base: now(), offset: AtomicI64::new(0) }
+        Self { base: now(), offset: AtomicI64::new(0), sent: AtomicI64::new(0) }
     }
 
     /// Learns from the TIME in a reply whose request was sent at `sent`.
@@ -32,9 +34,15 @@ impl ServerClock {
     /// duration of the request. That is the safe side for R2: a `not_after` computed from it is
     /// never too early, so a request that is sent in time is never refused as late.
     pub fn learn(&self, sent: Instant, seconds: i64, micros: i64) {
-        // The latest reply replaces what was known, so the client follows a server whose clock jumps.
-        // Relaxed: no other data depends on this number.
-        self.offset.store(seconds * 1_000_000 + micros - self.local(sent), Ordering::Relaxed);
+        let sent = self.local(sent);
+        // A caller's future may rest with its answer for as long as it likes, and another server with a clock of its own
+        // may have taken over meanwhile. An answer to an earlier request than the last one proves nothing about now.
+        if self.sent.fetch_max(sent, Ordering::Relaxed) > sent {
+            return;
+        }
+        // The latest request replaces what was known, so the client follows a server whose clock jumps.
+        // Relaxed: no other data depends on these numbers, and the next answer corrects two that do not fit.
+        self.offset.store(seconds * 1_000_000 + micros - sent, Ordering::Relaxed);
     }
 
     /// The server's time in milliseconds at a local instant.
@@ -54,5 +62,27 @@ impl ServerClock {
     fn local(&self, instant: Instant) -> i64 {
         let since = instant.saturating_duration_since(self.base);
         i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found by the simulator, seed 1795511960401.
+    #[test]
+    fn an_answer_that_is_read_late_replaces_no_later_one() {
+        let (clock, begun) = (ServerClock::new(), now());
+        let at = |secs| begun + Duration::from_secs(secs);
+        clock.learn(at(1), 1_000, 0);
+        assert_eq!(clock.at(at(11)), 1_010_000);
+        // Another server answers, whose clock is ahead.
+        clock.learn(at(5), 2_005, 0);
+        // The future of a call to the first one is polled again.
+        clock.learn(at(3), 1_002, 0);
+        assert_eq!(clock.at(at(11)), 2_011_000);
+        // A clock that jumps back is followed.
+        clock.learn(at(6), 1_006, 0);
+        assert_eq!(clock.at(at(11)), 1_011_000);
     }
 }

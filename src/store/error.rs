@@ -175,7 +175,8 @@ pub enum RequestError {
     Name(#[from] NameError),
     /// Nothing was sent: there was no connection. As the cause of a
     /// [`LockError::Unreachable`](crate::LockError::Unreachable) it may also be that too many other
-    /// requests of this client were ahead, or that the call had no time. The text has the reason.
+    /// requests of this client were ahead, that its future was not polled when it could go on, or that the call had no
+    /// time. The text has the reason.
     #[error("not sent: {0}")]
     NotSent(Cause),
     /// The request was sent, but no answer came in time. It may have run, or may run later.
@@ -491,6 +492,11 @@ pub struct Disconnected;
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("too many other requests of this client were ahead, and had no answers yet")]
 pub struct NoTurn;
+
+/// A call did not go on when it could, for as long as it had time.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the future of this call was not polled when it could go on")]
+pub struct NotPolled;
 
 /// A call had no time left when it began.
 #[derive(Debug, Clone, thiserror::Error)]

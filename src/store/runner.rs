@@ -11,7 +11,7 @@ use super::admission::InFlight;
 use super::call::Call;
 use super::changes::Changes;
 use super::clock::{ServerClock, millis, now};
-use super::error::{Cause, NoAnswer, NoTurn, Refusal, RequestError};
+use super::error::{Cause, NoAnswer, NoTurn, NotPolled, Refusal, RequestError};
 use super::keys;
 use super::options::Options;
 use super::reply::{Decode, Fields, Malformed, ScriptReply};
@@ -163,9 +163,9 @@ impl Runner {
                 |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
             if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
                 let deadline = by.unwrap_or_else(|| self.limit());
-                // Its caller did not poll it for that long.
+                // Nobody is ahead: it could have been sent before, but its caller did not poll it.
                 if deadline <= now() {
-                    return Err(RequestError::NotSent(Arc::new(NoTurn)));
+                    return Err(RequestError::NotSent(Arc::new(NotPolled)));
                 }
                 return Ok(Admitted { in_flight, deadline, priority });
             }

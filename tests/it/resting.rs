@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use fairlock::{FairLock, LockClient, LockGuard, Loss, Owner, UnlockError};
+use fairlock::{FairLock, LockClient, LockError, LockGuard, Loss, Owner, UnlockError};
 use futures::FutureExt;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
@@ -113,6 +113,72 @@ async fn a_probe_that_rests_keeps_the_gate_closed_for_a_moment_only() {
         assert!(kept.iter().all(|guard| guard.is_valid()));
         drop(locking);
         unlock_all(kept).await;
+    })
+    .await;
+}
+
+/// Polled once, and again after 12 s.
+async fn after_a_rest<T>(call: impl Future<Output = Result<T, LockError>>) -> LockError {
+    let mut call = Box::pin(call);
+    assert!((&mut call).now_or_never().is_none(), "its request is on its way");
+    sleep(12 * SECOND).await;
+    call.await.err().expect("its time is over")
+}
+
+#[track_caller]
+fn was_not_polled(error: &LockError) {
+    let text = error.to_string();
+    assert!(!error.is_busy() && text.contains("the future of this call was not polled when it could go on"), "{text}");
+}
+
+#[tokio::test]
+async fn a_call_that_rests_until_its_time_is_over_says_so() {
+    // It said that too many others were ahead, that others held a free name, or that the server had not answered.
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let (client, other) = (client(embedded).await, client(embedded).await);
+        let free = client.lock("free");
+        was_not_polled(&after_a_rest(free.try_lock()).await);
+        was_not_polled(&after_a_rest(free.lock_timeout(5 * SECOND)).await);
+        let both = client.lock_all(["free", "also free"]);
+        was_not_polled(&after_a_rest(both.try_lock()).await);
+        was_not_polled(&after_a_rest(both.lock_timeout(5 * SECOND)).await);
+        // In a scope, where its owner has an earlier answer.
+        let owner = Owner::new();
+        owner.scope(free.lock()).await.unwrap().unlock().await.unwrap();
+        was_not_polled(&after_a_rest(owner.scope(free.lock_timeout(5 * SECOND))).await);
+        assert!(!free.is_locked().await.unwrap());
+        // It has not read that it is in a queue.
+        let held = other.lock("free").lock().await.unwrap();
+        was_not_polled(&after_a_rest(free.lock_timeout(5 * SECOND)).await);
+        // It has, and others had the lock all the time.
+        let mut waiting = Box::pin(free.lock_timeout(5 * SECOND));
+        assert!(timeout(SECOND / 10, &mut waiting).await.is_err(), "it is in the queue");
+        sleep(12 * SECOND).await;
+        assert!(waiting.await.unwrap_err().is_busy());
+        held.unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wait_that_rests_when_its_turn_comes_says_so() {
+    // It said that others held the lock.
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let (client, other) = (client(embedded).await, client(embedded).await);
+        let held = other.lock("x").lock().await.unwrap();
+        let (lock, beside) = (client.lock("x"), client.lock("x"));
+        let mut resting = Box::pin(lock.lock_timeout(5 * SECOND));
+        assert!(timeout(SECOND / 10, &mut resting).await.is_err(), "it is in the queue");
+        // Polls go on for another waiter of its client.
+        let waiting = tokio::spawn(async move { beside.lock().await });
+        sleep(SECOND / 10).await;
+        held.unlock().await.unwrap();
+        let next = waiting.await.unwrap().unwrap();
+        sleep(12 * SECOND).await;
+        was_not_polled(&resting.await.unwrap_err());
+        next.unlock().await.unwrap();
     })
     .await;
 }

@@ -537,8 +537,12 @@ impl Checker {
         self.rested_with.extend(theirs.map(|(key, holder)| (key.clone(), holder.token)));
     }
 
-    /// It is the turn of an owner. A future that is not polled costs a moment once.
-    fn has_its_turn(&mut self, key: &str, owner: &str) {
+    /// It is the turn of an owner. A future that is not polled costs a moment once (P6, decision 84).
+    fn has_its_turn(&mut self, key: &str, owner: &str, now: i64) {
+        // Or of an earlier attempt of the owner, which was given up while the slot moved: its leave may have to wait.
+        if now < self.lock(key).stalled_until {
+            return;
+        }
         let Some(rest) = self.resting.get_mut(owner).filter(|rest| rest.cost == Cost::Moment) else { return };
         rest.turns += 1;
         if rest.turns > 1 && self.settled {
@@ -1177,7 +1181,7 @@ impl Checker {
         self.owners.insert((key.to_owned(), token), holder.owner.clone());
         // Not if a failover has brought its place back.
         if !self.lock(key).restored.contains_key(&token) {
-            self.has_its_turn(key, &holder.owner);
+            self.has_its_turn(key, &holder.owner, now);
         }
         let lock = self.lock(key);
         // An owner that asks for a first hold ends an earlier one of its own (docs/decisions.md, decision 3).

@@ -206,7 +206,7 @@ impl Cluster {
         keys
     }
 
-    fn move_key(&self, lock: &str, key: &str, from: usize, to: usize) {
+    pub fn move_key(&self, lock: &str, key: &str, from: usize, to: usize) {
         migrate(&self.nodes[from], key, &self.nodes[to]);
         self.world.note("moves", to, || format!("{key} to node {to}"));
         self.world.state().checker.key_has_moved(lock);

@@ -1,6 +1,6 @@
 //! Decides by one seed what happens to messages, clocks and processes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
@@ -124,6 +124,8 @@ pub enum Fate {
     ReplyLost,
     RequestTakes(Duration),
     ReplyTakes(Duration),
+    /// It is answered as it is sent, so that its future has the answer, whatever happens to the connection.
+    AtOnce,
     /// Nothing goes wrong. A scenario waits until it is sent.
     Sent,
     PushTakes(Duration),
@@ -154,6 +156,8 @@ pub struct State {
     /// How long others may have waited because of that, in the calm phase.
     pub rested: Duration,
     refusing: Vec<Refusing>,
+    /// Clients that had a refusal, and no other answer since: they send one request at a time (decision 40).
+    refused: BTreeSet<String>,
     /// The server's clock goes on at each of them, also if many things happen in one instant here: so its tokens differ.
     pub flushes: u64,
     pub rates: FaultRates,
@@ -238,11 +242,11 @@ impl World {
         Self::with(Setting { rng, may_rest, rates, strict, ahead, is_cluster, script: None }, verbose)
     }
 
-    /// One server, the two nodes of a cluster, or the servers of a quorum, and nothing goes wrong but what is written.
+    /// One server, the nodes of a cluster, or the servers of a quorum, and nothing goes wrong but what is written.
     pub fn scripted() -> Arc<Self> {
         let rates = FaultRates { calm_delay: 1, clock_rate: 1.0, ..FaultRates::default() };
         let (rng, script) = (fastrand::Rng::with_seed(0), Some(Script::default()));
-        let ahead = vec![0; 2];
+        let ahead = vec![0, 0, 5000];
         let setting = Setting { rng, may_rest: false, rates, strict: false, ahead, is_cluster: false, script };
         Self::with(setting, true)
     }
@@ -258,6 +262,7 @@ impl World {
                 may_rest,
                 rested: Duration::ZERO,
                 refusing: Vec::new(),
+                refused: BTreeSet::new(),
                 flushes: 0,
                 rates,
                 strict,
@@ -650,15 +655,23 @@ impl State {
     fn hinders(&mut self, client: &str, script: &str, now: Duration, copies: &[Delivery]) {
         let took = |copy: &Delivery| copy.reply.map(|reply| reply + copy.request);
         let took = copies.iter().filter_map(took).min();
-        // With few requests in flight each one may keep a renewal waiting. And a fixed lease counts from before its acquire.
+        let is_answered = took.is_some_and(|took| took < SLOW);
+        let is_alone = if is_answered { self.refused.remove(client) } else { self.refused.contains(client) };
+        // With few requests in flight, or one, each may keep a renewal waiting. And a fixed lease counts from before its
+        // acquire.
         let begins_late = script == "acquire" && took.is_some();
-        if script != "renew" && !begins_late && !self.checker.overloaded.contains(client) {
+        if script != "renew" && !begins_late && !is_alone && !self.checker.overloaded.contains(client) {
             return;
         }
         match took {
             Some(took) if took < SLOW => {}
             took => self.checker.hinder(client, now + took.unwrap_or(TRIED_AGAIN).min(TRIED_AGAIN)),
         }
+    }
+
+    fn is_refused(&mut self, client: &str, now: Duration) {
+        self.refused.insert(client.to_owned());
+        self.checker.hinder(client, now + TRIED_AGAIN);
     }
 
     /// Some of the connected clients are refused one kind of request, most often renewals. With copies: see
@@ -694,6 +707,7 @@ impl Around {
             let (request, reply) = match fate {
                 Fate::RequestTakes(delay) => (delay, Some(usual)),
                 Fate::ReplyTakes(delay) => (usual, Some(delay)),
+                Fate::AtOnce => (Duration::ZERO, Some(Duration::ZERO)),
                 // The second one is of no request.
                 Fate::ReplyLost | Fate::PushTakes(_) | Fate::Sent => (usual, None),
             };
@@ -755,14 +769,15 @@ impl Faults for Around {
         let mut state = self.state();
         let is_of = |it: &&Refusing| it.client == client && it.script == script && now < it.until;
         if let Some(why) = state.refusing.iter().find(is_of).map(|it| it.why) {
-            state.checker.hinder(client, now + TRIED_AGAIN);
+            state.note(now, "refused", 0, || format!("{script} from {client}: {why}"));
+            state.is_refused(client, now);
             return Some(why);
         }
         let refused = state.rates.refused;
         if !state.happens(refused, "requests_refused") {
             return None;
         }
-        state.checker.hinder(client, now + TRIED_AGAIN);
+        state.is_refused(client, now);
         let which = state.rng.usize(..REFUSALS.len());
         Some(REFUSALS[which])
     }
@@ -786,7 +801,7 @@ impl Faults for Around {
         let happens = state.happens(refused, "refused_inside_scripts");
         state.meddled = happens;
         if happens {
-            state.checker.hinder(client, now + TRIED_AGAIN);
+            state.is_refused(client, now);
         }
         happens.then(|| state.rng.u32(..12))
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::Scenario;
-use super::stage::{Stage, ms};
+use super::resting::begin;
+use super::stage::{NAME, Stage, ms};
 use crate::world::{Fate, World};
 
 pub const ALL: &[Scenario] = &[
@@ -28,6 +29,20 @@ pub const ALL: &[Scenario] = &[
                 is connected there already, for other locks. It must look for what it has given back, or nobody can have \
                 the lock until the lease ends (R15, P5).",
         play: |world| Box::pin(a_hold_that_comes_back_at_another_node(world)),
+    },
+    Scenario {
+        name: "a-wait-given-up-while-its-slot-moves",
+        about: "W and V are two waits of one client, and W is given up while a slot moves, for longer than a place or a lease would \
+                live without its client. V keeps the place of W alive all that time. So the leave must go on until it is answered, \
+                or the lock is granted to W, whom nobody waits for (P6, R9).",
+        play: |world| Box::pin(a_wait_given_up_while_its_slot_moves(world)),
+    },
+    Scenario {
+        name: "an-answer-of-a-node-of-before",
+        about: "A asks node 0 who has the lock, and does not look at the answer. Node 2, whose clock is ahead, gets the lock and takes \
+                the seat of node 0 in the client. Then A looks. The time in that answer is not that of node 2: the next acquire would \
+                come late, and be sent twice (R2).",
+        play: |world| Box::pin(an_answer_of_a_node_of_before(world)),
     },
 ];
 
@@ -79,4 +94,51 @@ async fn a_hold_that_comes_back_at_another_node(world: Arc<World>) {
     stage.passes(ms(3000)).await;
     b.gets_the_lock().await;
     stage.ends([a, b]).await;
+}
+
+async fn a_wait_given_up_while_its_slot_moves(world: Arc<World>) {
+    let stage = Stage::cluster(world);
+    let (mut a, mut w) = (stage.caller("A", |it| it).await, stage.caller("W", |it| it).await);
+    let mut v = w.beside("V");
+    a.gets_the_lock().await;
+    w.begins_to_wait().await;
+    v.begins_to_wait().await;
+    stage.begins_to_move_the_slot();
+    stage.one_key_moves(":queue");
+    w.gives_up().await;
+    stage.passes(ms(6000)).await;
+    stage.has_places(2);
+    stage.has_moved_the_slot();
+    stage.passes(ms(500)).await;
+    stage.has_places(1);
+    a.gives_it_back().await;
+    v.gets_the_lock().await;
+    v.gives_it_back().await;
+    stage.ends([a, w]).await;
+}
+
+async fn an_answer_of_a_node_of_before(world: Arc<World>) {
+    let stage = Stage::cluster_of(world, 3);
+    let mut a = stage.caller("A", |it| it).await;
+    a.gets_the_lock().await;
+    a.gives_it_back().await;
+    a.says("asks who has the lock, and does not look at the answer");
+    a.next("inspect", Fate::AtOnce);
+    let lock = a.client.lock(NAME);
+    let mut status = Box::pin(lock.status());
+    begin(status.as_mut()).await;
+    stage.passes(ms(100)).await;
+    stage.all_slots_go(0, 1);
+    a.hears_from_node(1, &stage);
+    stage.all_slots_go(1, 2);
+    a.hears_from_node(2, &stage);
+    stage.is_calm();
+    a.gets_the_lock().await;
+    a.gives_it_back().await;
+    a.says("looks at the answer to its question");
+    let status = status.await;
+    stage.expect(status.is_ok_and(|status| status.holder.is_none()), "nobody had the lock");
+    a.gets_the_lock().await;
+    a.gives_it_back().await;
+    stage.ends([a]).await;
 }

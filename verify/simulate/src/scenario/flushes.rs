@@ -51,6 +51,12 @@ pub const ALL: &[Scenario] = &[
                 not wait for that poll: who relies on a lease of ten minutes hears of its loss at once (P8).",
         play: |world| Box::pin(a_flush_right_after_a_reconnect(world)),
     },
+    Scenario {
+        name: "a-flush-behind-probes-without-answers",
+        about: "FLUSHALL, and the check of a lease of ten minutes is refused. Now the client sends one request at a time, and four polls \
+                have no answer, each for a second. Its holder hears of its loss behind these, and not at the end of its lease (P8).",
+        play: |world| Box::pin(a_flush_behind_probes_without_answers(world)),
+    },
 ];
 
 /// A has the lock for ten minutes by a message. Its first renewal was served, and the answer takes `takes`.
@@ -111,6 +117,33 @@ async fn a_flush_right_after_a_reconnect(world: Arc<World>) {
     wait.abort();
     drop(theirs);
     b.gets_the_lock().await;
+    stage.ends([a, b]).await;
+}
+
+async fn a_flush_behind_probes_without_answers(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, b) = (stage.caller("A", |it| it.operation_timeout(ms(1000))).await, stage.caller("B", |it| it).await);
+    a.asks_for_leases_of(ms(600_000));
+    a.gets_the_lock().await;
+    let (mut theirs, mut waits) = (Vec::new(), Vec::new());
+    for number in 0..4 {
+        let name = format!("other{number}");
+        theirs.push(b.client.lock(&name).lock().await);
+        let lock = a.client.lock(name);
+        waits.push(tokio::spawn(async move { drop(lock.lock().await) }));
+    }
+    // The first polls come after half a second.
+    stage.passes(ms(400)).await;
+    a.is_refused("renew", ms(100));
+    (0..4).for_each(|_| a.next("poll", Fate::ReplyLost));
+    stage.loses_all_data();
+    stage.passes(ms(3500)).await;
+    stage.has_met_all("four polls had no answer");
+    a.still_has_the_lock();
+    stage.passes(ms(1500)).await;
+    a.has_heard_of_its_loss();
+    waits.iter().for_each(|wait| wait.abort());
+    drop(theirs);
     stage.ends([a, b]).await;
 }
 

@@ -72,7 +72,7 @@ pub const ALL: &[Scenario] = &[
 ];
 
 /// Sends the call. Its answer is not read.
-async fn begin<T>(mut call: Pin<&mut impl Future<Output = T>>) {
+pub async fn begin<T>(mut call: Pin<&mut impl Future<Output = T>>) {
     // Or the runtime stops this task after some steps, and the call is not sent.
     yield_now().await;
     poll_fn(|context| {

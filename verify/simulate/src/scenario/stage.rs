@@ -54,8 +54,13 @@ impl Stage {
 
     /// A cluster of two nodes. The lock is at node 0.
     pub fn cluster(world: Arc<World>) -> Self {
+        Self::cluster_of(world, 2)
+    }
+
+    /// The same with more nodes, of which the third has a clock of its own.
+    pub fn cluster_of(world: Arc<World>, nodes: usize) -> Self {
         world.state().checker = Checker::new(true);
-        let nodes = simulation::cluster((0..2).map(|node| Around { world: world.clone(), node }));
+        let nodes = simulation::cluster((0..nodes).map(|node| Around { world: world.clone(), node }));
         let cluster = Cluster::with(&world, &nodes, [(key_of(NAME), 0), (key_of(ANOTHER), 1)]);
         Self::with(world, nodes, Some(cluster))
     }
@@ -150,6 +155,22 @@ impl Stage {
         self.world.state().checker.begins_to_move(&lock);
         cluster.knows(1, &lock, Slot { importing: from, ..cluster.owned_by(0) });
         cluster.knows(0, &lock, Slot { migrating: to, ..cluster.owned_by(0) });
+    }
+
+    /// While others stay, all requests but renewals are refused (TRYAGAIN).
+    pub fn one_key_moves(&self, part: &str) {
+        step(&self.world, format!("the key {part} goes to node 1, and the others stay for now"));
+        self.the_cluster().move_key(&key_of(NAME), &(key_of(NAME) + part), 0, 1);
+    }
+
+    pub fn all_slots_go(&self, from: usize, to: usize) {
+        step(&self.world, format!("an operator moves all slots of node {from} to node {to}"));
+        self.the_cluster().all_go(from, to);
+    }
+
+    pub fn has_places(&self, count: usize) {
+        let places = self.world.state().checker.waiting(&key_of(NAME)).count();
+        self.expect(places == count, &format!("{count} have a place in the queue, and not {places}"));
     }
 
     pub fn has_moved_the_slot(&self) {
@@ -269,8 +290,12 @@ impl Caller {
 
     /// In a cluster.
     pub fn hears_that_node_1_took_over(&self, stage: &Stage) {
-        self.says("hears that node 1 has the slot now");
-        let is_there = self.looks.as_ref().is_some_and(|looks| looks.look(&stage.nodes[1]));
+        self.hears_from_node(1, stage);
+    }
+
+    pub fn hears_from_node(&self, node: usize, stage: &Stage) {
+        self.says(&format!("hears from node {node} who has the slot now"));
+        let is_there = self.looks.as_ref().is_some_and(|looks| looks.look(&stage.nodes[node]));
         expect(&self.world, is_there, "it looks who serves which slot");
     }
 
