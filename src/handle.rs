@@ -162,7 +162,7 @@ impl HoldHandle {
         };
         let handle = Self { prefix: text_of(prefix)?, hold };
         // One text for each handle, with the checksum of it.
-        (sum.len() == 8 && handle.to_string() == text).then_some(handle)
+        (handle.hold.is_of_a_handle() && sum.len() == 8 && handle.to_string() == text).then_some(handle)
     }
 }
 
@@ -340,7 +340,8 @@ impl LockGuard {
     /// [`valid_for`](crate::Held::valid_for) says.
     ///
     /// # Cancel safety
-    /// Dropped, it may have set the lease on the server, which this guard then does not rely on.
+    /// Dropped, it may have set the lease on the server, which this guard then does not rely on. A future that is kept has to be
+    /// polled: calls of one owner take turns, and others of this owner have no answer meanwhile.
     pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
         self.any().extend(lease).await.map_err(|error| match error {
             NotDetached::Lease(error) => ExtendError::Lease(error),
@@ -382,7 +383,8 @@ impl LockGuard {
     /// has several servers, or nothing could be sent within the operation time-out. [`DetachError::Unanswered`] returns the handle.
     ///
     /// # Cancel safety
-    /// Dropped, the hold is released in the background, also if the handle has it by then.
+    /// Dropped, the hold is released in the background, also if the handle has it by then. A future that is kept has to be polled:
+    /// meanwhile nothing renews the hold, and nobody has the handle.
     #[allow(clippy::result_large_err)] // the guard, which the caller gets back
     pub async fn detach(self, lease: Duration) -> Result<HoldHandle, DetachError> {
         let guard = match self.into_any() {
@@ -445,7 +447,8 @@ impl LockClient {
     /// See [`AttachError`]. Nothing is attached then.
     ///
     /// # Cancel safety
-    /// Dropped, it releases in the background what it may have attached. If it was not served, the handle is as before.
+    /// Dropped, it releases in the background what it may have attached. If it was not served, the handle is as before. A future that
+    /// is kept has to be polled: what it attached is not renewed before it returns, and ends with the lease.
     pub async fn attach(&self, handle: &HoldHandle) -> Result<LockGuard, AttachError> {
         let lock = self.lock_of(handle)?;
         let guard = match lock.attach(Caller::of(owner::current()), &handle.hold).await {
@@ -501,7 +504,8 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// See [`HandleError`]. [`Lost`](HandleError::Lost): there was nothing to release.
+    /// See [`HandleError`]. [`Lost`](HandleError::Lost): there was nothing to release. Where a first answer was lost, `Ok` says that the
+    /// handle holds nothing any more, by whatever.
     ///
     /// # Cancel safety
     /// Dropped, it may have released it. It may be repeated.

@@ -169,12 +169,13 @@ impl FairLock {
 
     fn check_self_wait(&self) -> Result<(), LockError> {
         let waits_for = |hold: &Arc<Hold>| !hold.scoped && hold.live() > 0 && hold.holder == TaskOrThread::current();
+        // Of several servers a hold may have any majority.
         let is_refused = self.refuses_self_wait
             && self
                 .lock
                 .each()
-                .first()
-                .is_some_and(|lock| lock.holds().iter().any(|hold| waits_for(hold) && hold.end().is_none()));
+                .iter()
+                .any(|lock| lock.holds().iter().any(|hold| waits_for(hold) && hold.end().is_none()));
         if is_refused { Err(LockError::SelfWait) } else { Ok(()) }
     }
 

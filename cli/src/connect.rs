@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use fairlock::{ConnectOptions, LockClient, LockClientBuilder};
+use fairlock::{ConnectOptions, HandleError, LockClient, LockClientBuilder};
 
 use super::args::Args;
 use super::exit::Failure;
@@ -12,11 +12,11 @@ const LEASE: Duration = Duration::from_secs(30);
 const WAITER_TTL: Duration = Duration::from_secs(6);
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const GRANT_TTL: Duration = Duration::from_secs(3);
-pub const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
+const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// With the options that each command has. Times that the library wants to be shorter or longer than others follow those.
 pub fn builder(args: &Args, lease: Option<Duration>) -> LockClientBuilder {
-    let lease = lease.unwrap_or_else(|| args.strict_restart.map_or(LEASE, |longest| longest.min(LEASE)));
+    let lease = lease.unwrap_or_else(|| usual_lease(args));
     let timeout = args.timeout.min(lease / 2);
     let builder = LockClient::builder()
         .prefix(&args.prefix)
@@ -29,6 +29,28 @@ pub fn builder(args: &Args, lease: Option<Duration>) -> LockClientBuilder {
         Some(longest) => builder.strict_restart(longest).grant_ttl(GRANT_TTL.min(longest)),
         None => builder,
     }
+}
+
+fn usual_lease(args: &Args) -> Duration {
+    args.strict_restart.map_or(LEASE, |longest| longest.min(LEASE))
+}
+
+/// For a handle with this lease, which may be shorter than the usual one, and longer than tokens are usually remembered. What cannot
+/// be is refused before the lock is waited for.
+pub fn builder_for_handle(args: &Args, lease: Duration) -> Result<LockClientBuilder, Failure> {
+    check_for_handles(args)?;
+    if let Some(longest) = args.strict_restart.filter(|longest| *longest < lease) {
+        let [longest, lease] = [longest, lease].map(humantime::format_duration);
+        return Err(Failure::usage(format!(
+            "the lease of a handle ({lease}) must not be longer than --strict-restart ({longest})"
+        )));
+    }
+    Ok(builder(args, Some(lease.min(usual_lease(args)))).token_ttl(TOKEN_TTL.max(lease)))
+}
+
+/// On several servers there are none.
+pub fn check_for_handles(args: &Args) -> Result<(), Failure> {
+    if servers(args)?.len() > 1 { Err(HandleError::SeveralServers.into()) } else { Ok(()) }
 }
 
 pub fn servers(args: &Args) -> Result<Vec<ConnectOptions>, Failure> {

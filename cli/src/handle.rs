@@ -22,8 +22,8 @@ struct Acquired<'a> {
 pub async fn acquire(args: &Args, acquire: &Acquire, out: &mut Output) -> Result<u8, Failure> {
     // As in `lock`: a signal must leave nothing.
     let mut signals = Signals::catch()?;
-    // Until it is detached it is renewed, with a lease of the usual length.
-    let builder = connect::builder(args, None).token_ttl(connect::TOKEN_TTL.max(acquire.lease));
+    // Until it is detached it is renewed, with a lease of the usual length at most.
+    let builder = connect::builder_for_handle(args, acquire.lease)?;
     let client = tokio::select! {
         client = connect::connect_with(args, builder) => client?,
         signal = signals.next() => return Ok(lock::ended_by(signal)),
@@ -89,15 +89,14 @@ async fn give_back(client: &LockClient, handle: &HoldHandle) {
 }
 
 pub async fn extend(args: &Args, extend: &Extend) -> Result<u8, Failure> {
-    let client =
-        connect::connect_with(args, connect::builder(args, None).token_ttl(connect::TOKEN_TTL.max(extend.lease)))
-            .await?;
+    let client = connect::connect_with(args, connect::builder_for_handle(args, extend.lease)?).await?;
     let outcome = client.extend(&extend.handle, extend.lease).await;
     close(&client).await;
     Ok(outcome.map(|()| exit::OK)?)
 }
 
 pub async fn release(args: &Args, release: &Release) -> Result<u8, Failure> {
+    connect::check_for_handles(args)?;
     let client = connect::connect(args).await?;
     let outcome = client.release(&release.handle).await;
     close(&client).await;

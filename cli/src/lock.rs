@@ -22,8 +22,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub async fn run(args: &Args, lock: &Lock, out: &mut Output) -> Result<u8, Failure> {
     // Before the first request: a signal that comes while the lock is waited for must not leave a place in the queue.
     let mut signals = Signals::catch()?;
+    let builder = match &lock.attach {
+        Some(handle) => connect::builder_for_handle(args, handle.lease())?,
+        None => connect::builder(args, lock.lease),
+    };
     let client = tokio::select! {
-        client = connect::connect_with(args, connect::builder(args, lock.lease)) => client?,
+        client = connect::connect_with(args, builder) => client?,
         signal = signals.next() => return Ok(ended_by(signal)),
     };
     let outcome = match &lock.attach {
@@ -111,8 +115,25 @@ async fn attached(client: &LockClient, handle: &HoldHandle, lock: &Lock, signals
     let holder = status.holder.filter(|holder| holder.token == handle.token());
     let Some(holder) = holder else { return Err(HandleError::Lost.into()) };
     let lost = until_lost(client, handle, asked);
-    let code = run_child(lock, handle.name(), handle.token(), &holder.owner, lost, signals).await?;
-    Ok(code.unwrap_or(exit::LOST))
+    match run_child(lock, handle.name(), handle.token(), &holder.owner, lost, signals).await? {
+        Some(code) => still_held(client, handle, code).await,
+        None => Ok(exit::LOST),
+    }
+}
+
+/// Returns the exit code of the command, whose end may come before the next look at the hold.
+async fn still_held(client: &LockClient, handle: &HoldHandle, code: u8) -> Result<u8, Failure> {
+    match client.extend(handle, handle.lease()).await {
+        Ok(()) => Ok(code),
+        Err(HandleError::Lost) => {
+            Err(Failure::new(exit::LOST, format!("the lock was lost while the command ran: {}", HandleError::Lost)))
+        }
+        // Not known: it was extended in time, as far as the command ran.
+        Err(error) => {
+            say(&exit::chain(&error));
+            Ok(code)
+        }
+    }
 }
 
 /// Extends the hold of a handle again and again. Returns when it is lost, or may be, and why. `extended`: before it was last asked for.

@@ -307,10 +307,11 @@ enum Asked {
 
 impl<'a> Attempt<'a> {
     fn new(request: &'a AcquireRequest<'a>) -> Self {
-        let AcquireRequest { engine, ref entry, lease, terms, scoped, began, .. } = *request;
+        let AcquireRequest { engine, ref entry, lease, terms, scoped, began, attach, .. } = *request;
         let seq = engine.context.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
-        let waiter = engine.poller.waiters.register(entry, seq, NewWaiter { lease, terms, scoped, began });
+        let new = NewWaiter { lease, terms, scoped, attaches: attach.is_some(), began };
+        let waiter = engine.poller.waiters.register(entry, seq, new);
         Self { request, waiter, copies_until: 0, must_leave: false, confirming: None, doubts: 0 }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::error::Loss;
 use crate::store::error::RequestError;
+use crate::store::keys::LONGEST_NAME;
 use crate::store::options::OptionsError;
 
 /// What a handle says.
@@ -16,6 +17,20 @@ pub struct Detached {
     pub lease: Duration,
     /// Server time until which a copy of the detach may still be served; 0: it was answered.
     pub copies_until: i64,
+}
+
+/// In ms of the server's clock: the year 5138.
+const LATEST: i64 = 99_999_999_999_999;
+
+impl Detached {
+    /// Whether a handle can say this. A client's owner in it would take the hold away from a guard, which is told nothing: by a forced
+    /// unlock it would be (R16).
+    pub fn is_of_a_handle(&self) -> bool {
+        let number = self.owner.strip_suffix(":0").and_then(|owner| owner.rsplit_once('-')).map(|(_, number)| number);
+        number.is_some_and(|number| number.parse::<u64>().is_ok())
+            && (1..=LONGEST_NAME).contains(&self.name.len())
+            && (0..=LATEST).contains(&self.copies_until)
+    }
 }
 
 /// Why a hold was not detached.

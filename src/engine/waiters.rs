@@ -40,6 +40,8 @@ pub struct NewWaiter<'a> {
     pub lease: Duration,
     pub terms: &'a Arc<str>,
     pub scoped: bool,
+    /// It takes what a handle holds.
+    pub attaches: bool,
     /// When its call began.
     pub began: Instant,
 }
@@ -57,6 +59,8 @@ pub struct Waiter {
     pub caller: TaskOrThread,
     /// Called in a scope.
     pub scoped: bool,
+    /// It takes what a handle holds, which is in no queue: it is not passed over.
+    attaches: bool,
     began: Instant,
     /// The task of this wait ran for another reason than the wait.
     disturbed: AtomicBool,
@@ -318,7 +322,8 @@ impl Waiter {
         let mut state = self.state.lock();
         // A waiter without its answer yet is checked again when the answer wakes it.
         let is_woken = state.is_asking() && state.woken.is_some();
-        if state.is_claimed || state.is_passed_over || !state.is_offered && !is_woken {
+        let is_read = state.is_claimed || !state.is_offered && !is_woken;
+        if is_read || state.is_passed_over || self.attaches {
             return Offer::Over;
         }
         let look_again = state.woken.unwrap_or_else(now) + PATIENCE;
@@ -452,6 +457,7 @@ impl Waiters {
             terms: new.terms.clone(),
             caller: TaskOrThread::current(),
             scoped: new.scoped,
+            attaches: new.attaches,
             began: new.began,
             disturbed: AtomicBool::new(false),
             keys: entry.keys.clone(),

@@ -45,9 +45,12 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
             }
             return Renewal::Lost;
         }
+        // Asked for the owner of before, the server would not know it. With the answer to the detach it is over, or comes back on the
+        // schedule. Till then it is not on it: its deadline may have passed, and would be due again and again.
+        if hold.is_detaching() {
+            return Renewal::Unknown;
+        }
         let outcome = match hold.question() {
-            // Asked for the owner of before, the server would not know it.
-            _ if hold.is_detaching() => Renewal::Unknown,
             None => Renewal::Renewed,
             // Bounded by the deadline: the loss is reported in time even if this renewal hangs (P8).
             Some(question) => {

@@ -1,5 +1,5 @@
 //! Every public future, polled once and then left alone for an hour: one of them, and a hundred of each kind. No other
-//! call loses a lock, or waits longer than 250 ms for each of them, or one lease for a set of locks.
+//! call loses a lock, or waits longer than 250 ms for each of them, or one lease for a set of locks or what a handle holds.
 
 // What is made here is a call that is to rest.
 #![allow(clippy::async_yields_async)]
@@ -92,6 +92,31 @@ const ON_ONE_SERVER: &[Kind] = &[
             let owner = Owner::new();
             it.keep_briefly(owner.scope(it.lock.lock()).await.unwrap());
             call(owner.scope(it.lock.lock()).await.unwrap().unlock())
+        })
+    }),
+    ("extend", Cost::Moment, |it| {
+        after(async move {
+            let guard = it.own.with_lease(HOUR).lock().await.unwrap();
+            call(async move { guard.extend(2 * HOUR).await })
+        })
+    }),
+    ("detach", Cost::Lease, |it| after(async move { call(it.lock.lock().await.unwrap().detach(LEASE)) })),
+    ("attach", Cost::Lease, |it| {
+        after(async move {
+            let handle = it.lock.lock().await.unwrap().detach(HOUR).await.unwrap();
+            call(async move { it.client.attach(&handle).await })
+        })
+    }),
+    ("extend, by a handle", Cost::Lease, |it| {
+        after(async move {
+            let handle = it.lock.lock().await.unwrap().detach(LEASE).await.unwrap();
+            call(async move { it.client.extend(&handle, LEASE).await })
+        })
+    }),
+    ("release, by a handle", Cost::Moment, |it| {
+        after(async move {
+            let handle = it.lock.lock().await.unwrap().detach(HOUR).await.unwrap();
+            call(async move { it.client.release(&handle).await })
         })
     }),
     ("lost", Cost::Moment, |it| {

@@ -266,3 +266,22 @@ async fn a_task_that_would_wait_for_itself_is_refused_at_once_if_it_wants() {
     })
     .await;
 }
+
+/// Its hold is on the other two.
+#[tokio::test]
+async fn a_self_wait_is_noticed_where_the_first_of_several_servers_is_down() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let all = servers.each_ref().map(|server| server.server.clone());
+        let client = LockClient::builder().without_strict_restart().embedded(&all).unwrap();
+        servers[0].network.silence(true);
+        let lock = client.lock("x").refusing_self_wait();
+        let guard = lock.lock().await.unwrap();
+        assert_eq!(guard.servers(), [1, 2]);
+        assert!(matches!(lock.lock_timeout(60 * SECOND).await, Err(LockError::SelfWait)));
+        guard.unlock().await.unwrap();
+        servers[0].network.silence(false);
+        eventually("all are back", async || client.ping().await.is_ok()).await;
+        client.close().await.unwrap();
+    })
+    .await;
+}

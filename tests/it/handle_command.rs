@@ -102,6 +102,47 @@ async fn each_wrong_use_has_its_exit_code_in_one_line() {
     .await;
 }
 
+/// Times that cannot be are named before the lock is waited for, and so are several servers.
+#[tokio::test]
+async fn what_cannot_be_a_handle_is_refused_before_the_wait() {
+    on_a_server(async |server| {
+        let url = server.url();
+        let handle = acquired(&url, &["--lease", "1m"]).await;
+        let several = "redis://127.0.0.1:1/ redis://127.0.0.1:2/ redis://127.0.0.1:3/";
+        for (url, words, said) in [
+            (&*url, &["acquire", NAME, "--lease", "0s"][..], "lease"),
+            (&url, &["acquire", NAME, "--lease", "2m", "--strict-restart", "1m"], "--strict-restart (1m)"),
+            (&url, &["extend", &handle, "2m", "--strict-restart", "1m"], "--strict-restart (1m)"),
+            (several, &["acquire", NAME, "--lease", "1m"], "several servers"),
+            (several, &["extend", &handle, "1m"], "several servers"),
+            (several, &["release", &handle], "several servers"),
+            (several, &["lock", "--attach", &handle, "--", "true"], "several servers"),
+        ] {
+            let (code, err) = code(url, words).await;
+            assert!(code == Some(2) && err.contains(said), "{words:?}: {code:?} {err}");
+        }
+        assert_eq!(code(&url, &["release", &handle]).await, (Some(0), String::new()));
+    })
+    .await;
+}
+
+/// As with `lock --lease`: the times of a request follow a short lease, and the memory of tokens a long one.
+#[tokio::test]
+async fn a_lease_may_be_shorter_than_a_request_and_longer_than_a_day() {
+    on_a_server(async |server| {
+        let url = server.url();
+        for lease in ["1500ms", "48h"] {
+            let handle = acquired(&url, &["--lease", lease]).await;
+            for words in
+                [&["extend", &handle, lease][..], &["lock", "--attach", &handle, "--", "true"], &["release", &handle]]
+            {
+                assert_eq!(code(&url, words).await, (Some(0), String::new()), "{lease} {words:?}");
+            }
+        }
+    })
+    .await;
+}
+
 /// A command that cannot print its handle releases the lock, and so does a command that is signalled while it waits.
 #[tokio::test]
 async fn an_acquire_that_nobody_hears_of_leaves_nothing() {
@@ -172,6 +213,25 @@ async fn a_command_ends_when_its_handle_is_lost() {
             drop(attached);
             client.close().await.unwrap();
         }
+    })
+    .await;
+}
+
+/// The loss and the end of the command come before the next look at the hold.
+#[tokio::test]
+async fn a_loss_shortly_before_the_end_of_the_command_is_reported() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let handle = acquired(&server.url(), &["--lease", "1m"]).await;
+        let script = "echo in; read line; exit 0";
+        let mut running = Tool::new(&server.url(), &["lock", "--attach", &handle, "--", "sh", "-c", script]).start();
+        assert_eq!(running.line().await, "in");
+        assert!(client.lock(NAME).force_unlock().await.unwrap());
+        running.say("go on\n").await;
+        let (ended, err) = running.end().await;
+        assert_eq!(ended.code(), Some(75));
+        assert!(err.contains("lost while the command ran"), "{err}");
+        client.close().await.unwrap();
     })
     .await;
 }

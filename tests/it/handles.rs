@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use fairlock::simulation::{self, Delivery, Faults, Ran};
 use fairlock::{
-    AttachError, DetachError, DetachRefusal, EmbeddedServer, Ended, HandleError, HoldHandle, LockClient, LockGuard,
-    Loss, OptionsError, Owner, ParseHandleError, Unlocked, owner,
+    AttachError, DetachError, DetachRefusal, EmbeddedServer, Ended, FairLock, HandleError, HoldHandle, LockClient,
+    LockGuard, Loss, OptionsError, Owner, ParseHandleError, Unlocked, owner,
 };
+use futures::FutureExt;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::support::{
@@ -295,29 +297,64 @@ async fn a_handle_that_was_changed_is_refused_or_lost() {
             assert_eq!(text.parse::<HoldHandle>(), Err(ParseHandleError::Malformed), "{text:?}");
         }
         // With the right checksum: what it says is another hold, which is not there.
-        let parts: Vec<_> = text.split('_').collect();
-        let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let changes = [
-            (2, hex("y")),
-            (2, String::new()),
-            (3, hex("c-1:0")),
-            (4, (handle.token() - 1).to_string()),
-            (4, "0".into()),
-        ];
-        for (index, change) in changes {
-            let mut parts: Vec<_> = parts.iter().map(ToString::to_string).collect();
-            parts[index] = change;
-            parts.pop();
-            let changed = parts.join("_");
-            let sum =
-                changed.bytes().fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-            let changed: HoldHandle = format!("{changed}_{sum:08x}").parse().unwrap();
-            assert!(client.attach(&changed).await.is_err(), "{parts:?}");
-            assert!(client.release(&changed).await.is_err(), "{parts:?}");
+        let less = (handle.token() - 1).to_string();
+        for (index, change) in [(1, &*hex("y")), (2, &hex("y")), (3, &hex("c-1:0")), (4, &less), (4, "0")] {
+            let changed: HoldHandle = with_part(&text, index, change).parse().unwrap();
+            assert!(client.attach(&changed).await.is_err(), "{changed:?}");
+            assert!(client.extend(&changed, LEASE).await.is_err(), "{changed:?}");
+            assert!(client.release(&changed).await.is_err(), "{changed:?}");
+        }
+        // No handle says such a thing.
+        let (long, no_time) = (hex(&"n".repeat(1025)), i64::MAX.to_string());
+        for (index, change) in [(2, ""), (2, &long), (3, ""), (3, &hex("c-1:1")), (6, "-1"), (6, &no_time)] {
+            let changed = with_part(&text, index, change).parse::<HoldHandle>();
+            assert_eq!(changed, Err(ParseHandleError::Malformed), "{index} {change:.20}");
         }
         assert!(is_held(&client).await);
-        client.release(&handle).await.unwrap();
+        // Its lease is what those go by who extend it.
+        let changed: HoldHandle = with_part(&text, 5, "1").parse().unwrap();
+        assert_eq!(changed.lease(), Duration::from_millis(1));
+        client.release(&changed).await.unwrap();
         client.close().await.unwrap();
+    })
+    .await;
+}
+
+fn hex(text: &str) -> String {
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The text with another part, and the checksum of that.
+fn with_part(text: &str, index: usize, part: &str) -> String {
+    let mut parts: Vec<_> = text.split('_').collect();
+    parts[index] = part;
+    parts.pop();
+    let changed = parts.join("_");
+    let sum = changed.bytes().fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("{changed}_{sum:08x}")
+}
+
+/// `status` says who holds a lock, and under which token: that makes no handle of a guard.
+#[tokio::test]
+async fn what_status_says_of_a_guard_is_no_handle() {
+    in_virtual_time(async |store| {
+        let (one, other) = (store.open(LockClient::builder()).await, store.open(LockClient::builder()).await);
+        let text = other.lock("y").lock().await.unwrap().detach(LEASE).await.unwrap().to_string();
+        // Later requests than those of the guard's owner.
+        for _ in 0..50 {
+            other.lock("z").lock().await.unwrap().unlock().await.unwrap();
+        }
+        let guard = held(&one).await;
+        let (name, owner, token) = (hex("x"), hex(guard.owner_id()), guard.token().to_string());
+        let forged = with_part(&with_part(&with_part(&text, 2, &name), 3, &owner), 4, &token);
+        let taken = match forged.parse() {
+            Ok(forged) => other.attach(&forged).await.ok(),
+            Err(_) => None,
+        };
+        assert!(taken.is_none() && guard.is_valid(), "{taken:?}");
+        guard.unlock().await.unwrap();
+        other.release(&text.parse().unwrap()).await.unwrap();
+        close([one, other]).await;
     })
     .await;
 }
@@ -339,20 +376,25 @@ async fn a_handle_survives_json() {
     .await;
 }
 
-/// What becomes of the next requests with `give`, and of the replies: lost, late, or repeated.
+/// What becomes of the next requests with `give` or another script, and of the replies: lost, late, or repeated.
 #[derive(Clone, Default)]
-struct Gives(Arc<Mutex<VecDeque<Vec<Delivery>>>>);
+struct Gives(Arc<Mutex<VecDeque<(&'static str, Vec<Delivery>)>>>);
 
 impl Gives {
     fn next(&self, deliveries: Vec<Delivery>) {
-        self.0.lock().unwrap().push_back(deliveries);
+        self.next_of("give", deliveries);
+    }
+
+    fn next_of(&self, script: &'static str, deliveries: Vec<Delivery>) {
+        self.0.lock().unwrap().push_back((script, deliveries));
     }
 }
 
 impl Faults for Gives {
     fn request(&self, _client: &str, script: &str) -> Vec<Delivery> {
-        let planned = if script == "give" { self.0.lock().unwrap().pop_front() } else { None };
-        planned.unwrap_or_else(|| vec![Delivery::AT_ONCE])
+        let mut planned = self.0.lock().unwrap();
+        let next = planned.iter().position(|(of, _)| *of == script).and_then(|index| planned.remove(index));
+        next.map_or_else(|| vec![Delivery::AT_ONCE], |(_, deliveries)| deliveries)
     }
 
     fn push(&self, _client: &str) -> Vec<Duration> {
@@ -496,6 +538,38 @@ async fn what_is_dropped_half_way_leaves_nothing_behind() {
     .await;
 }
 
+/// Its hold is in no queue: others would wait for it in any case. It is not renewed before the guard is there.
+#[tokio::test]
+async fn an_attach_that_rests_keeps_what_it_got_for_a_lease() {
+    for (rest, is_kept) in [(20 * SECOND, true), (40 * SECOND, false)] {
+        in_virtual_time(async |store| {
+            store.network.delay(Duration::from_millis(5));
+            let (one, other) = (store.open(LockClient::builder()).await, store.open(LockClient::builder()).await);
+            let handle = detached(&one).await;
+            let lock = other.lock("x");
+            let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
+            eventually("it waits", async || one.lock("x").status().await.unwrap().waiters == 1).await;
+            let mut attaching = Box::pin(other.attach(&handle));
+            assert!(attaching.as_mut().now_or_never().is_none());
+            sleep(rest).await;
+            assert_eq!(waiting.is_finished(), !is_kept);
+            let attached = attaching.await;
+            if is_kept {
+                let guard = attached.unwrap();
+                assert!(guard.is_valid() && guard.token() == handle.token());
+                sleep(LEASE).await;
+                assert!(guard.is_valid() && !waiting.is_finished());
+                guard.unlock().await.unwrap();
+            } else {
+                assert!(is_lost(attached));
+            }
+            waiting.await.unwrap().unlock().await.unwrap();
+            close([one, other]).await;
+        })
+        .await;
+    }
+}
+
 /// Polls and leaves of the client that had the hold do not touch it, and neither does a renewal that is under way.
 #[tokio::test]
 async fn the_client_that_has_detached_a_hold_waits_for_it_like_any_other() {
@@ -520,6 +594,59 @@ async fn the_client_that_has_detached_a_hold_waits_for_it_like_any_other() {
         drop(attached);
         waiting.await.unwrap().unlock().await.unwrap();
         client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// A wait that leaves the queue after a second.
+fn give_up_soon(lock: FairLock) -> JoinHandle<()> {
+    tokio::spawn(async move { drop(timeout(SECOND, lock.lock()).await) })
+}
+
+/// A renewal, a poll or a leave of the client that had the hold arrives when its handle is attached, by that client or by another.
+#[tokio::test]
+async fn what_comes_late_of_the_client_that_had_a_hold_does_not_touch_it() {
+    for late in ["renew", "poll", "leave"] {
+        for by_another in [false, true] {
+            with_gives(async |gives, [one, other], _| {
+                let guard = held(&one).await;
+                let lock = one.lock("x");
+                let given_up = (late == "leave").then(|| give_up_soon(one.lock("x")));
+                let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
+                gives.next_of(late, vec![Delivery { request: 2 * SECOND, reply: Some(2 * SECOND) }]);
+                eventually("it is under way", async || gives.0.lock().unwrap().is_empty()).await;
+                let handle = guard.detach(LEASE).await.unwrap();
+                let attached = if by_another { &other } else { &one }.attach(&handle).await.unwrap();
+                sleep(5 * SECOND).await;
+                assert!(attached.is_valid() && attached.token() == handle.token(), "{late}");
+                let holder = other.lock("x").status().await.unwrap().holder.unwrap();
+                assert_eq!((&*holder.owner, holder.holds), (attached.owner_id(), 1), "{late}");
+                sleep(LEASE).await;
+                assert!(attached.is_valid() && !waiting.is_finished(), "{late}");
+                drop((attached, given_up));
+                waiting.await.unwrap().unlock().await.unwrap();
+                close([one, other]).await;
+            })
+            .await;
+        }
+    }
+}
+
+/// No process has it then, and nobody renews it.
+#[tokio::test]
+async fn a_handle_outlives_the_process_that_made_it() {
+    in_virtual_time(async |store| {
+        let (one, other) = (store.open(LockClient::builder()).await, store.open(LockClient::builder()).await);
+        let handle = detached(&one).await;
+        store.network.cut_off(one.id());
+        sleep(LEASE - SECOND).await;
+        let guard = other.attach(&handle).await.unwrap();
+        assert_eq!(guard.token(), handle.token());
+        sleep(LEASE).await;
+        assert!(guard.is_valid());
+        guard.unlock().await.unwrap();
+        store.network.mend(one.id());
+        close([one, other]).await;
     })
     .await;
 }

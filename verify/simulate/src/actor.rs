@@ -6,7 +6,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use fairlock::simulation::{Task, owner_id};
-use fairlock::{FairLock, LockClient, LockError, LockGuard, Loss, UnlockError, Unlocked, owner};
+use fairlock::{
+    AttachError, DetachError, DetachRefusal, FairLock, HandleError, HoldHandle, LockClient, LockError, LockGuard, Loss,
+    Owner, UnlockError, Unlocked, owner,
+};
 use tokio::time::{sleep, timeout};
 
 use crate::checker::{Claim, Cost};
@@ -247,6 +250,44 @@ impl Actor {
         let _ = self.rests(Cost::Lease, guard.unlock()).await;
     }
 
+    /// As another owner.
+    async fn attach_and_end(&self, lock: &FairLock, handle: &HoldHandle, token: u64) {
+        match self.client.attach(handle).await {
+            Ok(guard) => {
+                self.attached(lock, &guard, token);
+                self.work(lock, token).await;
+                self.end(lock, token);
+                let _ = guard.unlock().await;
+            }
+            Err(error) => self.check_attach(&error, false),
+        }
+    }
+
+    fn attached(&self, lock: &FairLock, guard: &LockGuard, token: u64) {
+        self.note("attaches", || format!("{token}"));
+        if guard.token() != token {
+            let what = format!("{} was attached by a handle of {token}", guard.token());
+            self.world.state().checker.report("R16", what);
+        }
+        self.add(self.claim(lock, guard.held(), None));
+    }
+
+    fn check_attach(&self, error: &AttachError, rested: bool) {
+        self.note("attaches nothing", || error.to_string());
+        let expected = match error {
+            // Its lease may be over, or the detach had no answer.
+            AttachError::Handle(HandleError::Lost) => true,
+            AttachError::Handle(HandleError::RuntimeGone) => !self.has_runtime(),
+            AttachError::Handle(HandleError::Unreachable(_) | HandleError::Refused(_)) => {
+                rested || self.world.is_settling()
+            }
+            _ => false,
+        };
+        if !expected {
+            self.world.state().checker.report("errors", format!("actor {}: not attached: {error}", self.number));
+        }
+    }
+
     fn begin(&self, lock: &FairLock, held: fairlock::Held, fixed: Option<Duration>) {
         let claim = self.claim(lock, held, fixed);
         self.world.state().checker.check_is_known(&claim);
@@ -424,6 +465,10 @@ impl Section<'_> {
             if self.guards.is_empty() {
                 return;
             }
+            if actor.world.passes_on() {
+                self.pass_on(token).await;
+                continue;
+            }
             match actor.world.below(10) {
                 0..3 => self.nest().await,
                 3 => self.end_a_guard(token).await,
@@ -436,6 +481,94 @@ impl Section<'_> {
         self.wait_for_loss_or_go_on(token).await;
         while !self.guards.is_empty() {
             self.end_a_guard(token).await;
+        }
+    }
+
+    /// Gives the hold to a handle. This owner takes it up again, or another one does, or somebody releases it, or nobody does anything.
+    async fn pass_on(&mut self, token: u64) {
+        let (actor, world) = (self.actor, &self.actor.world);
+        let Some(guard) = self.guards.pop() else { return };
+        let is_nested = !self.guards.is_empty();
+        if !is_nested {
+            actor.end(self.lock, token);
+        }
+        world.fault("handles");
+        let begun = world.elapsed();
+        // Longer than it takes to attach without faults. In the calm phase others wait for a few of them.
+        let lease = actor.shortest_lease + Duration::from_secs(1);
+        let detaching = Box::pin(guard.detach(lease));
+        let (handle, is_sure) = match actor.rests(Cost::Lease, detaching).await.0 {
+            Ok(handle) => (handle, true),
+            Err(DetachError::Unanswered { handle, .. }) => (handle, false),
+            Err(DetachError::Refused { guard, reason, .. }) => {
+                return self.goes_on_after(guard, &reason, begun, is_nested);
+            }
+            Err(error) => return world.state().checker.report("errors", error.to_string()),
+        };
+        actor.note("detaches", || format!("{token}{}", if is_sure { "" } else { ", without an answer" }));
+        if is_nested {
+            world
+                .state()
+                .checker
+                .report("R16", format!("{token} was detached, and {} guards are left", self.guards.len()));
+        }
+        self.dropped = true;
+        if world.of_handle(3) == 0 {
+            let extended = actor.client.extend(&handle, lease).await;
+            actor.note("extends by a handle", || format!("{token}: {extended:?}"));
+        }
+        let calm = world.state().calm;
+        match world.of_handle(if calm { 6 } else { 8 }) {
+            0..2 => self.attach_again(&handle, token).await,
+            2..4 => Box::pin(Owner::new().scope(actor.attach_and_end(self.lock, &handle, token))).await,
+            4 => {
+                let released = actor.client.release(&handle).await;
+                actor.note("releases by a handle", || format!("{token}: {released:?}"));
+            }
+            5 => {
+                let limit = Duration::from_micros(world.of_handle(20_000));
+                drop(timeout(limit, actor.client.attach(&handle)).await);
+                let _ = actor.client.release(&handle).await;
+            }
+            _ => {}
+        }
+    }
+
+    /// The guard is as it was.
+    fn goes_on_after(&mut self, guard: LockGuard, reason: &DetachRefusal, begun: Duration, is_nested: bool) {
+        let (actor, world, token) = (self.actor, &self.actor.world, guard.token());
+        actor.note("keeps", || format!("{token}: {reason}"));
+        let expected = match reason {
+            DetachRefusal::Nested(_) => is_nested,
+            DetachRefusal::Lost(_) => true,
+            DetachRefusal::Unreachable(_) if world.is_overloaded(actor.client.id()) => true,
+            DetachRefusal::Unreachable(_) | DetachRefusal::Refused(_) => {
+                world.is_settling() || world.was_down_since(begun)
+            }
+            DetachRefusal::RuntimeGone => !actor.has_runtime(),
+            _ => false,
+        };
+        if !expected {
+            world.state().checker.report("errors", format!("actor {}: not detached: {reason}", actor.number));
+        }
+        if !is_nested {
+            actor.add(actor.claim(self.lock, guard.held(), self.fixed));
+        }
+        self.guards.push(guard);
+    }
+
+    async fn attach_again(&mut self, handle: &HoldHandle, token: u64) {
+        let actor = self.actor;
+        let attaching = Box::pin(actor.client.attach(handle));
+        let (attached, rested) = actor.rests(Cost::Lease, attaching).await;
+        match attached {
+            Ok(guard) => {
+                actor.attached(self.lock, &guard, token);
+                // It is renewed from now on.
+                (self.fixed, self.safe) = (None, None);
+                self.guards.push(guard);
+            }
+            Err(error) => actor.check_attach(&error, rested),
         }
     }
 

@@ -1,9 +1,10 @@
 //! The kinds of faults. A corpus in which one of them never happens proves too little.
 
 /// Faults of one server, or of a cluster.
-pub const FAULTS: [&str; 45] = [
+pub const FAULTS: [&str; 46] = [
     "cancellations",
     "sets",
+    "handles",
     "deaths",
     "crowds",
     "disconnects",

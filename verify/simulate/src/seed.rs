@@ -38,6 +38,11 @@ pub fn may_rest(seed: u64) -> bool {
     matches!(seed % 3, 1 | 2) && Topology::of(seed) != Topology::Quorum
 }
 
+/// Holds are passed on by handles.
+pub fn has_handles(seed: u64) -> bool {
+    matches!(seed % 13, 0 | 10) && Topology::of(seed) != Topology::Quorum
+}
+
 /// Random, and small enough to be read.
 pub fn random() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);

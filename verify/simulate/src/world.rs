@@ -139,6 +139,7 @@ const REFUSALS: [&str; 4] =
 
 struct Setting {
     rng: fastrand::Rng,
+    handles: Option<fastrand::Rng>,
     may_rest: bool,
     rates: FaultRates,
     strict: bool,
@@ -151,6 +152,8 @@ pub struct State {
     pub rng: fastrand::Rng,
     /// Draws the faults that were added later, so that the others are drawn as before.
     pub later: fastrand::Rng,
+    /// Draws what is done by handles, in runs that have them.
+    handles: Option<fastrand::Rng>,
     /// Futures of callers may rest.
     may_rest: bool,
     /// How long others may have waited because of that, in the calm phase.
@@ -239,7 +242,8 @@ impl World {
         }
         let strict = seed::is_strict(seed);
         let may_rest = seed::may_rest(seed);
-        Self::with(Setting { rng, may_rest, rates, strict, ahead, is_cluster, script: None }, verbose)
+        let handles = seed::has_handles(seed).then(|| fastrand::Rng::with_seed(seed ^ 0x4a4d));
+        Self::with(Setting { rng, handles, may_rest, rates, strict, ahead, is_cluster, script: None }, verbose)
     }
 
     /// One server, the nodes of a cluster, or the servers of a quorum, and nothing goes wrong but what is written.
@@ -247,18 +251,20 @@ impl World {
         let rates = FaultRates { calm_delay: 1, clock_rate: 1.0, ..FaultRates::default() };
         let (rng, script) = (fastrand::Rng::with_seed(0), Some(Script::default()));
         let ahead = vec![0, 0, 5000];
-        let setting = Setting { rng, may_rest: false, rates, strict: false, ahead, is_cluster: false, script };
+        let setting =
+            Setting { rng, handles: None, may_rest: false, rates, strict: false, ahead, is_cluster: false, script };
         Self::with(setting, true)
     }
 
     fn with(setting: Setting, verbose: bool) -> Arc<Self> {
-        let Setting { rng, may_rest, rates, strict, ahead, is_cluster, script } = setting;
+        let Setting { rng, handles, may_rest, rates, strict, ahead, is_cluster, script } = setting;
         let later = fastrand::Rng::with_seed(rng.get_seed() ^ 0x5eed);
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             state: Mutex::new(State {
                 rng,
                 later,
+                handles,
                 may_rest,
                 rested: Duration::ZERO,
                 refusing: Vec::new(),
@@ -334,6 +340,16 @@ impl World {
     /// As `below`, for the faults that came later.
     pub fn later(&self, bound: u64) -> u64 {
         self.state().later.u64(..bound)
+    }
+
+    /// Whether a hold is passed on by a handle now.
+    pub fn passes_on(&self) -> bool {
+        self.state().handles.as_mut().is_some_and(|random| random.u8(..4) == 0)
+    }
+
+    /// As `below`, for what is done by a handle.
+    pub fn of_handle(&self, bound: u64) -> u64 {
+        self.state().handles.as_mut().map_or(0, |random| random.u64(..bound))
     }
 
     /// How long a future of a caller rests that begins to do so now; mostly it does not.
