@@ -347,7 +347,7 @@ impl<'a> Attempt<'a> {
                             let hold = self.hold_answered(token, answer.sent, lease_left).await;
                             return Ok(hold.map_or(Asked::Over, Asked::Held));
                         }
-                        Acquired::Queued { floor, lease_left, more, known } => {
+                        Acquired::Queued { floor, lease_left, more, known, .. } => {
                             self.must_leave = true;
                             let queued = Queued { asked: answer.sent, floor };
                             // An earlier copy may have got the answer that the client was unknown (R8).
@@ -363,7 +363,8 @@ impl<'a> Attempt<'a> {
                         Acquired::Full { waiters, more: false } => return Err(LockError::QueueFull { waiters }),
                         // Our estimate of the server's clock was off; this answer has corrected it.
                         Acquired::Late => {}
-                        Acquired::Lost | Acquired::Over => return Ok(Asked::Over),
+                        // A lock has no weight.
+                        Acquired::TooHeavy { .. } | Acquired::Lost | Acquired::Over => return Ok(Asked::Over),
                     }
                 }
                 Err(error) => {

@@ -85,7 +85,7 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: In
 pub fn pass_on(context: &Arc<Context>, keys: &Arc<Keys>) {
     let (task_context, keys) = (context.clone(), keys.clone());
     context.spawn(async move {
-        let poll = Poll { keys: &keys, waits: false, tickets: &[] };
+        let poll = Poll { keys: &keys, waits: false, names_ours: false, tickets: &[] };
         // An error ends this. Clients that wait for the lock go on with their own polls, and without
         // them the keys of the queue expire (P10).
         while let Ok(answer) = poll.run(&task_context.runner).await {

@@ -100,7 +100,7 @@ async fn check(doubted: Vec<Arc<Hold>>) {
 impl Listener for Engine {
     fn pushed(&self, from: &ServedKeys, payload: &[u8]) {
         match Push::decode(payload) {
-            Some(Push::Grant { token, lease, ticket, lock }) => {
+            Some(Push::Grant { token, lease, ticket, lock, .. }) => {
                 self.poller.granted(from, lock, ticket, Grant { token, lease })
             }
             Some(Push::Revoked { token, owner, lock }) => {

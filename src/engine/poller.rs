@@ -23,7 +23,7 @@ use super::waiters::{Offer, Round, WaitOutcome, Waiter, Waiters};
 use crate::store::ServedKeys;
 use crate::store::clock::now;
 use crate::store::error::{RefusalKind, RequestError};
-use crate::store::keys::Keys;
+use crate::store::keys::{Keys, Kind};
 use crate::store::runner::Answer;
 use crate::store::runtime::survive;
 use crate::store::verbs::poll::{Poll, Polled, PolledHolder};
@@ -158,7 +158,7 @@ impl Poller {
     async fn ask(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>]) -> Result<Instant, Unanswered> {
         let tickets: Vec<_> = carried.iter().map(|waiter| waiter.ticket()).collect();
         let context = self.context();
-        match (Poll { keys, waits: true, tickets: &tickets }).run(&context.runner).await {
+        match (Poll { keys, waits: true, names_ours: false, tickets: &tickets }).run(&context.runner).await {
             Ok(answer) => {
                 let polled = &answer.body;
                 context.options().metrics.polled();
@@ -255,7 +255,7 @@ impl Poller {
         // Its attempt has ended. As a rule a leave is under way for it, but a server that took over may have
         // brought back a place that was left or served (R15).
         let parts = ticket.rsplit_once(':').and_then(|(owner, seq)| Some((owner, seq.parse().ok()?)));
-        let keys = Keys::of_lock(&self.context().options().prefix, lock_key);
+        let keys = Keys::of_lock(Kind::Lock, &self.context().options().prefix, lock_key);
         if let (Some((owner, seq)), Some(keys)) = (parts, keys) {
             self.leave_if_unknown(&Arc::new(keys), owner, seq, grant.lease);
         }
@@ -295,8 +295,8 @@ impl Poller {
     async fn ask_for_a_ghost(&self, lock_key: Arc<str>) -> Result<(), RequestError> {
         let context = self.context();
         // Never none: the name was made with this prefix.
-        if let Some(keys) = Keys::of_lock(&context.options().prefix, &lock_key).map(Arc::new) {
-            match (Poll { keys: &keys, waits: false, tickets: &[] }).run(&context.runner).await {
+        if let Some(keys) = Keys::of_lock(Kind::Lock, &context.options().prefix, &lock_key).map(Arc::new) {
+            match (Poll { keys: &keys, waits: false, names_ours: false, tickets: &[] }).run(&context.runner).await {
                 Ok(answer) => {
                     let holder = answer.body.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
                     holder.and_then(|holder| self.tell_holder(&keys, holder, answer.sent));

@@ -213,6 +213,7 @@ impl Release {
             owner: &entry.owner_id,
             token: hold.token,
             holds: sent.holds,
+            weight: 1,
             seq: sent.seq,
             attempt: hold.attempt,
             // Late copies of a release do no harm. The tombstone is for those of the acquire (R3).
@@ -272,7 +273,7 @@ impl Release {
         }
         match *answer {
             Released::Freed { token, .. } if token == hold.token => hold.freed(),
-            Released::Held { holds } => hold.settle(holds),
+            Released::Held { holds, .. } => hold.settle(holds),
             // Not there under our token, but our lease is not over: the copy before this one freed it.
             Released::Freed { .. } | Released::Gone { .. } if again && now() < hold.deadline() => hold.freed(),
             // The freed hold had another token: a late copy of the acquire had taken the

@@ -55,7 +55,7 @@ pub async fn raise(hold: &Hold, floor: u64) -> Result<bool, RequestError> {
 /// Whether the server serves requests for this lock. The probe passes the lock on if it is free with others in its
 /// queue, and else changes nothing.
 pub async fn probe(context: &Context, keys: &Keys) -> Result<(), RequestError> {
-    let poll = Poll { keys, waits: false, tickets: &[] };
+    let poll = Poll { keys, waits: false, names_ours: false, tickets: &[] };
     context.ask(poll.run(&context.runner)).await.map(drop)
 }
 
