@@ -337,8 +337,8 @@ impl FairRwLock {
         with(self.write(), |guard| guard.0, section).await
     }
 
-    /// Who reads or writes and who waits, as of one instant on the server. Shows all readers and the first 100 waiters. One round
-    /// trip.
+    /// Who reads or writes and who waits, as of one instant on the server. Shows the first 100 readers and the first 100 waiters. One
+    /// round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -356,7 +356,7 @@ impl FairRwLock {
     /// # Cancel safety
     /// It changes nothing.
     pub async fn status(&self) -> Result<RwLockStatus, RequestError> {
-        self.reads.at_server()?.inspect_shared(WAITERS_SHOWN).await.map(RwLockStatus::new)
+        self.reads.at_server()?.inspect(WAITERS_SHOWN).await.map(RwLockStatus::new)
     }
 
     /// Ends the hold with this token, as [`status`](Self::status) shows it, notifies its client at once, and passes the lock on.

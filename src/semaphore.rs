@@ -319,8 +319,7 @@ impl FairSemaphore {
         self.lock.at_server()?.set_limit(permits).await
     }
 
-    /// Who holds permits and who waits, as of one instant on the server. Shows all holders and the first 100 waiters. One round
-    /// trip.
+    /// Who holds permits and who waits, as of one instant on the server. Shows the first 100 of either. One round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -338,7 +337,7 @@ impl FairSemaphore {
     /// # Cancel safety
     /// It changes nothing.
     pub async fn status(&self) -> Result<SemaphoreStatus, RequestError> {
-        self.lock.at_server()?.inspect_shared(WAITERS_SHOWN).await.map(SemaphoreStatus::new)
+        self.lock.at_server()?.inspect(WAITERS_SHOWN).await.map(SemaphoreStatus::new)
     }
 
     /// Ends the hold with this token, as [`status`](Self::status) shows it, notifies its client at once, and passes its permits on.

@@ -75,7 +75,7 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: In
                 if request.copies_until + timeout <= context.runner.not_after(&request.keys.lock) {
                     return;
                 }
-                backoff.pause()
+                backoff.pause_after(&RequestError::Refused(refusal))
             }
             Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {
                 tracing::warn!(target: "fairlock::lock", name = %request.keys.name, %refusal, "could not leave the queue; the ticket expires");

@@ -60,7 +60,9 @@ pub enum LockError {
         permits: u32,
     },
     /// The name is in use as another kind: it is held, waited for or limited as that. Nothing was changed.
-    #[error("the name is in use as {is}, and was asked for as {asked}: use another name, or wait until it is not in use")]
+    #[error(
+        "the name is in use as {is}, and was asked for as {asked}: use another name, or wait until it is not in use"
+    )]
     #[non_exhaustive]
     OtherKind {
         /// What it is at the moment.
@@ -69,7 +71,9 @@ pub enum LockError {
         asked: Kind,
     },
     /// A write inside of a read of the same owner, which it would wait for. Nothing was sent.
-    #[error("this owner reads under this lock, and a write inside of its own read would wait for it: release the read first")]
+    #[error(
+        "this owner reads under this lock, and a write inside of its own read would wait for it: release the read first"
+    )]
     WouldDeadlock,
     /// Semaphores and read-write locks are on one server, and this client has several masters. Nothing was sent.
     #[error("semaphores and read-write locks are not served by several masters: connect to one server for them")]

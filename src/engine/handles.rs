@@ -315,6 +315,7 @@ async fn release_once(context: &Arc<Context>, keys: &Arc<Keys>, handle: &Detache
         attempt: SEQ,
         copies_until: handle.copies_until,
         terms: "",
+        weight: 1,
         is_handle: true,
     };
     let answer = release.run(&context.runner, context.runner.limit()).await?;

@@ -288,7 +288,9 @@ fn ask(
             }),
         };
         let context = &request.engine.context;
-        let outcome = match hold.map(|hold| hold.map(|hold| EngineGuard::new(request.engine.clone(), hold, request.share == Share::WRITER))) {
+        let outcome = match hold
+            .map(|hold| hold.map(|hold| EngineGuard::new(request.engine.clone(), hold, request.share == Share::WRITER)))
+        {
             // Acquired while the client was being closed, or after those were counted whose deadlines a
             // thread watches. Dropping the guard releases it.
             Ok(Some(_)) if context.over.is_cancelled() => Err(context.why_over()),

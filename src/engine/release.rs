@@ -281,7 +281,9 @@ impl Release {
         let again = sent.again || hold.is_taken_over();
         // The script stopped at its bound, perhaps before it came to a live waiter. Otherwise the lock
         // would stay free until one of the waiters polls (P6).
-        if let Released::Freed { more: true, .. } | Released::Held { more: true, .. } | Released::Gone { more: true } = answer {
+        if let Released::Freed { more: true, .. } | Released::Held { more: true, .. } | Released::Gone { more: true } =
+            answer
+        {
             cleanup::pass_on(hold.context(), &hold.entry.keys);
         }
         match *answer {

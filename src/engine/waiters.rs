@@ -26,7 +26,7 @@ use crate::store::ServedKeys;
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
-use crate::store::keys::{Keys, Kind, ticket};
+use crate::store::keys::{Keys, Kind, Share, share_of, ticket};
 use crate::sync::Mutex;
 
 /// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
@@ -270,6 +270,11 @@ impl Waiter {
     /// Its place in the queue. Not stored either: only a leave needs it.
     pub fn place(&self) -> String {
         self.keys.place(&self.owner_id, self.seq, &self.terms)
+    }
+
+    /// Of a shared name, what it waits for. Read from its terms, since few are asked.
+    pub fn share(&self) -> Option<Share> {
+        share_of(&self.terms)
     }
 
     pub fn owner_id(&self) -> &Arc<str> {
@@ -702,10 +707,10 @@ impl Round {
 impl Queue {
     fn new(keys: Arc<Keys>, queued: Queued, due: Instant) -> Self {
         Self {
+            trust: Arc::new(Trust::new(keys.kind, queued)),
             keys,
             waiters: BTreeMap::new(),
             next_poll: due,
-            trust: Arc::new(Trust::new(keys.kind, queued)),
             heard: queued.asked,
             doubts: 0,
             doubted: None,

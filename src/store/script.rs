@@ -5,6 +5,9 @@
 //! place matters: Lua creates the functions of a part when it gets there, so a script that returns
 //! before does not pay for them.
 //!
+//! A script for shared names takes a part from `lua/shared/lib` where there is one of that name, and else from `lua/lib`. So
+//! what differs is chosen when a script is put together, and never while it runs.
+//!
 //! A line `--#paste NAME` stands for a part as well, each time. Such a part makes no function, since a function costs as much as
 //! a small inner call, and what several ways do alike is still written once (decision 20).
 
@@ -15,6 +18,7 @@ use std::sync::OnceLock;
 pub struct Script {
     pub name: &'static str,
     own: &'static str,
+    is_shared: bool,
     /// Made when it is needed first: a client that ends soon uses few of them.
     text: OnceLock<String>,
     sha1: OnceLock<String>,
@@ -22,11 +26,16 @@ pub struct Script {
 
 impl Script {
     pub const fn new(name: &'static str, own: &'static str) -> Self {
-        Self { name, own, text: OnceLock::new(), sha1: OnceLock::new() }
+        Self { name, own, is_shared: false, text: OnceLock::new(), sha1: OnceLock::new() }
+    }
+
+    /// For names that several may hold at a time.
+    pub const fn shared(name: &'static str, own: &'static str) -> Self {
+        Self { name, own, is_shared: true, text: OnceLock::new(), sha1: OnceLock::new() }
     }
 
     pub fn text(&self) -> &str {
-        self.text.get_or_init(|| text(self.own))
+        self.text.get_or_init(|| text(self.own, self.is_shared))
     }
 
     /// Its name for EVALSHA.
@@ -38,13 +47,13 @@ impl Script {
 /// The files that these scripts are made of, each once.
 pub fn files(scripts: &[&Script]) -> impl Iterator<Item = &'static str> {
     let own: Vec<_> = scripts.iter().map(|script| script.own).collect();
-    own.into_iter().chain(PARTS.iter().map(|(_, part)| *part))
+    own.into_iter().chain(PARTS.iter().chain(SHARED_PARTS).map(|(_, part)| *part))
 }
 
 /// The script as the server gets it: without comments and indentation, which are most of its text. Each new client sends
 /// the text of each script once.
-pub fn text(source: &str) -> String {
-    let script = assemble(source);
+pub fn text(source: &str, is_shared: bool) -> String {
+    let script = assemble(source, is_shared);
     let mut text = String::with_capacity(script.len());
     for line in script.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("--")) {
         text.push_str(line);
@@ -77,27 +86,31 @@ const PARTS: &[(&str, &str)] = &[
     ("token", include_str!("../../lua/lib/token.lua")),
 ];
 
+/// The parts in `lua/shared/lib`, by name.
+const SHARED_PARTS: &[(&str, &str)] = &[];
+
 /// Fills in the includes. An unknown one stays in the text, where tests/house.rs finds it.
-pub fn assemble(source: &str) -> String {
+pub fn assemble(source: &str, is_shared: bool) -> String {
     let mut script = String::with_capacity(8 * source.len());
-    append(source, &mut Vec::new(), &mut script);
+    append(source, is_shared, &mut Vec::new(), &mut script);
     script
 }
 
 /// The part of this name that a line stands for.
-fn part(line: &str, mark: &str) -> Option<(&'static str, &'static str)> {
+fn part(line: &str, mark: &str, is_shared: bool) -> Option<(&'static str, &'static str)> {
     let name = line.trim_start().strip_prefix(mark)?;
-    PARTS.iter().find(|(part, _)| *part == name).copied()
+    let shared = if is_shared { SHARED_PARTS } else { &[] };
+    shared.iter().chain(PARTS).find(|(part, _)| *part == name).copied()
 }
 
 /// `included`: the parts that are in `script`, or about to be. So parts that include each other end.
-fn append(source: &str, included: &mut Vec<&'static str>, script: &mut String) {
+fn append(source: &str, is_shared: bool, included: &mut Vec<&'static str>, script: &mut String) {
     for line in source.lines() {
-        if let Some((_, text)) = part(line, "--#paste ") {
-            append(text, included, script);
+        if let Some((_, text)) = part(line, "--#paste ", is_shared) {
+            append(text, is_shared, included, script);
             continue;
         }
-        match part(line, "--#include ") {
+        match part(line, "--#include ", is_shared) {
             // A second copy would make the same functions again, which costs as much as a small inner
             // call (decision 20).
             Some((part, _)) if included.contains(&part) => {}
@@ -105,7 +118,7 @@ fn append(source: &str, included: &mut Vec<&'static str>, script: &mut String) {
                 // Before its text is read, not after it. Otherwise parts that include each other would
                 // never end.
                 included.push(part);
-                append(text, included, script);
+                append(text, is_shared, included, script);
             }
             None => {
                 script.push_str(line);
