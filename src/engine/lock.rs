@@ -205,12 +205,20 @@ impl EngineLock {
 
     /// This owner's hold here.
     pub fn hold_of(&self, owner: Owner) -> Option<Arc<Hold>> {
-        self.entry_of(owner).and_then(|entry| entry.hold())
+        self.entry_of(owner).and_then(|entry| entry.hold()).filter(|hold| self.is_of_kind(hold))
     }
 
     /// The holds of all owners of this client here.
     pub fn holds(&self) -> Vec<Arc<Hold>> {
-        self.keys().map_or_else(|_| Vec::new(), |keys| self.engine.holds.owners.holds_at(&keys.lock, usize::MAX))
+        let all = |keys: &Arc<Keys>| self.engine.holds.owners.holds_at(&keys.lock, usize::MAX);
+        let mut holds = self.keys().map_or_else(|_| Vec::new(), all);
+        holds.retain(|hold| self.is_of_kind(hold));
+        holds
+    }
+
+    /// The name may have been used as another kind before.
+    fn is_of_kind(&self, hold: &Hold) -> bool {
+        self.keys.as_ref().is_ok_and(|keys| keys.kind == hold.entry.keys.kind)
     }
 
     /// Whether this owner waits behind others, by the server's last answer. No round trip.

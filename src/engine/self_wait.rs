@@ -45,6 +45,14 @@ pub fn warn(holds: &Holds, keys: &Keys, waiters: &[Arc<Waiter>]) {
             }
         } else if patient.any(|waiter| waiter.caller == hold.holder && waiter.is_undisturbed()) {
             hold.set_warned();
+            if keys.kind == Kind::Semaphore {
+                tracing::warn!(
+                    target: "fairlock::lock",
+                    name = %keys.name,
+                    "this task waits for permits while it holds others, and all of them are more than there are"
+                );
+                continue;
+            }
             tracing::warn!(
                 target: "fairlock::lock",
                 name = %keys.name,

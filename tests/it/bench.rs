@@ -50,7 +50,7 @@ pub static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
         ("release", include_str!("../../lua/release.lua")),
         ("renew", include_str!("../../lua/renew.lua")),
     ];
-    texts.into_iter().map(|(name, text)| (name, script::assemble(text))).collect()
+    texts.into_iter().map(|(name, text)| (name, script::assemble(text, false))).collect()
 });
 
 const PREFIX: &str = "fairlock";

@@ -52,7 +52,9 @@ mod restarts;
 #[cfg(feature = "embedded")]
 mod resting;
 mod runtimes;
+mod rw_lock;
 mod scripts;
+mod semaphore;
 mod sentinel;
 mod silence;
 mod slots;
