@@ -300,6 +300,7 @@ async fn p5_a_heavy_waiter_that_gives_up_makes_room_at_once() {
         let client = server
             .connect(Timing {
                 poll_interval: 100 * SECOND,
+                grant_ttl: 200 * SECOND,
                 waiter_ttl: 500 * SECOND,
                 lease: 400 * SECOND,
                 ..Timing::relaxed()
@@ -431,8 +432,9 @@ async fn p7_a_dead_holder_among_living_ones() {
 async fn p8_each_holder_is_notified_of_its_own_loss() {
     on_each_store(async |store| {
         let client = store.connect(Timing::default()).await;
-        let gate = client.semaphore(NAME, 3);
-        let permits = [gate.acquire().await.unwrap(), gate.acquire().await.unwrap(), gate.acquire().await.unwrap()];
+        let gate = client.semaphore(NAME, 4);
+        let permits =
+            [gate.acquire().await.unwrap(), gate.acquire().await.unwrap(), gate.acquire_many(2).await.unwrap()];
         assert!(gate.revoke(permits[1].token()).await.unwrap());
         assert_eq!(permits[1].lost().await, Loss::Forced);
         assert!(!gate.revoke(permits[1].token()).await.unwrap(), "it is gone");
@@ -777,7 +779,8 @@ async fn a_permit_with_a_lease_ends_by_itself_and_can_be_taken_back_by_its_token
         let permit = gate.acquire().await.unwrap();
         let began = Instant::now();
         let next = two.semaphore(NAME, 1).acquire().await.unwrap();
-        assert!(began.elapsed() >= 2 * SECOND && began.elapsed() < 3 * SECOND);
+        let took = began.elapsed();
+        assert!(took > SECOND && took < 2 * SECOND + SECOND / 10, "{took:?}");
         assert!(matches!(permit.release().await, Err(UnlockError::Lost(Loss::Expired))));
         assert!(next.is_valid(), "the late release took nothing from it");
         let shown = one.semaphore(NAME, 1).status().await.unwrap().holders;
