@@ -53,6 +53,7 @@ mod restarts;
 mod resting;
 mod runtimes;
 mod scripts;
+mod scripts_shared;
 mod sentinel;
 mod silence;
 mod slots;
