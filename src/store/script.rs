@@ -68,26 +68,45 @@ const PARTS: &[(&str, &str)] = &[
     ("base", include_str!("../../lua/lib/base.lua")),
     ("before", include_str!("../../lua/lib/before.lua")),
     ("clock", include_str!("../../lua/lib/clock.lua")),
-    ("freeze", include_str!("../../lua/lib/freeze.lua")),
+    ("examine", include_str!("../../lua/lib/examine.lua")),
     ("format", include_str!("../../lua/lib/format.lua")),
+    ("freeze", include_str!("../../lua/lib/freeze.lua")),
     ("hand_over", include_str!("../../lua/lib/hand_over.lua")),
+    ("hear", include_str!("../../lua/lib/hear.lua")),
     ("hold", include_str!("../../lua/lib/hold.lua")),
     ("holder", include_str!("../../lua/lib/holder.lua")),
-    ("hear", include_str!("../../lua/lib/hear.lua")),
+    ("join", include_str!("../../lua/lib/join.lua")),
+    ("known_place", include_str!("../../lua/lib/known_place.lua")),
     ("lease", include_str!("../../lua/lib/lease.lua")),
     ("millis", include_str!("../../lua/lib/millis.lua")),
+    ("other_kind", include_str!("../../lua/lib/other_kind.lua")),
+    ("own_place", include_str!("../../lua/lib/own_place.lua")),
     ("place", include_str!("../../lua/lib/place.lua")),
     ("purge", include_str!("../../lua/lib/purge.lua")),
+    ("queued", include_str!("../../lua/lib/queued.lua")),
     ("read", include_str!("../../lua/lib/read.lua")),
     ("record", include_str!("../../lua/lib/record.lua")),
     ("refuse", include_str!("../../lua/lib/refuse.lua")),
+    ("remember", include_str!("../../lua/lib/remember.lua")),
     ("silence", include_str!("../../lua/lib/silence.lua")),
     ("sweep", include_str!("../../lua/lib/sweep.lua")),
     ("token", include_str!("../../lua/lib/token.lua")),
 ];
 
 /// The parts in `lua/shared/lib`, by name.
-const SHARED_PARTS: &[(&str, &str)] = &[];
+const SHARED_PARTS: &[(&str, &str)] = &[
+    ("advance", include_str!("../../lua/shared/lib/advance.lua")),
+    ("before", include_str!("../../lua/shared/lib/before.lua")),
+    ("format", include_str!("../../lua/shared/lib/format.lua")),
+    ("known_place", include_str!("../../lua/shared/lib/known_place.lua")),
+    ("lease", include_str!("../../lua/shared/lib/lease.lua")),
+    ("leaving", include_str!("../../lua/shared/lib/leaving.lua")),
+    ("other_kind", include_str!("../../lua/shared/lib/other_kind.lua")),
+    ("own_place", include_str!("../../lua/shared/lib/own_place.lua")),
+    ("place", include_str!("../../lua/shared/lib/place.lua")),
+    ("queued", include_str!("../../lua/shared/lib/queued.lua")),
+    ("room", include_str!("../../lua/shared/lib/room.lua")),
+];
 
 /// Fills in the includes. An unknown one stays in the text, where tests/house.rs finds it.
 pub fn assemble(source: &str, is_shared: bool) -> String {

@@ -54,6 +54,7 @@ mod resting;
 mod runtimes;
 mod rw_lock;
 mod scripts;
+mod scripts_shared;
 mod semaphore;
 mod sentinel;
 mod silence;
