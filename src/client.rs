@@ -135,6 +135,9 @@ impl LockClient {
     /// its locks may be missing. Several servers are listed one after the other, each name comes once, and a minority
     /// of them may be out of reach.
     ///
+    /// Semaphores and read-write locks are among them, as a [`FairLock`] of their name: its `status` is
+    /// [`RequestError::OtherKind`] then, which says what it is.
+    ///
     /// Each lock can be asked for its [`status`](FairLock::status). To do this for many, ask for some at the same time: they
     /// share the connection.
     ///
