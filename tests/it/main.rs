@@ -63,3 +63,4 @@ mod tls;
 mod tokens;
 mod user_code;
 mod wakeups;
+mod weighted;
