@@ -179,11 +179,13 @@ struct Names(HashMap<String, String>);
 impl Names {
     fn read_scripts() -> Outcome<Self> {
         let mut names = HashMap::new();
-        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua"))? {
-            let path = entry?.path();
-            if let (Some("lua"), Some(name)) = (path.extension().and_then(OsStr::to_str), path.file_stem()) {
-                let script = redis::Script::new(&text(&std::fs::read_to_string(&path)?));
-                names.insert(script.get_hash().to_owned(), name.to_string_lossy().into_owned());
+        for (folder, is_shared) in [("lua", false), ("lua/shared", true)] {
+            for entry in std::fs::read_dir(Path::new(ROOT).join(folder))? {
+                let path = entry?.path();
+                if let (Some("lua"), Some(name)) = (path.extension().and_then(OsStr::to_str), path.file_stem()) {
+                    let script = redis::Script::new(&text(&std::fs::read_to_string(&path)?, is_shared));
+                    names.insert(script.get_hash().to_owned(), name.to_string_lossy().into_owned());
+                }
             }
         }
         Ok(Self(names))
