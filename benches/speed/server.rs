@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use redis::aio::MultiplexedConnection;
 
 use crate::connection::{MessageHandler, connect};
 use crate::script::text;
-use crate::{Outcome, Transport};
+use crate::{Outcome, ROOT, Transport};
 
 /// Listens on a free port and on a Unix socket, keeps nothing on disk. Killed when dropped.
 pub struct Server {
