@@ -415,10 +415,10 @@ impl Hold {
         self.state.lock().detaching
     }
 
-    /// The detach was refused.
+    /// The detach was refused. What came up meanwhile, a flush or a renewal, has had no answer.
     pub fn keep_after_all(self: &Arc<Self>) {
         self.state.lock().detaching = false;
-        self.schedule(false);
+        self.schedule(true);
     }
 
     /// The handle has it, or it will be free: ends it here. Returns what is to be left, so that no copy of an earlier

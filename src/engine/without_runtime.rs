@@ -5,12 +5,15 @@
 
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::time::sleep_until;
 
 use super::hold::{Hold, Holds};
 use crate::store::clock::now;
+
+/// How often a hold is looked at whose detach rests: the deadline of that ends nothing.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Called while the runtime is torn down. Starts a thread if there is something to watch.
 pub fn watch_deadlines(holds: &Holds) {
@@ -52,7 +55,8 @@ fn next_deadline(held: &mut Vec<Weak<Hold>>) -> Option<Instant> {
         hold.forget();
         let goes_on = hold.ended().is_none();
         if goes_on {
-            next = Some(next.map_or(hold.deadline(), |next| next.min(hold.deadline())));
+            let due = if hold.is_detaching() { hold.deadline().max(now() + LOOK_AGAIN) } else { hold.deadline() };
+            next = Some(next.map_or(due, |next| next.min(due)));
         }
         goes_on
     });

@@ -694,6 +694,25 @@ async fn a_detach_that_was_not_sent_returns_the_guard() {
     .await;
 }
 
+/// A flush comes while the detach is refused: the guard that goes on learns of it, and does not rely on its lease.
+#[tokio::test]
+async fn a_flush_during_a_detach_that_is_refused_is_noticed() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder()).await;
+        let guard = client.lock("x").with_lease(LEASE).lock().await.unwrap();
+        store.network.refuse(Some("LOADING it is loading"));
+        let detaching = tokio::spawn(guard.detach(LEASE));
+        sleep(SECOND).await;
+        store.server.flush();
+        let Err(DetachError::Refused { guard, .. }) = detaching.await.unwrap() else { panic!() };
+        store.network.refuse(None);
+        assert_eq!(timeout(20 * SECOND, guard.lost()).await, Ok(Loss::Gone));
+        drop(guard);
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 /// A promoted replica that has not heard of the detach has the owner of before, whom its client takes out; and one that has heard of
 /// it has the handle.
 #[tokio::test]

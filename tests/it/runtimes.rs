@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use fairlock::{ConnectError, Ended, FairLock, LockClient, LockError, Loss, Owner, RequestError, UnlockError, owner};
+use futures::FutureExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::OnceCell;
 use tokio::task::LocalSet;
@@ -102,6 +103,38 @@ fn a_client_without_any_node_hears_of_the_end_of_its_runtime() {
 
 async fn guard_of_a_lost_unlock(client: &LockClient) -> fairlock::LockGuard {
     client.lock("unlocked later").lock().await.unwrap()
+}
+
+/// P10: the deadline of its guard passes while the future rests, which ends nothing, and must not be due again and again.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_detach_that_rests_when_its_runtime_ends_keeps_no_thread_busy() {
+    let (first, here) = (runtime(), runtime());
+    let server = here.block_on(Server::start());
+    let client = first.block_on(Timing::default().connect(&server.url()));
+    let guard = first.block_on(client.lock("x").lock()).unwrap();
+    let left = guard.valid_for();
+    server.pause();
+    let mut detaching = Box::pin(guard.detach(LONGEST_WAIT));
+    here.block_on(async { assert!(detaching.as_mut().now_or_never().is_none()) });
+    drop(first);
+    std::thread::sleep(left + Duration::from_secs(1));
+    server.resume();
+    assert!(hundredths_of_deadline_threads() < 10);
+    assert!(here.block_on(limit(detaching)).is_err());
+}
+
+/// How long the threads that watch deadlines have worked.
+#[cfg(target_os = "linux")]
+fn hundredths_of_deadline_threads() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    let of_deadlines = stats.filter(|stat| stat.contains("(fairlock-deadli"));
+    let times = of_deadlines.map(|stat| {
+        let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().map(str::to_owned).collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    });
+    times.sum()
 }
 
 /// Its watchdog is gone too, so the lease ends: the holder is notified at its deadline.
