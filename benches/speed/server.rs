@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use redis::aio::MultiplexedConnection;
 
 use crate::connection::{MessageHandler, connect};
 use crate::script::text;
-use crate::{Outcome, ROOT, Transport};
+use crate::{Outcome, Transport};
 
 /// Listens on a free port and on a Unix socket, keeps nothing on disk. Killed when dropped.
 pub struct Server {
@@ -179,13 +179,11 @@ struct Names(HashMap<String, String>);
 impl Names {
     fn read_scripts() -> Outcome<Self> {
         let mut names = HashMap::new();
-        for (folder, is_shared) in [("lua", false), ("lua/shared", true)] {
-            for entry in std::fs::read_dir(Path::new(ROOT).join(folder))? {
-                let path = entry?.path();
-                if let (Some("lua"), Some(name)) = (path.extension().and_then(OsStr::to_str), path.file_stem()) {
-                    let script = redis::Script::new(&text(&std::fs::read_to_string(&path)?, is_shared));
-                    names.insert(script.get_hash().to_owned(), name.to_string_lossy().into_owned());
-                }
+        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua"))? {
+            let path = entry?.path();
+            if let (Some("lua"), Some(name)) = (path.extension().and_then(OsStr::to_str), path.file_stem()) {
+                let script = redis::Script::new(&text(&std::fs::read_to_string(&path)?, false));
+                names.insert(script.get_hash().to_owned(), name.to_string_lossy().into_owned());
             }
         }
         Ok(Self(names))
