@@ -269,7 +269,7 @@ pub struct Acquire {
     #[command(flatten)]
     pub call: Call,
     /// How long it stays held, unless it is extended or released.
-    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    #[arg(long, value_parser = lease, value_name = "DURATION")]
     pub lease: Duration,
     /// A JSON object with the handle, the name and the token.
     #[arg(long)]
@@ -281,7 +281,7 @@ pub struct Extend {
     /// What `acquire` has printed.
     pub handle: HoldHandle,
     /// From now on.
-    #[arg(value_parser = duration)]
+    #[arg(value_parser = lease)]
     pub lease: Duration,
 }
 
@@ -395,6 +395,13 @@ pub struct Completions {
 /// `30s`, `1m 30s`, `250ms`.
 fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it as 30s or 1m30s"))
+}
+
+/// The times of a request, which are parts of it, have a least value.
+fn lease(text: &str) -> Result<Duration, String> {
+    let least = Duration::from_millis(10);
+    let lease = duration(text)?;
+    if lease < least { Err("a lease is at least 10ms".to_owned()) } else { Ok(lease) }
 }
 
 /// Shorter ones would show nothing but be asked of the server all the time.

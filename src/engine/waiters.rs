@@ -329,11 +329,13 @@ impl Waiter {
 
     /// If it rests with a grant, it loses that and its place. Else returns when to check again, while it has the grant.
     pub fn take_back(&self) -> Offer {
+        if self.attaches {
+            return Offer::Over;
+        }
         let mut state = self.state.lock();
         // A waiter without its answer yet is checked again when the answer wakes it.
         let is_woken = state.is_asking() && state.woken.is_some();
-        let is_read = state.is_claimed || !state.is_offered && !is_woken;
-        if is_read || state.is_passed_over || self.attaches {
+        if state.is_claimed || state.is_passed_over || !state.is_offered && !is_woken {
             return Offer::Over;
         }
         let look_again = state.woken.unwrap_or_else(now) + PATIENCE;

@@ -378,7 +378,10 @@ async fn a_handle_survives_json() {
 
 /// What becomes of the next requests with `give` or another script, and of the replies: lost, late, or repeated.
 #[derive(Clone, Default)]
-struct Gives(Arc<Mutex<VecDeque<(&'static str, Vec<Delivery>)>>>);
+struct Gives(Arc<Mutex<VecDeque<Planned>>>);
+
+/// The script of a request, and its copies.
+type Planned = (&'static str, Vec<Delivery>);
 
 impl Gives {
     fn next(&self, deliveries: Vec<Delivery>) {
