@@ -24,7 +24,8 @@
 //! ```
 //!
 //! A [`LockClient`] is the connection to one server, or to several. A [`FairLock`] is a lock by its name. A [`LockGuard`]
-//! is one hold on it, and a [`Held`] is a view of that hold.
+//! is one hold on it, and a [`Held`] is a view of that hold. A [`FairSemaphore`] has permits for several at a time, and a
+//! [`FairRwLock`] many readers or one writer: as fair, and as honest about loss.
 //!
 //! # More to read
 //!

@@ -126,8 +126,7 @@ pub struct SemaphoreStatus {
     /// That instant.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
     pub at: SystemTime,
-    /// The holders, the first that was served first; at most 100. Those whose lease is over may be among them, until someone
-    /// needs their permits.
+    /// The holders, the first that was served first; at most 100.
     pub holders: Vec<Holder>,
     /// How many hold permits, including those beyond the first 100.
     pub holding: u64,
@@ -157,8 +156,7 @@ pub struct RwLockStatus {
     pub at: SystemTime,
     /// The writer, if there is one.
     pub writer: Option<Holder>,
-    /// The readers, the first that was served first; at most 100. Those whose lease is over may be among them, until a writer
-    /// wants in.
+    /// The readers, the first that was served first; at most 100.
     pub readers: Vec<Holder>,
     /// How many read, including those beyond the first 100.
     pub reading: u64,

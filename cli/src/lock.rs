@@ -74,9 +74,6 @@ fn busy_is_none<T>(name: &str, acquired: Result<Option<T>, LockError>) -> Result
         Err(LockError::OtherKind { is, .. }) => {
             Err(Failure::usage(format!("{name:?} is in use as {is}: {}", flag_of(is))))
         }
-        Err(LockError::Permits { permits: set, .. }) => {
-            Err(Failure::usage(format!("{name:?} has {set} slots: --slots takes 1 at least")))
-        }
         acquired => Ok(acquired?),
     }
 }

@@ -6,18 +6,7 @@
 -- that is about to be heard. `more`: it stopped at its bound, and a live ticket may wait behind it. If frozen, all keep their places.
 local function look(places, heard)
   local found = { token = token, places = places, passed = 0, cleared = 0, dead = {}, lives = {}, marks = {}, work = 0, more = false }
-  local noted = not frozen and places > 0 and tonumber(read('ZSCORE', deadlines, '!skip') or '0') or 0
-  found.is_noted = noted > 0
-  if frozen then return found end
-  if heard then
-    found.lives[heard] = now + waiter_ttl
-    -- Its places may be among those that were counted.
-    local score = noted > 0 and read('ZSCORE', deadlines, heard)
-    if score and tonumber(score) <= now then noted = 0 end
-  end
-  -- If all were passed over, one of them may be reachable again. Or the list was made shorter by hand.
-  local skip = noted < places and noted or 0
-  local from, size = 0, 2 -- the first in line is nearly always served
+  --#paste skipped
   while not found.winner and from < places and found.work < WORK_AT_MOST do
     local block, clients, waits, has_living = examine(from, size, found)
     if #block == 0 then break end

@@ -43,7 +43,31 @@ local caller = owner
 -- R2, as for a lock.
 if #not_after < 16 or now_us > not_after then return 'late ' .. echo end
 --#paste freeze
-local field, client, ticket = '#' .. owner, string.match(owner, '^[^:]*'), owner .. ':' .. seq
+--#include fields
+local field = '#' .. owner
+
+-- The usual case in a straight line, as for a lock: there is room, nobody waits (P3), and this owner has neither a hold nor left.
+local keys = (frozen or mode and mode ~= '0') and 2 or call('EXISTS', lock, queue, tombstone)
+if keys < 2 then
+  --#paste usual_limit
+  local fields = keys == 1 and redis.pcall('HMGET', lock, field, '!format', '!used') or {}
+  local weight, own_limit = string.match(terms, '^(%d+),(%d+),')
+  local used, holders, soon, limit_before, current = 0, 0, nil, '0', nil
+  if keys == 1 then
+    used, holders, soon, limit_before, current = string.match(fields[2] == kind and not fields[1] and fields[3] or '', SUMMARY)
+  end
+  if used and used + weight <= tonumber(set or own_limit) and tonumber(holders) < 1024 then
+    --#paste token
+    --#paste remember
+    local ends = string.format('%d', math.floor(now_us / 1000) + lease)
+    local summary = string.format('%d %d ', used + weight, holders + 1) .. (soon and soon < ends and soon or ends) .. ' ' .. own_limit .. ' ' .. token
+    call('HSET', lock, '!format', kind, '!used', summary, field, '1 ' .. seq .. ' ' .. token .. ' ' .. ends .. ' ' .. terms)
+    if keys == 0 then call('PEXPIRE', lock, lease) else call('PEXPIRE', lock, lease, 'GT') end
+    return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease .. ' ' .. limit_before
+  end
+end
+
+local client, ticket = string.match(owner, '^[^:]*'), owner .. ':' .. seq
 --#include room
 --#include place
 --#include join
@@ -96,12 +120,16 @@ if own then
   own.lease = tonumber(lease)
   -- Its client is alive, and may wait with other owners.
   hear(client, read('ZSCORE', deadlines, client), false)
-elseif not found.stops and not found.more and not found.has_won[field] and has_room(room, weight, own_limit) then
+elseif not found.stops and not found.more and not found.has_won[field] then
   -- P3: nobody waits that could be served.
-  own = { owner = owner, seq = seq, terms = terms, weight = weight, limit = own_limit, lease = tonumber(lease) }
-  let_in(found, room, own)
-  -- A ticket without a place.
-  if has_ticket then found.dead[#found.dead + 1] = ticket end
+  local is_room
+  is_room, found.more = has_room(room, weight, own_limit)
+  if is_room then
+    own = { owner = owner, seq = seq, terms = terms, weight = weight, limit = own_limit, lease = tonumber(lease) }
+    let_in(found, room, own)
+    -- A ticket without a place.
+    if has_ticket then found.dead[#found.dead + 1] = ticket end
+  end
 end
 if own then
   serve(found, room, ticket)

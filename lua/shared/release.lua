@@ -31,8 +31,59 @@ local lock, queue, deadlines, tokens, tombstone, limit, boot = unpack(KEYS)
 local request, kind, owner, seq, settings, special = unpack(ARGV)
 local caller, field = owner, '#' .. owner
 
---#include clock
+--#include millis
 --#paste freeze
+--#include fields
+
+-- The usual cases in a straight line, as for a lock: nobody waits, or the first in line comes in and the second one does not. Whatever is
+-- not as usual is left to what follows.
+--#include place
+local queued = special and {} or redis.pcall('LRANGE', queue, '0', '1')
+if not special and not frozen and not queued.err then
+  local place, second = queued[1], queued[2]
+  local next_owner, client, next_seq, terms, weight, its_limit, grant_ttl = string.match(place or '', PLACE)
+  local fields = redis.pcall('HMGET', lock, field, '!format', '!used', '#' .. (next_owner or ''))
+  local _, attempt, its_token, ends, _, own_weight = string.match(fields[1] or '', RECORD)
+  local used, holders, soon, limit_before, current = string.match(fields[2] == kind and fields[3] or '', SUMMARY)
+  local is_ours = used and attempt and tonumber(attempt) <= tonumber(seq) and tonumber(ends) > now
+  if is_ours and not place then
+    if holders == '1' then
+      call('DEL', lock)
+    else
+      call('HDEL', lock, field)
+      call('HSET', lock, '!used', string.format('%d %d ', used - own_weight, holders - 1) .. soon .. ' ' .. limit_before .. ' ' .. current)
+    end
+    return 'freed ' .. echo .. ' ' .. its_token .. ' 0'
+  end
+  if is_ours and next_owner and not fields[4] and tonumber(soon) > now then
+    --#paste usual_limit
+    local other_owner, other, other_seq, _, other_weight, other_limit = string.match(second or '', PLACE)
+    used = used - own_weight + weight
+    local only_one = not second or other_owner and other_owner ~= next_owner and used + other_weight > tonumber(set or other_limit)
+    local scores = used <= tonumber(set or its_limit) and only_one and redis.pcall('ZMSCORE', deadlines, client, next_owner .. ':' .. next_seq,
+      other or client, other and other_owner .. ':' .. other_seq or client) or {}
+    local client_until, its_until = tonumber(scores[1] or '0') or 0, tonumber(scores[3] or '0') or 0
+    local counts = client_until - now >= 1 and its_until - now >= 1 and scores[2] and scores[4]
+      and redis.pcall('PUBSUB', 'NUMSUB', channel .. client, channel .. (other or client))
+    local us = string.match(owner, '^[^:]*')
+    if counts and (client == us or counts[2] ~= 0) and (not other or other == us or counts[4] ~= 0) then
+      --#paste token
+      local lease = string.format('%d', math.min(tonumber(grant_ttl), client_until - now))
+      local ends = string.format('%d', math.floor(now) + lease)
+      --#paste remember
+      call('HDEL', lock, field)
+      local summary = string.format('%d ', used) .. holders .. ' ' .. (soon < ends and soon or ends) .. ' ' .. its_limit .. ' ' .. token
+      call('HSET', lock, '!used', summary, '#' .. next_owner, '1 ' .. next_seq .. ' ' .. token .. ' ' .. ends .. ' ' .. terms)
+      call('PEXPIRE', lock, lease, 'GT')
+      local ticket = next_owner .. ':' .. next_seq
+      redis.pcall('PUBLISH', channel .. client, 'grant ' .. token .. ' ' .. lease .. ' ' .. MARK .. ticket .. ' ' .. lock)
+      if second then call('ZREM', deadlines, ticket) else call('UNLINK', deadlines) end
+      call('LPOP', queue)
+      return 'freed ' .. echo .. ' ' .. its_token .. ' 0'
+    end
+  end
+end
+
 --#include room
 --#include advance
 

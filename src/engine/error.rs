@@ -7,7 +7,8 @@ use crate::store::keys::Kind;
 use crate::store::options::OptionsError;
 
 /// Why [`lock`](crate::FairLock::lock), [`lock_timeout`](crate::FairLock::lock_timeout) or
-/// [`try_lock`](crate::FairLock::try_lock) did not give a guard.
+/// [`try_lock`](crate::FairLock::try_lock) did not give a guard, or a call of a [`FairSemaphore`](crate::FairSemaphore) or a
+/// [`FairRwLock`](crate::FairRwLock) did not.
 ///
 /// Nothing is held and no place in the queue is kept. If the server may have acted on a request, the
 /// client takes that back in the background, also when the server cannot be reached now.
@@ -51,13 +52,13 @@ pub enum LockError {
     /// The server refused the request, for a permanent reason.
     #[error("the server refused: {0}{after}", after = after_acquire(.0))]
     Refused(Refusal),
-    /// No permits were asked for, or more than the semaphore has as this client names it. Nothing was sent.
+    /// No permits were asked for, or more than the semaphore has. It has no place in the queue.
     #[error("{wanted} of {permits} permits cannot be had: ask for at least one, and for no more than there are")]
     #[non_exhaustive]
     Permits {
         /// How many were asked for.
         wanted: u32,
-        /// How many there are, by this client's own number.
+        /// How many there are: by this client's own number, or as it is set for all clients.
         permits: u32,
     },
     /// The name is in use as another kind: it is held, waited for or limited as that. Nothing was changed.

@@ -137,7 +137,7 @@ impl EngineLock {
         if weight == 0 || weight > limit {
             return Err(LockError::Permits { wanted: weight, permits: limit });
         }
-        let entry = self.engine.holds.owners.entry(keys, caller.owner, client);
+        let entry = self.engine.holds.owners.entry(keys, caller.owner, client, |hold| hold.end().is_none());
         // The owner has or wants the name as another kind, which it must not re-enter.
         if entry.keys.kind != keys.kind {
             return Err(LockError::OtherKind { is: entry.keys.kind, asked: keys.kind });

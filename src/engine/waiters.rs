@@ -643,6 +643,12 @@ impl Waiters {
         let is_meant = |waiter: &Arc<Waiter>| waiter.has_ticket(ticket) && !waiter.is_passed_over();
         let Some(waiter) = waiter.filter(is_meant) else { return false };
         self.offer(&waiter, |state| {
+            // At once: of a shared name the next answers may come before this future runs, and their floor proves nothing
+            // about an earlier grant.
+            if let Some(trust) = state.trust.clone().filter(|trust| trust.is_shared && state.outcome.is_none()) {
+                state.outcome = trust.judge(grant, now());
+                return;
+            }
             // Messages may come late. The one with the smaller token is about a grant that is over.
             if state.pushed.is_none_or(|known| known.token < grant.token) {
                 state.pushed = Some(grant);

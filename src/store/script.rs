@@ -89,6 +89,7 @@ const PARTS: &[(&str, &str)] = &[
     ("refuse", include_str!("../../lua/lib/refuse.lua")),
     ("remember", include_str!("../../lua/lib/remember.lua")),
     ("silence", include_str!("../../lua/lib/silence.lua")),
+    ("skipped", include_str!("../../lua/lib/skipped.lua")),
     ("sweep", include_str!("../../lua/lib/sweep.lua")),
     ("token", include_str!("../../lua/lib/token.lua")),
 ];
@@ -97,6 +98,7 @@ const PARTS: &[(&str, &str)] = &[
 const SHARED_PARTS: &[(&str, &str)] = &[
     ("advance", include_str!("../../lua/shared/lib/advance.lua")),
     ("before", include_str!("../../lua/shared/lib/before.lua")),
+    ("fields", include_str!("../../lua/shared/lib/fields.lua")),
     ("format", include_str!("../../lua/shared/lib/format.lua")),
     ("known_place", include_str!("../../lua/shared/lib/known_place.lua")),
     ("lease", include_str!("../../lua/shared/lib/lease.lua")),
@@ -107,6 +109,7 @@ const SHARED_PARTS: &[(&str, &str)] = &[
     ("place", include_str!("../../lua/shared/lib/place.lua")),
     ("queued", include_str!("../../lua/shared/lib/queued.lua")),
     ("room", include_str!("../../lua/shared/lib/room.lua")),
+    ("usual_limit", include_str!("../../lua/shared/lib/usual_limit.lua")),
 ];
 
 /// Fills in the includes. An unknown one stays in the text, where tests/house.rs finds it.

@@ -2,7 +2,10 @@
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
-use fairlock::{FairLock, Held, LockClient, LockError, LockGuard, LockStatus, Owner, UnlockError, owner};
+use fairlock::{
+    FairLock, FairRwLock, FairSemaphore, Held, LockClient, LockError, LockGuard, LockStatus, Owner, Permit, ReadGuard,
+    RwLockStatus, SemaphoreStatus, UnlockError, WriteGuard, owner,
+};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
 use crate::support::{Server, Timing, eventually, limit, on_each_store};
@@ -15,8 +18,17 @@ assert_impl_all!(Owner: Copy, Send, Sync);
 assert_impl_all!(LockStatus: Send, Sync);
 assert_impl_all!(LockError: std::error::Error, Send, Sync);
 assert_impl_all!(UnlockError: std::error::Error, Send, Sync);
+assert_impl_all!(FairSemaphore: Clone, Send, Sync, Unpin, UnwindSafe, RefUnwindSafe);
+assert_impl_all!(FairRwLock: Clone, Send, Sync, Unpin, UnwindSafe, RefUnwindSafe);
+assert_impl_all!(Permit: Send, Sync, Unpin, UnwindSafe, RefUnwindSafe);
+assert_impl_all!(ReadGuard: Send, Sync, Unpin, UnwindSafe, RefUnwindSafe);
+assert_impl_all!(WriteGuard: Send, Sync, Unpin, UnwindSafe, RefUnwindSafe);
+assert_impl_all!(SemaphoreStatus: Send, Sync);
+assert_impl_all!(RwLockStatus: Send, Sync);
 // A cloned guard would release its hold twice.
 assert_not_impl_any!(LockGuard: Clone);
+assert_not_impl_any!(Permit: Clone);
+assert_not_impl_any!(WriteGuard: Clone);
 // A test or a handler that catches a panic may have them in hand.
 assert_impl_all!(LockClient: UnwindSafe, RefUnwindSafe);
 assert_impl_all!(FairLock: UnwindSafe, RefUnwindSafe);
@@ -36,6 +48,14 @@ async fn futures_can_be_spawned() {
         is_send(lock.try_lock()).await.unwrap();
         is_send(guard.unlock()).await.unwrap();
         is_send(lock.with(|_| async {})).await.unwrap();
+        let permit = is_send(client.semaphore("s", 2).acquire_many(2)).await.unwrap();
+        is_send(permit.shrink_to(1)).await.unwrap();
+        is_send(permit.release()).await.unwrap();
+        let document = client.rw_lock("r");
+        let reading = is_send(is_send(document.write()).await.unwrap().downgrade()).await.unwrap();
+        is_send(reading.unlock()).await.unwrap();
+        is_send(document.with_read(|_| async {})).await.unwrap();
+        is_send(document.with_write(|_| async {})).await.unwrap();
         is_send(owner::scope(async {})).await;
     })
     .await;

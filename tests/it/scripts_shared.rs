@@ -1,6 +1,6 @@
 //! Each script for shared names alone, on a real server and on the embedded one, as in scripts.rs.
 
-use crate::bench::{Bench, Row, check};
+use crate::bench::{Bench, Row, check, flatten, key, pairs};
 use crate::support::limit;
 
 /// R1: a retry gets the same answer. R2: a late one is refused. R3: so is a copy after the leave. R6: those who wait come first.
@@ -776,6 +776,273 @@ async fn a_name_of_another_kind_is_refused_and_not_changed() {
                     assert!(refused.text.contains(text), "{call}, {steps:?}: {refused:?}");
                     assert_eq!(bench.dump().await, before, "{call}, {steps:?}");
                 }
+            }
+        }
+    })
+    .await;
+}
+
+/// All calls, of which each needs most of the keys.
+const CALLS: [&str; 12] = [
+    "shared/acquire",
+    "shared/acquire mode=0",
+    "shared/acquire mode=1:7",
+    "shared/poll tickets=c:1:5",
+    "shared/poll waits=2",
+    "shared/leave copies_until=+2000",
+    "shared/release",
+    "shared/release special=+2000~!3/c:1:5/1,1,3000/L",
+    "shared/release special=1:7:1",
+    "shared/force_unlock expected=7",
+    "shared/set_limit permits=9",
+    "shared/inspect",
+];
+
+/// Redis does not roll back, so a script reads all that it may refuse before its first write.
+#[tokio::test]
+async fn what_is_not_of_fairlock_is_refused_by_its_key_and_nothing_is_changed() {
+    let damages = [
+        ("queue", "foreign queue", "WRONGTYPE"),
+        ("lock", "foreign lock", "WRONGTYPE"),
+        ("deadlines", "foreign deadlines", "WRONGTYPE"),
+        ("tokens", "foreign tokens", "WRONGTYPE"),
+        ("limit", "RPUSH limit foreign", "WRONGTYPE"),
+        ("limit", "SET limit nonsense", "ERR"),
+        ("limit", "SET limit -3", "ERR"),
+        ("tokens", "SET tokens nonsense", "ERR"),
+        ("lock", "HSET lock name value other 5", "ERR"),
+        ("lock", "HSET lock !format 9 !state x", "ERR"),
+        ("lock", "HSET lock !format 3 !used nonsense", "ERR"),
+        ("queue", "RPUSH queue hello", "ERR"),
+        ("queue", "RPUSH queue !3/hello", "ERR"),
+        ("queue", "RPUSH queue !9/c:1:5/x", "ERR"),
+        ("lock", "HSET lock #c:1 nonsense", "ERR"),
+    ];
+    limit(async {
+        let mut refused = 0;
+        for mut bench in Bench::each().await {
+            for call in CALLS {
+                for (kind, damage, code) in damages {
+                    for holder in ["c:1", "d:1", "nobody"] {
+                        bench.command("FLUSHALL").await;
+                        let foreign_hash = damage.starts_with("HSET lock") && !damage.contains('#');
+                        // The other keys are as they should be.
+                        if holder != "nobody" && !foreign_hash {
+                            bench.prepare(&format!("holds {holder} 4 7 1,1 -5")).await;
+                        }
+                        if !damage.starts_with("RPUSH queue") {
+                            for step in ["queues c:1:5", "queues d:2:3"] {
+                                bench.prepare(step).await;
+                            }
+                        }
+                        if code == "WRONGTYPE" {
+                            bench.command(&format!("DEL {kind}")).await;
+                        }
+                        if damage.starts_with("HSET lock #") && holder != "c:1" {
+                            continue;
+                        }
+                        bench.prepare(damage).await;
+                        let what = format!("{call}, {damage}, held by {holder}");
+                        let before = bench.dump().await;
+                        match bench.try_call(call).await {
+                            // It did not need what is damaged.
+                            Ok(_) => {
+                                let of = |dump: &[(String, Vec<String>)]| {
+                                    dump.iter().find(|(name, _)| *name == key(kind)).cloned()
+                                };
+                                let (is, was) = (of(&bench.dump().await), of(&before));
+                                assert!(is == was || damage.contains("#c:1") || damage.contains("limit"), "{what}");
+                            }
+                            Err(error) => {
+                                refused += 1;
+                                assert_eq!(error.code, code, "{what}: {error:?}");
+                                assert!(error.text.contains(&format!("'{}'", key(kind))), "{what}: {error:?}");
+                                assert_eq!(bench.dump().await, before, "{what}: something was changed");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert!(refused > 600, "{refused}");
+    })
+    .await;
+}
+
+/// That of a holder, or nothing.
+async fn record(bench: &mut Bench, owner: &str) -> String {
+    flatten(bench.command(&format!("HGET lock #{owner}")).await).concat().replace("(nil)", "")
+}
+
+async fn many(bench: &mut Bench, count: usize, share: &str) {
+    for number in 0..count {
+        bench.prepare(&format!("queues d:{number}:1/{share},3000/L")).await;
+    }
+}
+
+/// P2, P3: neighbours come in together, each with a token of its own, in their order; 32 in a call.
+#[tokio::test]
+async fn p2_p3_up_to_32_come_in_with_a_call_and_then_more_is_said() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            for (waiting, served, more) in [(40, 32, "1"), (32, 32, "0"), (5, 5, "0")] {
+                bench.command("FLUSHALL").await;
+                bench.prepare("holds c:1 4 7 1024,1024").await;
+                many(&mut bench, waiting, "1,1024").await;
+                assert_eq!(bench.call("shared/release").await, format!("freed 7 {more}"));
+                assert_eq!(bench.number("LLEN queue").await as usize, waiting - served);
+                let mut tokens = Vec::new();
+                for number in 0..served {
+                    let record = record(&mut bench, &format!("d:{number}")).await;
+                    tokens.push(record.split(' ').nth(2).expect("it holds").parse::<u64>().unwrap());
+                }
+                assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "{tokens:?}");
+                assert_eq!(bench.number("GET tokens").await as u64, *tokens.last().unwrap());
+                assert_eq!(bench.call("shared/poll waits=0").await.split(' ').nth(1), Some("0"));
+                assert_eq!(bench.number("EXISTS queue").await, 0);
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p3_a_reader_behind_a_writer_waits() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            let acquire =
+                |owner: &str, weight: u32| format!("shared/acquire kind=4 owner={owner} terms={weight},1024,3000/L");
+            assert_eq!(bench.call(&acquire("d:1", 1)).await, "held T 1 10000 0");
+            assert!(bench.call(&acquire("e:1", 1024)).await.starts_with("queued "));
+            assert!(bench.call(&acquire("d:2", 1)).await.starts_with("queued "));
+            assert!(bench.call(&acquire("d:3", 1)).await.starts_with("queued "));
+            let token = record(&mut bench, "d:1").await;
+            let token = token.split(' ').nth(2).unwrap();
+            // Past them: what it has already.
+            let nested = format!("{} mode=1:{token} seq=6", acquire("d:1", 1));
+            assert_eq!(bench.call(&nested).await, "held T 2 10000 1024");
+            bench.call("shared/release kind=4 owner=d:1 seq=9").await;
+            assert!(!record(&mut bench, "e:1").await.is_empty());
+            assert_eq!(bench.number("LLEN queue").await, 2);
+            // A downgrade lets the readers in.
+            let token = record(&mut bench, "e:1").await;
+            let token = token.split(' ').nth(2).unwrap().to_owned();
+            assert_eq!(
+                bench.call(&format!("shared/release kind=4 owner=e:1 seq=9 special=1:{token}:1")).await,
+                "held 1 0"
+            );
+            assert_eq!(bench.number("EXISTS queue").await, 0);
+            assert_eq!(pairs(bench.command("HGETALL lock").await).len(), 5);
+        }
+    })
+    .await;
+}
+
+/// A heavy crowd of the dead costs several calls, each with a bound.
+#[tokio::test]
+async fn at_most_256_ended_holders_are_taken_out_in_a_call() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            for number in 0..600 {
+                bench.prepare(&format!("holds x:{number} 4 {number} 1,600 -5")).await;
+            }
+            // All of it is needed, so that the first calls find no room.
+            for (reply, left) in [("busy 1", 344), ("busy 1", 88), ("held T 1 10000 600", 1)] {
+                assert_eq!(bench.call("shared/acquire mode=0 terms=600,600,3000/L").await, reply);
+                assert_eq!(pairs(bench.command("HGETALL lock").await).len(), left + 2, "{reply}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn at_most_1024_hold_a_name_and_more_of_them_wait() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            for number in 0..1023 {
+                bench.prepare(&format!("holds d:{number} 4 {number} 1,5000")).await;
+            }
+            assert_eq!(bench.call("shared/acquire terms=1,5000,3000/L").await, "held T 1 10000 5000");
+            assert!(bench.call("shared/acquire owner=e:1 terms=1,5000,3000/L").await.starts_with("queued "));
+            assert_eq!(bench.call("shared/acquire owner=e:2 mode=0 terms=1,5000,3000/L").await, "busy 0");
+            bench.call("shared/release seq=9").await;
+            assert!(!record(&mut bench, "e:1").await.is_empty());
+        }
+    })
+    .await;
+}
+
+/// P6: a grant ends with the client's deadline. P7: the hash lives as long as the longest lease.
+#[tokio::test]
+async fn p6_a_grant_ends_with_its_client_and_the_hash_with_the_longest_lease() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            bench.prepare("holds c:1 4 7 2,2").await;
+            for place in ["d:1:2/1,2,60000/L", "e:1:3/1,2,1000/L"] {
+                bench.prepare(&format!("queues {place}")).await;
+            }
+            bench.command("PEXPIRE lock 500").await;
+            bench.call("shared/release").await;
+            let now = bench.now().await;
+            for (owner, least, most) in [("d:1", 3000, 5000), ("e:1", 500, 1000)] {
+                let record = record(&mut bench, owner).await;
+                let left = record.split(' ').nth(3).unwrap().parse::<i64>().unwrap() - now;
+                assert!((least..=most).contains(&left), "{owner}: {left}");
+            }
+            assert!((3000..=5000).contains(&bench.ttl("lock").await));
+            // A longer lease moves its end, a shorter one does not.
+            bench.call("shared/acquire owner=y:1 lease=40000 terms=1,3,3000/L mode=0").await;
+            bench.call("shared/acquire owner=y:2 lease=1000 terms=1,4,3000/L mode=0").await;
+            assert!((38_000..=40_000).contains(&bench.ttl("lock").await));
+        }
+    })
+    .await;
+}
+
+/// P3: a server that stood still takes nobody's place.
+#[tokio::test]
+async fn p3_a_silence_of_all_clients_is_forgiven() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            for step in ["holds c:1 4 7 2,2", "queues d:1:2/1,2,3000/L", "queues e:1:3/1,2,3000/L"] {
+                bench.prepare(step).await;
+            }
+            let past = bench.now().await - 1000;
+            bench.command(&format!("ZADD deadlines {past} d {past} e")).await;
+            bench.call("shared/release").await;
+            assert_eq!(
+                bench.state().await,
+                "room 2 d:1=1,2,T,1,2,3000/L e:1=1,3,T,1,2,3000/L",
+                "both were served, although the deadlines have passed"
+            );
+        }
+    })
+    .await;
+}
+
+/// P2: over the end of what is stored, and a clock that went back.
+#[tokio::test]
+async fn p2_the_last_token_counts_when_the_stored_one_is_gone() {
+    limit(async {
+        for mut bench in Bench::each().await {
+            for (call, owner) in [
+                ("shared/acquire owner=e:1 terms=1,3,3000/L mode=0", "e:1"),
+                ("shared/release", "d:1"),
+                ("shared/poll waits=0 caller=d", "d:1"),
+                ("shared/leave seq=9", "d:1"),
+                ("shared/set_limit permits=3", "d:1"),
+            ] {
+                bench.command("FLUSHALL").await;
+                bench.prepare("holds c:1 4 9007199254740000 1,2").await;
+                if owner == "d:1" {
+                    bench.prepare("queues d:1:5/1,2,3000/L").await;
+                }
+                bench.command("DEL tokens").await;
+                bench.call(call).await;
+                let record = record(&mut bench, owner).await;
+                assert_eq!(record.split(' ').nth(2), Some("9007199254740001"), "{call}: {record}");
+                assert_eq!(bench.number("GET tokens").await, 9_007_199_254_740_001, "{call}");
             }
         }
     })

@@ -642,7 +642,11 @@ async fn one_name_used_as_three_kinds_at_once() {
         owner::scope(async {
             let reading = document.read().await.unwrap();
             is_other(lock.lock().await, (Kind::RwLock, Kind::Lock));
+            // A view of what has ended is no use of the name.
+            let view = reading.held();
             reading.unlock().await.unwrap();
+            lock.lock().await.unwrap().unlock().await.unwrap();
+            assert!(!view.is_valid());
         })
         .await;
         client.close().await.unwrap();
@@ -903,4 +907,30 @@ async fn a_task_that_waits_for_its_own_permits_is_warned_of() {
     })
     .await;
     assert!(logged.saw("WARN", "this task waits for permits while it holds others"));
+}
+
+/// R7: a message is trusted, also while others of the same client get permits all the time. Each turn is two requests.
+#[tokio::test]
+async fn hand_overs_cost_no_question() {
+    in_virtual_time(async |server| {
+        server.network.delay(Duration::from_millis(5));
+        let client = server.open(LockClient::builder()).await;
+        let before = server.network.calls();
+        let turns = join_all((0..64).map(|number| {
+            let gate = client.semaphore(NAME, 8);
+            tokio::spawn(async move {
+                for turn in 0..20 {
+                    let permit = gate.acquire().await.unwrap();
+                    tokio::time::sleep(Duration::from_micros(100 * (number * 7 + turn * 13) % 1700)).await;
+                    permit.release().await.unwrap();
+                }
+            })
+        }));
+        for turn in turns.await {
+            turn.unwrap();
+        }
+        let calls = server.network.calls() - before;
+        assert!(calls < 64 * 20 * 2 + 100, "{calls} requests for {} turns", 64 * 20);
+    })
+    .await;
 }

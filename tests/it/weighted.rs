@@ -69,20 +69,32 @@ impl Oracle {
 
     /// First come first served among the living that can be reached, up to the first for whom there is no room.
     fn serve(&mut self, caller: &str, is_heard: bool) -> Served {
-        let (mut served, mut kept) = (Served { winners: Vec::new(), stopped: false, more: false }, Vec::new());
+        let mut served = Served { winners: Vec::new(), stopped: false, more: false };
+        let (mut kept, mut dead) = (Vec::new(), Vec::new());
         for place in std::mem::take(&mut self.queue) {
             let client = client_of(&place.owner);
             let lives = is_heard && client == caller || self.alive.get(client) == Some(&true);
             if served.stopped {
                 kept.push(place);
             } else if lives && (client == caller || SUBSCRIBED.contains(&client)) {
-                served.more = served.winners.iter().any(|winner| winner.owner == place.owner);
-                served.stopped = served.more || !self.has_room(&served.winners, place.weight, place.limit);
-                if served.stopped { kept.push(place) } else { served.winners.push(place) }
+                let has_room = self.has_room(&served.winners, place.weight, place.limit);
+                served.more = has_room && served.winners.iter().any(|winner| winner.owner == place.owner);
+                served.stopped = served.more || !has_room;
+                if served.stopped {
+                    kept.push(place);
+                } else {
+                    served.winners.push(place);
+                    dead.clear();
+                }
             } else if lives || !kept.is_empty() {
-                // Passed over. A dead one goes when it is at the head.
+                // Passed over. A dead one goes when it is at the head, if one behind it comes in or nobody holds it.
                 kept.push(place);
+            } else {
+                dead.push(place);
             }
+        }
+        if served.stopped || !self.holders.is_empty() || !served.winners.is_empty() {
+            kept.splice(0..0, dead);
         }
         self.queue = kept;
         served
@@ -429,6 +441,130 @@ async fn p1_p3_random_calls_agree_with_a_weighted_queue() {
             for seed in 0..runs {
                 bench = run(bench, seed, 500.min(steps)).await;
             }
+        }
+    })
+    .await;
+}
+
+/// A call of the lock, and the same of a semaphore of one.
+fn of_one(call: &str) -> String {
+    let (verb, rest) = call.split_once(' ').unwrap();
+    let mut words: Vec<String> = rest.split(' ').map(str::to_owned).collect();
+    for word in &mut words {
+        if let Some(place) = word.strip_prefix("place=") {
+            *word = format!("place=!3/{}/1,1,3000/L", place.split('/').next().unwrap());
+        }
+        if let Some(rest) = word.strip_prefix("special=") {
+            *word = format!("special={rest}:1");
+        }
+    }
+    format!("shared/{verb} {}", words.join(" "))
+}
+
+/// Without what only one of them answers: a semaphore says whether a shrunken hold let others in, and how its client was judged.
+fn of_both(words: &[String]) -> Vec<String> {
+    let count = match words[0].as_str() {
+        "held" if words.len() > 3 => 3,
+        "held" => 2,
+        "queued" => 5,
+        _ => words.len(),
+    };
+    let mut kept = words[..count].to_vec();
+    if kept[0] == "held" && count == 3 || kept[0] == "freed" || kept[0] == "busy" {
+        // Tokens differ.
+        kept.iter_mut().filter(|word| word.len() >= 16).for_each(|word| *word = "T".into());
+    }
+    if kept[0] == "queued" {
+        // Of the floor and the lease both tell, but not the same.
+        (kept[1], kept[2]) = ("T".into(), "*".into());
+    }
+    if kept[0] == "renewed" {
+        kept.truncate(1);
+    }
+    kept
+}
+
+/// Who holds it, how often and by which request; and the queue.
+async fn held_and_queued(bench: &mut Bench) -> (Option<(String, String, String)>, Vec<String>) {
+    let fields: BTreeMap<_, _> = pairs(bench.command("HGETALL lock").await)
+        .into_iter()
+        .map(|pair| pair.split_once('=').map(|(field, value)| (field.to_owned(), value.to_owned())).unwrap())
+        .collect();
+    let held = fields.iter().find(|(field, _)| !field.starts_with('!')).map(|(field, value)| {
+        let mut words = value.split(' ');
+        let holds = words.next().unwrap().to_owned();
+        let seq = match fields.get("!grant") {
+            Some(grant) => grant.split(' ').next().unwrap(),
+            None => words.next().unwrap(),
+        };
+        (field.trim_start_matches('#').to_owned(), holds, seq.to_owned())
+    });
+    let places = flatten(bench.command("LRANGE queue 0 -1").await);
+    let ticket = |place: &String| place.trim_start_matches("!3/").split('/').next().unwrap().to_owned();
+    (held, places.iter().map(ticket).collect())
+}
+
+/// With one permit and weights of one, a semaphore is a lock.
+#[tokio::test]
+async fn a_semaphore_of_one_answers_as_a_lock_does() {
+    limit_to(std::time::Duration::from_secs(600), async {
+        let steps = from_env("FAIRLOCK_CALLS", 3000);
+        let (mut lock, mut semaphore) = (Bench::one().await, Bench::one().await);
+        let mut random = Random::new(7);
+        let mut story = Vec::new();
+        for step in 0..steps {
+            if step % 400 == 0 {
+                lock.command("FLUSHALL").await;
+                semaphore.command("FLUSHALL").await;
+                story.clear();
+            }
+            let mut below = |bound: u64| random.below(bound) as usize;
+            let (owner, seq) = (OWNERS[below(9)], 1 + below(8));
+            let client = client_of(owner);
+            let (holder, queue) = held_and_queued(&mut lock).await;
+            let one_of_them = || holder.as_ref().map_or(owner, |(owner, ..)| owner.as_str());
+            let call = match below(100) {
+                0..35 => format!("acquire owner={owner} seq={seq}"),
+                35..45 => format!("acquire owner={owner} seq={seq} mode=0"),
+                45..52 => format!("acquire owner={} seq={seq} mode=1:@", one_of_them()),
+                52..70 => format!("release owner={} seq={}", one_of_them(), seq + 2),
+                70..75 => format!("release owner={} seq={seq} special=1:@", one_of_them()),
+                75..85 => {
+                    let ticket = queue.get(below(6)).cloned().unwrap_or(format!("{owner}:{seq}"));
+                    let (owner, seq) = ticket.rsplit_once(':').unwrap();
+                    format!("leave owner={owner} seq={seq} place={ticket}/3000/L")
+                }
+                85..90 => format!("renew owner={owner} token=@ lease=30000"),
+                90..95 => format!("poll caller={client} waits={}", below(2)),
+                95..97 => "expire".into(),
+                _ => format!("dead {client}"),
+            };
+            story.push(call.clone());
+            if call == "expire" || call.starts_with("dead") {
+                for bench in [&mut lock, &mut semaphore] {
+                    if call == "expire" {
+                        bench.command("DEL lock").await;
+                    } else if !queue.is_empty() {
+                        bench.prepare(&call).await;
+                    }
+                }
+                continue;
+            }
+            let token = lock.lock_token().await.unwrap_or("7".into());
+            let record = flatten(semaphore.command(&format!("HGET lock #{}", one_of_them())).await).concat();
+            let shared_token = record.split(' ').nth(2).unwrap_or("7").to_owned();
+            let answers = (
+                lock.raw_call(&call.replace('@', &token)).await.unwrap(),
+                semaphore.raw_call(&of_one(&call).replace('@', &shared_token)).await.unwrap(),
+            );
+            let story = || format!("step {step}\n{}\n{answers:?}", story.join("\n"));
+            if call.starts_with("poll") {
+                // More, known, places and first.
+                assert_eq!(answers.0[1..5], answers.1[1..5], "{}", story());
+            } else {
+                assert_eq!(of_both(&answers.0), of_both(&answers.1), "{}", story());
+            }
+            assert_eq!(held_and_queued(&mut lock).await, held_and_queued(&mut semaphore).await, "{}", story());
         }
     })
     .await;

@@ -21,18 +21,8 @@ local function look(places, heard, room)
     places = places, passed = 0, cleared = 0, dead = {}, lives = {}, marks = {}, work = 0, more = false, winners = {}, of = {},
     has_won = {}, taken = {}, stops = frozen,
   }
-  if frozen then return found end
-  local noted = places > 0 and tonumber(read('ZSCORE', deadlines, '!skip') or '0') or 0
-  found.is_noted = noted > 0
-  if heard then
-    found.lives[heard] = now + waiter_ttl
-    -- Its places may be among those that were counted.
-    local score = noted > 0 and read('ZSCORE', deadlines, heard)
-    if score and tonumber(score) <= now then noted = 0 end
-  end
-  -- If all were passed over, one of them may be reachable again. Or the list was made shorter by hand.
-  local skip = noted < places and noted or 0
-  local from, size = 0, 2 -- the second one often has no room
+  --#paste skipped
+  local cleared, dead = 0, 0 -- up to the last one that comes in
   while not found.stops and from < places and found.work < WORK_AT_MOST do
     local block, clients, waits, has_living = examine(from, size, found)
     if #block == 0 then break end
@@ -46,12 +36,11 @@ local function look(places, heard, room)
         local owner, client, seq, terms, weight, its_limit, grant_ttl = string.match(place, PLACE)
         if not owner then refuse_place(place) end
         weight = tonumber(weight)
+        local is_room, more = has_room(room, weight, its_limit)
         -- A second ticket of one owner would replace the hold of the first.
-        found.more = #found.winners == SERVED_AT_MOST or found.has_won['#' .. owner] or false
-        found.stops = found.more or not has_room(room, weight, its_limit)
-        if found.stops then
-          -- Ended holders are left, if not all could be taken out.
-          found.passed, found.more = at, found.more or room.is_new and room.soon <= now
+        found.more = is_room and (#found.winners == SERVED_AT_MOST or found.has_won['#' .. owner]) or more
+        if found.more or not is_room then
+          found.stops, found.passed = true, at
           break
         end
         -- P6: a grant ends with its client's deadline.
@@ -65,6 +54,7 @@ local function look(places, heard, room)
         found.dead[#found.dead + 1] = before(place, '/')
       end
       if goes and found.cleared == at then found.cleared = at + 1 end
+      if goes and waits[i] then cleared, dead = found.cleared, #found.dead end
     end
     from, size = from + #block, BLOCK
     -- From the places passed over before only the head is read, where dead places are taken out: a block if there are
@@ -73,6 +63,11 @@ local function look(places, heard, room)
     if not found.stops then found.passed = math.min(from, places) end
   end
   if not found.stops then found.more = found.passed < places end
+  -- P3, as for a lock that is held: the dead keep their places until one behind them comes in. They may be back until then.
+  if found.stops or room.holders > 0 then
+    found.cleared = cleared
+    for i = #found.dead, dead + 1, -1 do found.dead[i] = nil end
+  end
   return found
 end
 

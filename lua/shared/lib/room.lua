@@ -1,17 +1,12 @@
 --#include millis
 --#include read
 --#include format
+--#include fields
 -- How much of a shared name is taken, and by whom. Uses: lock, limit, kind, field (the record to read too).
--- The hash has the kind in `!format`, a record for each holder in `#<owner>`, and in `!used` the sum of their weights, their
--- number, a lower bound of the earliest end (server ms), the limit that the last one's client has, and the last token. The `#` keeps the
--- scripts of a lock, which know owners by their names alone, from taking a record for a hold of theirs.
-
--- holds, attempt, token, end (server ms), terms, weight
-local RECORD = '^(%d+) (%d+) (%d+) (%d+) ((%d+),%d+,%d+/.*)$'
 local HOLDERS_AT_MOST, ENDED_AT_MOST = 1024, 256
 
 local fields, set_limit = read('HMGET', lock, field, '!format', '!used'), read('GET', limit)
-local used, holders, soon, limit_before, last_token = string.match(fields[3] or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+local used, holders, soon, limit_before, last_token = string.match(fields[3] or '', SUMMARY)
 if (fields[2] ~= kind or not used) and call('EXISTS', lock) == 1 then refuse_hash() end
 if fields[1] and not string.find(fields[1], RECORD) then refuse_hash() end
 if set_limit and kind == '4' then refuse('3', limit) end
@@ -64,7 +59,8 @@ local function take_out_ended(room)
   room.used, room.holders, room.soon, room.is_new = used, holders, soon, true
 end
 
--- Whether one with this weight may come in, by the limit of its client or the one that is set.
+-- Whether one with this weight may come in, by the limit of its client or the one that is set. And if not, whether another call may
+-- find that there is room, since more holders have ended than one call takes out.
 local function has_room(room, weight, its_limit)
   local most = (room.set_limit or tonumber(its_limit)) - weight
   local is_full = room.used > most or room.holders >= HOLDERS_AT_MOST
@@ -72,5 +68,5 @@ local function has_room(room, weight, its_limit)
     take_out_ended(room)
     is_full = room.used > most or room.holders >= HOLDERS_AT_MOST
   end
-  return not is_full
+  return not is_full, is_full and room.is_new and room.soon <= now
 end

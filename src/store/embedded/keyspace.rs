@@ -235,7 +235,7 @@ const COMMANDS: &[Command] = &[
     ("LREM", 4, Keyspace::lrem),
     ("LSET", 4, Keyspace::lset),
     ("LTRIM", 4, Keyspace::ltrim),
-    ("PEXPIRE", 3, Keyspace::pexpire),
+    ("PEXPIRE", -3, Keyspace::pexpire),
     ("PTTL", 2, Keyspace::pttl),
     ("PING", 1, Keyspace::ping),
     ("PUBLISH", 3, Keyspace::publish),
@@ -478,7 +478,14 @@ impl Keyspace {
         // not there too.
         let at = self.millis().checked_add(lifetime);
         let at = at.ok_or_else(|| error("ERR invalid expire time in 'pexpire' command"))?;
-        if !self.entries.contains_key(&words[0]) {
+        let is_longer_only = match words.get(2) {
+            Some(option) if option.eq_ignore_ascii_case(b"GT") => true,
+            Some(_) => return Err(syntax()),
+            None => false,
+        };
+        let Some(entry) = self.entries.get(&words[0]) else { return count(0) };
+        // A key without an expiry lives longer than any.
+        if is_longer_only && entry.expires_at.is_none_or(|before| at <= before) {
             return count(0);
         }
         // A time of zero or less deletes the key at once.
