@@ -86,7 +86,7 @@ weight = tonumber(weight)
 -- The lease never gets shorter here: the client may already rely on the longer one (R5).
 local function held(count)
   local longer = math.max(tonumber(ends), math.floor(now) + lease)
-  if longer > tonumber(ends) or count ~= holds then
+  if longer > tonumber(ends) or last ~= this then
     call('HSET', lock, field, count .. ' ' .. seq .. ' ' .. its_token .. ' ' .. string.format('%d', longer) .. ' ' .. its_terms)
     if call('PTTL', lock) < tonumber(lease) then call('PEXPIRE', lock, lease) end
   end

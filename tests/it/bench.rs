@@ -193,7 +193,7 @@ impl Bench {
 
     /// `held OWNER SEQ TOKEN`, `waits PLACE`, `dead CLIENT`, `unreachable CLIENT`, `tombstone OWNER SEQ`, `token N`,
     /// `holds OWNER SEQ TOKEN WEIGHT,LIMIT [MS]` (of a semaphore, with what is left of its lease), `queues PLACE` (the same),
-    /// `newer lock`, `foreign KIND`, `frozen MS` (of the life `L`), or a Redis command with the kind of a key in place of the key.
+    /// `ended OWNER` (of a semaphore, the only one), `newer lock`, `foreign KIND`, `frozen MS` (of the life `L`), or a Redis command with the kind of a key in place of the key.
     pub async fn prepare(&mut self, step: &str) {
         self.try_prepare(step).await.unwrap_or_else(|error| panic!("{step}: {error:?}"));
     }
@@ -227,6 +227,12 @@ impl Bench {
             }
             ["holds", owner, seq, token, share] => self.record(owner, seq, token, share, "10000").await,
             ["holds", owner, seq, token, share, left] => self.record(owner, seq, token, share, left).await,
+            // The only holder, whose lease is over.
+            ["ended", owner] => vec![
+                "DEL lock".into(),
+                format!("HSET lock !format 3 !used 1~1~1~3~7 #{owner} 1~3~7~1~1,3,3000/L"),
+                "PEXPIRE lock 10000".into(),
+            ],
             ["queues", place] => {
                 let place = if place.contains('/') { place.to_owned() } else { format!("{place}/{SHARED_TERMS}") };
                 let ticket = place.split('/').next().unwrap();
@@ -304,6 +310,15 @@ impl Bench {
     pub async fn lock_token(&mut self) -> Option<String> {
         let grant = self.try_command(words("HGET lock !grant")).await.ok()?;
         (grant != Value::Nil).then(|| flatten(grant).concat().split(' ').nth(1).unwrap().to_owned())
+    }
+
+    /// The token in the hash: that of the lock, or the last one of a shared name.
+    pub async fn last_token(&mut self) -> Option<String> {
+        let summary = self.try_command(words("HGET lock !used")).await.ok()?;
+        match summary {
+            Value::Nil => self.lock_token().await,
+            summary => flatten(summary).concat().split(' ').nth(4).map(str::to_owned),
+        }
     }
 
     /// Runs `verb name=value …`, with defaults for the other arguments. Returns the reply without the request's

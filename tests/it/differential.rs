@@ -146,9 +146,71 @@ fn interference() -> impl Strategy<Value = String> {
     ]
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> BoxedStrategy<Vec<Step>> {
     let step = prop_oneof![9 => call().prop_map(Step::Call), 1 => interference().prop_map(Step::Prepare)];
-    prop::collection::vec(step, STEPS_IN_A_CASE)
+    prop::collection::vec(step, STEPS_IN_A_CASE).boxed()
+}
+
+/// Of a semaphore. Now and then a name is asked for as another kind.
+fn shared_call() -> impl Strategy<Value = String> {
+    let terms =
+        || prop::sample::select(&["1,3,3000/L", "1,3,3000/L", "2,3,3000/L", "3,3,20000/a~b/c", "4,5,3000/L"][..]);
+    let mode = prop_oneof![2 => Just(" mode=0".to_owned()), 5 => Just(String::new()), 2 => (1..4u32, token()).prop_map(|(holds, token)| format!(" mode={holds}:{token}"))];
+    let limits = (millis(), millis(), prop::sample::select(&[2u32, 4, 60, 60][..]));
+    let acquire = (owner(), 1..9u32, mode, terms(), limits).prop_map(|(owner, seq, mode, terms, (lease, waiter_ttl, most))| {
+        format!("shared/acquire owner={owner} seq={seq}{mode} terms={terms} lease={lease} waiter_ttl={waiter_ttl} max_waiters={most} not_after=+9000")
+    });
+    let poll = (client(), millis(), 0..2u32, prop::collection::vec(ticket(), 1..4)).prop_map(
+        |(client, waiter_ttl, waits, tickets)| {
+            format!("shared/poll caller={client} waits={waits} waiter_ttl={waiter_ttl} tickets={}", tickets.join(","))
+        },
+    );
+    let leave = (ticket(), moment(), terms()).prop_map(|(ticket, until, terms)| {
+        let (owner, seq) = ticket.rsplit_once(':').unwrap();
+        format!("shared/leave owner={owner} seq={seq} copies_until={until} place=!3/{ticket}/{terms}")
+    });
+    let holds =
+        (0..3u32, token(), 1..3u32).prop_map(|(holds, token, weight)| format!(" special={holds}:{token}:{weight}"));
+    let late = (moment(), ticket(), terms())
+        .prop_map(|(until, ticket, terms)| format!(" special={until}~!3/{ticket}/{terms}"));
+    let special = prop_oneof![5 => Just(String::new()), 3 => holds, 1 => late];
+    let release = (owner(), 1..9u32, special)
+        .prop_map(|(owner, seq, special)| format!("shared/release owner={owner} seq={seq}{special}"));
+    let renew = (owner(), token(), millis(), 0..9u32, prop::bool::weighted(0.3)).prop_map(
+        |(owner, token, lease, only, remember)| {
+            let remember = if remember { " remember=60000" } else { "" };
+            format!("shared/renew owner={owner} token={token} lease={lease} only={only}{remember}")
+        },
+    );
+    let force = (client(), token())
+        .prop_map(|(client, token)| format!("shared/force_unlock caller={client} expected={token} not_after=+9000"));
+    let set = prop::sample::select(&["", "", "0", "2", "9"][..])
+        .prop_map(|permits| format!("shared/set_limit permits={permits} not_after=+9000"));
+    let inspect = (0..5u32).prop_map(|most| format!("shared/inspect most={most}"));
+    let shared =
+        prop_oneof![9 => acquire, 4 => poll, 4 => leave, 6 => release, 3 => renew, 1 => force, 1 => set, 1 => inspect];
+    let shared = (shared, prop::bool::weighted(0.05), prop::bool::weighted(0.02)).prop_map(|(call, strict, other)| {
+        let takes_it = !call.starts_with("shared/renew");
+        let strict = if strict && takes_it { " boot=1" } else { "" };
+        let other = if other && takes_it { " kind=4" } else { "" };
+        format!("{call}{strict}{other}")
+    });
+    prop_oneof![160 => shared, 1 => plain_call(), 2 => Just("boot life=L freeze=11000".to_owned())]
+}
+
+/// As [`interference`], and a lease that is over.
+fn shared_interference() -> impl Strategy<Value = String> {
+    let ended = owner().prop_map(|owner| format!("ended {owner}"));
+    let queues = ticket().prop_map(|ticket| format!("queues {ticket}"));
+    prop_oneof![3 => interference(), 2 => ended, 2 => queues, 1 => Just("SET limit x".to_owned()), 2 => Just("DEL limit".to_owned()),
+        // Otherwise most calls would be refused for what is foreign.
+        5 => Just("FLUSHALL".to_owned())]
+}
+
+fn shared_steps() -> BoxedStrategy<Vec<Step>> {
+    let step =
+        prop_oneof![12 => shared_call().prop_map(Step::Call), 1 => shared_interference().prop_map(Step::Prepare)];
+    prop::collection::vec(step, STEPS_IN_A_CASE).boxed()
 }
 
 /// A store, and the tokens it has given. A token is a time, so the two stores give different ones.
@@ -167,7 +229,7 @@ impl Side {
         if !text.contains('@') {
             return text.to_owned();
         }
-        let held = self.bench.lock_token().await.unwrap_or_else(|| "7".into());
+        let held = self.bench.last_token().await.unwrap_or_else(|| "7".into());
         text.replace('@', &held)
     }
 
@@ -280,6 +342,15 @@ async fn compare(real: &mut Side, embedded: &mut Side, steps: &[Step]) -> Result
 
 #[test]
 fn random_calls_agree_on_both_stores() {
+    agree(steps());
+}
+
+#[test]
+fn random_calls_for_shared_names_agree_on_both_stores() {
+    agree(shared_steps());
+}
+
+fn agree(steps: BoxedStrategy<Vec<Step>>) {
     let calls = from_env("FAIRLOCK_CALLS", 15_000);
     let seed = from_env("FAIRLOCK_SEED", 0x5eed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -292,7 +363,7 @@ fn random_calls_agree_on_both_stores() {
     let bytes: Vec<u8> = seed.to_le_bytes().repeat(4);
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let made = RefCell::new((0, 0));
-    let outcome = runner.run(&steps(), |steps| {
+    let outcome = runner.run(&steps, |steps| {
         let (real, embedded) = &mut *sides.borrow_mut();
         let (calls, refused) = runtime.block_on(compare(real, embedded, &steps))?;
         let mut made = made.borrow_mut();

@@ -256,6 +256,14 @@ async fn acquire_rows() {
             again: "held 7 2 * 1",
         },
         Row {
+            what: "one more hold, asked for with the number before it",
+            before: &["holds c:1 4 7 1,1", "HSET lock #c:1 2~4~7~99999999999999~1,1,3000/L"],
+            call: "shared/acquire mode=1:7",
+            reply: "held 7 2 * 1",
+            after: "room 1 c:1=2,5,7,1,1,3000/L",
+            again: "held 7 2 * 1",
+        },
+        Row {
             what: "one more hold, of one under another token",
             before: &["holds c:1 4 7 1,1"],
             call: "shared/acquire mode=1:8",
