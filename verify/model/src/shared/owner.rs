@@ -459,6 +459,8 @@ impl Owner {
                 }
             }
             Acquired::Queued { floor } => {
+                // It counts for all that wait here.
+                cx.client.note_answer(sent, floor);
                 self.stage = Stage::Waiting { seq: attempt, queued_at: sent, floor, copies_until, confirming: None };
             }
             // This copy left nothing on the server, but an earlier one may still be served (R3).

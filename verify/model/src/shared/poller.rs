@@ -7,7 +7,7 @@ use super::network::{ClientId, Network, Poll, Seq, Time, Token};
 pub struct Client {
     pub next_poll: Seq,
     pub poll: Option<Poll>,
-    /// R7: send time and floor of the last answered poll of the name.
+    /// R7: send time and floor of the last answer of the name, whichever ticket it was about.
     pub answered: Option<(Time, Token)>,
     /// No message reaches it. It does not know that.
     pub deaf: bool,
@@ -21,6 +21,12 @@ impl Client {
     /// R8: one poll at a time. A lost poll is given up.
     pub fn may_poll(&self, id: ClientId, network: &Network) -> bool {
         self.poll.is_none_or(|poll| !network.carries_poll(id, poll.number))
+    }
+
+    pub fn note_answer(&mut self, sent: Time, floor: Token) {
+        if self.answered.is_none_or(|(before, _)| before <= sent) {
+            self.answered = Some((sent, floor));
+        }
     }
 
     pub fn awaits(&self, poll: &Poll) -> bool {

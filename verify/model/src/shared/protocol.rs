@@ -58,7 +58,7 @@ impl Shared {
     pub fn script<'a>(&'a self, state: &'a mut State, deaf: &'a [bool], events: &'a mut EventSet) -> Script<'a> {
         let State { now, server, network, ghost, .. } = state;
         let (rules, bounds) = (&self.rules, &self.bounds);
-        let mut script = Script { rules, bounds, now: *now, deaf, server, network, ghost, events };
+        let mut script = Script { rules, bounds, now: *now, deaf, server, network, ghost, events, left_ended: false };
         script.boot();
         script
     }
@@ -112,9 +112,7 @@ impl Shared {
         {
             let asking = &mut state.clients[usize::from(client)];
             asking.poll = None;
-            if asking.answered.is_none_or(|(sent, _)| sent <= poll.sent) {
-                asking.answered = Some((poll.sent, answer.floor));
-            }
+            asking.note_answer(poll.sent, answer.floor);
         }
         let mut all_granted = true;
         for (index, owner) in self.bounds.owners_of(client).enumerate() {

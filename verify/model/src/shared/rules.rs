@@ -64,11 +64,10 @@ rules! {
     r2_not_after,
     r3_tombstone,
     r3_purge,
-    /// R4, decision 3: for each owner.
+    /// R4, and decision 3 (an older hold ends with a new first one): for each owner.
     r4_renew_compares_token,
     r4_ends_compare_seq,
     r4_last_served_per_owner,
-    d3_older_hold_ends,
     d3_only_its_own,
     /// A grant to an owner that holds by an earlier attempt takes that one's place, and its units.
     grant_ends_older,

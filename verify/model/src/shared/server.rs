@@ -128,6 +128,8 @@ pub struct Script<'a> {
     pub network: &'a mut Network,
     pub ghost: &'a mut Ghost,
     pub events: &'a mut EventSet,
+    /// Ended holders that the bound of this call has left.
+    pub left_ended: bool,
 }
 
 impl Script<'_> {
@@ -204,7 +206,7 @@ impl Script<'_> {
         if last.is_some_and(|last| last > seq) {
             return Acquired::Refused;
         }
-        if last.is_some() && self.rules.d3_older_hold_ends {
+        if last.is_some() {
             // The owner asks for a first hold, so its earlier one is over (decision 3).
             self.events.add(Event::OlderHoldEnded);
             self.end(owner);
@@ -326,10 +328,8 @@ impl Script<'_> {
         let ours = self.is_ended_by(owner, seq) && self.rules.r9_leave_passes_on;
         if ours {
             self.events.add(Event::LeftWhileHolding);
-            self.end(owner);
         }
-        let caller = Some(self.bounds.client_of(owner));
-        self.serve_if(ours || self.rules.leave_of_place_passes_on, caller);
+        self.end_and_serve(ours.then_some(owner), ours || self.rules.leave_of_place_passes_on, owner);
     }
 
     /// release.lua: sets holds and weight.
@@ -343,7 +343,6 @@ impl Script<'_> {
         attempt: Seq,
         copies_until: Time,
     ) -> Released {
-        let caller = Some(self.bounds.client_of(owner));
         if holds > 0 {
             return self.release_some(owner, seq, (holds, weight), token);
         }
@@ -353,20 +352,26 @@ impl Script<'_> {
         }
         let held = self.server.holders.get(&owner).copied();
         let ours = self.is_ended_by(owner, seq);
-        if ours && self.rules.ends_before_serving {
-            self.end(owner);
-        } else if ours {
-            // One call with the new and without the old: the room is there, and the field goes at last.
-            self.server.used -= held.map_or(0, |holder| holder.weight);
-        }
-        self.serve_if(self.rules.release_passes_on, caller);
-        if ours && !self.rules.ends_before_serving {
-            self.server.holders.remove(&owner);
-        }
+        self.end_and_serve(ours.then_some(owner), self.rules.release_passes_on, owner);
         match held {
             Some(holder) if ours => Released::Freed { token: holder.token },
             _ => Released::Gone,
         }
+    }
+
+    fn end_and_serve(&mut self, ending: Option<OwnerId>, passes_on: bool, caller: OwnerId) {
+        let caller = Some(self.bounds.client_of(caller));
+        let Some(owner) = ending.filter(|_| !self.rules.ends_before_serving) else {
+            ending.into_iter().for_each(|owner| self.end(owner));
+            self.serve_if(passes_on, caller);
+            return;
+        };
+        // As the lock's scripts write it, the new field and then the end of the old one: here that may be one field.
+        if let Some(holder) = self.server.holders.remove(&owner) {
+            self.server.used -= holder.weight;
+        }
+        self.serve_if(passes_on, caller);
+        self.server.holders.remove(&owner);
     }
 
     fn release_some(
@@ -514,12 +519,13 @@ impl Script<'_> {
             self.events.add(Event::FullHouse);
         }
         if self.rules.ended_are_taken_out && looks && self.now >= self.server.soon {
-            self.take_out_ended();
+            self.left_ended = self.take_out_ended();
         }
         self.fits(owner)
     }
 
-    fn take_out_ended(&mut self) {
+    /// Returns whether it ended at its bound, as far as `!soon` says so.
+    fn take_out_ended(&mut self) -> bool {
         let all_go = !self.rules.only_the_ended;
         let is_ended = |holder: &Holder| all_go || holder.ends <= self.now;
         let ended: Vec<_> =
@@ -542,6 +548,7 @@ impl Script<'_> {
         if stopped {
             self.events.add(Event::Stopped);
         }
+        stopped && self.rules.soon_after_bound
     }
 
     /// Takes a holder out.
@@ -599,8 +606,7 @@ impl Script<'_> {
                     self.events.add(Event::HeavyWaits);
                 }
                 if self.rules.stops_at_first_misfit {
-                    // Ended ones that the bound of this call has left.
-                    break self.server.soon <= self.now && self.rules.soon_after_bound;
+                    break self.left_ended;
                 }
                 at += 1;
                 continue;
