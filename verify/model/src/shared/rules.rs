@@ -69,6 +69,8 @@ rules! {
     r4_ends_compare_seq,
     r4_last_served_per_owner,
     d3_only_its_own,
+    /// A place of an earlier attempt than its owner holds by is not served.
+    stale_places_go,
     /// A grant to an owner that holds by an earlier attempt takes that one's place, and its units.
     grant_ends_older,
     r4_renew_only_extends,

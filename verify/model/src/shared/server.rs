@@ -164,7 +164,7 @@ impl Script<'_> {
 
     /// Past all waiters: its units are counted already.
     fn reenter(&mut self, owner: OwnerId, seq: Seq, nested: Nested) -> Acquired {
-        let holder = self.server.holders.get(&owner).copied().filter(|holder| holder.token == nested.token);
+        let holder = self.living(owner).filter(|holder| holder.token == nested.token);
         let Some(holder) = holder else { return Acquired::Lost };
         if holder.attempt > seq {
             return Acquired::Refused;
@@ -182,6 +182,11 @@ impl Script<'_> {
         self.reply_held(owner)
     }
 
+    /// A hold whose lease is over is none, whether it was taken out or not.
+    fn living(&self, owner: OwnerId) -> Option<Holder> {
+        self.server.holders.get(&owner).copied().filter(|holder| holder.ends > self.now)
+    }
+
     /// The seq with which a request of this owner is compared.
     fn last_served(&self, owner: OwnerId) -> Option<Seq> {
         let holder = self.server.holders.get(&owner)?;
@@ -196,14 +201,15 @@ impl Script<'_> {
         let ticket = Ticket { owner, seq };
         let client = self.bounds.client_of(owner);
         let last = self.last_served(owner);
-        if last == Some(seq) {
+        let is_over = self.living(owner).is_none();
+        if last == Some(seq) && !is_over {
             self.events.add(Event::RetryAnswered);
             if !self.rules.r1_retry_is_served_once {
                 self.server.used += self.bounds.weight(owner);
             }
             return self.reply_held(owner);
         }
-        if last.is_some_and(|last| last > seq) {
+        if last.is_some_and(|last| last > seq) && !is_over {
             return Acquired::Refused;
         }
         if last.is_some() {
@@ -272,9 +278,6 @@ impl Script<'_> {
     fn extend(&mut self, owner: OwnerId) {
         let Some(holder) = self.server.holders.get(&owner).copied() else { return };
         let ends = holder.ends.max(self.now + self.bounds.lease(owner));
-        if holder.ends <= self.now {
-            self.events.add(Event::RevivedByRenewal);
-        }
         self.put(owner, Holder { ends, ..holder });
     }
 
@@ -296,10 +299,10 @@ impl Script<'_> {
     }
 
     fn place_of(&self, ticket: Ticket) -> Place {
-        let holder = self.server.holders.get(&ticket.owner).filter(|holder| holder.attempt == ticket.seq);
+        let holder = self.living(ticket.owner).filter(|holder| holder.attempt == ticket.seq);
         match holder {
             Some(Holder { token, ends, .. }) if self.rules.poll_names_granted => {
-                Place::Granted { token: *token, remaining: ends.saturating_sub(self.now) }
+                Place::Granted { token, remaining: ends - self.now }
             }
             Some(_) => Place::Waits,
             None if self.server.queue.contains(&ticket) => Place::Waits,
@@ -350,11 +353,11 @@ impl Script<'_> {
             self.write_tombstone(owner, seq, copies_until);
             self.purge(Ticket { owner, seq: attempt });
         }
-        let held = self.server.holders.get(&owner).copied();
+        let held = self.living(owner);
         let ours = self.is_ended_by(owner, seq);
         self.end_and_serve(ours.then_some(owner), self.rules.release_passes_on, owner);
         match held {
-            Some(holder) if ours => Released::Freed { token: holder.token },
+            Some(holder) if ours && holder.ends > self.now => Released::Freed { token: holder.token },
             _ => Released::Gone,
         }
     }
@@ -381,7 +384,7 @@ impl Script<'_> {
         (holds, weight): (u8, Weight),
         token: Token,
     ) -> Released {
-        let holder = self.server.holders.get(&owner).copied();
+        let holder = self.living(owner);
         let Some(holder) = holder.filter(|holder| holder.token == token && holder.attempt <= seq) else {
             return Released::Lost;
         };
@@ -409,13 +412,10 @@ impl Script<'_> {
     /// renew.lua
     pub fn renew(&mut self, owner: OwnerId, token: Token, only: Seq) -> Renewed {
         let lease = self.bounds.lease(owner);
-        let held = self.server.holders.get(&owner).copied();
+        let held = self.living(owner);
         match held.filter(|holder| holder.token == token || !self.rules.r4_renew_compares_token) {
             Some(holder) if holder.attempt == only => {
                 let ends = self.now + lease;
-                if holder.ends <= self.now {
-                    self.events.add(Event::RevivedByRenewal);
-                }
                 self.put(owner, Holder { ends, ..holder });
                 if self.rules.soon_with_renewal {
                     self.server.soon = self.server.soon.min(ends);
@@ -428,6 +428,7 @@ impl Script<'_> {
                 Renewed::Renewed { remaining: ends - self.now }
             }
             None if !self.rules.r4_renew_only_extends && held.is_none() => {
+                self.end(owner);
                 let weight = self.bounds.weight(owner);
                 self.server.used += weight;
                 self.put(owner, Holder { holds: 1, attempt: only, token, ends: self.now + lease, weight });
@@ -594,6 +595,13 @@ impl Script<'_> {
         let (mut at, mut served) = (0, 0);
         let stopped = loop {
             let Some(ticket) = self.server.queue.get(at).copied() else { break false };
+            // A copy that came behind a later attempt of its owner. A grant would take that one's place.
+            let last = self.living(ticket.owner).map(|holder| holder.attempt);
+            if last.is_some_and(|last| last > ticket.seq) && self.rules.stale_places_go {
+                self.events.add(Event::StalePlace);
+                self.server.queue.remove(at);
+                continue;
+            }
             if self.rules.unreachable_first && !self.is_served_at(ticket, &mut at, caller) {
                 continue;
             }

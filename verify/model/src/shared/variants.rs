@@ -53,11 +53,14 @@ const TWO_ATTEMPTS: Bounds = Bounds { attempts: 2, retries: 0, ..SMALL };
 /// An owner starts again while the leave of its earlier attempt is under way.
 const AGAIN: Bounds = Bounds { attempts: 2, retries: 0, renews: false, end: 1, in_flight: 3, ..SMALL };
 
+/// The same, where both fit.
+const BESIDE: Bounds = Bounds { weights: [1; 4], ..AGAIN };
+
 /// A reader, a writer that waits, and one level of nested reads.
 const NESTED: Bounds = Bounds { reentries: 1, end: 1, ..SMALL };
 
 /// A writer that downgrades, or a permit that shrinks.
-const SHRINKS: Bounds = Bounds { shrinks: 1, weights: [2, 1, 1, 1], ..SMALL };
+const SHRINKS: Bounds = Bounds { shrinks: 1, weights: [2, 1, 1, 1], gives_up: false, ..SMALL };
 
 /// Leases of different lengths, so that some are over while others go on.
 const LEASES: Bounds =
@@ -65,7 +68,7 @@ const LEASES: Bounds =
 
 /// Beside one that goes on, the last owner is granted, and renews to less.
 const SHORTENS: Bounds =
-    Bounds { clients: 4, owners: 4, weights: [1, 2, 2, 2], begun: 2, grant_ttl: 3, waiter_ttl: 3, ..LEASES };
+    Bounds { clients: 4, owners: 4, weights: [1, 2, 2, 2], begun: 2, grant_ttl: 3, waiter_ttl: 3, end: 1, ..LEASES };
 
 /// Clients with limits of their own.
 const LIMITS: Bounds = Bounds { weights: [1, 1, 1, 1], limits: [1, 2, 3, 3], ..THREE };
@@ -77,11 +80,13 @@ const PERMITS: Bounds = Bounds { permits: &[Some(0), Some(1), None], end: 1, in_
 const DEAF: Bounds = Bounds { begun: 3, weights: [1, 2, 1, 1], deafens: 1, ..THREE };
 
 /// Few waiters in a call, and few holders at all.
-const BOUNDS: Bounds = Bounds { serves: 1, max_holders: 2, limits: [4; 4], renews: true, in_flight: 2, end: 3, ..BEGUN };
+const BOUNDS: Bounds =
+    Bounds { serves: 1, max_holders: 2, weights: [1; 4], limits: [4; 4], in_flight: 1, end: 2, ..BEGUN };
+const FULL: Bounds = Bounds { serves: 8, clients: 3, owners: 3, begun: 3, renews: true, in_flight: 2, ..BOUNDS };
 
 /// One ended holder in a call, where two have to go, and a third one goes on.
 const TAKES_OUT: Bounds =
-    Bounds { takes_out: 1, weights: [1, 1, 1, 2], limits: [3; 4], renews: true, in_flight: 2, end: 2, ..BEGUN };
+    Bounds { takes_out: 1, weights: [1, 1, 1, 2], limits: [3; 4], renews: true, in_flight: 1, end: 2, ..BEGUN };
 
 /// A client with two owners, whose poll carries one ticket.
 const BLOCKS: Bounds =
@@ -90,7 +95,7 @@ const BLOCKS: Bounds =
 const REVOKE: Bounds = Bounds { faults: &[Fault::Revoke], end: 1, ..THREE };
 
 const STRICT: Bounds =
-    Bounds { faults: &[Fault::Restart, Fault::Flush], strict: true, retries: 0, end: 3, ..SMALL };
+    Bounds { faults: &[Fault::Restart, Fault::Flush], strict: true, retries: 0, end: 3, gives_up: false, ..SMALL };
 
 /// Grants that the client would rely on for longer than the server does.
 const LONG_GRANTS: Bounds = Bounds { grant_ttl: 3, ..SMALL };
@@ -142,9 +147,9 @@ fn base() -> Vec<Variant> {
             "s-again",
             "2 clients with one unit each, which start again while their leaves are under way",
             AGAIN,
-            &[OlderHoldEnded, HandOver],
+            &[OlderHoldEnded, StalePlace, HandOver],
         ),
-        holds("s-lossy", "2 clients, all messages are lost and repeated", Bounds { lossy: true, ..SMALL }, &[
+        holds("s-lossy", "2 clients, all messages are lost and repeated", Bounds { lossy: true, renews: false, end: 1, ..SMALL }, &[
             HandOver,
             HeldByPoll,
             RetryAnswered,
@@ -154,7 +159,7 @@ fn base() -> Vec<Variant> {
         holds("s-begun", "4 clients, of which 3 wait", BEGUN, &[ServedTogether, HeavyWaits, Settled]),
         holds("s-nested", "a reader nests, past a writer that waits", NESTED, &[Nested, NestedPastAWaiter, RetryAnswered]),
         holds("s-shrink", "a permit shrinks, requests repeated", SHRINKS, &[Shrunk, HandOver, RetryAnswered]),
-        holds("s-leases", "3 clients with different leases", LEASES, &[TakenOut, RevivedByRenewal, LossReported, HashExpired]),
+        holds("s-leases", "3 clients with different leases", LEASES, &[TakenOut, LossReported, HashExpired]),
         holds("s-limits", "3 clients with different limits", LIMITS, &[EnteredBeside, Settled]),
         holds("s-permits", "3 clients, and set_permits", PERMITS, &[Paused, AboveLowered, Settled]),
         holds("s-deaf", "3 clients, a subscription breaks", DEAF, &[PassedOver, Settled]),
@@ -165,7 +170,7 @@ fn base() -> Vec<Variant> {
         holds("s-blocks", "a client with 2 waiters, whose polls carry one ticket", BLOCKS, &[NextBlock, HeldByPoll, Settled]),
         holds("s-tries", "2 clients, one of which never waits", Bounds { tries: true, ..TWO_ATTEMPTS }, &[Busy, EnteredBeside]),
         holds("s-revoke", "3 clients, one holder is revoked", REVOKE, &[Revoked, HandOver, Settled]),
-        holds("s-flush", "2 clients, FLUSHALL", Bounds { faults: &[Fault::Flush], ..SMALL }, &[NoPlace, Settled]),
+        holds("s-flush", "2 clients, FLUSHALL", Bounds { faults: &[Fault::Flush], retries: 0, ..SMALL }, &[NoPlace, Settled]),
         holds("s-strict", "2 clients with strict_restart, data is lost", STRICT, &[Frozen, Thawed, HandOver]),
         holds("s-long-grants", "2 clients, places end before grants would", LONG_GRANTS, &[HandOver, HeldByTrust]),
         holds("s-short-leases", "2 clients, leases end before grants do", SHORT_LEASES, &[HandOver, HeldByTrust]),
@@ -182,7 +187,7 @@ fn dropped() -> Vec<Variant> {
         }),
         drop("s-newcomer", "a newcomer that fits enters past the queue", THREE, |r| r.newcomers_queue = false),
         drop("s-holders", "any number of holders", BOUNDS, |r| r.holders_are_bounded = false),
-        drop("s-full-house", "only a lack of units is a reason to take out the ended", Bounds { serves: 8, ..BOUNDS }, |r| {
+        drop("s-full-house", "only a lack of units is a reason to take out the ended", FULL, |r| {
             r.full_house_takes_out = false;
         }),
         drop("s-ended", "holders whose lease is over stay", LEASES, |r| r.ended_are_taken_out = false),
@@ -203,8 +208,9 @@ fn dropped() -> Vec<Variant> {
         }),
         drop("s-tokens", "one token for all grants of a call", BEGUN, |r| r.token_for_each_grant = false),
         drop("s-field", "the old field is deleted after the new one is set", AGAIN, |r| r.ends_before_serving = false),
+        drop("s-stale", "a place behind a later attempt of its owner is served", AGAIN, |r| r.stale_places_go = false),
         drop("s-older", "a grant to an owner that holds does not free what it held", AGAIN, |r| r.grant_ends_older = false),
-        drop("s-leave-passes-on", "a place that leaves is no reason to serve", BEGUN, |r| r.leave_of_place_passes_on = false),
+        drop("s-leave-passes-on", "a place that leaves is no reason to serve", Bounds { gives_up: true, ..THREE }, |r| r.leave_of_place_passes_on = false),
         drop("s-shrink-passes-on", "a shrink does not serve", SHRINKS, |r| r.shrink_passes_on = false),
         drop("s-permits-pass-on", "set_permits does not serve", PERMITS, |r| r.permits_pass_on = false),
         drop("s-poll-passes-on", "a poll does not serve", SMALL, |r| r.poll_passes_on = false),
@@ -224,11 +230,11 @@ fn dropped() -> Vec<Variant> {
             r.r4_renew_compares_token = false;
         }),
         drop("s-r4-end-seq", "leave and release compare only the owner", TWO_ATTEMPTS, |r| r.r4_ends_compare_seq = false),
-        drop("s-r4-per-owner", "seqs are compared with the last one served of anybody", AGAIN, |r| {
+        drop("s-r4-per-owner", "seqs are compared with the last one served of anybody", BESIDE, |r| {
             r.r4_last_served_per_owner = false;
         }),
         drop("s-r4-renew-creates", "a renewal creates a hold", SMALL, |r| r.r4_renew_only_extends = false),
-        drop("s-d3-all", "a new first hold ends those of others too", AGAIN, |r| r.d3_only_its_own = false),
+        drop("s-d3-all", "a new first hold ends those of others too", BESIDE, |r| r.d3_only_its_own = false),
         drop("s-r5", "deadlines count from the reply", SMALL, |r| r.r5_deadline_from_request = false),
         drop("s-r5-wanted", "a holder relies on the whole time of a grant", SHORT_LEASES, |r| r.r5_no_more_than_wanted = false),
         drop("s-r7-floor", "pushes are trusted with any token", FLOOR, |r| r.r7_floor = false),
