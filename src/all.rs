@@ -31,6 +31,10 @@ const AT_ONCE: usize = 64;
 /// In an
 /// names before it are waited for while it is held.
 ///
+/// # Semaphores and read-write locks
+/// It takes plain locks only. Permits and shares of a read-write lock that a task holds beside them are outside of this order: take
+/// them after all of its locks, or never wait for a lock while it has them.
+///
 /// # Fairness
 /// First come, first served for each name, at the time when the call waits for it. Two calls that want different sets may be
 /// served in another order than they came.

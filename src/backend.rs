@@ -19,6 +19,8 @@ use crate::quorum::context::Quorum;
 use crate::quorum::guard::QuorumGuard;
 use crate::quorum::hold::QuorumHold;
 use crate::quorum::lock::QuorumLock;
+use crate::store::error::SeveralServers;
+use crate::store::keys::{Kind, Share};
 
 #[derive(Clone)]
 pub enum Backend {
@@ -31,6 +33,13 @@ pub enum Backend {
 pub enum AnyLock {
     One(EngineLock),
     Several(QuorumLock),
+}
+
+/// A name that several may hold at a time, at one server. Several masters have none.
+#[derive(Debug, Clone)]
+pub enum AnyShared {
+    One(EngineLock),
+    Several(Arc<str>),
 }
 
 pub enum AnyGuard {
@@ -60,6 +69,13 @@ impl Backend {
         match self {
             Self::One(engine) => AnyLock::One(EngineLock::new(engine.clone(), name)),
             Self::Several(quorum) => AnyLock::Several(QuorumLock::new(quorum.clone(), name)),
+        }
+    }
+
+    pub fn shared(&self, kind: Kind, share: Share, name: &str) -> AnyShared {
+        match self {
+            Self::One(engine) => AnyShared::One(EngineLock::of(kind, share, engine.clone(), name)),
+            Self::Several(_) => AnyShared::Several(name.into()),
         }
     }
 
@@ -137,6 +153,29 @@ impl AnyLock {
     /// Whether it can be had at all, by its name, lease and label.
     pub fn check(&self) -> Result<(), LockError> {
         each!(Self, self, lock => lock.check())
+    }
+}
+
+impl AnyShared {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::One(lock) => lock.name(),
+            Self::Several(name) => name,
+        }
+    }
+
+    pub fn changed(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
+        match self {
+            Self::One(lock) => Self::One(change(lock)),
+            Self::Several(name) => Self::Several(name.clone()),
+        }
+    }
+
+    pub fn at_server(&self) -> Result<&EngineLock, SeveralServers> {
+        match self {
+            Self::One(lock) => Ok(lock),
+            Self::Several(_) => Err(SeveralServers),
+        }
     }
 }
 

@@ -13,7 +13,10 @@ use crate::engine::requests;
 use crate::error::{CloseError, RequestError};
 use crate::list::LockList;
 use crate::lock::FairLock;
+use crate::rw_lock::FairRwLock;
+use crate::semaphore::FairSemaphore;
 use crate::state::{ClientState, StateWatch};
+use crate::store::keys::{Kind, Share};
 
 /// A client: the connection to one server or to [several](crate::masters), and everything that is held and waited for over it.
 ///
@@ -69,6 +72,40 @@ impl LockClient {
         FairLock::new(self.backend.lock(name.as_ref()))
     }
 
+    /// The semaphore of that name with so many permits, over all processes: 1 to 1024 bytes of anything. No round trip.
+    ///
+    /// A name that cannot be is reported by the first call that needs the server.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 5);
+    /// let permit = gate.acquire().await?;
+    /// permit.release().await?;
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> FairSemaphore {
+        let share = Share { weight: 1, limit: permits };
+        FairSemaphore::new(self.backend.shared(Kind::Semaphore, share, name.as_ref()), permits)
+    }
+
+    /// The read-write lock of that name: 1 to 1024 bytes of anything. No round trip.
+    ///
+    /// A name that cannot be is reported by the first call that needs the server.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// document.read().await?.unlock().await?;
+    /// document.write().await?.unlock().await?;
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> FairRwLock {
+        let of = |share| self.backend.shared(Kind::RwLock, share, name.as_ref());
+        FairRwLock::new(of(Share::READER), of(Share::WRITER))
+    }
+
     /// This client's id: the first part of its owners' ids in [`FairLock::status`]. No round trip.
     ///
     /// ```
@@ -97,6 +134,9 @@ impl LockClient {
     /// the time is in it once. (A list of more than a million names may repeat one.) While a slot of a cluster moves,
     /// its locks may be missing. Several servers are listed one after the other, each name comes once, and a minority
     /// of them may be out of reach.
+    ///
+    /// Semaphores and read-write locks are among them, as a [`FairLock`] of their name: its `status` is
+    /// [`RequestError::OtherKind`] then, which says what it is.
     ///
     /// Each lock can be asked for its [`status`](FairLock::status). To do this for many, ask for some at the same time: they
     /// share the connection.

@@ -75,7 +75,7 @@ pub struct Held {
 
 impl LockGuard {
     pub(crate) fn new(guard: AnyGuard) -> Self {
-        Self { held: Held { hold: guard.hold() }, guard }
+        Self { held: Held::new(guard.hold()), guard }
     }
 
     /// Releases this hold and waits for the server's answer. One round trip.
@@ -143,11 +143,7 @@ impl LockGuard {
     /// # Cancel safety
     /// Safe to drop and call again.
     pub async fn lost(&self) -> Loss {
-        match self.ended().await {
-            Ended::Lost(loss) => loss,
-            // It does not occur: this guard is alive.
-            Ended::Freed | Ended::Detached => std::future::pending().await,
-        }
+        self.lost_in_hand().await
     }
 
     /// On which servers it is held, by their places in the list that was given to
@@ -200,12 +196,27 @@ impl Deref for LockGuard {
 }
 
 impl Held {
+    pub(crate) fn new(hold: AnyHold) -> Self {
+        Self { hold }
+    }
+
+    /// For a guard, while it is alive: then the hold can end in no other way.
+    pub(crate) async fn lost_in_hand(&self) -> Loss {
+        match self.ended().await {
+            Ended::Lost(loss) => loss,
+            Ended::Freed | Ended::Detached => std::future::pending().await,
+        }
+    }
+
     /// The fencing token of this hold. It is greater than that of every hold of this lock before it,
     /// and the same for all nested guards. No round trip.
     ///
     /// A resource that remembers the greatest token it has seen and refuses smaller ones is safe from a
     /// holder that does not know yet that it lost the lock. Nothing else is. Claim the resource with it before you read:
     /// see [the guide](crate::guide#fencing). It is below 2^53, so it fits an `i64` and a number of JSON.
+    ///
+    /// Of a [`Permit`](crate::Permit) and of a reader it is an identity only: others hold the name at the same time, with smaller
+    /// and greater tokens. See [`FairSemaphore`](crate::FairSemaphore#tokens) and [`FairRwLock`](crate::FairRwLock#tokens).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {

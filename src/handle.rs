@@ -450,14 +450,15 @@ impl LockClient {
         let lock = self.lock_of(handle)?;
         let guard = match lock.attach(Caller::of(owner::current()), &handle.hold).await {
             Ok(guard) => guard.ok_or(AttachError::OwnerBusy)?,
-            Err(LockError::Lost | LockError::Name(_)) => return Err(HandleError::Lost.into()),
+            Err(LockError::Lost | LockError::Name(_) | LockError::OtherKind { .. }) => {
+                return Err(HandleError::Lost.into());
+            }
             Err(LockError::Lease(error) | LockError::Label(error)) => return Err(HandleError::Lease(error).into()),
             Err(LockError::Unreachable(cause)) => return Err(HandleError::Unreachable(cause).into()),
             Err(LockError::Refused(refusal)) => return Err(HandleError::Refused(refusal).into()),
             Err(LockError::RuntimeGone) => return Err(HandleError::RuntimeGone.into()),
-            Err(LockError::Closed | LockError::SelfWait | LockError::Timeout | LockError::QueueFull { .. }) => {
-                return Err(HandleError::Closed.into());
-            }
+            // The others do not occur here.
+            Err(_) => return Err(HandleError::Closed.into()),
         };
         Ok(LockGuard::new(AnyGuard::One(guard)))
     }
@@ -547,6 +548,6 @@ fn why(error: RequestError) -> Why {
         RequestError::Closed => Why::Closed,
         RequestError::RuntimeGone => Why::RuntimeGone,
         // No handle has such a name: nothing can be sent.
-        RequestError::Name(error) => Why::Unreachable(std::sync::Arc::new(error)),
+        error => Why::Unreachable(std::sync::Arc::new(error)),
     }
 }

@@ -139,6 +139,8 @@ mod handle;
 mod list;
 mod lock;
 pub mod owner;
+mod rw_lock;
+mod semaphore;
 mod servers;
 #[cfg(feature = "_simulation")]
 #[doc(hidden)]
@@ -156,17 +158,20 @@ pub use client::LockClient;
 pub use embedded::EmbeddedServer;
 pub use error::{
     Cause, CloseError, ConnectError, Ended, LockError, Loss, NameError, OptionsError, PeerProtocol, Refusal,
-    RequestError, UnlockAllError, UnlockError, WithError,
+    RequestError, ShrinkError, UnlockAllError, UnlockError, WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
 pub use handle::{AttachError, DetachError, DetachRefusal, ExtendError, HandleError, HoldHandle, ParseHandleError};
 pub use list::LockList;
 pub use lock::FairLock;
 pub use owner::Owner;
+pub use rw_lock::{FairRwLock, ReadGuard, WriteGuard};
+pub use semaphore::{FairSemaphore, Permit};
 pub use servers::{IntoServers, IntoUrls};
 pub use state::{ClientState, ConnectionState, ServerState, StateWatch};
-pub use status::{Holder, LockStatus, ServerStatus, Waiter};
+pub use status::{Holder, LockStatus, RwLockStatus, SemaphoreStatus, ServerStatus, Waiter};
 pub use store::connect_options::{ConnectOptions, Credentials};
+pub use store::keys::Kind;
 
 // The pages of the repository, as modules of the documentation. A page names its links at its end; of two
 // definitions of a link the first one counts, so those here replace a path by a module.

@@ -1,12 +1,13 @@
 //! The state of a lock on the server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::backend::majority;
 use crate::error::RequestError;
+use crate::store::keys::UNITS;
 use crate::store::runner::Answer;
-use crate::store::verbs::inspect::{Inspected, QueueEntry};
+use crate::store::verbs::inspect::{HolderEntry, Inspected, QueueEntry};
 
 /// How many waiters a status shows.
 pub(crate) const WAITERS_SHOWN: u32 = 100;
@@ -86,6 +87,9 @@ pub struct Holder {
     /// How long that is.
     #[cfg_attr(feature = "serde", serde(rename = "lease_left_ms", serialize_with = "crate::wire::millis"))]
     pub lease_left: Duration,
+    /// How many permits of a semaphore it has. 1 for a lock and a reader; a writer has all 1,024 units of a read-write lock.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_usual"))]
+    pub weight: u32,
 }
 
 /// A waiter, as the server knows it.
@@ -102,11 +106,74 @@ pub struct Waiter {
     /// When it loses its place unless the server hears from its client.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
     pub deadline: SystemTime,
+    /// How many permits of a semaphore it waits for. 1 for a lock and a reader; a writer waits for all 1,024 units of a read-write
+    /// lock.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_usual"))]
+    pub weight: u32,
+}
+
+#[cfg(feature = "serde")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_usual(weight: &u32) -> bool {
+    *weight == 1
+}
+
+/// Who holds the permits of a semaphore and who waits, as of one instant on the server. All times are by the server's clock.
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct SemaphoreStatus {
+    /// That instant.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
+    pub at: SystemTime,
+    /// The holders, the first that was served first; at most 100. Those whose lease is over may be among them, until someone
+    /// needs their permits.
+    pub holders: Vec<Holder>,
+    /// How many hold permits, including those beyond the first 100.
+    pub holding: u64,
+    /// How many permits they have together.
+    pub used: u64,
+    /// The number that was set for all clients ([`set_permits`](crate::FairSemaphore::set_permits)). `None`: each client's own counts.
+    pub set_permits: Option<u32>,
+    /// The numbers of permits that the clients of these holders and waiters have named; more than one while clients differ.
+    pub named_permits: Vec<u32>,
+    /// The waiters, first in line first; at most 100.
+    pub queue: Vec<Waiter>,
+    /// How many wait, including those beyond the first 100; see [`LockStatus::waiters`].
+    pub waiters: u64,
+    /// As [`LockStatus::frozen_for`].
+    #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::wire::millis_if_any"))]
+    pub frozen_for: Option<Duration>,
+}
+
+/// Who reads or writes under a read-write lock and who waits, as of one instant on the server. All times are by the server's
+/// clock.
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct RwLockStatus {
+    /// That instant.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
+    pub at: SystemTime,
+    /// The writer, if there is one.
+    pub writer: Option<Holder>,
+    /// The readers, the first that was served first; at most 100. Those whose lease is over may be among them, until a writer
+    /// wants in.
+    pub readers: Vec<Holder>,
+    /// How many read, including those beyond the first 100.
+    pub reading: u64,
+    /// The waiters, first in line first; at most 100.
+    pub queue: Vec<Waiter>,
+    /// How many wait, including those beyond the first 100; see [`LockStatus::waiters`].
+    pub waiters: u64,
+    /// As [`LockStatus::frozen_for`].
+    #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::wire::millis_if_any"))]
+    pub frozen_for: Option<Duration>,
 }
 
 impl LockStatus {
     pub(crate) fn new(answer: Answer<Inspected>) -> Self {
-        let at = UNIX_EPOCH + Duration::from_millis(u64::try_from(answer.server_ms).unwrap_or_default());
+        let at = instant(&answer);
         let inspected = answer.body;
         let holder = (!inspected.owner.is_empty()).then(|| {
             let since = UNIX_EPOCH + inspected.since;
@@ -120,10 +187,10 @@ impl LockStatus {
                 held_for: at.duration_since(since).unwrap_or_default(),
                 lease_until: at + lease_left,
                 lease_left,
+                weight: 1,
             }
         });
-        let waiter = |(index, entry)| Waiter::new(index + 1, at, entry);
-        let queue = inspected.queue.into_iter().enumerate().map(waiter).collect();
+        let queue = waiters(at, inspected.queue);
         let servers = Vec::new();
         Self { at, holder, queue, waiters: inspected.waiters, frozen_for: inspected.frozen_for, servers }
     }
@@ -183,6 +250,67 @@ impl Waiter {
             owner: entry.ticket.rsplit_once(':').map_or_else(String::new, |(owner, _)| owner.to_owned()),
             label: entry.label,
             deadline: at + entry.deadline_in,
+            weight: entry.share.map_or(1, |share| share.weight),
         }
     }
+}
+
+impl Holder {
+    fn of_share(at: SystemTime, entry: HolderEntry) -> Self {
+        let since = UNIX_EPOCH + entry.since;
+        Self {
+            owner: entry.owner,
+            holds: entry.holds,
+            token: entry.token,
+            label: entry.label,
+            since,
+            held_for: at.duration_since(since).unwrap_or_default(),
+            lease_until: at + entry.lease_left,
+            lease_left: entry.lease_left,
+            weight: entry.share.weight,
+        }
+    }
+}
+
+impl SemaphoreStatus {
+    pub(crate) fn new(answer: Answer<Inspected>) -> Self {
+        let at = instant(&answer);
+        let Inspected { queue, waiters: waiting, frozen_for, shared, .. } = answer.body;
+        let shared = shared.unwrap_or_default();
+        let shares = shared.named.iter().map(|holder| holder.share).chain(queue.iter().filter_map(|entry| entry.share));
+        let named_permits = BTreeSet::from_iter(shares.map(|share| share.limit)).into_iter().collect();
+        Self {
+            at,
+            holders: shared.named.into_iter().map(|entry| Holder::of_share(at, entry)).collect(),
+            holding: shared.holders,
+            used: shared.used,
+            set_permits: shared.set_limit,
+            named_permits,
+            queue: waiters(at, queue),
+            waiters: waiting,
+            frozen_for,
+        }
+    }
+}
+
+impl RwLockStatus {
+    pub(crate) fn new(answer: Answer<Inspected>) -> Self {
+        let at = instant(&answer);
+        let Inspected { queue, waiters: waiting, frozen_for, shared, .. } = answer.body;
+        let shared = shared.unwrap_or_default();
+        let holders = shared.named.into_iter().map(|entry| Holder::of_share(at, entry));
+        let (mut writers, readers): (Vec<_>, Vec<_>) = holders.partition(|holder| holder.weight == UNITS);
+        let reading = shared.holders.saturating_sub(writers.len() as u64);
+        let (writer, queue) = (writers.pop(), waiters(at, queue));
+        Self { at, writer, readers, reading, queue, waiters: waiting, frozen_for }
+    }
+}
+
+/// The server's time of an answer.
+fn instant<T>(answer: &Answer<T>) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(u64::try_from(answer.server_ms).unwrap_or_default())
+}
+
+fn waiters(at: SystemTime, queue: Vec<QueueEntry>) -> Vec<Waiter> {
+    queue.into_iter().enumerate().map(|(index, entry)| Waiter::new(index + 1, at, entry)).collect()
 }

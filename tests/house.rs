@@ -639,6 +639,16 @@ struct Script {
     body: String,
 }
 
+/// Its path within `lua`: `acquire`, `shared/acquire`, `lib/advance`, `shared/lib/advance`.
+fn lua_name(path: &Path) -> String {
+    let within = path.strip_prefix(root().join("lua")).unwrap().with_extension("");
+    within.to_str().unwrap().to_owned()
+}
+
+fn is_shared(name: &str) -> bool {
+    name.starts_with("shared/")
+}
+
 fn scripts() -> Vec<Script> {
     let whole = |path: &PathBuf| {
         let text = fs::read_to_string(path).unwrap();
@@ -648,7 +658,7 @@ fn scripts() -> Vec<Script> {
         assert_eq!(lines.next(), Some(&*format!("#!lua flags={flags}")), "{}", path.display());
         let header: Vec<_> = lines.clone().take_while(|line| line.starts_with("--")).collect();
         let body: Vec<_> = lines.skip(header.len()).collect();
-        Script { name: stem(path).into(), header: header.join("\n"), body: body.join("\n") }
+        Script { name: lua_name(path), header: header.join("\n"), body: body.join("\n") }
     };
     let verbs: Vec<_> =
         files("lua", ".lua").into_iter().filter(|path| !path.to_str().unwrap().contains("/lib/")).collect();
@@ -658,10 +668,10 @@ fn scripts() -> Vec<Script> {
 #[test]
 fn there_is_a_script_for_each_verb_and_no_other() {
     let names: Vec<_> = scripts().into_iter().map(|script| script.name).collect();
-    assert_eq!(
-        names,
-        ["acquire", "boot", "force_unlock", "give", "inspect", "leave", "poll", "raise", "release", "renew"]
-    );
+    let of_locks = ["acquire", "boot", "force_unlock", "give", "inspect", "leave", "poll", "raise", "release", "renew"];
+    let shared = ["acquire", "force_unlock", "inspect", "leave", "poll", "release", "renew", "set_limit"];
+    let shared = shared.iter().map(|name| format!("shared/{name}"));
+    assert_eq!(names, of_locks.iter().map(ToString::to_string).chain(shared).collect::<Vec<_>>());
 }
 
 /// The first two lines of a script give names to KEYS and ARGV, those of the header and in its order. `names...` in a
@@ -699,7 +709,7 @@ fn lua_scripts_name_their_keys_and_arguments_at_once_and_as_in_the_header() {
 
 /// The Rust side of a script.
 fn verb(script: &str) -> String {
-    code(&root().join("src/store/verbs").join(script).with_extension("rs"))
+    code(&root().join("src/store/verbs").join(script.trim_start_matches("shared/")).with_extension("rs"))
 }
 
 /// The names in `KEYS[n] name` or `ARGV[n] name` of a header, in order.
@@ -722,21 +732,24 @@ fn sent_names(code: &str, what: &str) -> Vec<String> {
 fn rust_sends_keys_and_arguments_in_the_order_of_the_header() {
     for script in scripts() {
         let verb = verb(&script.name);
-        let keys = sent_names(&verb, "key");
+        // What only the scripts for shared names get, see `Runner::keys` and `args_of`.
+        let is_sent = |name: &String| is_shared(&script.name) || *name != "limit" && *name != "kind";
+        let keys: Vec<_> = sent_names(&verb, "key").into_iter().filter(is_sent).collect();
         assert_eq!(keys, header_names(&script.header, "KEYS"), "{}: KEYS", script.name);
-        let mut args = sent_names(&verb, "arg");
+        let mut args: Vec<_> = sent_names(&verb, "arg").into_iter().filter(is_sent).collect();
         // The runner adds the first argument.
         args.insert(0, "request".into());
         assert_eq!(args, header_names(&script.header, "ARGV"), "{}: ARGV", script.name);
     }
 }
 
-/// Each script has one file on the Rust side that includes it, and each file has a script.
+/// Each script has one file on the Rust side that includes it, and each file has a script, or one of each kind.
 #[test]
 fn there_is_a_verb_for_each_script() {
     let verbs: BTreeSet<_> = files("src/store/verbs", ".rs").iter().map(|path| stem(path).to_owned()).collect();
     let scripts: BTreeSet<_> = scripts().into_iter().map(|script| script.name).collect();
-    assert_eq!(verbs, scripts.iter().cloned().chain(["mod".into()]).collect());
+    let names = scripts.iter().map(|name| name.trim_start_matches("shared/").to_owned());
+    assert_eq!(verbs, names.chain(["mod".into()]).collect());
     for name in scripts {
         assert!(verb(&name).contains(&format!("include_str!(\"../../../lua/{name}.lua\")")), "{name}");
     }
@@ -761,11 +774,22 @@ fn quoted_words(code: &str, quote: char) -> Vec<(&str, &str)> {
 /// Each reply begins with a status. The script, its header and the Rust side know the same ones.
 #[test]
 fn lua_statuses_are_those_of_the_header_and_of_the_verb() {
+    let assembled: BTreeMap<_, _> = assembled().into_iter().collect();
+    let mut of_verbs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for script in scripts() {
-        let code: Vec<_> = script.body.lines().map(|line| line.split("--").next().unwrap()).collect();
+        // With its parts, of which some answer.
+        let code: Vec<_> = assembled[&script.name].lines().map(|line| line.split("--").next().unwrap()).collect();
         let code = code.join("\n");
         // What stands before a status: a `return`, alone or with a choice between two, or the beginning of a list.
-        let leads = ["return ", "return (ours and ", "return (current and ", " or ", "{ "];
+        let leads = [
+            "return ",
+            "return (ours and ",
+            "return (was_held and ",
+            "return (owner and ",
+            "return (current and ",
+            " or ",
+            "{ ",
+        ];
         let replies = quoted_words(&code, '\'');
         let found: BTreeSet<_> = replies
             .into_iter()
@@ -778,10 +802,14 @@ fn lua_statuses_are_those_of_the_header_and_of_the_verb() {
             let is_named = returns.split(|c: char| !c.is_ascii_lowercase()).any(|word| word == *status);
             assert!(is_named, "{}: the header does not name {status:?}", script.name);
         }
-        let verb = verb(&script.name);
+        let name = script.name.trim_start_matches("shared/").to_owned();
+        of_verbs.entry(name).or_default().extend(found.into_iter().map(str::to_owned));
+    }
+    for (name, found) in of_verbs {
+        let verb = verb(&name);
         let (_, decode) = verb.split_once("fn decode(").unwrap();
-        let known: BTreeSet<_> = quoted_words(decode, '"').into_iter().map(|(_, status)| status).collect();
-        assert_eq!(found, known, "{}: in Lua and in Rust", script.name);
+        let known: BTreeSet<_> = quoted_words(decode, '"').into_iter().map(|(_, status)| status.to_owned()).collect();
+        assert_eq!(found, known, "{name}: in Lua and in Rust");
     }
 }
 
@@ -790,20 +818,24 @@ fn include(line: &str) -> Option<&str> {
     line.trim_start().strip_prefix("--#include ")
 }
 
-/// The files of `lua/lib`: name and text.
+/// The files of `lua/lib` and `lua/shared/lib`: name and text.
 fn parts() -> Vec<(String, String)> {
-    let read = |path: PathBuf| (stem(&path).to_owned(), fs::read_to_string(&path).unwrap());
-    files("lua/lib", ".lua").into_iter().map(read).collect()
+    let read = |path: PathBuf| (lua_name(&path), fs::read_to_string(&path).unwrap());
+    ["lua/lib", "lua/shared/lib"].into_iter().flat_map(|folder| files(folder, ".lua")).map(read).collect()
+}
+
+fn is_part(name: &str) -> bool {
+    name.contains("lib/")
 }
 
 /// Each script with its includes filled in by `script.rs`, and each part alone: a part includes what it needs.
 fn assembled() -> Vec<(String, String)> {
     let assemble = |path: PathBuf| {
-        let is_part = path.parent().unwrap().ends_with("lib");
-        (!is_part).then(|| (stem(&path).to_owned(), script::assemble(&fs::read_to_string(&path).unwrap())))
+        let (name, text) = (lua_name(&path), fs::read_to_string(&path).unwrap());
+        let whole = script::assemble(&text, is_shared(&name));
+        (name, whole)
     };
-    let whole = files("lua", ".lua").into_iter().filter_map(assemble);
-    whole.chain(parts().into_iter().map(|(name, text)| (format!("lib/{name}"), script::assemble(&text)))).collect()
+    files("lua", ".lua").into_iter().map(assemble).collect()
 }
 
 /// The part that is pasted in place of a line.
@@ -822,7 +854,7 @@ fn lua_includes_name_parts_that_exist() {
         let unknown: Vec<_> = text.lines().filter(|line| line.contains("--#")).collect();
         assert!(unknown.is_empty(), "{name} includes parts that script.rs does not know: {unknown:?}");
     }
-    assert_eq!(script::assemble("a\n  --#include nothing\nb\n"), "a\n  --#include nothing\nb\n");
+    assert_eq!(script::assemble("a\n  --#include nothing\nb\n", false), "a\n  --#include nothing\nb\n");
 }
 
 #[test]
@@ -831,14 +863,14 @@ fn each_lua_part_is_in_a_script_and_at_most_once_unless_it_is_pasted() {
     let texts: Vec<_> = files("lua", ".lua").iter().map(|path| fs::read_to_string(path).unwrap()).collect();
     let pasted: BTreeSet<_> = texts.iter().flat_map(|text| text.lines().filter_map(paste)).collect();
     for (part, text) in &parts {
-        let is_pasted = pasted.contains(part.as_str());
+        let is_pasted = pasted.contains(part.rsplit('/').next().unwrap());
         assert!(!is_pasted || !text.contains("local function") && !text.contains("--#include"), "{part} is pasted");
         let definition = own_lines(text).join("\n");
         let mut scripts = 0;
         for (name, whole) in assembled() {
             let times = whole.matches(&definition).count();
             assert!(times <= 1 || is_pasted, "{name} has {part} {times} times");
-            scripts += usize::from(times > 0 && !name.starts_with("lib/"));
+            scripts += usize::from(times > 0 && !is_part(&name));
         }
         assert!(scripts > 0, "no script includes {part}");
     }
@@ -849,8 +881,8 @@ fn each_lua_part_is_in_a_script_and_at_most_once_unless_it_is_pasted() {
         functions.dedup();
         assert_eq!(functions.len(), all, "{name} defines a function twice: {functions:?}");
     }
-    let twice = script::assemble("--#include place\n--#include base\n--#include place\n");
-    assert_eq!(twice, script::assemble("--#include place\n"));
+    let twice = script::assemble("--#include place\n--#include base\n--#include place\n", false);
+    assert_eq!(twice, script::assemble("--#include place\n", false));
 }
 
 /// Names, and the signs that matter for their scope. Comments and texts are left out.
@@ -884,8 +916,8 @@ fn tokens(lua: &str) -> Vec<&str> {
     tokens
 }
 
-const LUA_GLOBALS: [&str; 10] =
-    ["ARGV", "KEYS", "error", "ipairs", "math", "redis", "string", "tonumber", "type", "unpack"];
+const LUA_GLOBALS: [&str; 11] =
+    ["ARGV", "KEYS", "error", "ipairs", "math", "redis", "string", "table", "tonumber", "type", "unpack"];
 const LUA_WORDS: [&str; 20] = [
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil", "not", "or",
     "repeat", "return", "then", "true", "while",
@@ -963,8 +995,7 @@ fn the_reader_of_lua_knows_where_a_name_ends() {
 fn lua_names_are_there_where_they_are_used_and_all_are_used() {
     let mut uses = BTreeMap::new();
     let assembled = assembled();
-    let lib = |name: &str| name.starts_with("lib/");
-    for (name, whole) in assembled.iter().filter(|(name, _)| !lib(name)) {
+    for (name, whole) in assembled.iter().filter(|(name, _)| !is_part(name)) {
         let (unknown, used) = names_of(whole);
         let own = fs::read_to_string(root().join(format!("lua/{name}.lua"))).unwrap();
         assert_eq!(unknown, Vec::<&str>::new(), "{name} uses names that are not there");
@@ -981,11 +1012,13 @@ fn lua_names_are_there_where_they_are_used_and_all_are_used() {
 #[test]
 fn lua_parts_include_what_they_need_in_their_first_lines() {
     for (name, text) in parts() {
-        let late: Vec<_> = text.lines().skip_while(|line| include(line).is_some()).filter_map(include).collect();
+        // One in a block is for that block alone.
+        let outside = text.lines().filter(|line| !line.starts_with(' '));
+        let late: Vec<_> = outside.skip_while(|line| include(line).is_some()).filter_map(include).collect();
         assert!(late.is_empty(), "{name} includes {late:?} after its first lines");
     }
     // A part says which names of its script it uses. All else comes from the parts that it includes.
-    for (name, whole) in assembled().iter().filter(|(name, _)| name.starts_with("lib/")) {
+    for (name, whole) in assembled().iter().filter(|(name, _)| is_part(name)) {
         let said: BTreeSet<_> = whole
             .lines()
             .filter(|line| line.starts_with("-- "))

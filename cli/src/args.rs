@@ -8,6 +8,8 @@ use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use fairlock::HoldHandle;
 
+use super::guard::{Use, Wait};
+
 const EXAMPLES: &str = "\
 Examples:
   export FAIRLOCK_URL=redis://worker:secret@redis.internal/
@@ -24,10 +26,13 @@ Examples:
   fairlock lock nightly -- ./report.sh
   fairlock lock --wait 30s --lease 10s --label \"job 17\" orders:42 -- ./ship 42
   fairlock lock --try --conflict-exit-code 0 cron -- ./once-in-the-cluster
+  fairlock lock --slots 5 render -- ./render 17     at most five of them at a time
+  fairlock lock --shared index -- ./search          beside other readers; --exclusive is for one that writes
   fairlock lock db -- sh -c 'psql -v token=\"$FAIRLOCK_TOKEN\" -f migrate.sql'
 
 The command finds FAIRLOCK_NAME, FAIRLOCK_TOKEN and FAIRLOCK_OWNER in its environment. The token is greater than that
-of each hold before: a resource that remembers the greatest one refuses a command that was too slow. FAIRLOCK_OWNERS
+of each hold before: a resource that remembers the greatest one refuses a command that was too slow. (With --slots and
+--shared it is an identity only: others run at the same time.) FAIRLOCK_OWNERS
 names the owners of all locks that it runs under: a lock that would wait for one of these is refused.
 
 Signals are passed on. Without a terminal the command and all that it starts are a process group, which gets them. When the
@@ -181,8 +186,18 @@ pub struct Lock {
     /// The command and its arguments. Without one, name and token are printed, and the lock is held until a signal comes.
     #[arg(last = true, value_hint = ValueHint::CommandWithArguments)]
     pub cmd: Vec<OsString>,
+    /// A semaphore in place of a lock: at most N such commands run at a time.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["shared", "exclusive"])]
+    pub slots: Option<u32>,
+    /// A read-write lock, for one that reads: beside others with --shared.
+    #[arg(long, short, conflicts_with = "exclusive")]
+    pub shared: bool,
+    /// A read-write lock, for one that writes: alone.
+    #[arg(long, short = 'x')]
+    pub exclusive: bool,
     /// Runs the command under the lock of a handle, which stays held.
-    #[arg(long, value_name = "HANDLE", requires = "cmd", conflicts_with_all = ["name", "try_only", "wait", "lease", "label"])]
+    #[arg(long, value_name = "HANDLE", requires = "cmd",
+        conflicts_with_all = ["name", "try_only", "wait", "lease", "label", "slots", "shared", "exclusive"])]
     pub attach: Option<HoldHandle>,
     #[command(flatten)]
     pub call: Call,
@@ -195,6 +210,28 @@ pub struct Lock {
     /// How long the command has after SIGTERM when the lock is lost.
     #[arg(long, value_parser = duration, default_value = "10s", value_name = "DURATION")]
     pub kill_after: Duration,
+}
+
+impl Lock {
+    pub fn used_as(&self) -> Use {
+        match self.slots {
+            Some(slots) => Use::Slots(slots),
+            None if self.shared => Use::Shared,
+            None if self.exclusive => Use::Exclusive,
+            None => Use::Lock,
+        }
+    }
+}
+
+impl Call {
+    pub fn wait(&self) -> Wait {
+        match self.wait {
+            Some(Duration::ZERO) => Wait::No,
+            _ if self.try_only => Wait::No,
+            Some(longest) => Wait::For(longest),
+            None => Wait::WithoutLimit,
+        }
+    }
 }
 
 /// How a lock is asked for.
@@ -300,7 +337,8 @@ pub struct Watch {
 pub struct ForceUnlock {
     /// The lock.
     pub name: String,
-    /// Ends only the hold under this token. By default that is the one which is shown.
+    /// Ends only the hold under this token. By default that is the one which is shown. Of a semaphore or a read-write lock it
+    /// has to be named.
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<u64>,
     /// Does not ask.

@@ -75,7 +75,7 @@ fn code_of(error: &ConnectError) -> u8 {
 impl From<RequestError> for Failure {
     fn from(error: RequestError) -> Self {
         let code = match &error {
-            RequestError::Name(_) => USAGE,
+            RequestError::Name(_) | RequestError::OtherKind { .. } | RequestError::SeveralServers => USAGE,
             RequestError::Refused(_) => REFUSED,
             _ => UNAVAILABLE,
         };
@@ -86,7 +86,12 @@ impl From<RequestError> for Failure {
 impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
         let code = match &error {
-            LockError::Name(_) | LockError::Lease(_) | LockError::Label(_) => USAGE,
+            LockError::Name(_)
+            | LockError::Lease(_)
+            | LockError::Label(_)
+            | LockError::Permits { .. }
+            | LockError::OtherKind { .. }
+            | LockError::SeveralServers => USAGE,
             LockError::Refused(_) | LockError::QueueFull { .. } => REFUSED,
             _ => UNAVAILABLE,
         };

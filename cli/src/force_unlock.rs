@@ -2,12 +2,13 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use fairlock::Holder;
+use fairlock::{Holder, LockClient, RequestError};
 use serde::Serialize;
 
 use super::args::{Args, ForceUnlock};
 use super::connect::connect;
 use super::exit::{self, Failure};
+use super::named::{AnyStatus, Named};
 use super::output::Output;
 use super::render;
 
@@ -23,7 +24,10 @@ struct Outcome<'a> {
 pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
     let client = connect(args).await?;
     let lock = client.lock(&force.name);
-    let shown = lock.status().await?;
+    let shown = match lock.status().await {
+        Err(RequestError::OtherKind { .. }) => return revoke(&client, force, out).await,
+        shown => shown?,
+    };
     let holder = shown.holder.clone();
     if !force.yes && !is_confirmed(&force.name, holder.as_ref())? {
         return Err(Failure::new(exit::FOUND, "nothing was changed"));
@@ -33,11 +37,32 @@ pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u
         Some(token) => lock.force_unlock_token(token).await?,
         None => lock.force_unlock_shown(&shown).await?,
     };
-    let outcome = Outcome { name: &force.name, was_held, holder };
+    tell(&Outcome { name: &force.name, was_held, holder }, force, out)
+}
+
+/// Ends one hold of a semaphore or of a read-write lock.
+async fn revoke(client: &LockClient, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
+    let named = Named::ask(client, &force.name).await?;
+    let Some(token) = force.token else {
+        let text = format!("several may hold {:?}: add --token TOKEN, as `fairlock status` shows it", force.name);
+        return Err(Failure::usage(text));
+    };
+    let holder = named.status.holders().into_iter().find(|holder| holder.token == token).cloned();
+    if !force.yes && !is_confirmed(&force.name, holder.as_ref())? {
+        return Err(Failure::new(exit::FOUND, "nothing was changed"));
+    }
+    let was_held = match &named.status {
+        AnyStatus::RwLock(_) => client.rw_lock(&force.name).revoke(token).await?,
+        _ => client.semaphore(&force.name, 1).revoke(token).await?,
+    };
+    tell(&Outcome { name: &force.name, was_held, holder }, force, out)
+}
+
+fn tell(outcome: &Outcome<'_>, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
     if force.json {
-        out.json(&outcome)?;
+        out.json(outcome)?;
     } else {
-        out.line(told(&outcome))?;
+        out.line(told(outcome))?;
     }
     Ok(exit::OK)
 }

@@ -7,8 +7,9 @@ use futures::stream::{StreamExt, TryStreamExt};
 use super::args::{Args, List};
 use super::connect::connect;
 use super::exit::{self, Failure};
+use super::named::Named;
 use super::output::{Output, Style};
-use super::render::{self, Columns, Named};
+use super::render::{self, Columns};
 use super::status::AT_ONCE;
 
 /// Rows that are kept in memory, and aligned with each other.
@@ -23,7 +24,7 @@ pub async fn run(args: &Args, list: &List, out: &mut Output) -> Result<u8, Failu
         }
         return Ok(exit::OK);
     }
-    let asked = client.list(&list.glob).map_ok(Named::ask_listed).try_buffer_unordered(AT_ONCE);
+    let asked = client.list(&list.glob).map_ok(|lock| Named::ask_listed(&client, lock)).try_buffer_unordered(AT_ONCE);
     let asked = asked.try_filter_map(|named| ready(Ok(named)));
     if list.json {
         let mut asked = std::pin::pin!(asked);

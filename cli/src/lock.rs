@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use fairlock::{HandleError, HoldHandle, LockClient, LockError, LockGuard, UnlockError};
+use fairlock::{HandleError, HoldHandle, Kind, LockClient, LockError, LockGuard, UnlockError};
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -12,7 +12,9 @@ use super::args::{Args, Call, Lock};
 use super::child::{self, Child};
 use super::connect;
 use super::exit::{self, Failure};
+use super::guard::{Guard, Use, Wait};
 use super::log::say;
+use super::named::{AnyStatus, Named};
 use super::output::{Output, text};
 use super::signals::Signals;
 
@@ -39,7 +41,7 @@ pub async fn run(args: &Args, lock: &Lock, out: &mut Output) -> Result<u8, Failu
 async fn locked(client: &LockClient, lock: &Lock, signals: &mut Signals, out: &mut Output) -> Result<u8, Failure> {
     let name = lock.name.as_deref().unwrap_or_default();
     let acquired = tokio::select! {
-        acquired = acquire(client, name, &lock.call) => acquired?,
+        acquired = take(client, name, lock) => acquired?,
         signal = signals.next() => return Ok(ended_by(signal)),
     };
     match acquired {
@@ -50,45 +52,76 @@ async fn locked(client: &LockClient, lock: &Lock, signals: &mut Signals, out: &m
 }
 
 /// `None`: others have it.
+async fn take(client: &LockClient, name: &str, lock: &Lock) -> Result<Option<Guard>, Failure> {
+    let (used_as, wait) = (lock.used_as(), lock.call.wait());
+    check_nesting(client, name, used_as, wait).await?;
+    busy_is_none(name, Guard::take(client, name, used_as, wait, lock.call.label.as_deref()).await)
+}
+
+/// The same for a lock that is to be detached.
 pub async fn acquire(client: &LockClient, name: &str, call: &Call) -> Result<Option<LockGuard>, Failure> {
-    if waits(call) && is_inside_itself(client, name).await {
-        let text = format!("{name:?} is held by the command that this one runs under: it would wait for itself");
-        return Err(Failure::usage(text));
-    }
-    match ask(client, name, call).await {
+    check_nesting(client, name, Use::Lock, call.wait()).await?;
+    busy_is_none(name, Guard::take_lock(client, name, call.wait(), call.label.as_deref()).await)
+}
+
+fn busy_is_none<T>(name: &str, acquired: Result<Option<T>, LockError>) -> Result<Option<T>, Failure> {
+    match acquired {
         Err(LockError::Timeout) => Ok(None),
+        Err(LockError::OtherKind { is, .. }) => {
+            Err(Failure::usage(format!("{name:?} is in use as {is}: {}", flag_of(is))))
+        }
+        Err(LockError::Permits { permits: set, .. }) => {
+            Err(Failure::usage(format!("{name:?} has {set} slots: --slots takes 1 at least")))
+        }
         acquired => Ok(acquired?),
     }
 }
 
-fn waits(call: &Call) -> bool {
-    !call.try_only && call.wait != Some(Duration::ZERO)
+/// Advice for a name of this kind.
+fn flag_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Lock => "leave out --slots, --shared and --exclusive",
+        Kind::Semaphore => "use --slots N",
+        _ => "use --shared or --exclusive",
+    }
 }
 
-/// Whether one of the commands around this one holds the lock.
-async fn is_inside_itself(client: &LockClient, name: &str) -> bool {
+/// A wait for what one of the commands around this one holds would have no end.
+async fn check_nesting(client: &LockClient, name: &str, used_as: Use, wait: Wait) -> Result<(), Failure> {
+    if !matches!(wait, Wait::No) && is_inside_itself(client, name, used_as).await {
+        let text = format!("{name:?} is held by the command that this one runs under: it would wait for itself");
+        return Err(Failure::usage(text));
+    }
+    Ok(())
+}
+
+async fn is_inside_itself(client: &LockClient, name: &str, used_as: Use) -> bool {
     let Some(outer) = outer_owners() else { return false };
     // An error comes once more when the lock is asked for.
-    let holder = client.lock(name).status().await.ok().and_then(|status| status.holder);
-    holder.is_some_and(|holder| outer.split(' ').any(|owner| owner == holder.owner))
+    let Ok(named) = Named::ask(client, name).await else { return false };
+    let holders = named.status.holders().into_iter();
+    let mut ours = holders.filter(|holder| outer.split(' ').any(|owner| owner == holder.owner));
+    match (&named.status, used_as) {
+        (AnyStatus::Semaphore(_), Use::Slots(slots)) => {
+            let taken: u64 = ours.map(|holder| u64::from(holder.weight)).sum();
+            taken >= u64::from(slots)
+        }
+        // A reader within a reader gets in, unless a writer waits.
+        (AnyStatus::RwLock(status), Use::Shared) => {
+            ours.next().is_some() && (status.writer.is_some() || status.waiters > 0)
+        }
+        (AnyStatus::RwLock(_), Use::Exclusive) | (AnyStatus::Lock(_), Use::Lock) => ours.next().is_some(),
+        // Another kind is refused at once.
+        _ => false,
+    }
 }
 
 fn outer_owners() -> Option<String> {
     std::env::var("FAIRLOCK_OWNERS").ok()
 }
 
-async fn ask(client: &LockClient, name: &str, call: &Call) -> Result<Option<LockGuard>, LockError> {
-    let named = client.lock(name);
-    let named = call.label.as_ref().map_or_else(|| named.clone(), |label| named.labelled(label));
-    match call.wait {
-        _ if !waits(call) => named.try_lock().await,
-        Some(longest) => named.lock_timeout(longest).await.map(Some),
-        None => named.lock().await.map(Some),
-    }
-}
-
 /// Returns the exit code of the command.
-async fn run_under(guard: LockGuard, lock: &Lock, signals: &mut Signals) -> Result<u8, Failure> {
+async fn run_under(guard: Guard, lock: &Lock, signals: &mut Signals) -> Result<u8, Failure> {
     let (token, owner) = (guard.token(), guard.owner_id().to_owned());
     let lost = async { guard.lost().await.to_string() };
     match run_child(lock, guard.name(), token, &owner, lost, signals).await? {
@@ -135,7 +168,7 @@ async fn until_lost(client: &LockClient, handle: &HoldHandle, extended: Instant)
 }
 
 /// Holds it until a signal comes.
-async fn hold(guard: LockGuard, signals: &mut Signals, out: &mut Output) -> Result<u8, Failure> {
+async fn hold(guard: Guard, signals: &mut Signals, out: &mut Output) -> Result<u8, Failure> {
     let printed = out.line(format!("{} {}", text(guard.name()), guard.token())).and_then(|()| out.flush());
     if let Err(failure) = printed {
         unlock(guard, exit::OK).await?;
@@ -185,9 +218,9 @@ async fn run_child(
     Ok(Some(child::code(status)))
 }
 
-async fn unlock(guard: LockGuard, code: u8) -> Result<u8, Failure> {
-    match guard.unlock().await {
-        Ok(_) => Ok(code),
+async fn unlock(guard: Guard, code: u8) -> Result<u8, Failure> {
+    match guard.release().await {
+        Ok(()) => Ok(code),
         Err(UnlockError::Lost(loss)) => {
             Err(Failure::new(exit::LOST, format!("the lock was lost while the command ran: {loss}")))
         }

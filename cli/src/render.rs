@@ -1,44 +1,9 @@
-//! Locks, times and texts as people read them.
+//! Names, times and texts as people read them.
 
 use std::time::{Duration, SystemTime};
 
-use fairlock::{LockStatus, RequestError};
-use serde::Serialize;
-
-use super::log::say;
+use super::named::Named;
 pub use super::output::text;
-
-/// A lock with its name, as `--json` shows it.
-#[derive(Debug, Serialize)]
-pub struct Named {
-    pub name: String,
-    #[serde(flatten)]
-    pub status: LockStatus,
-}
-
-impl Named {
-    pub async fn ask(lock: fairlock::FairLock) -> Result<Self, RequestError> {
-        Ok(Self { status: lock.status().await?, name: lock.name().to_owned() })
-    }
-
-    /// Asks for a name from a list: it may have been released since it was found, and is `None` then. A key that is no
-    /// lock is reported, and the list goes on.
-    pub async fn ask_listed(lock: fairlock::FairLock) -> Result<Option<Self>, RequestError> {
-        let name = text(lock.name());
-        match Self::ask(lock).await {
-            Ok(named) => Ok((!named.is_free()).then_some(named)),
-            Err(RequestError::Refused(refusal)) if refusal.message.contains("fairlock: the key ") => {
-                say(&format!("{name}: {refusal}"));
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn is_free(&self) -> bool {
-        self.status.holder.is_none() && self.status.waiters == 0
-    }
-}
 
 /// `2m 3s`: whole seconds above one, else milliseconds.
 pub fn duration(duration: Duration) -> String {
@@ -83,16 +48,17 @@ pub fn head() -> Vec<String> {
     HEAD.map(str::to_owned).to_vec()
 }
 
-/// The row of a lock.
+/// The row of a name. Of several holders it has the longest hold and the shortest lease.
 pub fn row(named: &Named) -> Vec<String> {
     let none = || "-".to_owned();
-    let holder = named.status.holder.as_ref();
+    let holders = named.status.holders();
+    let only = holders.first().filter(|_| holders.len() == 1);
     vec![
         text(&named.name),
-        holder.map_or_else(none, |holder| text(&holder.label)),
-        holder.map_or_else(none, |holder| duration(holder.held_for)),
-        holder.map_or_else(none, |holder| duration(holder.lease_left)),
-        named.status.waiters.to_string(),
-        holder.map_or_else(none, |holder| holder.token.to_string()),
+        named.status.in_short().unwrap_or_else(none),
+        holders.iter().map(|holder| holder.held_for).max().map_or_else(none, duration),
+        holders.iter().map(|holder| holder.lease_left).min().map_or_else(none, duration),
+        named.status.waiters().to_string(),
+        only.map_or_else(none, |holder| holder.token.to_string()),
     ]
 }

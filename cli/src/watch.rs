@@ -11,8 +11,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::args::{Args, Watch};
 use super::connect::connect;
 use super::exit::{self, Failure};
+use super::named::Named;
 use super::output::{Output, Style};
-use super::render::{self, Columns, Named};
+use super::render::{self, Columns};
 use super::status::AT_ONCE;
 
 /// A table of more is no use to anybody.
@@ -55,7 +56,7 @@ pub async fn run(args: &Args, watch: &Watch, out: &mut Output) -> Result<u8, Fai
 async fn look(client: &LockClient, glob: &str) -> Result<Table, Failure> {
     let is_pattern = glob.contains(['*', '?', '[', '\\']);
     let (mut locks, is_cut) = if is_pattern {
-        let asked = client.list(glob).map_ok(Named::ask_listed).try_buffer_unordered(AT_ONCE);
+        let asked = client.list(glob).map_ok(|lock| Named::ask_listed(client, lock)).try_buffer_unordered(AT_ONCE);
         let held = asked.try_filter_map(|named| ready(Ok(named)));
         let mut locks: Vec<_> = held.take(MOST_LOCKS + 1).try_collect().await?;
         let is_cut = locks.len() > MOST_LOCKS;
@@ -63,7 +64,7 @@ async fn look(client: &LockClient, glob: &str) -> Result<Table, Failure> {
         (locks, is_cut)
     } else {
         // A name needs no right to SCAN, and is shown when it is free, too.
-        let asked = stream::once(Named::ask(client.lock(glob)));
+        let asked = stream::once(Named::ask(client, glob));
         (asked.try_collect().await?, false)
     };
     locks.sort_by(|one, other| one.name.cmp(&other.name));
@@ -86,7 +87,7 @@ fn show(table: &Table, args: &Args, out: &mut Output) -> Result<(), Failure> {
     out.line(out.styled(Style::Bold, &columns.line(&render::head())))?;
     for (named, row) in &rows {
         out.line(columns.line(row))?;
-        for waiter in named.status.queue.iter().take(MOST_WAITERS) {
+        for waiter in named.status.queue().iter().take(MOST_WAITERS) {
             out.line(out.styled(Style::Dim, &format!("  {:>3}. {}", waiter.position, render::text(&waiter.label))))?;
         }
     }

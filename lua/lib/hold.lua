@@ -2,15 +2,8 @@
 -- settings, clock, now_us, stored, owner, seq, token, lease, terms (of an acquire: grant_ttl/label), ending (the owner whose
 -- hold ends here).
 -- First the token: a script that is refused here has changed nothing, and one refused below skips a token, but gives
--- none twice (P2). A token is usually the time of its grant. The first grant in each 100 s sets its time to live anew,
--- and the others, whose first digits are the same, keep it, which is cheaper by a third. While tokens run ahead of the
--- clock, every grant sets it.
-if token == now_us and stored and #stored == 16 and stored > string.sub(token, 1, 8) then
-  call('SET', tokens, token, 'KEEPTTL')
-else
-  local lifetime = string.match(settings, '^%d+ %d+ (%d+)')
-  call('SET', tokens, token, 'PX', string.format('%d', lifetime + 100000))
-end
+-- none twice (P2).
+--#paste remember
 -- The field of the last owner goes first, so that a hash never has two, whatever is refused. `!grant` stays: in a slot that
 -- moves to another node a deleted key cannot be written again (R13).
 if ending and ending ~= owner then call('HDEL', lock, ending) end

@@ -22,6 +22,7 @@ use super::waiters::{NewWaiter, Turn, WaitOutcome, Waiter};
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
+use crate::store::keys::Share;
 use crate::store::runner::{Answer, Runner};
 use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
 use crate::store::verbs::give::{Gave, Give};
@@ -46,6 +47,8 @@ pub struct AcquireRequest<'a> {
     pub attach: Option<&'a Detached>,
     /// Called in a scope, so that it may be re-entered.
     pub scoped: bool,
+    /// How much of the name it wants.
+    pub share: Share,
     /// When it was called.
     pub began: Instant,
     /// The terms of a place in the queue, see `keys::terms`.
@@ -63,6 +66,8 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
             // Another branch of this owner waits in the queue, so the lock is not free.
             return Ok(None);
         }
+        // Before the turn as well, which a request without an answer may keep for long.
+        refuse_upgrade(request)?;
         let Some(turn) = take_turn(request).await? else { return Ok(None) };
         // A lost hold with guards counts too. Otherwise a nested call would begin a new hold, and the
         // outer section would not know that it has lost its own.
@@ -78,6 +83,7 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
             return Ok(None);
         }
         if holds > 0 {
+            refuse_upgrade(request)?;
             // Boxed, like everything here that is rare or short: waiters are many, and keep the size of this future
             // while they wait.
             if let Some(hold) = Box::pin(reenter(hold, holds, request, turn)).await? {
@@ -92,6 +98,13 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
         // next round waits for it.
         let _ = Box::pin(Release::with_turn(hold, turn).run()).await;
     }
+}
+
+/// A write inside of a read of the same owner would wait for itself, and an upgrade would overtake the writers that wait.
+fn refuse_upgrade(request: &AcquireRequest<'_>) -> Result<(), LockError> {
+    let is_refused = |hold: Arc<Hold>| hold.end().is_none() && hold.is_only_read();
+    let would_wait = request.share == Share::WRITER && request.entry.hold().is_some_and(is_refused);
+    if would_wait { Err(LockError::WouldDeadlock) } else { Ok(()) }
 }
 
 /// The owner's turn at the server. `None`: the request is not to wait, and another call of this owner has the turn. If
@@ -123,6 +136,15 @@ impl Named for &AcquireRequest<'_> {
 impl AcquireRequest<'_> {
     fn is_over(&self) -> bool {
         self.limit.is_some_and(|limit| limit <= now())
+    }
+
+    /// `before`: the limit of the client that holds or waits before this call; 0 if nobody does.
+    fn note_limit(&self, before: u32) {
+        let Share { limit, .. } = self.share;
+        let name = &self.entry.keys.name;
+        if before != 0 && before != limit && self.engine.context.limits.is_new(name, before) {
+            tracing::warn!(target: "fairlock::lock", %name, limit, other = before, "clients name different numbers of permits for this semaphore");
+        }
     }
 
     fn mode(&self) -> Mode {
@@ -196,7 +218,7 @@ async fn reenter(
                     }
                     // The hold may have been lost while this answer was on its way. Then the leave sent for the loss
                     // has a later seq, and takes this level back as well (R11).
-                    if hold.is_taken_over() || hold.expire_if_due().is_some() || !hold.enter(holds) {
+                    if hold.is_taken_over() || hold.expire_if_due().is_some() || !hold.enter(holds, request.share) {
                         break;
                     }
                     drop(undo.cancel());
@@ -343,11 +365,13 @@ impl<'a> Attempt<'a> {
                 Ok(None) => return Ok(Asked::Over),
                 Ok(Some(answer)) => {
                     match answer.body {
-                        Acquired::Held { token, lease_left, .. } => {
+                        Acquired::Held { token, lease_left, limit_before, .. } => {
+                            self.request.note_limit(limit_before);
                             let hold = self.hold_answered(token, answer.sent, lease_left).await;
                             return Ok(hold.map_or(Asked::Over, Asked::Held));
                         }
-                        Acquired::Queued { floor, lease_left, more, known } => {
+                        Acquired::Queued { floor, lease_left, more, known, limit_before } => {
+                            self.request.note_limit(limit_before);
                             self.must_leave = true;
                             let queued = Queued { asked: answer.sent, floor };
                             // An earlier copy may have got the answer that the client was unknown (R8).
@@ -361,6 +385,9 @@ impl<'a> Attempt<'a> {
                         // more of them.
                         Acquired::Busy { more: true } | Acquired::Full { more: true, .. } => continue,
                         Acquired::Full { waiters, more: false } => return Err(LockError::QueueFull { waiters }),
+                        Acquired::TooHeavy { limit } => {
+                            return Err(LockError::Permits { wanted: self.request.share.weight, permits: limit });
+                        }
                         // Our estimate of the server's clock was off; this answer has corrected it.
                         Acquired::Late => {}
                         Acquired::Lost | Acquired::Over => return Ok(Asked::Over),
@@ -526,6 +553,7 @@ impl<'a> Attempt<'a> {
             // From now on the hold's own end takes care of the late copies (R3).
             copies_until: std::mem::take(&mut self.copies_until),
             scoped: self.request.scoped,
+            share: self.request.share,
             metrics: self.request.metrics.clone(),
         };
         let hold = Hold::begin(&self.request.engine.holds, &self.request.entry, new);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::waiters::Waiter;
-use crate::store::clock::now;
+use crate::store::clock::{millis, now};
 use crate::store::error::{RefusalKind, RequestError};
 use crate::store::keys::Keys;
 use crate::store::verbs::leave::Leave;
@@ -61,7 +61,7 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: In
     while now() < limit {
         let pause = match leave.run(&context.runner).await {
             Ok(answer) => {
-                context.given_back(&request.keys.lock, answer.sent);
+                context.given_back(&request.keys, answer.sent);
                 if answer.body.more {
                     pass_on(&context, &request.keys);
                 }
@@ -69,6 +69,14 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: In
             }
             // Nothing can be sent any longer. The ticket or the lease has to expire.
             Err(RequestError::Closed | RequestError::RuntimeGone) => return,
+            // The name is of another kind by now, so nothing is left there, unless a late copy comes.
+            Err(RequestError::Refused(refusal)) if refusal.other_kind().is_some() => {
+                let timeout = millis(context.operation_timeout());
+                if request.copies_until + timeout <= context.runner.not_after(&request.keys.lock) {
+                    return;
+                }
+                backoff.pause_after(&RequestError::Refused(refusal))
+            }
             Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {
                 tracing::warn!(target: "fairlock::lock", name = %request.keys.name, %refusal, "could not leave the queue; the ticket expires");
                 return;
@@ -85,7 +93,7 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, limit: In
 pub fn pass_on(context: &Arc<Context>, keys: &Arc<Keys>) {
     let (task_context, keys) = (context.clone(), keys.clone());
     context.spawn(async move {
-        let poll = Poll { keys: &keys, waits: false, tickets: &[] };
+        let poll = Poll { keys: &keys, waits: false, names_ours: false, tickets: &[] };
         // An error ends this. Clients that wait for the lock go on with their own polls, and without
         // them the keys of the queue expire (P10).
         while let Ok(answer) = poll.run(&task_context.runner).await {

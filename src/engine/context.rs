@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,10 +13,12 @@ use tokio_util::task::TaskTracker;
 
 use super::error::LockError;
 use super::farewells::Farewells;
+use super::limits::Limits;
 use crate::store::SpawnHook;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
+use crate::store::keys::Keys;
 use crate::store::options::Options;
 use crate::store::runner::Runner;
 use crate::store::runtime;
@@ -33,6 +34,8 @@ pub struct Context {
     /// Everything in the background, so that `close` can wait for it.
     pub tasks: TaskTracker,
     pub farewells: Farewells,
+    /// The limits of other clients that were warned of.
+    pub limits: Limits,
     runtime: Handle,
     spawn_hook: Option<SpawnHook>,
     seq: AtomicU64,
@@ -60,6 +63,7 @@ impl Context {
             gone: CancellationToken::new(),
             tasks: TaskTracker::new(),
             farewells,
+            limits: Limits::default(),
             runtime,
             spawn_hook,
             seq: AtomicU64::new(1),
@@ -76,8 +80,8 @@ impl Context {
     }
 
     /// A request that was sent then has released what an owner had at this lock (R15).
-    pub fn given_back(&self, lock_key: &Arc<str>, sent: Instant) {
-        self.farewells.note(lock_key, sent, |lock_key| self.runner.is_connected(lock_key));
+    pub fn given_back(&self, keys: &Keys, sent: Instant) {
+        self.farewells.note(keys, sent, |lock_key| self.runner.is_connected(lock_key));
     }
 
     /// Strictly growing: greater than every seq that the server has seen from this client (R1).

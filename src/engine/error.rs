@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use crate::store::error::{Cause, NameError, Refusal};
+use crate::store::error::{Cause, NameError, Refusal, SeveralServers};
+use crate::store::keys::Kind;
 use crate::store::options::OptionsError;
 
 /// Why [`lock`](crate::FairLock::lock), [`lock_timeout`](crate::FairLock::lock_timeout) or
@@ -49,6 +50,34 @@ pub enum LockError {
     /// The server refused the request, for a permanent reason.
     #[error("the server refused: {0}{after}", after = after_acquire(.0))]
     Refused(Refusal),
+    /// No permits were asked for, or more than the semaphore has as this client names it. Nothing was sent.
+    #[error("{wanted} of {permits} permits cannot be had: ask for at least one, and for no more than there are")]
+    #[non_exhaustive]
+    Permits {
+        /// How many were asked for.
+        wanted: u32,
+        /// How many there are, by this client's own number.
+        permits: u32,
+    },
+    /// The name is in use as another kind: it is held, waited for or limited as that. Nothing was changed.
+    #[error(
+        "the name is in use as {is}, and was asked for as {asked}: use another name, or wait until it is not in use"
+    )]
+    #[non_exhaustive]
+    OtherKind {
+        /// What it is at the moment.
+        is: Kind,
+        /// What this call wanted it to be.
+        asked: Kind,
+    },
+    /// A write inside of a read of the same owner, which it would wait for. Nothing was sent.
+    #[error(
+        "this owner reads under this lock, and a write inside of its own read would wait for it: release the read first"
+    )]
+    WouldDeadlock,
+    /// Semaphores and read-write locks are on one server, and this client has several masters. Nothing was sent.
+    #[error("semaphores and read-write locks are not served by several masters: connect to one server for them")]
+    SeveralServers,
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
@@ -57,6 +86,21 @@ pub enum LockError {
     /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
     #[error("the runtime of this client has ended: make the client in a runtime that lives longer")]
     RuntimeGone,
+}
+
+impl From<Refusal> for LockError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal.other_kind() {
+            Some((is, asked)) => Self::OtherKind { is, asked },
+            None => Self::Refused(refusal),
+        }
+    }
+}
+
+impl From<SeveralServers> for LockError {
+    fn from(SeveralServers: SeveralServers) -> Self {
+        Self::SeveralServers
+    }
 }
 
 impl LockError {
@@ -191,6 +235,24 @@ pub enum UnlockError {
         /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
         /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
+    },
+}
+
+/// Why [`shrink_to`](crate::Permit::shrink_to) did not shrink it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShrinkError {
+    /// The permits were lost before.
+    #[error("the permits were lost: {0}")]
+    Lost(Loss),
+    /// To none, or to more than there are. Nothing was changed.
+    #[error("{permits} permits cannot shrink to {wanted}: release them, or acquire more by another call")]
+    #[non_exhaustive]
+    Permits {
+        /// How many should be left.
+        wanted: u32,
+        /// How many there are.
+        permits: u32,
     },
 }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::store::ServedKeys;
 use crate::store::clock::now;
+use crate::store::keys::{Keys, Kind};
 use crate::sync::Mutex;
 
 /// How far a server that takes over may be behind. Replicas are behind by milliseconds, an append-only file by a
@@ -28,14 +29,14 @@ pub struct Farewells {
 
 #[derive(Debug)]
 struct ReleasedNames {
-    /// When each lock key was last released. In two generations, so that no search for old entries is needed.
-    young: HashMap<Arc<str>, Instant>,
-    old: HashMap<Arc<str>, Instant>,
+    /// When each lock key was last released, and as what. In two generations, so that no search for old entries is needed.
+    young: HashMap<Arc<str>, (Kind, Instant)>,
+    old: HashMap<Arc<str>, (Kind, Instant)>,
     /// When the young generation began.
     began: Instant,
     /// To be asked about on the present connection, until then. In order, so that the simulator can repeat a
     /// run.
-    owed: BTreeMap<Arc<str>, Instant>,
+    owed: BTreeMap<Arc<str>, (Kind, Instant)>,
     /// A task checks them.
     asking: bool,
 }
@@ -49,14 +50,14 @@ impl Farewells {
     }
 
     /// A request that was sent then released what an owner of this client had at this lock, and was answered.
-    pub fn note(&self, lock_key: &Arc<str>, sent: Instant, is_connected: impl Fn(&str) -> bool) {
+    pub fn note(&self, keys: &Keys, sent: Instant, is_connected: impl Fn(&str) -> bool) {
         let mut state = self.state.lock();
         if state.young.len() >= NAMES || sent >= state.began + self.window {
             state.begin_generation(sent, is_connected);
         }
-        match state.young.get_mut(lock_key) {
-            Some(last) => *last = sent.max(*last),
-            None => drop(state.young.insert(lock_key.clone(), sent)),
+        match state.young.get_mut(&keys.lock) {
+            Some((kind, last)) => (*kind, *last) = (keys.kind, sent.max(*last)),
+            None => drop(state.young.insert(keys.lock.clone(), (keys.kind, sent))),
         }
     }
 
@@ -68,21 +69,21 @@ impl Farewells {
         // for the server.
         let since = broke.and_then(|broke| broke.checked_sub(self.window));
         let ReleasedNames { young, old, owed, .. } = &mut *state;
-        for (lock_key, noted) in young.iter().chain(&*old) {
+        for (lock_key, (kind, noted)) in young.iter().chain(&*old) {
             // Bounded, should one connection after the other end before it has an answer.
             if keys.contains(lock_key) && since.is_none_or(|since| *noted >= since) && owed.len() < 2 * NAMES {
-                owed.insert(lock_key.clone(), until);
+                owed.insert(lock_key.clone(), (*kind, until));
             }
         }
         !owed.is_empty() && !std::mem::replace(&mut state.asking, true)
     }
 
-    /// The next name to check. `None`: none is left, and the task that asks must end.
-    pub fn owed(&self) -> Option<Vec<Arc<str>>> {
+    /// The names to check. `None`: none is left, and the task that asks must end.
+    pub fn owed(&self) -> Option<Vec<(Kind, Arc<str>)>> {
         let (mut state, now) = (self.state.lock(), now());
-        state.owed.retain(|_, until| now < *until);
+        state.owed.retain(|_, (_, until)| now < *until);
         state.asking = !state.owed.is_empty();
-        state.asking.then(|| state.owed.keys().cloned().collect())
+        state.asking.then(|| state.owed.iter().map(|(lock_key, (kind, _))| (*kind, lock_key.clone())).collect())
     }
 
     /// The server has answered, or it never will.
@@ -108,13 +109,17 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn keys(name: usize) -> Keys {
+        Keys::new("fairlock", &name.to_string())
+    }
+
     fn key(name: usize) -> Arc<str> {
-        format!("fairlock:{{n:{name}}}").into()
+        keys(name).lock
     }
 
     fn owed(farewells: &Farewells, broke: Option<Instant>) -> Vec<Arc<str>> {
         farewells.owe(&ServedKeys::All, broke, now() + SECOND);
-        let owed = farewells.owed().unwrap_or_default();
+        let owed: Vec<_> = farewells.owed().unwrap_or_default().into_iter().map(|(_, lock_key)| lock_key).collect();
         owed.iter().for_each(|name| farewells.said(name));
         owed
     }
@@ -123,8 +128,8 @@ mod tests {
     fn the_age_of_a_name_counts_to_the_end_of_the_connection() {
         let farewells = Farewells::new(SECOND);
         let begun = now();
-        farewells.note(&key(1), begun, |_| true);
-        farewells.note(&key(2), begun + 2 * SECOND, |_| true);
+        farewells.note(&keys(1), begun, |_| true);
+        farewells.note(&keys(2), begun + 2 * SECOND, |_| true);
         assert_eq!(owed(&farewells, Some(begun + 6 * SECOND)), [key(1), key(2)]);
         assert_eq!(owed(&farewells, Some(begun + 7 * SECOND)), [key(2)], "an answered one is kept for the next break");
         assert_eq!(owed(&farewells, Some(begun + 9 * SECOND)).len(), 0);
@@ -136,7 +141,7 @@ mod tests {
         let farewells = Farewells::new(SECOND);
         let begun = now();
         for name in 0..10 * NAMES {
-            farewells.note(&key(name), begun, |_| true);
+            farewells.note(&keys(name), begun, |_| true);
         }
         let owed = owed(&farewells, Some(begun));
         assert!((NAMES..=2 * NAMES).contains(&owed.len()), "{} names", owed.len());
@@ -147,10 +152,10 @@ mod tests {
     fn names_whose_server_is_away_outlive_those_of_the_others() {
         let farewells = Farewells::new(SECOND);
         let begun = now();
-        farewells.note(&key(1), begun, |_| true);
-        farewells.note(&key(2), begun, |_| true);
+        farewells.note(&keys(1), begun, |_| true);
+        farewells.note(&keys(2), begun, |_| true);
         for later in 1..10 {
-            farewells.note(&key(3), begun + 6 * later * SECOND, |lock_key| lock_key != &*key(1));
+            farewells.note(&keys(3), begun + 6 * later * SECOND, |lock_key| lock_key != &*key(1));
         }
         assert_eq!(owed(&farewells, None), [key(1), key(3)]);
     }
@@ -159,10 +164,10 @@ mod tests {
     fn one_task_asks_until_nothing_is_owed() {
         let farewells = Farewells::new(SECOND);
         assert!(!farewells.owe(&ServedKeys::All, None, now() + SECOND), "there is nothing to ask");
-        farewells.note(&key(1), now(), |_| true);
+        farewells.note(&keys(1), now(), |_| true);
         assert!(farewells.owe(&ServedKeys::All, None, now() + SECOND));
         assert!(!farewells.owe(&ServedKeys::All, None, now() + SECOND), "one task asks already");
-        assert_eq!(farewells.owed(), Some(vec![key(1)]));
+        assert_eq!(farewells.owed(), Some(vec![(Kind::Lock, key(1))]));
         farewells.said(&key(1));
         assert_eq!(farewells.owed(), None);
         assert!(farewells.owe(&ServedKeys::All, None, now()));

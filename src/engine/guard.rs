@@ -11,6 +11,8 @@ pub struct EngineGuard {
     pub hold: Arc<Hold>,
     /// Keeps the client working while there is a guard: it hears revocations and resumes after reconnects.
     _engine: Arc<Engine>,
+    /// It writes, as the only one.
+    is_writer: bool,
     /// Unlocked: dropping it does nothing.
     ended: bool,
 }
@@ -22,8 +24,8 @@ impl fmt::Debug for EngineGuard {
 }
 
 impl EngineGuard {
-    pub fn new(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
-        Self { hold, _engine: engine, ended: false }
+    pub fn new(engine: Arc<Engine>, hold: Arc<Hold>, is_writer: bool) -> Self {
+        Self { hold, _engine: engine, is_writer, ended: false }
     }
 
     pub fn token(&self) -> u64 {
@@ -36,6 +38,20 @@ impl EngineGuard {
         self.end()
     }
 
+    /// It only reads from here on. The same as for a release: the request is sent when that is run, or in the background.
+    pub fn downgrade(&mut self) -> Release {
+        if std::mem::take(&mut self.is_writer) {
+            self.hold.downgrade();
+        }
+        Release::new(self.hold.clone())
+    }
+
+    /// From here on it has that much of the name. The same as for a release.
+    pub fn shrink_to(&self, weight: u32) -> Release {
+        self.hold.shrink_to(weight);
+        Release::new(self.hold.clone())
+    }
+
     /// The hold has ended with it, and there is nothing to give back.
     pub fn forget(mut self) {
         self.ended = true;
@@ -44,7 +60,7 @@ impl EngineGuard {
     fn end(&mut self) -> Release {
         // Before the count. The guard itself is still dropped after this, and must not count twice (P4).
         self.ended = true;
-        self.hold.drop_guard();
+        self.hold.drop_guard(self.is_writer);
         Release::new(self.hold.clone())
     }
 }

@@ -116,7 +116,7 @@ impl Detaching {
             let asked = context.ask(give.send(&context.runner, Some(limit), &mut copies_until)).await;
             let error = match asked {
                 Ok(Answer { body: Gave::Given { .. }, sent, .. }) => {
-                    context.given_back(&hold.entry.keys.lock, sent);
+                    context.given_back(&hold.entry.keys, sent);
                     return self.detached();
                 }
                 Ok(Answer { body: Gave::Lost, .. }) => {
@@ -315,6 +315,7 @@ async fn release_once(context: &Arc<Context>, keys: &Arc<Keys>, handle: &Detache
         attempt: SEQ,
         copies_until: handle.copies_until,
         terms: "",
+        weight: 1,
         is_handle: true,
     };
     let answer = release.run(&context.runner, context.runner.limit()).await?;

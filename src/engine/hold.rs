@@ -23,7 +23,7 @@ use super::schedule::Schedule;
 use super::task_or_thread::TaskOrThread;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
-use crate::store::keys::place;
+use crate::store::keys::Share;
 use crate::store::options::OptionsError;
 use crate::store::verbs::renew::Only;
 use crate::sync::Mutex;
@@ -109,6 +109,8 @@ pub struct NewHold {
     pub copies_until: i64,
     /// Outside of a scope it is never re-entered, so a wait for it in the same task is a mistake.
     pub scoped: bool,
+    /// What its first guard has of the name.
+    pub share: Share,
     pub metrics: LockMetrics,
 }
 
@@ -148,8 +150,14 @@ pub struct Hold {
 struct HoldState {
     /// Guards alive.
     live: u32,
+    /// Of these, the guards that write.
+    writers: u32,
+    /// What it shall have of the name, see [`Share`].
+    weight: u32,
     /// Holds that the server counts; `None` while a request about it has no answer.
     on_server: Option<u32>,
+    /// The weight that the server has answered for. It changes only with the number of holds.
+    weight_on_server: u32,
     // Local clock, less the drift (R5). It never moves back.
     deadline: Instant,
     // `None` until the server has set the lease that we want: see `NewHold`.
@@ -178,6 +186,30 @@ struct HoldState {
     copies_until: i64,
     // Set once. The holder may have acted on it, so a later reason does not replace it.
     end: Option<End>,
+}
+
+impl HoldState {
+    fn count(&self) -> Count {
+        if self.live == 0 { Count::NONE } else { Count { holds: self.live, weight: self.weight } }
+    }
+
+    fn end_writing(&mut self, is_writer: bool) {
+        self.writers -= u32::from(is_writer);
+        if is_writer && self.writers == 0 {
+            self.weight = Share::READER.weight;
+        }
+    }
+}
+
+/// What a server counts of a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    pub holds: u32,
+    pub weight: u32,
+}
+
+impl Count {
+    pub const NONE: Self = Self { holds: 0, weight: 0 };
 }
 
 /// The watchdog's next request.
@@ -223,7 +255,10 @@ impl Hold {
             whole: OnceLock::new(),
             state: Mutex::new(HoldState {
                 live: 1,
+                writers: (new.share == Share::WRITER).into(),
+                weight: new.share.weight,
                 on_server: Some(1),
+                weight_on_server: new.share.weight,
                 deadline: new.deadline,
                 renewed: new.renewed,
                 doubts: new.doubts,
@@ -327,7 +362,7 @@ impl Hold {
 
     /// Counts one more guard. False when the hold was lost while the answer was on its way.
     #[must_use]
-    pub fn enter(&self, on_server: u32) -> bool {
+    pub fn enter(&self, on_server: u32, share: Share) -> bool {
         let mut state = self.state.lock();
         // Under the same lock as the count. A loss after this finds the new guard and reports to it.
         if state.end.is_some() || state.forgotten || state.taken_over {
@@ -335,6 +370,11 @@ impl Hold {
         }
         state.live += 1;
         state.on_server = Some(on_server);
+        if share == Share::WRITER {
+            // The guard that it was nested in may have ended meanwhile, and taken the weight with it.
+            state.writers += 1;
+            state.weight = share.weight;
+        }
         true
     }
 
@@ -405,7 +445,7 @@ impl Hold {
             keys: self.entry.keys.clone(),
             owner_id: self.entry.owner_id.clone(),
             seq: self.context().next_seq(),
-            place: place(&self.entry.owner_id, self.attempt, &self.terms),
+            place: self.entry.keys.place(&self.entry.owner_id, self.attempt, &self.terms),
             copies_until,
             lease: state.longest_lease,
         }
@@ -522,14 +562,45 @@ impl Hold {
     }
 
     /// Counts one guard less. A release reports it to the server.
-    pub fn drop_guard(&self) {
-        self.state.lock().live -= 1;
+    pub fn drop_guard(&self, is_writer: bool) {
+        let mut state = self.state.lock();
+        state.live -= 1;
+        state.end_writing(is_writer);
     }
 
-    /// The number of holds to set on the server, or `None` if it has that number.
-    pub fn unsettled(&self) -> Option<u32> {
+    /// A guard that writes only reads from now on. A release reports it to the server.
+    pub fn downgrade(&self) {
+        self.state.lock().end_writing(true);
+    }
+
+    /// Whether a write would wait for this owner's own read.
+    pub fn is_only_read(&self) -> bool {
         let state = self.state.lock();
-        (state.on_server != Some(state.live)).then_some(state.live)
+        state.live > 0 && state.writers == 0
+    }
+
+    /// What it has of the name.
+    pub fn weight(&self) -> u32 {
+        self.state.lock().weight
+    }
+
+    /// From now on it has that much, if it had more. A release reports it to the server.
+    pub fn shrink_to(&self, weight: u32) {
+        let mut state = self.state.lock();
+        state.weight = state.weight.min(weight);
+    }
+
+    /// What to set on the server, or `None` if it has that.
+    pub fn unsettled(&self) -> Option<Count> {
+        let state = self.state.lock();
+        let count = state.count();
+        let is_settled = state.on_server == Some(count.holds) && state.weight_on_server == count.weight;
+        (!is_settled).then_some(count)
+    }
+
+    /// What the server shall count of it.
+    pub fn count(&self) -> Count {
+        self.state.lock().count()
     }
 
     /// A request about the count is under way. Until its answer the server's count is unknown.
@@ -537,8 +608,9 @@ impl Hold {
         self.state.lock().on_server = None;
     }
 
-    pub fn settle(&self, on_server: u32) {
-        self.state.lock().on_server = Some(on_server);
+    pub fn settle(&self, on_server: Count) {
+        let mut state = self.state.lock();
+        (state.on_server, state.weight_on_server) = (Some(on_server.holds), on_server.weight);
     }
 
     pub fn copies_until(&self) -> i64 {

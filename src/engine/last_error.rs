@@ -66,7 +66,7 @@ impl LastError {
             RequestError::Refused(refusal) if refusal.kind() != RefusalKind::Passing => {
                 // The server has answered, and another call of this owner may succeed.
                 self.answered();
-                return Err(LockError::Refused(refusal));
+                return Err(refusal.into());
             }
             RequestError::Refused(refusal) => self.set(Some(Arc::new(refusal))),
             RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.set(Some(cause)),
@@ -74,6 +74,8 @@ impl LastError {
             RequestError::Closed => return Err(LockError::Closed),
             RequestError::RuntimeGone => return Err(LockError::RuntimeGone),
             RequestError::Name(error) => return Err(LockError::Name(error)),
+            RequestError::OtherKind { is, asked } => return Err(LockError::OtherKind { is, asked }),
+            RequestError::SeveralServers => return Err(LockError::SeveralServers),
         }
         Ok(())
     }

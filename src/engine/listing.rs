@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::Context;
 use crate::store::error::{Disconnected, NameError, RequestError};
 use crate::store::glob;
-use crate::store::keys::{self, Kind, LONGEST_NAME};
+use crate::store::keys::{self, LONGEST_NAME, Trace};
 use crate::store::reply::Malformed;
 use crate::store::server::Told;
 
@@ -122,7 +122,7 @@ impl Listing {
     /// Keeps the name if this key shows that the lock is held or waited for. The server could filter the keys by type,
     /// but that costs it three times as much as sending them.
     fn keep(&mut self, prefix: &str, key: &str) {
-        let name = [Kind::Lock, Kind::Queue].iter().find_map(|kind| kind.name_in(prefix, key));
+        let name = [Trace::Held, Trace::Waited].iter().find_map(|trace| trace.name_in(prefix, key));
         let name = name.filter(|name| (1..=LONGEST_NAME).contains(&name.len()));
         if let Some(name) = name.filter(|name| glob::matches(self.glob.as_bytes(), name.as_bytes()))
             && self.seen.is_new(name)

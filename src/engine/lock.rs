@@ -24,7 +24,7 @@ use super::requests;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::error::{NameError, RequestError};
-use crate::store::keys::{self, Keys, LONGEST_NAME};
+use crate::store::keys::{self, Keys, Kind, LONGEST_NAME, Share, label_of, shared_terms};
 use crate::store::options::{OptionsError, check_label};
 use crate::store::runner::Answer;
 use crate::store::verbs::inspect::Inspected;
@@ -34,6 +34,8 @@ pub struct EngineLock {
     engine: Arc<Engine>,
     name: Arc<str>,
     keys: Result<Arc<Keys>, NameError>,
+    /// How much of the name a call wants.
+    share: Share,
     /// A lease of this lock, in place of the client's.
     pub lease: Option<OwnLease>,
     /// Part of a call for several names.
@@ -45,14 +47,27 @@ pub struct EngineLock {
 
 impl EngineLock {
     pub fn new(engine: Arc<Engine>, name: &str) -> Self {
+        Self::of(Kind::Lock, Share::LOCK, engine, name)
+    }
+
+    /// A share of this name, used as that kind.
+    pub fn of(kind: Kind, share: Share, engine: Arc<Engine>, name: &str) -> Self {
         let keys = match name.len() {
             0 => Err(NameError::Empty),
             length if length > LONGEST_NAME => Err(NameError::TooLong(length)),
-            _ => Ok(Arc::new(Keys::new(&engine.context.options().prefix, name))),
+            _ => Ok(Arc::new(Keys::of(kind, &engine.context.options().prefix, name))),
         };
         let terms = Ok(engine.context.runner.terms.clone());
         let metrics = engine.context.options().metrics.of_lock(name);
-        Self { engine, name: name.into(), keys, lease: None, is_part: false, terms, metrics }
+        let lock = Self { engine, name: name.into(), keys, share, lease: None, is_part: false, terms, metrics };
+        if kind.is_shared() { lock.with_share(share) } else { lock }
+    }
+
+    /// Another share of a shared name.
+    pub fn with_share(&self, share: Share) -> Self {
+        let grant_ttl = self.engine.context.options().grant_ttl;
+        let terms = self.terms.clone().map(|terms| shared_terms(share, grant_ttl, label_of(&terms)).into());
+        Self { share, terms, ..self.clone() }
     }
 
     pub fn name(&self) -> &Arc<str> {
@@ -70,7 +85,12 @@ impl EngineLock {
 
     pub fn labelled(&self, label: &str) -> Self {
         let options = self.engine.context.options();
-        let terms = check_label(label).map(|()| keys::terms(options.grant_ttl, label).into());
+        let is_shared = self.keys.as_ref().is_ok_and(|keys| keys.kind.is_shared());
+        let terms = || match is_shared {
+            true => shared_terms(self.share, options.grant_ttl, label),
+            false => keys::terms(options.grant_ttl, label),
+        };
+        let terms = check_label(label).map(|()| terms().into());
         Self { terms, ..self.clone() }
     }
 
@@ -112,10 +132,19 @@ impl EngineLock {
         // Here and not in `with_lease`, which has no error to return.
         options.check_lease("the lease of this lock", lease).map_err(LockError::Lease)?;
         let terms = self.terms.as_ref().map_err(|error| LockError::Label(error.clone()))?;
-        let client = &self.engine.context.runner.client;
+        let (client, keys) = (&self.engine.context.runner.client, self.keys()?);
+        let Share { weight, limit } = self.share;
+        if weight == 0 || weight > limit {
+            return Err(LockError::Permits { wanted: weight, permits: limit });
+        }
+        let entry = self.engine.holds.owners.entry(keys, caller.owner, client);
+        // The owner has or wants the name as another kind, which it must not re-enter.
+        if entry.keys.kind != keys.kind {
+            return Err(LockError::OtherKind { is: entry.keys.kind, asked: keys.kind });
+        }
         Ok(AcquireRequest {
             engine: &self.engine,
-            entry: self.engine.holds.owners.entry(self.keys()?, caller.owner, client),
+            entry,
             lease,
             watched,
             is_part: self.is_part,
@@ -123,6 +152,7 @@ impl EngineLock {
             proposed,
             attach: None,
             scoped: caller.scoped,
+            share: self.share,
             began: caller.began,
             terms,
             metrics: self.metrics.clone(),
@@ -163,6 +193,11 @@ impl EngineLock {
         requests::inspect(&self.engine.context, self.keys()?, most).await
     }
 
+    /// Sets the limit for all clients, or lets that of each client count again. One round trip.
+    pub async fn set_limit(&self, limit: Option<u32>) -> Result<(), RequestError> {
+        requests::set_limit(&self.engine.context, self.keys()?, limit).await
+    }
+
     /// Ends the present hold, if it has the expected token. Returns whether there was one. One round trip.
     pub async fn force_unlock(&self, expected: Option<u64>) -> Result<bool, RequestError> {
         requests::force_unlock(&self.engine.context, self.keys()?, expected).await
@@ -170,12 +205,20 @@ impl EngineLock {
 
     /// This owner's hold here.
     pub fn hold_of(&self, owner: Owner) -> Option<Arc<Hold>> {
-        self.entry_of(owner).and_then(|entry| entry.hold())
+        self.entry_of(owner).and_then(|entry| entry.hold()).filter(|hold| self.is_of_kind(hold))
     }
 
     /// The holds of all owners of this client here.
     pub fn holds(&self) -> Vec<Arc<Hold>> {
-        self.keys().map_or_else(|_| Vec::new(), |keys| self.engine.holds.owners.holds_at(&keys.lock, usize::MAX))
+        let all = |keys: &Arc<Keys>| self.engine.holds.owners.holds_at(&keys.lock, usize::MAX);
+        let mut holds = self.keys().map_or_else(|_| Vec::new(), all);
+        holds.retain(|hold| self.is_of_kind(hold));
+        holds
+    }
+
+    /// The name may have been used as another kind before.
+    fn is_of_kind(&self, hold: &Hold) -> bool {
+        self.keys.as_ref().is_ok_and(|keys| keys.kind == hold.entry.keys.kind)
     }
 
     /// Whether this owner waits behind others, by the server's last answer. No round trip.
@@ -253,7 +296,9 @@ fn ask(
             }),
         };
         let context = &request.engine.context;
-        let outcome = match hold.map(|hold| hold.map(|hold| EngineGuard::new(request.engine.clone(), hold))) {
+        let outcome = match hold
+            .map(|hold| hold.map(|hold| EngineGuard::new(request.engine.clone(), hold, request.share == Share::WRITER)))
+        {
             // Acquired while the client was being closed, or after those were counted whose deadlines a
             // thread watches. Dropping the guard releases it.
             Ok(Some(_)) if context.over.is_cancelled() => Err(context.why_over()),

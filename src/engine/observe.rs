@@ -293,7 +293,14 @@ fn outcome(error: &LockError) -> NotAcquired {
         LockError::Timeout => return NotAcquired::TimedOut,
         LockError::Lost => Failure::Lost,
         LockError::QueueFull { .. } => Failure::QueueFull,
-        LockError::SelfWait | LockError::Name(_) | LockError::Lease(_) | LockError::Label(_) => Failure::Invalid,
+        LockError::SelfWait
+        | LockError::WouldDeadlock
+        | LockError::Name(_)
+        | LockError::Lease(_)
+        | LockError::Label(_)
+        | LockError::Permits { .. }
+        | LockError::OtherKind { .. }
+        | LockError::SeveralServers => Failure::Invalid,
         LockError::Unreachable(_) => Failure::Unreachable,
         LockError::Refused(_) => Failure::Refused,
         LockError::Closed => Failure::Closed,

@@ -23,7 +23,7 @@ use super::waiters::{Offer, Round, WaitOutcome, Waiter, Waiters};
 use crate::store::ServedKeys;
 use crate::store::clock::now;
 use crate::store::error::{RefusalKind, RequestError};
-use crate::store::keys::Keys;
+use crate::store::keys::{Keys, Kind};
 use crate::store::runner::Answer;
 use crate::store::runtime::survive;
 use crate::store::verbs::poll::{Poll, Polled, PolledHolder};
@@ -79,7 +79,7 @@ impl Poller {
     /// Only the waiter's future could read its answer. So this asks the server whether it has the lock: then the waiter
     /// is offered the grant, and passed over.
     async fn ask_for(self: Arc<Self>, waiter: Arc<Waiter>) {
-        if self.ask_for_a_ghost(waiter.keys.lock.clone()).await.is_err() {
+        if self.ask_for_a_ghost(waiter.keys.kind, waiter.keys.lock.clone()).await.is_err() {
             self.waiters.offers.insert(now() + POLL_RETRY, waiter.seq, &waiter);
         }
     }
@@ -158,7 +158,7 @@ impl Poller {
     async fn ask(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>]) -> Result<Instant, Unanswered> {
         let tickets: Vec<_> = carried.iter().map(|waiter| waiter.ticket()).collect();
         let context = self.context();
-        match (Poll { keys, waits: true, tickets: &tickets }).run(&context.runner).await {
+        match (Poll { keys, waits: true, names_ours: false, tickets: &tickets }).run(&context.runner).await {
             Ok(answer) => {
                 let polled = &answer.body;
                 context.options().metrics.polled();
@@ -167,7 +167,7 @@ impl Poller {
                 round.waiters.iter().for_each(|waiter| waiter.last_error.answered());
                 self.tell(keys, round, carried, &answer);
                 let missing = !polled.missing.is_empty();
-                let doubtful = round.verifies.is_none() && (missing || self.is_doubtful(round, &answer));
+                let doubtful = round.verifies.is_none() && (missing || self.is_doubtful(keys, round, &answer));
                 if doubtful {
                     self.waiters.doubt(&keys.lock);
                 }
@@ -186,17 +186,18 @@ impl Poller {
     fn tell(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>], answer: &Answer<Polled>) {
         let polled = &answer.body;
         let holder = polled.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
-        let granted = holder.and_then(|holder| self.tell_holder(keys, holder, answer.sent));
+        let told = holder.into_iter().chain(&polled.granted);
+        let granted: Vec<_> = told.filter_map(|holder| self.tell_holder(keys, holder, answer.sent)).collect();
         // Free, and no winner was found: so none of ours has a place. Frozen, the server did not look for one.
-        let none_has = polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more;
+        let is_free = polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more;
+        let none_has = is_free && !keys.kind.is_shared();
         let without: Vec<_> = match none_has {
             true => round.waiters.iter().collect(),
             // P3: they ask again in their order, so first all are verified.
             false if round.verifies.is_none() => Vec::new(),
             false => polled.missing.iter().filter_map(|index| carried.get(*index)).collect(),
         };
-        for waiter in without.into_iter().filter(|waiter| granted.as_ref().is_none_or(|other| other.seq != waiter.seq))
-        {
+        for waiter in without.into_iter().filter(|waiter| granted.iter().all(|other| other.seq != waiter.seq)) {
             waiter.set_outcome(WaitOutcome::NoPlace(round.next_turn().into()));
         }
     }
@@ -242,7 +243,7 @@ impl Poller {
     }
 
     /// A grant was pushed.
-    pub fn granted(&self, from: &ServedKeys, lock_key: &str, ticket: &str, grant: Grant) {
+    pub fn granted(&self, from: &ServedKeys, kind: Kind, lock_key: &str, ticket: &str, grant: Grant) {
         // A node that does not serve the lock has lost its slot to another one, which may have granted it too
         // (P1). So this is only a reason to ask.
         if !from.contains(lock_key) {
@@ -255,7 +256,7 @@ impl Poller {
         // Its attempt has ended. As a rule a leave is under way for it, but a server that took over may have
         // brought back a place that was left or served (R15).
         let parts = ticket.rsplit_once(':').and_then(|(owner, seq)| Some((owner, seq.parse().ok()?)));
-        let keys = Keys::of_lock(&self.context().options().prefix, lock_key);
+        let keys = Keys::of_lock(kind, &self.context().options().prefix, lock_key);
         if let (Some((owner, seq)), Some(keys)) = (parts, keys) {
             self.leave_if_unknown(&Arc::new(keys), owner, seq, grant.lease);
         }
@@ -280,7 +281,7 @@ impl Poller {
     async fn ask_for_ghosts(&self) {
         let mut backoff = self.context().backoff();
         while let Some(owed) = self.context().farewells.owed() {
-            let asked = stream::iter(owed).map(|lock_key| self.ask_for_a_ghost(lock_key).boxed());
+            let asked = stream::iter(owed).map(|(kind, lock_key)| self.ask_for_a_ghost(kind, lock_key).boxed());
             let outcomes: Vec<_> = asked.buffered(POLLS_AT_ONCE).collect().await;
             if let Some(error) = outcomes.into_iter().find_map(Result::err) {
                 if matches!(error, RequestError::Closed | RequestError::RuntimeGone) {
@@ -292,14 +293,17 @@ impl Poller {
     }
 
     /// One poll for a name, however often it was released. It also finds a ghost of an owner before the last.
-    async fn ask_for_a_ghost(&self, lock_key: Arc<str>) -> Result<(), RequestError> {
+    async fn ask_for_a_ghost(&self, kind: Kind, lock_key: Arc<str>) -> Result<(), RequestError> {
         let context = self.context();
         // Never none: the name was made with this prefix.
-        if let Some(keys) = Keys::of_lock(&context.options().prefix, &lock_key).map(Arc::new) {
-            match (Poll { keys: &keys, waits: false, tickets: &[] }).run(&context.runner).await {
+        if let Some(keys) = Keys::of_lock(kind, &context.options().prefix, &lock_key).map(Arc::new) {
+            let names_ours = kind.is_shared();
+            match (Poll { keys: &keys, waits: false, names_ours, tickets: &[] }).run(&context.runner).await {
                 Ok(answer) => {
                     let holder = answer.body.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
-                    holder.and_then(|holder| self.tell_holder(&keys, holder, answer.sent));
+                    for ours in holder.into_iter().chain(&answer.body.granted) {
+                        self.tell_holder(&keys, ours, answer.sent);
+                    }
                     if answer.body.more {
                         cleanup::pass_on(context, &keys);
                     }
@@ -314,11 +318,15 @@ impl Poller {
     }
 
     /// Whether a waiter may have lost its place since the last answer, and this one does not show which.
-    fn is_doubtful(&self, round: &Round, answer: &Answer<Polled>) -> bool {
+    fn is_doubtful(&self, keys: &Keys, round: &Round, answer: &Answer<Polled>) -> bool {
         let polled = &answer.body;
         let gap = now().saturating_duration_since(round.heard);
         let granted = polled.holder.as_ref().is_some_and(|holder| self.is_ours(&holder.owner));
-        let expected = round.waiters.len() as u64 - u64::from(granted);
+        // Several may have been granted a shared name while this poll was under way. For a lock that is rare.
+        let expected = match keys.kind.is_shared() {
+            true => round.waiters.iter().filter(|waiter| waiter.is_in_line()).count() as u64,
+            false => round.waiters.len() as u64 - u64::from(granted),
+        };
         // A grant that came and ended between the two answers was seen by none of them.
         !polled.known || polled.places < expected || gap > lease::sure(self.context().options().grant_ttl)
     }
@@ -331,7 +339,8 @@ impl Poller {
         let regular = answer.sent + self.context().options().poll_interval;
         let lease_left = polled.holder.as_ref().and_then(|holder| holder.lease_left);
         // After a freeze too, the first one finds the lock free.
-        lease_left.or(polled.frozen_for).map_or(regular, |left| regular.min(now() + left + AFTER_LEASE + head_start))
+        let room_in = lease_left.or(polled.frozen_for).or(polled.room_in);
+        room_in.map_or(regular, |left| regular.min(now() + left + AFTER_LEASE + head_start))
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::time::{timeout, timeout_at};
 
 use super::cleanup;
 use super::error::{Loss, UnlockError};
-use super::hold::{End, Hold};
+use super::hold::{Count, End, Hold};
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::error::{Cause, NoAnswer, RequestError};
@@ -43,9 +43,16 @@ pub struct Release {
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     seq: u64,
-    holds: u32,
+    count: Count,
     /// A copy that was sent before may have run.
     again: bool,
+}
+
+impl Sent {
+    /// No guard is left.
+    fn last(seq: u64) -> Self {
+        Self { seq, count: Count::NONE, again: false }
+    }
 }
 
 impl Release {
@@ -125,8 +132,8 @@ impl Release {
         let Some(seq) = self.hold.take_over() else { return };
         self.without_turn = true;
         // A release that was sent without an answer is repeated unchanged (R1).
-        if self.sent.is_none_or(|sent| sent.holds > 0) {
-            self.sent = Some(Sent { seq, holds: 0, again: false });
+        if self.sent.is_none_or(|sent| sent.count != Count::NONE) {
+            self.sent = Some(Sent::last(seq));
         }
     }
 
@@ -199,8 +206,8 @@ impl Release {
     async fn send(&mut self, limit: Option<Instant>) -> Result<(), RequestError> {
         let hold = self.hold.clone();
         // Read once. A guard may be dropped meanwhile, and what is sent must be what is noted.
-        let sent = self.next(hold.live());
-        if sent.holds == 0 {
+        let sent = self.next(hold.count());
+        if sent.count == Count::NONE {
             // Before the request: a renewal after it would find the lock gone and report a loss.
             hold.stop_renewing();
         }
@@ -212,7 +219,8 @@ impl Release {
             keys: &entry.keys,
             owner: &entry.owner_id,
             token: hold.token,
-            holds: sent.holds,
+            holds: sent.count.holds,
+            weight: sent.count.weight,
             seq: sent.seq,
             attempt: hold.attempt,
             // Late copies of a release do no harm. The tombstone is for those of the acquire (R3).
@@ -225,10 +233,16 @@ impl Release {
         match release.run(runner, limit.unwrap_or_else(|| runner.limit())).await {
             Ok(answer) => {
                 entry.last_error.answered();
-                if sent.holds == 0 {
-                    hold.context().given_back(&entry.keys.lock, answer.sent);
+                if sent.count == Count::NONE {
+                    hold.context().given_back(&entry.keys, answer.sent);
                 }
                 self.settle(sent, &answer.body);
+                Ok(())
+            }
+            // The name is of another kind by now, so nothing of this hold is there.
+            Err(RequestError::Refused(refusal)) if refusal.other_kind().is_some() => {
+                entry.last_error.answered();
+                self.settle(sent, &Released::Gone { more: false });
                 Ok(())
             }
             Err(error) => {
@@ -251,12 +265,12 @@ impl Release {
     }
 
     /// The same request again, or a new one when the number of guards has changed since.
-    fn next(&self, live: u32) -> Sent {
+    fn next(&self, count: Count) -> Sent {
         match self.sent {
-            Some(sent) if sent.holds == live => sent,
+            Some(sent) if sent.count == count => sent,
             // A new count needs a new seq. A late copy of the earlier request is then refused, and
             // cannot set the old count again (R1).
-            _ => Sent { seq: self.hold.context().next_seq(), holds: live, again: false },
+            _ => Sent { seq: self.hold.context().next_seq(), count, again: false },
         }
     }
 
@@ -267,12 +281,14 @@ impl Release {
         let again = sent.again || hold.is_taken_over();
         // The script stopped at its bound, perhaps before it came to a live waiter. Otherwise the lock
         // would stay free until one of the waiters polls (P6).
-        if let Released::Freed { more: true, .. } | Released::Gone { more: true } = answer {
+        if let Released::Freed { more: true, .. } | Released::Held { more: true, .. } | Released::Gone { more: true } =
+            answer
+        {
             cleanup::pass_on(hold.context(), &hold.entry.keys);
         }
         match *answer {
             Released::Freed { token, .. } if token == hold.token => hold.freed(),
-            Released::Held { holds } => hold.settle(holds),
+            Released::Held { holds, .. } => hold.settle(Count { holds, ..sent.count }),
             // Not there under our token, but our lease is not over: the copy before this one freed it.
             Released::Freed { .. } | Released::Gone { .. } if again && now() < hold.deadline() => hold.freed(),
             // The freed hold had another token: a late copy of the acquire had taken the
@@ -312,7 +328,7 @@ impl Drop for Release {
 pub async fn take_over(hold: Arc<Hold>) {
     let Some(seq) = hold.take_over() else { return };
     let limit = hold.context().forgotten_at(hold.longest_lease());
-    let sent = Some(Sent { seq, holds: 0, again: false });
+    let sent = Some(Sent::last(seq));
     let mut release = InBackground(Release { hold, turn: None, sent, without_turn: true, finished: false });
     let _ = timeout_at(limit.into(), release.0.run_to_the_end()).await;
 }

@@ -16,6 +16,7 @@ use crate::store::verbs::force_unlock::{ForceUnlock, ForceUnlocked};
 use crate::store::verbs::inspect::{Inspect, Inspected};
 use crate::store::verbs::poll::Poll;
 use crate::store::verbs::raise::{Raise, Raised};
+use crate::store::verbs::set_limit::{LimitSet, SetLimit};
 
 /// Ends the present hold, if it has the expected token. Returns whether there was one.
 pub async fn force_unlock(
@@ -26,7 +27,8 @@ pub async fn force_unlock(
     let mut backoff = context.backoff();
     loop {
         // An error ends this. A second run could end the hold of the next owner (decision 6).
-        let answer = context.ask((ForceUnlock { keys, expected }).run(&context.runner)).await?;
+        let answer =
+            context.ask((ForceUnlock { keys, expected }).run(&context.runner)).await.map_err(RequestError::typed)?;
         let (held, more) = match answer.body {
             ForceUnlocked::Freed { more } => (true, more),
             ForceUnlocked::Free { more } => (false, more),
@@ -55,13 +57,27 @@ pub async fn raise(hold: &Hold, floor: u64) -> Result<bool, RequestError> {
 /// Whether the server serves requests for this lock. The probe passes the lock on if it is free with others in its
 /// queue, and else changes nothing.
 pub async fn probe(context: &Context, keys: &Keys) -> Result<(), RequestError> {
-    let poll = Poll { keys, waits: false, tickets: &[] };
+    let poll = Poll { keys, waits: false, names_ours: false, tickets: &[] };
     context.ask(poll.run(&context.runner)).await.map(drop)
+}
+
+/// Sets the limit of a shared name for all clients; `None`: that of each client counts.
+pub async fn set_limit(context: &Arc<Context>, keys: &Arc<Keys>, limit: Option<u32>) -> Result<(), RequestError> {
+    let mut backoff = context.backoff();
+    loop {
+        let answer = context.ask((SetLimit { keys, limit }).run(&context.runner)).await.map_err(RequestError::typed)?;
+        match answer.body {
+            LimitSet::Set { more: false } => return Ok(()),
+            LimitSet::Set { more: true } => return Ok(cleanup::pass_on(context, keys)),
+            // The answer has corrected our estimate of the server's clock.
+            LimitSet::Late => backoff.pause().await,
+        }
+    }
 }
 
 /// The holder, and the first `most` waiters.
 pub async fn inspect(context: &Context, keys: &Keys, most: u32) -> Result<Answer<Inspected>, RequestError> {
-    context.ask((Inspect { keys, most }).run(&context.runner)).await
+    context.ask((Inspect { keys, most }).run(&context.runner)).await.map_err(RequestError::typed)
 }
 
 /// The longest round trip to a server. All are asked at the same time.

@@ -9,6 +9,8 @@
 //! - A hold in a scope that is waited for by a task without one: often a `spawn` inside of `with`. It may also be an
 //!   independent task, so the warning is conditional.
 //!
+//! - A permit is waited for beside others of the same task as a rule. Only if theirs leave too few can it wait for itself.
+//!
 //! Not warned of: a self-wait beside a branch that goes on, such as a timer in a `select!`. Warned of by mistake: a
 //! branch that sleeps for a whole lease with the lock in hand while another one, begun later, waits.
 
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use super::hold::{Hold, Holds};
 use super::waiters::Waiter;
 use crate::store::clock::now;
-use crate::store::keys::Keys;
+use crate::store::keys::{Keys, Kind};
 
 /// A holder is older than its waiters, so that only the oldest owners matter. A look at all of them for each waiter
 /// would be quadratic.
@@ -28,7 +30,8 @@ pub fn warn(holds: &Holds, keys: &Keys, waiters: &[Arc<Waiter>]) {
         if !hold.may_be_warned_of() {
             continue;
         }
-        let mut patient = waiters.iter().filter(|waiter| has_waited_long(waiter, &hold));
+        let mut patient =
+            waiters.iter().filter(|waiter| has_waited_long(waiter, &hold) && excludes(holds, &hold, waiter));
         // In a scope the holder would have re-entered, so only a call from outside of it can be stuck.
         // Without a scope it is the same task that is.
         if hold.scoped {
@@ -42,6 +45,14 @@ pub fn warn(holds: &Holds, keys: &Keys, waiters: &[Arc<Waiter>]) {
             }
         } else if patient.any(|waiter| waiter.caller == hold.holder && waiter.is_undisturbed()) {
             hold.set_warned();
+            if keys.kind == Kind::Semaphore {
+                tracing::warn!(
+                    target: "fairlock::lock",
+                    name = %keys.name,
+                    "this task waits for permits while it holds others, and all of them are more than there are"
+                );
+                continue;
+            }
             tracing::warn!(
                 target: "fairlock::lock",
                 name = %keys.name,
@@ -49,6 +60,17 @@ pub fn warn(holds: &Holds, keys: &Keys, waiters: &[Arc<Waiter>]) {
             );
         }
     }
+}
+
+/// Whether the waiter cannot be served while the task of this hold keeps all that it has.
+fn excludes(holds: &Holds, hold: &Hold, waiter: &Waiter) -> bool {
+    if hold.entry.keys.kind != Kind::Semaphore {
+        return true;
+    }
+    let of_task = holds.owners.holds_at(&hold.entry.keys.lock, SEARCHED).into_iter();
+    let kept: u32 =
+        of_task.filter(|other| other.holder == hold.holder && other.is_valid()).map(|other| other.weight()).sum();
+    waiter.share().is_none_or(|share| kept.saturating_add(share.weight) > share.limit)
 }
 
 fn has_waited_long(waiter: &Waiter, hold: &Hold) -> bool {

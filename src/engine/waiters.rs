@@ -26,7 +26,7 @@ use crate::store::ServedKeys;
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
-use crate::store::keys::{Keys, place, ticket};
+use crate::store::keys::{Keys, Kind, Share, share_of, ticket};
 use crate::sync::Mutex;
 
 /// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
@@ -103,7 +103,11 @@ impl WaiterState {
 /// The last answers about a name, which all of its waiters share (R7): a token above the floor of an answer was
 /// given after it, whichever ticket it went to.
 #[derive(Debug)]
-pub struct Trust(Mutex<Answers>);
+pub struct Trust {
+    /// Others may be granted the name while it is held.
+    is_shared: bool,
+    answers: Mutex<Answers>,
+}
 
 #[derive(Debug)]
 struct Answers {
@@ -114,13 +118,13 @@ struct Answers {
 }
 
 impl Trust {
-    fn new(queued: Queued) -> Self {
-        Self(Mutex::new(Answers { last: queued, before: None }))
+    fn new(kind: Kind, queued: Queued) -> Self {
+        Self { is_shared: kind.is_shared(), answers: Mutex::new(Answers { last: queued, before: None }) }
     }
 
     /// Answers may overtake each other.
     fn learn(&self, queued: Queued) {
-        let mut known = self.0.lock();
+        let mut known = self.answers.lock();
         let Answers { last, before } = &mut *known;
         if queued.floor > last.floor {
             *before = Some(std::mem::replace(last, queued));
@@ -132,10 +136,11 @@ impl Trust {
         }
     }
 
-    /// Whether a pushed grant can be trusted. `None`: it is over, since the server has given a later token.
+    /// Whether a pushed grant can be trusted. `None`: it is over, since the server has given a later token. Of a shared name
+    /// a later token says nothing about this one.
     fn judge(&self, grant: Grant, now: Instant) -> Option<WaitOutcome> {
-        let known = self.0.lock();
-        if grant.token < known.last.floor {
+        let known = self.answers.lock();
+        if grant.token < known.last.floor && !self.is_shared {
             return None;
         }
         let proof = if grant.token > known.last.floor { Some(known.last) } else { known.before };
@@ -264,7 +269,12 @@ impl Waiter {
 
     /// Its place in the queue. Not stored either: only a leave needs it.
     pub fn place(&self) -> String {
-        place(&self.owner_id, self.seq, &self.terms)
+        self.keys.place(&self.owner_id, self.seq, &self.terms)
+    }
+
+    /// Of a shared name, what it waits for. Read from its terms, since few are asked.
+    pub fn share(&self) -> Option<Share> {
+        share_of(&self.terms)
     }
 
     pub fn owner_id(&self) -> &Arc<str> {
@@ -332,6 +342,12 @@ impl Waiter {
         state.outcome = Some(WaitOutcome::NoPlace(Turn::alone().into()));
         state.is_passed_over = true;
         Offer::PassedOver
+    }
+
+    /// It waits, as far as it knows: it has no grant, read or not.
+    pub fn is_in_line(&self) -> bool {
+        let state = self.state.lock();
+        !(state.is_offered || state.is_claimed || state.is_passed_over)
     }
 
     /// Its request must not be sent once more (R3).
@@ -520,6 +536,13 @@ impl Waiters {
             is_first = true;
             Queue::new(waiter.keys.clone(), queued, due)
         });
+        // The server has forgotten it as what this client still waits for. That ends with their next poll.
+        if queue.keys.kind != waiter.keys.kind {
+            let other = LockError::OtherKind { is: queue.keys.kind, asked: waiter.keys.kind };
+            waiter.state.lock().trust = Some(queue.trust.clone());
+            waiter.set_outcome(WaitOutcome::Failed(other.into()));
+            return false;
+        }
         queue.trust.learn(queued);
         // An answer to a request from before the last doubt is doubted as well. What verified the others meanwhile did
         // not ask for this ticket.
@@ -684,10 +707,10 @@ impl Round {
 impl Queue {
     fn new(keys: Arc<Keys>, queued: Queued, due: Instant) -> Self {
         Self {
+            trust: Arc::new(Trust::new(keys.kind, queued)),
             keys,
             waiters: BTreeMap::new(),
             next_poll: due,
-            trust: Arc::new(Trust::new(queued)),
             heard: queued.asked,
             doubts: 0,
             doubted: None,

@@ -252,7 +252,7 @@ async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, name: Arc<str>) {
             Err(RequestError::NotSent(_) | RequestError::Unanswered(_)) => {}
             Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Passing => {}
             // It serves, also if it refuses this name.
-            Ok(()) | Err(RequestError::Refused(_) | RequestError::Name(_)) => {
+            Ok(()) | Err(_) => {
                 node.silent.store(false, Ordering::Relaxed);
                 nodes.changed.notify_waiters();
                 tracing::info!(target: "fairlock::quorum", node = %node.address, "a server of the quorum serves again");

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::admission::Priority;
 use super::clock::millis;
+use super::keys::Kind;
 use super::script::Script;
 
 /// One run of a script.
@@ -72,6 +73,16 @@ pub fn key<'a>(_name: &'static str, key: &'a str) -> &'a str {
 /// A value of ARGV under its name in the script's header, which is checked in the same way.
 pub fn arg<'a>(_name: &'static str, value: impl Into<Arg<'a>>) -> Arg<'a> {
     value.into()
+}
+
+/// The script of a verb for this kind of name.
+pub fn script_of(kind: Kind, lock: &'static Script, shared: &'static Script) -> &'static Script {
+    if kind.is_shared() { shared } else { lock }
+}
+
+/// The arguments that are sent. The first one is the kind, by its format: only the scripts for shared names get it.
+pub fn args_of<'k, 'a>(kind: Kind, args: &'k [Arg<'a>]) -> &'k [Arg<'a>] {
+    &args[usize::from(!kind.is_shared())..]
 }
 
 impl<'a> From<&'a str> for Arg<'a> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::keys::Kind;
 use super::options::OptionsError;
 
 /// An underlying error. Shared, because several waiting tasks may fail for the same reason.
@@ -89,6 +90,13 @@ impl Refusal {
         self.code == "NOBOOT"
     }
 
+    /// The name is in use as the first of these kinds, and this request was for the second one. Nothing was changed.
+    pub(crate) fn other_kind(&self) -> Option<(Kind, Kind)> {
+        let said = self.message.strip_prefix("fairlock: ").filter(|_| self.code == "OTHERKIND")?;
+        let (is, rest) = said.split_once(", asked as ")?;
+        Some((Kind::of_word(is)?, Kind::of_word(rest.split(':').next()?)?))
+    }
+
     /// Whether requests about other locks are refused too.
     pub(crate) fn is_of_the_whole_server(&self) -> bool {
         !self.is_of_a_slot()
@@ -110,6 +118,7 @@ impl Refusal {
     /// What a person can do. `None`: unknown for this code.
     fn advice(&self) -> Option<&'static str> {
         Some(match self.code.as_str() {
+            "OTHERKIND" => "use another name, or wait until this one is not in use",
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
             "NOPERM" => {
                 "give the user the keys and channels of the prefix and the commands that docs/deploying.md lists"
@@ -189,6 +198,18 @@ pub enum RequestError {
     /// it.
     #[error("the server refused: {0}")]
     Refused(Refusal),
+    /// The name is in use as another kind. Nothing was changed.
+    #[error("the name is in use as {is}, and was asked for as {asked}")]
+    #[non_exhaustive]
+    OtherKind {
+        /// What it is at the moment.
+        is: Kind,
+        /// What this request wanted it to be.
+        asked: Kind,
+    },
+    /// Semaphores and read-write locks are on one server, and this client has several masters. Nothing was sent.
+    #[error("semaphores and read-write locks are not served by several masters: connect to one server for them")]
+    SeveralServers,
     /// The client is closed. Nothing was sent.
     #[error("the client is closed")]
     Closed,
@@ -196,6 +217,29 @@ pub enum RequestError {
     /// See [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
     #[error("the runtime of this client has ended: make the client in a runtime that lives longer")]
     RuntimeGone,
+}
+
+/// Semaphores and read-write locks are on one server.
+#[derive(Debug, Clone, Copy)]
+pub struct SeveralServers;
+
+impl From<SeveralServers> for RequestError {
+    fn from(SeveralServers: SeveralServers) -> Self {
+        Self::SeveralServers
+    }
+}
+
+impl RequestError {
+    /// With the error of its own for a name of another kind.
+    pub(crate) fn typed(self) -> Self {
+        match self {
+            Self::Refused(refusal) => match refusal.other_kind() {
+                Some((is, asked)) => Self::OtherKind { is, asked },
+                None => Self::Refused(refusal),
+            },
+            error => error,
+        }
+    }
 }
 
 /// Why there is no client. Nothing was changed on the server.
@@ -505,6 +549,15 @@ pub struct NoAnswer(pub Duration);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_of_another_kind_is_a_final_refusal_that_names_both() {
+        let message = "fairlock: semaphore, asked as lock: the key 'p:{n:x, asked as rw_lock: y}' is in use script: 8a2, on @user_script:59.";
+        let refusal = Refusal::new("OTHERKIND", message);
+        assert_eq!(refusal.other_kind(), Some((Kind::Semaphore, Kind::Lock)));
+        assert_eq!((refusal.kind(), refusal.in_script), (RefusalKind::Final, false));
+        assert_eq!(Refusal::new("ERR", message).other_kind(), None);
+    }
 
     /// Redis 7.0 says it in the first way, Redis 7.2 and Valkey in the second.
     #[test]

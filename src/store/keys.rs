@@ -5,6 +5,7 @@
 //! key: only the lock key ends with `}`, and the ending of each suffix identifies it. This needs a prefix without
 //! braces, which the options check.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,28 +14,121 @@ use super::glob;
 /// The longest name of a lock, in bytes.
 pub const LONGEST_NAME: usize = 1024;
 
-/// The keys of one lock.
+/// What a name is used as. All kinds of one name have the same keys, and one kind at a time uses them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// One owner at a time.
+    Lock,
+    /// Holders whose weights together do not exceed a limit.
+    Semaphore,
+    /// A semaphore of [`UNITS`], of which a reader takes one and a writer all.
+    RwLock,
+}
+
+impl Kind {
+    /// Whether several may hold the name at a time. Then the scripts are those of `lua/shared`.
+    pub(crate) const fn is_shared(self) -> bool {
+        !matches!(self, Self::Lock)
+    }
+
+    /// The format of the hash and of the places, see lua/lib/format.lua.
+    pub(crate) const fn format(self) -> &'static str {
+        match self {
+            Self::Lock => "2",
+            Self::Semaphore => "3",
+            Self::RwLock => "4",
+        }
+    }
+
+    /// Its word in the errors of scripts.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+            Self::Semaphore => "semaphore",
+            Self::RwLock => "rw_lock",
+        }
+    }
+
+    pub(crate) fn of_word(word: &str) -> Option<Self> {
+        [Self::Lock, Self::Semaphore, Self::RwLock].into_iter().find(|kind| kind.word() == word)
+    }
+
+    /// The kind by the mark before a ticket, and the rest: `!3/<ticket>` is of a semaphore, and a ticket alone of a lock.
+    pub(crate) fn of_marked(text: &str) -> Option<(Self, &str)> {
+        let Some(marked) = text.strip_prefix('!') else { return Some((Self::Lock, text)) };
+        let (format, rest) = marked.split_once('/')?;
+        let kind = [Self::Semaphore, Self::RwLock].into_iter().find(|kind| kind.format() == format)?;
+        Some((kind, rest))
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lock => "a lock",
+            Self::Semaphore => "a semaphore",
+            Self::RwLock => "a read-write lock",
+        })
+    }
+}
+
+/// How much a caller takes of a shared name, and by which limit its own client judges that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Share {
+    /// At least 1.
+    pub weight: u32,
+    /// The weights of all holders together, with this one. At least as much as the weight.
+    pub limit: u32,
+}
+
+/// The units of a read-write lock, and the most holders of any shared name.
+pub const UNITS: u32 = 1024;
+
+impl Share {
+    /// A lock, whose weight the server does not count.
+    pub const LOCK: Self = Self { weight: 1, limit: 1 };
+    pub const READER: Self = Self { weight: 1, limit: UNITS };
+    pub const WRITER: Self = Self { weight: UNITS, limit: UNITS };
+}
+
+/// The keys of one name, as a client uses it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Keys {
+    pub kind: Kind,
     pub name: String,
     pub lock: Arc<str>,
     pub queue: String,
     pub deadlines: String,
     pub tokens: String,
+    /// The limit that wins over those of the clients, see `set_limit`. A lock has none: empty.
+    pub limit: String,
 }
 
 impl Keys {
+    /// The keys of a lock.
     pub fn new(prefix: &str, name: &str) -> Self {
+        Self::of(Kind::Lock, prefix, name)
+    }
+
+    pub fn of(kind: Kind, prefix: &str, name: &str) -> Self {
         // `concat` allocates once; `format!` would grow each text two or three times, for every lock that is named.
         let lock = [prefix, ":{n:", name, "}"].concat();
         let with = |suffix| [&*lock, suffix].concat();
         let [queue, deadlines, tokens] = [":queue", ":deadlines", ":token"].map(with);
-        Self { name: name.to_owned(), queue, deadlines, tokens, lock: lock.into() }
+        let limit = if kind.is_shared() { with(":limit") } else { String::new() };
+        Self { kind, name: name.to_owned(), queue, deadlines, tokens, limit, lock: lock.into() }
     }
 
-    /// The keys of the lock with this key. `None`: it has another prefix.
-    pub fn of_lock(prefix: &str, lock: &str) -> Option<Self> {
-        Kind::Lock.name_in(prefix, lock).map(|name| Self::new(prefix, name))
+    /// The keys of the name with this lock key, used as this kind. `None`: it has another prefix.
+    pub fn of_lock(kind: Kind, prefix: &str, lock: &str) -> Option<Self> {
+        Trace::Held.name_in(prefix, lock).map(|name| Self::of(kind, prefix, name))
+    }
+
+    /// A place in the queue: the ticket and its terms. That of a shared name has the mark of its kind before it.
+    pub fn place(&self, owner: &str, seq: u64, terms: &str) -> String {
+        let place = place(owner, seq, terms);
+        if self.kind.is_shared() { format!("!{}/{place}", self.kind.format()) } else { place }
     }
 
     /// The tombstone of one owner (R3).
@@ -43,22 +137,25 @@ impl Keys {
     }
 }
 
-/// A key by which a lock is found.
+/// A key by which a name in use is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// It is there while the lock is held.
-    Lock,
-    /// It is there while the lock is waited for.
-    Queue,
+pub enum Trace {
+    /// It is there while the name is held.
+    Held,
+    /// It is there while the name is waited for.
+    Waited,
+    /// It is there while the limit of a shared name is set for all clients.
+    Limited,
 }
 
-impl Kind {
-    /// The name of the lock. `None`: it is another kind of key, or of another prefix.
+impl Trace {
+    /// The name. `None`: it is another kind of key, or of another prefix.
     pub fn name_in<'k>(self, prefix: &str, key: &'k str) -> Option<&'k str> {
         let named = key.strip_prefix(prefix)?.strip_prefix(":{n:")?;
         match self {
-            Self::Lock => named.strip_suffix('}'),
-            Self::Queue => named.strip_suffix("}:queue"),
+            Self::Held => named.strip_suffix('}'),
+            Self::Waited => named.strip_suffix("}:queue"),
+            Self::Limited => named.strip_suffix("}:limit"),
         }
     }
 }
@@ -84,12 +181,23 @@ pub fn terms(grant_ttl: Duration, label: &str) -> String {
     format!("{}/{label}", grant_ttl.as_millis())
 }
 
-/// The label in these terms.
+/// The terms of a wait for a share: what it takes, the limit that it is judged by, and then the terms as of a lock.
+pub fn shared_terms(share: Share, grant_ttl: Duration, label: &str) -> String {
+    format!("{},{},{}", share.weight, share.limit, terms(grant_ttl, label))
+}
+
+/// The share in the terms of a wait for one.
+pub fn share_of(terms: &str) -> Option<Share> {
+    let mut numbers = terms.split(',').map(str::parse);
+    Some(Share { weight: numbers.next()?.ok()?, limit: numbers.next()?.ok()? })
+}
+
+/// The label in these terms, of either form.
 pub fn label_of(terms: &str) -> &str {
     terms.split_once('/').map_or("", |(_, label)| label)
 }
 
-/// A place in the queue: the ticket and its terms.
+/// A place in the queue of a lock: the ticket and its terms.
 pub fn place(owner: &str, seq: u64, terms: &str) -> String {
     // No ticket has a `/` in it. So the scripts find where it ends, and the label may have any text.
     format!("{owner}:{seq}/{terms}")
@@ -103,8 +211,9 @@ pub fn channel_prefix(prefix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Keys, Kind, boot};
+    use super::{Keys, Kind, Share, Trace, boot, label_of, share_of, shared_terms};
     use std::collections::HashSet;
+    use std::time::Duration;
 
     #[test]
     fn hostile_names_share_a_tag_and_no_key() {
@@ -117,6 +226,7 @@ mod tests {
             "a}b",
             "a}:queue",
             "a}:tombstone:o",
+            "a}:limit",
             "{n:a}",
             "n:a",
             "boot",
@@ -127,21 +237,36 @@ mod tests {
         ];
         let mut seen = HashSet::from([boot("fairlock")]);
         for name in names {
-            let keys = Keys::new("fairlock", name);
+            let keys = Keys::of(Kind::Semaphore, "fairlock", name);
             let tombstone = keys.tombstone("0:1");
-            assert_eq!(Keys::of_lock("fairlock", &keys.lock).as_ref(), Some(&keys), "{name:?}");
-            assert_eq!(Kind::Queue.name_in("fairlock", &keys.queue), Some(name));
+            assert_eq!(Keys::of_lock(Kind::Semaphore, "fairlock", &keys.lock).as_ref(), Some(&keys), "{name:?}");
+            assert_eq!(Trace::Waited.name_in("fairlock", &keys.queue), Some(name));
+            assert_eq!(Trace::Limited.name_in("fairlock", &keys.limit), Some(name));
             for other in [&keys.deadlines, &keys.tokens, &keys.tombstone("0:1")] {
-                assert_eq!(Kind::Lock.name_in("fairlock", other), None);
-                assert_eq!(Kind::Queue.name_in("fairlock", other), None);
+                for trace in [Trace::Held, Trace::Waited, Trace::Limited] {
+                    assert_eq!(trace.name_in("fairlock", other), None);
+                }
             }
-            let all = [keys.lock.to_string(), keys.queue, keys.deadlines, keys.tokens, tombstone];
+            let all = [keys.lock.to_string(), keys.queue, keys.deadlines, keys.tokens, keys.limit, tombstone];
             let tags: HashSet<_> = all.iter().map(|key| tag(key)).collect();
             assert_eq!(tags.len(), 1, "{name:?}");
             for key in all {
                 assert!(seen.insert(key.clone()), "{key:?} belongs to two names");
             }
         }
+    }
+
+    #[test]
+    fn a_place_names_its_kind_and_its_terms_have_the_label_last() {
+        let terms = shared_terms(Share { weight: 2, limit: 5 }, Duration::from_secs(3), "a/b,c");
+        assert_eq!((&*terms, label_of(&terms)), ("2,5,3000/a/b,c", "a/b,c"));
+        assert_eq!((share_of(&terms), share_of("3000/1,2")), (Some(Share { weight: 2, limit: 5 }), None));
+        for kind in [Kind::Lock, Kind::Semaphore, Kind::RwLock] {
+            let place = Keys::of(kind, "fairlock", "a").place("c:1", 7, &terms);
+            assert_eq!(Kind::of_marked(&place), Some((kind, "c:1:7/2,5,3000/a/b,c")));
+            assert_eq!(Kind::of_word(kind.word()), Some(kind));
+        }
+        assert_eq!(Kind::of_marked("!9/c:1:7"), None, "a later format");
     }
 
     /// What Redis hashes: between the first `{` and the first `}` after it, if that is not empty.

@@ -85,6 +85,17 @@ impl<'a> Fields<'a> {
         u64::try_from(number).map_err(|_| Malformed(format!("the negative number {number}")))
     }
 
+    /// A number that only the scripts for shared names send, at the end of a reply; else 0.
+    pub fn last_natural(&mut self) -> Result<u32, Malformed> {
+        if self.is_empty() { Ok(0) } else { self.small() }
+    }
+
+    /// A weight, a limit, or the like.
+    pub fn small(&mut self) -> Result<u32, Malformed> {
+        let number = self.natural()?;
+        u32::try_from(number).map_err(|_| Malformed(format!("{number} is too much")))
+    }
+
     /// How many holds an owner has.
     pub fn holds(&mut self) -> Result<u32, Malformed> {
         u32::try_from(self.natural()?).map_err(|_| Malformed("too many holds".into()))

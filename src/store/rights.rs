@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::keys::{self, Keys};
+use super::keys::{self, Keys, Kind};
 use super::script::{self, Script};
 
 /// Asks without running anything. ARGV repeats: command, the right that its arguments need, how many arguments, the
@@ -127,7 +127,7 @@ pub fn all(prefix: &str, scripts: &[&Script], beside: Beside) -> Vec<String> {
 }
 
 /// The names that keys have in the scripts.
-const KEYS: [&str; 6] = ["lock", "queue", "deadlines", "tokens", "tombstone", "boot"];
+const KEYS: [&str; 7] = ["lock", "queue", "deadlines", "tokens", "tombstone", "limit", "boot"];
 
 struct RightsAsked<'a> {
     prefix: &'a str,
@@ -139,7 +139,7 @@ struct RightsAsked<'a> {
 
 impl<'a> RightsAsked<'a> {
     fn new(prefix: &'a str) -> Self {
-        Self { prefix, keys: Keys::new(prefix, ""), words: Vec::new(), seen: HashSet::new() }
+        Self { prefix, keys: Keys::of(Kind::Semaphore, prefix, ""), words: Vec::new(), seen: HashSet::new() }
     }
 
     fn key(&self, name: &str) -> Option<String> {
@@ -149,6 +149,7 @@ impl<'a> RightsAsked<'a> {
             "deadlines" => Some(self.keys.deadlines.clone()),
             "tokens" => Some(self.keys.tokens.clone()),
             "tombstone" => Some(self.keys.tombstone("0:0")),
+            "limit" => Some(self.keys.limit.clone()),
             "boot" => Some(keys::boot(self.prefix)),
             _ => None,
         }

@@ -12,7 +12,7 @@ use super::call::Call;
 use super::changes::Changes;
 use super::clock::{ServerClock, millis, now};
 use super::error::{Cause, NoAnswer, NoTurn, Refusal, RequestError};
-use super::keys;
+use super::keys::{self, Kind};
 use super::options::Options;
 use super::reply::{Decode, Fields, Malformed, ScriptReply};
 use super::server::{Server, Told};
@@ -72,10 +72,17 @@ impl Runner {
         self.options.strict_restart.is_some()
     }
 
-    /// The keys of a request, of which the last one is `boot_key`. Without `strict_restart` it is left out, and the
-    /// script does not look at it.
-    pub fn keys<'k>(&self, keys: &'k [&'k str]) -> &'k [&'k str] {
-        if self.is_strict() { keys } else { keys.split_last().map_or(keys, |(_boot, others)| others) }
+    /// The keys of a request that are sent. The last two are `limit`, which only a shared name has, and `boot_key`, which the
+    /// scripts look at only with `strict_restart`.
+    pub fn keys<'k, 'n>(&self, kind: Kind, keys: &'k mut [&'n str]) -> &'k [&'n str] {
+        let mut unused = usize::from(!self.is_strict());
+        if !kind.is_shared()
+            && let [.., limit, boot] = keys
+        {
+            std::mem::swap(limit, boot);
+            unused += 1;
+        }
+        &keys[..keys.len() - unused]
     }
 
     pub fn listen(&self, listener: Weak<dyn Listener>) {

@@ -5,6 +5,9 @@
 //! place matters: Lua creates the functions of a part when it gets there, so a script that returns
 //! before does not pay for them.
 //!
+//! A script for shared names takes a part from `lua/shared/lib` where there is one of that name, and else from `lua/lib`. So
+//! what differs is chosen when a script is put together, and never while it runs.
+//!
 //! A line `--#paste NAME` stands for a part as well, each time. Such a part makes no function, since a function costs as much as
 //! a small inner call, and what several ways do alike is still written once (decision 20).
 
@@ -15,6 +18,7 @@ use std::sync::OnceLock;
 pub struct Script {
     pub name: &'static str,
     own: &'static str,
+    is_shared: bool,
     /// Made when it is needed first: a client that ends soon uses few of them.
     text: OnceLock<String>,
     sha1: OnceLock<String>,
@@ -22,11 +26,16 @@ pub struct Script {
 
 impl Script {
     pub const fn new(name: &'static str, own: &'static str) -> Self {
-        Self { name, own, text: OnceLock::new(), sha1: OnceLock::new() }
+        Self { name, own, is_shared: false, text: OnceLock::new(), sha1: OnceLock::new() }
+    }
+
+    /// For names that several may hold at a time.
+    pub const fn shared(name: &'static str, own: &'static str) -> Self {
+        Self { name, own, is_shared: true, text: OnceLock::new(), sha1: OnceLock::new() }
     }
 
     pub fn text(&self) -> &str {
-        self.text.get_or_init(|| text(self.own))
+        self.text.get_or_init(|| text(self.own, self.is_shared))
     }
 
     /// Its name for EVALSHA.
@@ -38,13 +47,13 @@ impl Script {
 /// The files that these scripts are made of, each once.
 pub fn files(scripts: &[&Script]) -> impl Iterator<Item = &'static str> {
     let own: Vec<_> = scripts.iter().map(|script| script.own).collect();
-    own.into_iter().chain(PARTS.iter().map(|(_, part)| *part))
+    own.into_iter().chain(PARTS.iter().chain(SHARED_PARTS).map(|(_, part)| *part))
 }
 
 /// The script as the server gets it: without comments and indentation, which are most of its text. Each new client sends
 /// the text of each script once.
-pub fn text(source: &str) -> String {
-    let script = assemble(source);
+pub fn text(source: &str, is_shared: bool) -> String {
+    let script = assemble(source, is_shared);
     let mut text = String::with_capacity(script.len());
     for line in script.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("--")) {
         text.push_str(line);
@@ -59,45 +68,68 @@ const PARTS: &[(&str, &str)] = &[
     ("base", include_str!("../../lua/lib/base.lua")),
     ("before", include_str!("../../lua/lib/before.lua")),
     ("clock", include_str!("../../lua/lib/clock.lua")),
-    ("freeze", include_str!("../../lua/lib/freeze.lua")),
+    ("examine", include_str!("../../lua/lib/examine.lua")),
     ("format", include_str!("../../lua/lib/format.lua")),
+    ("freeze", include_str!("../../lua/lib/freeze.lua")),
     ("hand_over", include_str!("../../lua/lib/hand_over.lua")),
+    ("hear", include_str!("../../lua/lib/hear.lua")),
     ("hold", include_str!("../../lua/lib/hold.lua")),
     ("holder", include_str!("../../lua/lib/holder.lua")),
-    ("hear", include_str!("../../lua/lib/hear.lua")),
+    ("join", include_str!("../../lua/lib/join.lua")),
+    ("known_place", include_str!("../../lua/lib/known_place.lua")),
     ("lease", include_str!("../../lua/lib/lease.lua")),
     ("millis", include_str!("../../lua/lib/millis.lua")),
+    ("other_kind", include_str!("../../lua/lib/other_kind.lua")),
+    ("own_place", include_str!("../../lua/lib/own_place.lua")),
     ("place", include_str!("../../lua/lib/place.lua")),
     ("purge", include_str!("../../lua/lib/purge.lua")),
+    ("queued", include_str!("../../lua/lib/queued.lua")),
     ("read", include_str!("../../lua/lib/read.lua")),
     ("record", include_str!("../../lua/lib/record.lua")),
     ("refuse", include_str!("../../lua/lib/refuse.lua")),
+    ("remember", include_str!("../../lua/lib/remember.lua")),
     ("silence", include_str!("../../lua/lib/silence.lua")),
     ("sweep", include_str!("../../lua/lib/sweep.lua")),
     ("token", include_str!("../../lua/lib/token.lua")),
 ];
 
+/// The parts in `lua/shared/lib`, by name.
+const SHARED_PARTS: &[(&str, &str)] = &[
+    ("advance", include_str!("../../lua/shared/lib/advance.lua")),
+    ("before", include_str!("../../lua/shared/lib/before.lua")),
+    ("format", include_str!("../../lua/shared/lib/format.lua")),
+    ("known_place", include_str!("../../lua/shared/lib/known_place.lua")),
+    ("lease", include_str!("../../lua/shared/lib/lease.lua")),
+    ("leaving", include_str!("../../lua/shared/lib/leaving.lua")),
+    ("other_kind", include_str!("../../lua/shared/lib/other_kind.lua")),
+    ("own_place", include_str!("../../lua/shared/lib/own_place.lua")),
+    ("place", include_str!("../../lua/shared/lib/place.lua")),
+    ("queued", include_str!("../../lua/shared/lib/queued.lua")),
+    ("room", include_str!("../../lua/shared/lib/room.lua")),
+];
+
 /// Fills in the includes. An unknown one stays in the text, where tests/house.rs finds it.
-pub fn assemble(source: &str) -> String {
+pub fn assemble(source: &str, is_shared: bool) -> String {
     let mut script = String::with_capacity(8 * source.len());
-    append(source, &mut Vec::new(), &mut script);
+    append(source, is_shared, &mut Vec::new(), &mut script);
     script
 }
 
 /// The part of this name that a line stands for.
-fn part(line: &str, mark: &str) -> Option<(&'static str, &'static str)> {
+fn part(line: &str, mark: &str, is_shared: bool) -> Option<(&'static str, &'static str)> {
     let name = line.trim_start().strip_prefix(mark)?;
-    PARTS.iter().find(|(part, _)| *part == name).copied()
+    let shared = if is_shared { SHARED_PARTS } else { &[] };
+    shared.iter().chain(PARTS).find(|(part, _)| *part == name).copied()
 }
 
 /// `included`: the parts that are in `script`, or about to be. So parts that include each other end.
-fn append(source: &str, included: &mut Vec<&'static str>, script: &mut String) {
+fn append(source: &str, is_shared: bool, included: &mut Vec<&'static str>, script: &mut String) {
     for line in source.lines() {
-        if let Some((_, text)) = part(line, "--#paste ") {
-            append(text, included, script);
+        if let Some((_, text)) = part(line, "--#paste ", is_shared) {
+            append(text, is_shared, included, script);
             continue;
         }
-        match part(line, "--#include ") {
+        match part(line, "--#include ", is_shared) {
             // A second copy would make the same functions again, which costs as much as a small inner
             // call (decision 20).
             Some((part, _)) if included.contains(&part) => {}
@@ -105,7 +137,7 @@ fn append(source: &str, included: &mut Vec<&'static str>, script: &mut String) {
                 // Before its text is read, not after it. Otherwise parts that include each other would
                 // never end.
                 included.push(part);
-                append(text, included, script);
+                append(text, is_shared, included, script);
             }
             None => {
                 script.push_str(line);

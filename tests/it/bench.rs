@@ -4,6 +4,9 @@
 //! sets are small numbers. Clients `d` and `e` are subscribed to their channels, `x` and `y` are not (so they are
 //! unreachable), and `c` is the caller. In a step and in a call `~` stands for a space inside a word.
 //!
+//! Scripts for shared names are called as `shared/acquire` and so on, of a semaphore unless `kind=4`, with the terms `1,1,3000/L`
+//! (weight, limit, grant TTL, label). Their state begins with `room SUM OWNER=HOLDS,ATTEMPT,TOKEN,TERMS…`.
+//!
 //! A state is written as
 //! `lock OWNER=HOLDS ATTEMPT,TOKEN,SINCE,TERMS | queue PLACE… | clients CLIENT… | tickets TICKET… | skip N |
 //! tombstone OWNER=SEQ`, without the parts that are empty. SINCE is 0 where a test made the grant. Terms `3000/L` of a
@@ -50,13 +53,26 @@ pub static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
         ("release", include_str!("../../lua/release.lua")),
         ("renew", include_str!("../../lua/renew.lua")),
     ];
-    texts.into_iter().map(|(name, text)| (name, script::assemble(text))).collect()
+    let shared = [
+        ("shared/acquire", include_str!("../../lua/shared/acquire.lua")),
+        ("shared/force_unlock", include_str!("../../lua/shared/force_unlock.lua")),
+        ("shared/inspect", include_str!("../../lua/shared/inspect.lua")),
+        ("shared/leave", include_str!("../../lua/shared/leave.lua")),
+        ("shared/poll", include_str!("../../lua/shared/poll.lua")),
+        ("shared/release", include_str!("../../lua/shared/release.lua")),
+        ("shared/renew", include_str!("../../lua/shared/renew.lua")),
+        ("shared/set_limit", include_str!("../../lua/shared/set_limit.lua")),
+    ];
+    let locks = texts.into_iter().map(|(name, text)| (name, script::assemble(text, false)));
+    locks.chain(shared.into_iter().map(|(name, text)| (name, script::assemble(text, true)))).collect()
 });
 
 const PREFIX: &str = "fairlock";
 const NAME: &str = "n";
 /// Not a bound of the scripts: one store could be a millisecond below it and the other not.
 const FOREIGN_TTL_MS: u32 = 55_000;
+/// The share that a shared name is asked for, unless a call says more.
+const SHARED_TERMS: &str = "1,1,3000/L";
 pub const KINDS: [&str; 4] = ["lock", "queue", "deadlines", "tokens"];
 
 pub struct Row {
@@ -176,6 +192,7 @@ impl Bench {
     }
 
     /// `held OWNER SEQ TOKEN`, `waits PLACE`, `dead CLIENT`, `unreachable CLIENT`, `tombstone OWNER SEQ`, `token N`,
+    /// `holds OWNER SEQ TOKEN WEIGHT,LIMIT [MS]` (of a semaphore, with what is left of its lease), `queues PLACE` (the same),
     /// `newer lock`, `foreign KIND`, `frozen MS` (of the life `L`), or a Redis command with the kind of a key in place of the key.
     pub async fn prepare(&mut self, step: &str) {
         self.try_prepare(step).await.unwrap_or_else(|error| panic!("{step}: {error:?}"));
@@ -208,13 +225,25 @@ impl Bench {
             ["unreachable", client] => {
                 [format!("ZADD deadlines -{soon} {client}")].into_iter().chain(expire()).collect()
             }
+            ["holds", owner, seq, token, share] => self.record(owner, seq, token, share, "10000").await,
+            ["holds", owner, seq, token, share, left] => self.record(owner, seq, token, share, left).await,
+            ["queues", place] => {
+                let place = if place.contains('/') { place.to_owned() } else { format!("{place}/{SHARED_TERMS}") };
+                let ticket = place.split('/').next().unwrap();
+                let mut commands = vec![
+                    format!("RPUSH queue !3/{place}"),
+                    format!("ZADD deadlines {soon} {} inf {ticket}", client_of(ticket)),
+                ];
+                commands.extend(expire());
+                commands
+            }
             ["tombstone", owner, seq] => vec![format!("SET tombstone:{owner} {seq} PX 5000")],
             ["token", token] => vec![format!("SET tokens {token} PX 60000")],
             ["frozen", ms] => {
                 let now = self.now().await;
                 vec![format!("SET boot {}~{now}~0~L", now + ms.parse::<i64>().unwrap())]
             }
-            ["newer", "lock"] => vec!["DEL lock".into(), "HSET lock !format 3".into()],
+            ["newer", "lock"] => vec!["DEL lock".into(), "HSET lock !format 9".into()],
             // A value of a type that this key never has.
             ["foreign", "tokens"] => vec!["DEL tokens".into(), "RPUSH tokens foreign".into()],
             ["foreign", kind] => vec![format!("SET {kind} foreign PX {FOREIGN_TTL_MS}")],
@@ -224,6 +253,24 @@ impl Bench {
             self.try_command(words(&command)).await?;
         }
         Ok(())
+    }
+
+    /// The commands for one more holder of a semaphore. The summary counts all of them.
+    async fn record(&mut self, owner: &str, seq: &str, token: &str, share: &str, left: &str) -> Vec<String> {
+        let ends = self.now().await + left.parse::<i64>().unwrap();
+        let (weight, limit) = share.split_once(',').unwrap();
+        let before = flatten(self.try_command(words("HGET lock !used")).await.unwrap_or(Value::Nil)).concat();
+        let before: Vec<i64> = before.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let (used, holders, soon) = match before[..] {
+            [used, holders, soon, _] => (used, holders, soon),
+            _ => (0, 0, i64::MAX),
+        };
+        let summary = format!("{}~{}~{}~{limit}", used + weight.parse::<i64>().unwrap(), holders + 1, soon.min(ends));
+        vec![
+            format!("HSET lock !format 3 !used {summary} #{owner} 1~{seq}~{token}~{ends}~{share},3000/L"),
+            "PEXPIRE lock 10000".into(),
+            format!("SET tokens {token} PX 60000"),
+        ]
     }
 
     pub async fn command(&mut self, text: &str) -> Value {
@@ -286,14 +333,20 @@ impl Bench {
         let unused = usize::from(optional.is_some_and(|name| !given.contains_key(*name)));
         let kind = |kind: &&str| if *kind == "tombstone" { key(&format!("tombstone:{owner}")) } else { key(kind) };
         // `boot=1`: from a client with strict_restart, which sends all keys.
-        let unused_keys = if given.contains_key("boot") || verb == "acquire" { 0 } else { unused };
+        let sends_all = verb == "acquire" || verb.starts_with("shared/") && verb != "shared/renew";
+        let unused_keys = if given.contains_key("boot") || sends_all { 0 } else { unused };
         let mut keys: Vec<String> = kinds[..kinds.len() - unused_keys].iter().map(kind).collect();
         keys.extend(given.get("boot").map(|_| key("boot")));
         let mut args = Vec::new();
         for name in &names[..names.len() - unused] {
-            let value = given.get(name).map_or_else(|| default(name, &owner, &given), ToString::to_string);
+            let of_verb = || match (*name, verb.starts_with("shared/")) {
+                ("terms", true) => SHARED_TERMS.into(),
+                ("place", true) => format!("!3/{}/{SHARED_TERMS}", ticket_of(&owner, &given)),
+                _ => default(name, &owner, &given),
+            };
+            let value = given.get(name).map_or_else(of_verb, ToString::to_string);
             // `+N` stands for N ms from now, in the script's unit.
-            let value = match value.strip_prefix('+') {
+            let value = match value.strip_prefix('+').filter(|_| *name != "only") {
                 Some(rest) => {
                     let (ms, rest) = rest.split_once('~').map_or((rest, None), |(ms, rest)| (ms, Some(rest)));
                     let unit = if *name == "not_after" { 1000 } else { 1 };
@@ -353,10 +406,16 @@ impl Bench {
 
     /// All that the keys hold, without times: see the top of this file.
     pub async fn state(&mut self) -> String {
-        let lock = self.lock_state().await.strip_prefix("lock ").map(str::to_owned).into_iter().collect();
+        let (is_shared, state) = (self.is_shared().await, self.lock_state().await);
+        let lock = state.split_once(' ').map(|(_, fields)| fields.to_owned()).into_iter().collect();
+        let limit = flatten(self.command("GET limit").await).into_iter().filter(|limit| limit != "(nil)").collect();
         let places = flatten(self.command("LRANGE queue 0 -1").await);
-        let queue: Vec<_> =
-            places.iter().map(|place| place.strip_suffix("/3000/L").unwrap_or(place).to_owned()).collect();
+        let places: Vec<_> = places.iter().map(|place| place.trim_start_matches("!3/").to_owned()).collect();
+        let shown = |place: &String| {
+            let default = ["/3000/L", "/1,1,3000/L"].into_iter().find_map(|terms| place.strip_suffix(terms));
+            default.unwrap_or(place).to_owned()
+        };
+        let queue: Vec<_> = places.iter().map(shown).collect();
         let mut placed: Vec<_> = places.iter().map(|place| place.split('/').next().unwrap().to_owned()).collect();
         placed.sort();
         let now = self.now().await;
@@ -391,7 +450,8 @@ impl Bench {
             }
         }
         let parts = [
-            ("lock", lock),
+            (if is_shared { "room" } else { "lock" }, lock),
+            ("limit", limit),
             ("queue", queue),
             ("clients", clients),
             ("tickets", tickets),
@@ -402,11 +462,37 @@ impl Bench {
         parts.map(|(kind, words)| format!("{kind} {}", words.join(" "))).collect::<Vec<_>>().join(" | ")
     }
 
+    async fn is_shared(&mut self) -> bool {
+        flatten(self.try_command(words("HGET lock !used")).await.unwrap_or(Value::Nil)) != ["(nil)"]
+    }
+
     /// What the hash holds, as in `state`.
     pub async fn lock_state(&mut self) -> String {
+        if self.is_shared().await {
+            return self.room_state().await;
+        }
         let mut lock: Vec<_> = pairs(self.command("HGETALL lock").await).iter().map(|pair| shown_field(pair)).collect();
         lock.sort_by_key(|field| (!field.contains('='), field.clone()));
         if lock.is_empty() { String::new() } else { format!("lock {}", lock.join(" ")) }
+    }
+
+    /// Of a shared name. With `!` before the sum if the summary does not fit the records.
+    async fn room_state(&mut self) -> String {
+        let fields = pairs(self.command("HGETALL lock").await);
+        let summary = fields.iter().find_map(|field| field.strip_prefix("!used=")).unwrap();
+        let summary: Vec<i64> = summary.split(' ').map(|word| word.parse().unwrap()).collect();
+        let (mut shown, mut sum, mut first) = (Vec::new(), 0, i64::MAX);
+        for (owner, record) in fields.iter().filter_map(|field| field.strip_prefix('#')?.split_once('=')) {
+            let [holds, seq, token, ends, terms] = record.splitn(5, ' ').collect::<Vec<_>>()[..] else {
+                panic!("{owner}: {record}")
+            };
+            shown.push(format!("{owner}={holds},{seq},{},{terms}", normal(token)));
+            sum += terms.split(',').next().unwrap().parse::<i64>().unwrap();
+            first = first.min(ends.parse().unwrap());
+        }
+        shown.sort();
+        let fits = summary[0] == sum && summary[1] == shown.len() as i64 && summary[2] <= first;
+        format!("room {}{} {}", if fits { "" } else { "!" }, summary[0], shown.join(" "))
     }
 
     pub async fn holder(&mut self) -> Option<String> {
@@ -453,7 +539,7 @@ impl Bench {
     async fn assert_everything_expires(&mut self, what: &str) {
         for key in self.keys().await {
             let ttl = self.try_command(vec!["PTTL".into(), key.clone()]).await;
-            let stays = key == self::key("boot");
+            let stays = [self::key("boot"), self::key("limit")].contains(&key);
             assert!(stays || ttl != Ok(Value::Int(-1)), "{what}: {key} never expires");
         }
     }
@@ -547,7 +633,19 @@ fn value(reply: embedded::keyspace::Reply) -> Result<Value, Refused> {
 /// The kinds of KEYS and the names of ARGV, in order: all that a call may have, but for the last key of `boot=1`.
 pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
     const ALL: &[&str] = &["lock", "queue", "deadlines", "tokens", "tombstone"];
+    const SHARED: &[&str] = &["lock", "queue", "deadlines", "tokens", "tombstone", "limit"];
+    const UNLEFT: &[&str] = &["lock", "queue", "deadlines", "tokens", "limit"];
     match verb {
+        "shared/acquire" => {
+            (SHARED, &["request", "kind", "not_after", "owner", "seq", "lease", "terms", "settings", "mode"])
+        }
+        "shared/poll" => (UNLEFT, &["request", "kind", "caller", "waits", "settings"]),
+        "shared/leave" => (SHARED, &["request", "kind", "copies_until", "owner", "seq", "place", "settings"]),
+        "shared/release" => (SHARED, &["request", "kind", "owner", "seq", "settings", "special"]),
+        "shared/force_unlock" => (UNLEFT, &["request", "kind", "not_after", "caller", "expected", "settings"]),
+        "shared/set_limit" => (UNLEFT, &["request", "kind", "not_after", "caller", "permits", "settings"]),
+        "shared/inspect" => (&["lock", "queue", "deadlines", "limit"], &["request", "kind", "most"]),
+        "shared/renew" => (&["lock", "tokens"], &["request", "owner", "token", "lease", "only", "remember"]),
         "acquire" => (ALL, &["request", "not_after", "owner", "seq", "lease", "terms", "settings", "mode"]),
         "poll" => (&ALL[..4], &["request", "caller", "waits", "settings"]),
         "leave" => (ALL, &["request", "copies_until", "owner", "seq", "place", "settings"]),
@@ -567,8 +665,11 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
 /// What the `settings` of a client are made of.
 const SETTINGS: [&str; 4] = ["waiter_ttl", "max_waiters", "token_ttl", "channel"];
 
+fn ticket_of(owner: &str, given: &HashMap<&str, &str>) -> String {
+    format!("{owner}:{}", given.get("seq").copied().unwrap_or("5"))
+}
+
 fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
-    let seq = given.get("seq").copied().unwrap_or("5");
     match name {
         "request" => "77".into(),
         "not_after" => "+2000".into(),
@@ -577,7 +678,8 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
         "attempt" => "1".into(),
         "copies_until" | "only" => "0".into(),
         "waits" => "1".into(),
-        "expected" => String::new(),
+        "expected" | "permits" => String::new(),
+        "kind" => "3".into(),
         "lease" => "10000".into(),
         "terms" => "3000/L".into(),
         "settings" => {
@@ -589,7 +691,7 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
         "token_ttl" => "60000".into(),
         "channel" => "fairlock:wake:".into(),
         "caller" => "c".into(),
-        "place" => format!("{owner}:{seq}/3000/L"),
+        "place" => format!("{}/3000/L", ticket_of(owner, given)),
         "most" => "10".into(),
         "life" => "L".into(),
         "epoch" => "0".into(),
@@ -599,12 +701,13 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
 }
 
 pub fn key(kind: &str) -> String {
-    let all = keys::Keys::new(PREFIX, NAME);
+    let all = keys::Keys::of(keys::Kind::Semaphore, PREFIX, NAME);
     match kind {
         "lock" => all.lock.to_string(),
         "queue" => all.queue,
         "deadlines" => all.deadlines,
         "tokens" => all.tokens,
+        "limit" => all.limit,
         "boot" => keys::boot(PREFIX),
         _ => kind.strip_prefix("tombstone:").map_or(kind.to_owned(), |owner| all.tombstone(owner)),
     }

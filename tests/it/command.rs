@@ -548,3 +548,93 @@ async fn the_line_of_the_readme_is_that_of_acl() {
     let other = Tool::new("redis://127.0.0.1:1/", &["acl", "--user", "w", "--prefix", "jobs"]).run().await.out;
     assert!(other.contains(" ~jobs:* &jobs:wake:* "), "{other}");
 }
+
+#[tokio::test]
+async fn slots_let_so_many_commands_run_at_a_time() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let gate = client.semaphore(NAME, 2);
+        let mut first = holding(&server.url(), &["--slots", "2", "--label", "job 1", NAME], "read line").await;
+        let mut second = holding(&server.url(), &["--slots", "2", NAME], "echo $FAIRLOCK_TOKEN; read line").await;
+        let token = second.line().await;
+        let (code, out, _) = ran(Tool::new(&server.url(), &locked(&["--slots", "2", "--try", NAME], &["true"]))).await;
+        assert_eq!((code, out.as_str()), (Some(1), ""), "both slots are in use");
+        let (code, out, _) = ran(Tool::new(&server.url(), &["status", "--exit-code", NAME])).await;
+        assert_eq!(code, Some(1));
+        assert!(
+            out.contains("2 of 2 permits") && out.contains("job 1") && out.contains(&format!("token {token}")),
+            "{out}"
+        );
+        let (_, out, _) = ran(Tool::new(&server.url(), &["list"])).await;
+        assert!(out.contains("2 of 2 permits"), "{out}");
+        // Taken away by its token, and the next one runs.
+        let (code, _, err) = ran(Tool::new(&server.url(), &["force-unlock", "--yes", NAME])).await;
+        assert!(code == Some(2) && err.contains("--token"), "{err}");
+        let (code, out, _) = ran(Tool::new(&server.url(), &["force-unlock", "--yes", "--token", &token, NAME])).await;
+        assert!(code == Some(0) && out.contains("was taken away"), "{out}");
+        let (ended, err) = second.end().await;
+        assert!(ended.code() == Some(75) && err.contains("lost the lock"), "{err}");
+        eventually("a slot is free", async || gate.status().await.unwrap().used == 1).await;
+        // Another kind says which option to use, and the other way round.
+        for (options, advice) in [
+            (&[NAME][..], "use --slots"),
+            (&["--shared", NAME], "use --slots"),
+            (&["--exclusive", "--try", NAME], "use --slots"),
+        ] {
+            let (code, _, err) = ran(Tool::new(&server.url(), &locked(options, &["true"]))).await;
+            assert!(code == Some(2) && err.contains("is in use as a semaphore") && err.contains(advice), "{err}");
+        }
+        first.say("go on\n").await;
+        assert_eq!(first.end().await.0.code(), Some(0));
+        gate.set_permits(Some(0)).await.unwrap();
+        let (_, out, _) = ran(Tool::new(&server.url(), &["status", NAME])).await;
+        assert!(out.contains("paused"), "{out}");
+        gate.set_permits(None).await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn shared_and_exclusive_commands_are_readers_and_writers() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let document = client.rw_lock(NAME);
+        let mut readers = Vec::new();
+        for _ in 0..2 {
+            readers.push(holding(&server.url(), &["--shared", NAME], "read line").await);
+        }
+        let (code, ..) = ran(Tool::new(&server.url(), &locked(&["-x", "--try", NAME], &["true"]))).await;
+        assert_eq!(code, Some(1), "two read");
+        let writer = Tool::new(&server.url(), &locked(&["-x", NAME], &["sh", "-c", "echo wrote"])).start();
+        eventually("it waits", async || document.status().await.unwrap().waiters == 1).await;
+        let (code, ..) = ran(Tool::new(&server.url(), &locked(&["-s", "--try", NAME], &["true"]))).await;
+        assert_eq!(code, Some(1), "a reader does not overtake the writer");
+        let (_, out, _) = ran(Tool::new(&server.url(), &["status", NAME])).await;
+        assert!(out.matches("(reads)").count() == 2 && out.matches("(writes)").count() == 1, "{out}");
+        let (_, out, _) = ran(Tool::new(&server.url(), &["status", "--json", NAME])).await;
+        assert!(out.contains(r#""kind":"rw_lock""#) && out.contains(r#""weight":1024"#), "{out}");
+        for mut reader in readers {
+            reader.say("go on\n").await;
+            assert_eq!(reader.end().await.0.code(), Some(0));
+        }
+        let mut writer = writer;
+        assert_eq!(writer.line().await, "wrote");
+        assert_eq!(writer.end().await.0.code(), Some(0));
+        let guard = client.lock(NAME).lock().await.unwrap();
+        let (code, _, err) = ran(Tool::new(&server.url(), &locked(&["-s", NAME], &["true"]))).await;
+        assert!(code == Some(2) && err.contains("is in use as a lock: leave out"), "{err}");
+        guard.unlock().await.unwrap();
+        // One inside of another that it would wait for.
+        let inner = format!("{} lock -x {NAME} -- true", crate::support::tool::path());
+        let (code, _, err) = ran(Tool::new(&server.url(), &locked(&["-s", NAME], &["sh", "-c", &inner]))).await;
+        assert!(code == Some(2) && err.contains("wait for itself"), "{err}");
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+async fn ran(tool: Tool) -> (Option<i32>, String, String) {
+    let ended = tool.run().await;
+    (ended.code, ended.out, ended.err)
+}

@@ -136,7 +136,7 @@ fn interference() -> impl Strategy<Value = String> {
         }),
         1 => ticket().prop_map(|ticket| format!("ZREM deadlines {ticket}")),
         1 => Just("LPOP queue".to_owned()),
-        1 => Just("RPUSH queue !3/x".to_owned()),
+        1 => Just("RPUSH queue !9/x".to_owned()),
         1 => Just("newer lock".to_owned()),
         2 => prop::sample::select(&["frozen -1", "frozen 40000", "SET boot nonsense"][..]).prop_map(str::to_owned),
         1 => Just("token 9007199254740000".to_owned()),

@@ -52,7 +52,10 @@ mod restarts;
 #[cfg(feature = "embedded")]
 mod resting;
 mod runtimes;
+mod rw_lock;
 mod scripts;
+mod scripts_shared;
+mod semaphore;
 mod sentinel;
 mod silence;
 mod slots;

@@ -26,12 +26,16 @@ enum Proof {
 use Proof::{Elsewhere, Runs, Unrun};
 
 /// Each command line that the pages show.
-const SHOWN: [(&str, Proof); 41] = [
+const SHOWN: [(&str, Proof); 47] = [
     ("export FAIRLOCK_URL=redis://127.0.0.1/", Runs("{}; printenv FAIRLOCK_URL", "redis://127.0.0.1/")),
     ("fairlock lock nightly -- ./report.sh", Runs("{}", "the report of nightly")),
     ("fairlock status nightly", Runs("fairlock lock nightly -- {}", "held by")),
     ("fairlock status orders:42", Runs("fairlock lock orders:42 -- {}", "lease left")),
     ("fairlock lock NAME -- CMD ARG…", Runs("{}", "ran under orders:42")),
+    ("fairlock lock render --slots 5 -- ./render.sh", Runs("{}", "rendered under render")),
+    ("fairlock lock render --slots 5 -- ./render 17", Runs("{}", "rendered under render")),
+    ("fairlock lock NAME --slots 5 -- CMD ARG…", Runs("{}", "ran under orders:42")),
+    ("fairlock lock NAME --shared -- CMD ARG…", Runs("{}", "ran under orders:42")),
     ("fairlock status NAME…", Runs("{}", "free")),
     ("fairlock list [GLOB]", Runs("fairlock lock orders:42 -- {}", "orders:42")),
     ("fairlock watch [NAME|GLOB]", Runs("fairlock lock orders:42 -- {} --count 1", "orders:42")),
@@ -109,6 +113,8 @@ const SHOWN: [(&str, Proof); 41] = [
     ("cargo run --example lost", Elsewhere("scripts/examples", "for source in examples/*.rs")),
     ("cargo run --example fencing", Elsewhere("scripts/examples", "for source in examples/*.rs")),
     ("cargo run --example from_setnx", Elsewhere("scripts/examples", "for source in examples/*.rs")),
+    ("cargo run --example render_farm", Elsewhere("scripts/examples", "for source in examples/*.rs")),
+    ("cargo run --example documents", Elsewhere("scripts/examples", "for source in examples/*.rs")),
     ("cargo run --example quorum", Elsewhere("scripts/examples", "for source in examples/*.rs")),
     ("cargo run -p fairlock-metrics --bin serve", Elsewhere("scripts/examples", "$built/serve")),
     (
@@ -181,6 +187,8 @@ async fn the_commands_of_the_pages_do_what_the_pages_say() {
             ("report.sh", "echo the report of $FAIRLOCK_NAME"),
             ("job", "echo ran under $FAIRLOCK_NAME"),
             ("migrate.sh", "echo migrated"),
+            ("render.sh", "echo rendered under $FAIRLOCK_NAME"),
+            ("render", "echo rendered under $FAIRLOCK_NAME"),
         ] {
             let script = dir.path().join(name);
             fs::write(&script, format!("#!/bin/sh\n{text}\n")).unwrap();

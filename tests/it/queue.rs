@@ -408,19 +408,19 @@ async fn a10_a_newer_format_is_refused_by_name_and_stays_as_it_is() {
         let refused = |error: LockError| {
             assert!(matches!(error, LockError::Refused(_)), "{error:?}");
             let text = error.to_string();
-            assert!(text.contains("format 3") && text.contains("newer version of fairlock"), "{text}");
+            assert!(text.contains("format 9") && text.contains("newer version of fairlock"), "{text}");
         };
         let hash = "fairlock:{n:q}";
-        run(&server, &["HSET", hash, "!format", "3", "state", "held"]).await;
+        run(&server, &["HSET", hash, "!format", "9", "state", "held"]).await;
         let before = dump(hash).await;
         refused(lock.lock().await.unwrap_err());
         refused(lock.try_lock().await.unwrap_err());
         for error in [lock.force_unlock().await.unwrap_err(), lock.status().await.unwrap_err()] {
-            assert!(error.to_string().contains("format 3"), "{error}");
+            assert!(error.to_string().contains("format 9"), "{error}");
         }
         assert_eq!(dump(hash).await, before);
         run(&server, &["DEL", hash]).await;
-        run(&server, &["RPUSH", QUEUE, "!3/of a newer one"]).await;
+        run(&server, &["RPUSH", QUEUE, "!9/of a newer one"]).await;
         let before = dump(QUEUE).await;
         refused(lock.lock().await.unwrap_err());
         refused(lock.try_lock().await.unwrap_err());

@@ -2110,17 +2110,17 @@ async fn a_newer_format_and_foreign_data_are_refused_by_name_and_not_changed() {
         for mut bench in Bench::each().await {
             for (steps, calls, kind, text) in [
                 (
-                    ["HSET lock d:1 1 !format 3 !state x"].as_slice(),
+                    ["HSET lock d:1 1 !format 9 !state x"].as_slice(),
                     HASH.as_slice(),
                     "lock",
-                    "format 3, and this client knows format 2",
+                    "format 9, and this client knows format 2",
                 ),
                 (&["HSET lock name value other 5"], &HASH, "lock", "does not hold a lock of fairlock"),
                 (
-                    &["RPUSH queue !3/d:1:5/x", "ZADD deadlines 1 d inf d:1:5"],
+                    &["RPUSH queue !9/d:1:5/x", "ZADD deadlines 1 d inf d:1:5"],
                     &LIST,
                     "queue",
-                    "a place of format 3, and this client knows format 2",
+                    "a place of format 9, and this client knows format 2",
                 ),
                 (&["RPUSH queue hello", "ZADD deadlines 1 d"], &LIST, "queue", "does not hold a queue of fairlock"),
                 (&["RPUSH queue a:b:c/d", "ZADD deadlines 1 d"], &LIST, "queue", "does not hold a queue of fairlock"),
@@ -2165,7 +2165,7 @@ async fn a_foreign_hash_is_not_ended_by_who_never_held_it() {
                     if waits {
                         bench.prepare("waits d:2:3").await;
                     }
-                    bench.command("HSET lock name value !format 3").await;
+                    bench.command("HSET lock name value !format 9").await;
                     let before = bench.dump().await;
                     let _ = bench.try_call(call).await;
                     assert_eq!(bench.dump().await, before, "{call}, somebody waits: {waits}");

@@ -31,9 +31,7 @@ pub fn probe_error(target: &Target, error: RequestError) -> ConnectError {
     match error {
         RequestError::Refused(refusal) => refused(refusal),
         RequestError::NotSent(cause) | RequestError::Unanswered(cause) => target.unreachable(cause),
-        RequestError::Closed | RequestError::RuntimeGone | RequestError::Name(_) => {
-            target.unreachable(Arc::new(Disconnected))
-        }
+        _ => target.unreachable(Arc::new(Disconnected)),
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, key};
+use crate::store::call::{Arg, Call, arg, args_of, key, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -12,6 +12,7 @@ use crate::store::runner::{Admitted, Answer, Runner};
 use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("acquire", include_str!("../../../lua/acquire.lua"));
+pub static SHARED: Script = Script::shared("shared/acquire", include_str!("../../../lua/shared/acquire.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct Acquire<'a> {
@@ -20,7 +21,7 @@ pub struct Acquire<'a> {
     pub seq: u64,
     pub mode: Mode,
     pub lease: Duration,
-    /// See `keys::terms`.
+    /// See `keys::terms`, and for a shared name `keys::shared_terms`.
     pub terms: &'a str,
 }
 
@@ -56,26 +57,32 @@ pub enum Acquired {
         token: u64,
         holds: u32,
         lease_left: Duration,
+        /// Of a shared name: the limit by which its client judged the holder before, or 0 if there was none.
+        limit_before: u32,
     },
     Queued {
         /// No grant that is made later has a token up to this one (R7).
         floor: u64,
-        /// The rest of the holder's lease, or of the freeze (`strict_restart`).
+        /// The rest of the holder's lease, or of the freeze (`strict_restart`). Of a shared name: until the first of the
+        /// leases may end.
         lease_left: Option<Duration>,
         more: bool,
         /// The server had not given this client up as dead.
         known: bool,
+        /// As in `Held`.
+        limit_before: u32,
     },
     /// Not free, and the mode was not to queue.
-    Busy {
-        more: bool,
-    },
+    Busy { more: bool },
     /// As many as `max_waiters` wait.
     Full {
         waiters: u64,
         /// Another call may find room.
         more: bool,
     },
+    /// The weight of a share is above this limit, its client's or the one that is set for all of them. It has no place: a
+    /// waiter stays one when a limit is set below its weight, and a limit of 0 refuses nobody.
+    TooHeavy { limit: u32 },
     /// The hold to re-enter is not there.
     Lost,
     /// `not_after` has passed (R2).
@@ -98,7 +105,7 @@ impl Acquire<'_> {
         admitted: Admitted,
         copies_until: &mut i64,
     ) -> Result<Answer<Acquired>, RequestError> {
-        let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = self.keys;
         // Only after admission, which may take long under load. A `not_after` from before could have
         // passed by the time that the request is sent (R2).
         let not_after = runner.not_after(lock);
@@ -106,15 +113,17 @@ impl Acquire<'_> {
         // Named in each acquire, unlike in a release: this may be the late copy that has to find it
         // (R3).
         let tombstone = self.keys.tombstone(self.owner);
-        let keys = [
+        let mut keys = [
             key("lock", lock),
             key("queue", queue),
             key("deadlines", deadlines),
             key("tokens", tokens),
             key("tombstone", &tombstone),
+            key("limit", limit),
             key("boot", &runner.boot_key),
         ];
         let args = [
+            arg("kind", kind.format()),
             // In microseconds: a script has the time as a text with that many digits.
             arg("not_after", not_after.saturating_mul(1000)),
             arg("owner", self.owner),
@@ -126,11 +135,13 @@ impl Acquire<'_> {
             arg("settings", Arg::Channel(&runner.settings)),
             arg("mode", mode.as_deref().unwrap_or_default()),
         ];
-        let args = &args[..args.len() - usize::from(mode.is_none())];
+        let args = args_of(*kind, &args[..args.len() - usize::from(mode.is_none())]);
         // Before the first await that may lose the answer: from here on a copy may be under way.
         let earlier = *copies_until;
         *copies_until = earlier.max(not_after);
-        let outcome = runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), args)).await;
+        let outcome = runner
+            .run(admitted, Call::new(script_of(self.keys.kind, &SCRIPT, &SHARED), runner.keys(*kind, &mut keys), args))
+            .await;
         // Any other outcome proves that no copy of this request is under way: it was answered, or not
         // sent. A future that is dropped above keeps the later time, and its leave then writes a
         // tombstone (R3).
@@ -144,13 +155,20 @@ impl Acquire<'_> {
 impl Decode for Acquired {
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
-            "held" => Self::Held { token: fields.token()?, holds: fields.holds()?, lease_left: fields.millis()? },
+            "held" => Self::Held {
+                token: fields.token()?,
+                holds: fields.holds()?,
+                lease_left: fields.millis()?,
+                limit_before: fields.last_natural()?,
+            },
             "queued" => {
                 let (floor, lease_left) = (fields.token()?, fields.millis_if_any()?);
-                Self::Queued { floor, lease_left, more: fields.flag()?, known: fields.flag()? }
+                let (more, known) = (fields.flag()?, fields.flag()?);
+                Self::Queued { floor, lease_left, more, known, limit_before: fields.last_natural()? }
             }
             "busy" => Self::Busy { more: fields.flag()? },
             "full" => Self::Full { waiters: fields.natural()?, more: fields.flag()? },
+            "heavy" => Self::TooHeavy { limit: fields.small()? },
             "lost" => Self::Lost,
             "late" => Self::Late,
             // Asking again with this seq would get the same answer each time (R1).

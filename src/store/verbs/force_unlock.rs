@@ -1,7 +1,7 @@
-//! force_unlock.lua: ends the present hold, and passes the lock on.
+//! force_unlock.lua: ends the present hold, or one of a shared name, and passes the lock on.
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, key};
+use crate::store::call::{Arg, Call, arg, args_of, key, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -9,11 +9,12 @@ use crate::store::runner::{Answer, Runner};
 use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("force_unlock", include_str!("../../../lua/force_unlock.lua"));
+pub static SHARED: Script = Script::shared("shared/force_unlock", include_str!("../../../lua/shared/force_unlock.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct ForceUnlock<'a> {
     pub keys: &'a Keys,
-    /// Only a hold under this token is ended. `None`: any.
+    /// Only a hold under this token is ended. `None`: any. Of a shared name only the hold with this token can be ended.
     pub expected: Option<u64>,
 }
 
@@ -22,11 +23,11 @@ pub enum ForceUnlocked {
     Freed {
         more: bool,
     },
-    /// It was not held.
+    /// It was not held. Of a shared name: no holder has this token.
     Free {
         more: bool,
     },
-    /// It is held under another token, and goes on.
+    /// It is held under another token, and goes on. Never of a shared name.
     Other,
     /// `not_after` has passed (R2).
     Late,
@@ -34,26 +35,29 @@ pub enum ForceUnlocked {
 
 impl ForceUnlock<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<ForceUnlocked>, RequestError> {
-        let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = self.keys;
         // A single question passes a closed gate: a person asks it, and wants to see the refusal
         // (decision 40).
         let admitted = runner.admit(lock, Priority::Question, Some(runner.limit())).await?;
-        let keys = [
+        let mut keys = [
             key("lock", lock),
             key("queue", queue),
             key("deadlines", deadlines),
             key("tokens", tokens),
+            key("limit", limit),
             key("boot", &runner.boot_key),
         ];
         let expected = self.expected.map(|token| token.to_string()).unwrap_or_default();
         let args = [
+            arg("kind", kind.format()),
             // A copy that is served late would end the lock of the next holder (decision 6).
             arg("not_after", runner.not_after(lock).saturating_mul(1000)),
             arg("caller", &runner.client),
             arg("expected", &expected),
             arg("settings", Arg::Channel(&runner.settings)),
         ];
-        runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await
+        let script = script_of(self.keys.kind, &SCRIPT, &SHARED);
+        runner.run(admitted, Call::new(script, runner.keys(*kind, &mut keys), args_of(*kind, &args))).await
     }
 }
 

@@ -1,7 +1,7 @@
 //! leave.lua: ends one attempt, wherever it stands: queued, granted, held, or gone.
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, key};
+use crate::store::call::{Arg, Call, arg, args_of, key, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -9,6 +9,7 @@ use crate::store::runner::{Answer, Runner};
 use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("leave", include_str!("../../../lua/leave.lua"));
+pub static SHARED: Script = Script::shared("shared/leave", include_str!("../../../lua/shared/leave.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct Leave<'a> {
@@ -16,7 +17,7 @@ pub struct Leave<'a> {
     pub owner: &'a str,
     /// Everything of the owner up to this seq ends (R4).
     pub seq: u64,
-    /// The place in the queue that goes, see `keys::place`. Empty: the attempt has none, because it was served.
+    /// The place in the queue that goes, see `Keys::place`. Empty: the attempt has none, because it was served.
     ///
     /// With the seq of the attempt, not of the leave: a lost hold leaves with a new seq (R11), but its ticket has
     /// the old one. With its terms, because LREM compares whole elements.
@@ -33,26 +34,29 @@ pub struct Left {
 
 impl Leave<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Left>, RequestError> {
-        let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = self.keys;
         // Early: what is left behind keeps others waiting (P5).
         let admitted = runner.admit(lock, Priority::Cleanup, None).await?;
         let tombstone = self.keys.tombstone(self.owner);
-        let keys = [
+        let mut keys = [
             key("lock", lock),
             key("queue", queue),
             key("deadlines", deadlines),
             key("tokens", tokens),
             key("tombstone", &tombstone),
+            key("limit", limit),
             key("boot", &runner.boot_key),
         ];
         let args = [
+            arg("kind", kind.format()),
             arg("copies_until", self.copies_until),
             arg("owner", self.owner),
             arg("seq", self.seq),
             arg("place", self.place),
             arg("settings", Arg::Channel(&runner.settings)),
         ];
-        runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await
+        let script = script_of(self.keys.kind, &SCRIPT, &SHARED);
+        runner.run(admitted, Call::new(script, runner.keys(*kind, &mut keys), args_of(*kind, &args))).await
     }
 }
 

@@ -1,5 +1,6 @@
 //! The requests: one file for each script of `lua/`, with what it asks, the order of KEYS and ARGV,
-//! its reply, and how the reply is read.
+//! its reply, and how the reply is read. Most have two scripts: of a lock, and of a shared name (`lua/shared`), by the kind of
+//! the keys.
 
 pub mod acquire;
 pub mod boot;
@@ -11,11 +12,12 @@ pub mod poll;
 pub mod raise;
 pub mod release;
 pub mod renew;
+pub mod set_limit;
 
 use super::script::Script;
 
 /// All scripts.
-pub static ALL: [&Script; 10] = [
+pub static ALL: [&Script; 18] = [
     &acquire::SCRIPT,
     &boot::SCRIPT,
     &force_unlock::SCRIPT,
@@ -26,6 +28,14 @@ pub static ALL: [&Script; 10] = [
     &raise::SCRIPT,
     &release::SCRIPT,
     &renew::SCRIPT,
+    &acquire::SHARED,
+    &force_unlock::SHARED,
+    &inspect::SHARED,
+    &leave::SHARED,
+    &poll::SHARED,
+    &release::SHARED,
+    &renew::SHARED,
+    &set_limit::SHARED,
 ];
 
 #[cfg(test)]

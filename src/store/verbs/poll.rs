@@ -1,10 +1,10 @@
 //! poll.lua: a waiting client is heard, a free lock is passed on, and the answer has the holder of the lock and the
-//! tickets that have no place (R8).
+//! tickets that have no place (R8). Of a shared name it has which of the tickets hold it.
 
 use std::time::Duration;
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, key};
+use crate::store::call::{Arg, Call, arg, args_of, key, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -12,12 +12,16 @@ use crate::store::runner::{Answer, Runner};
 use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("poll", include_str!("../../../lua/poll.lua"));
+pub static SHARED: Script = Script::shared("shared/poll", include_str!("../../../lua/shared/poll.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct Poll<'a> {
     pub keys: &'a Keys,
     /// This client waits for the lock, and is heard. Without that the poll only passes a free lock on.
     pub waits: bool,
+    /// Of a shared name: the answer names all that this client holds there (R15). Costs a look at each of the holders. Not with
+    /// `waits`.
+    pub names_ours: bool,
     /// To be looked for in the queue.
     pub tickets: &'a [String],
 }
@@ -32,12 +36,17 @@ pub struct Polled {
     pub places: u64,
     /// This client is first in line.
     pub first: bool,
+    /// Of a lock.
     pub holder: Option<PolledHolder>,
-    /// The lock is free, and the server grants nothing for this long (`strict_restart`).
+    /// Of a shared name: the tickets asked for that hold it, in their order, and with `names_ours` all that this client holds.
+    pub granted: Vec<PolledHolder>,
+    /// Of a shared name: until the first of the leases may end, and a waiter may be served.
+    pub room_in: Option<Duration>,
+    /// The lock is free, and the server grants nothing for this long (`strict_restart`). A shared name need not be free.
     pub frozen_for: Option<Duration>,
     /// No grant that is made later has a token up to this one (R7).
     pub floor: u64,
-    /// The indices of tickets that have no place.
+    /// The indices of tickets that have no place. Of a shared name: and are not granted.
     pub missing: Vec<usize>,
 }
 
@@ -53,28 +62,33 @@ pub struct PolledHolder {
 
 impl Poll<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Polled>, RequestError> {
-        let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = self.keys;
         // Urgent: a poll that waits behind new acquires could cost live waiters their place.
         let admitted = runner.admit(lock, Priority::Urgent, None).await?;
-        let keys = [
+        let mut keys = [
             key("lock", lock),
             key("queue", queue),
             key("deadlines", deadlines),
             key("tokens", tokens),
+            key("limit", limit),
             key("boot", &runner.boot_key),
         ];
-        let mut args = Vec::with_capacity(3 + self.tickets.len());
+        let waits = if self.names_ours { 2 } else { u64::from(self.waits) };
+        let mut args = Vec::with_capacity(4 + self.tickets.len());
         args.extend([
+            arg("kind", kind.format()),
             // This client may be first in line. It reads the reply, so it counts as reachable even
             // while its subscription is down (decision 5).
             arg("caller", &runner.client),
-            arg("waits", u64::from(self.waits)),
+            arg("waits", waits),
             arg("settings", Arg::Channel(&runner.settings)),
         ]);
         for ticket in self.tickets {
             args.push(arg("tickets", ticket));
         }
-        let answer: Answer<Polled> = runner.run(admitted, Call::new(&SCRIPT, runner.keys(&keys), &args)).await?;
+        let script = script_of(self.keys.kind, &SCRIPT, &SHARED);
+        let call = Call::new(script, runner.keys(*kind, &mut keys), args_of(*kind, &args));
+        let answer: Answer<Polled> = runner.run(admitted, call).await?;
         // Indices stand for tickets. An index that was not sent shows that this is not the reply to this request.
         if answer.body.missing.iter().all(|index| *index < self.tickets.len()) {
             return Ok(answer);
@@ -85,9 +99,16 @@ impl Poll<'_> {
 
 impl Decode for Polled {
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
-        if status != "polled" {
-            return unknown_status(status);
+        match status {
+            "polled" => Self::of_lock(fields),
+            "shared" => Self::of_shared(fields),
+            _ => unknown_status(status),
         }
+    }
+}
+
+impl Polled {
+    fn of_lock(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         let (more, known, places, first) = (fields.flag()?, fields.flag()?, fields.natural()?, fields.flag()?);
         let (owner, attempt, token) = (fields.text()?, fields.natural()?, fields.token()?);
         let (floor, lease_left) = (fields.token()?, fields.millis_if_any()?);
@@ -100,6 +121,27 @@ impl Decode for Polled {
             let index = usize::try_from(fields.natural()?).ok().and_then(|number| number.checked_sub(1));
             missing.push(index.ok_or_else(|| Malformed("a ticket with the number 0".into()))?);
         }
-        Ok(Self { more, known, places, first, holder, frozen_for, floor, missing })
+        let (granted, room_in) = (Vec::new(), None);
+        Ok(Self { more, known, places, first, holder, granted, room_in, frozen_for, floor, missing })
+    }
+
+    fn of_shared(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+        let (more, known, places, first) = (fields.flag()?, fields.flag()?, fields.natural()?, fields.flag()?);
+        let (floor, room_in, frozen_for) = (fields.token()?, fields.millis_if_any()?, fields.millis_if_any()?);
+        let (mut missing, mut granted, mut index) = (Vec::new(), Vec::new(), 0);
+        while !fields.is_empty() {
+            match fields.text()? {
+                "+" => {}
+                "-" => missing.push(index),
+                owner => granted.push(PolledHolder {
+                    owner: owner.to_owned(),
+                    attempt: fields.natural()?,
+                    token: fields.token()?,
+                    lease_left: fields.millis_if_any()?,
+                }),
+            }
+            index += 1;
+        }
+        Ok(Self { more, known, places, first, holder: None, granted, room_in, frozen_for, floor, missing })
     }
 }

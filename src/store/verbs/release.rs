@@ -3,14 +3,15 @@
 use std::time::Instant;
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, key};
+use crate::store::call::{Arg, Call, arg, args_of, key, script_of};
 use crate::store::error::RequestError;
-use crate::store::keys::{Keys, place};
+use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
 use crate::store::runner::{Answer, Runner};
 use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("release", include_str!("../../../lua/release.lua"));
+pub static SHARED: Script = Script::shared("shared/release", include_str!("../../../lua/shared/release.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct Release<'a> {
@@ -19,13 +20,15 @@ pub struct Release<'a> {
     pub token: u64,
     /// How many holds remain.
     pub holds: u32,
+    /// Of a shared name, the weight that remains with them: at most what the owner has.
+    pub weight: u32,
     /// The seq of this release. A retry repeats it (R1).
     pub seq: u64,
     /// The attempt that began the hold.
     pub attempt: u64,
     /// Server time until which a copy of the acquire may still be served; 0: none is under way.
     pub copies_until: i64,
-    /// The terms of that attempt, see `keys::terms`.
+    /// The terms of that attempt, see `keys::terms` and `keys::shared_terms`.
     pub terms: &'a str,
     /// By its handle, which names the token. Then `copies_until` is that of the detach (R16).
     pub is_handle: bool,
@@ -39,6 +42,8 @@ pub enum Released {
     },
     Held {
         holds: u32,
+        /// Of a shared name, whose waiters were served with what was given back.
+        more: bool,
     },
     Gone {
         more: bool,
@@ -49,33 +54,37 @@ pub enum Released {
 
 impl Release<'_> {
     pub async fn run(&self, runner: &Runner, by: Instant) -> Result<Answer<Released>, RequestError> {
-        let Keys { lock, queue, deadlines, tokens, .. } = self.keys;
+        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = self.keys;
         // As early as a renewal: a release that waits makes others wait for a lock that is not in use.
         let admitted = runner.admit(lock, Priority::Release, Some(by)).await?;
         // The tombstone and the last argument are for the rare cases only; keys are known by their order.
         let (mut tombstone, mut special) = (String::new(), String::new());
         // A hold that remains is what such a copy would find.
         let is_late = self.copies_until > 0 && self.holds == 0;
-        if is_late || self.is_handle || runner.is_strict() {
+        if is_late || self.is_handle || runner.is_strict() || kind.is_shared() {
             tombstone = self.keys.tombstone(self.owner);
         }
         if self.is_handle {
             special = format!("0:{}:{}", self.token, self.copies_until);
+        } else if self.holds > 0 && kind.is_shared() {
+            special = format!("{}:{}:{}", self.holds, self.token, self.weight);
         } else if self.holds > 0 {
             special = format!("{}:{}", self.holds, self.token);
         } else if is_late {
             // A late copy of the acquire may still queue or take the lock: it finds a tombstone (R3).
-            special = format!("{} {}", self.copies_until, place(self.owner, self.attempt, self.terms));
+            special = format!("{} {}", self.copies_until, self.keys.place(self.owner, self.attempt, self.terms));
         }
-        let keys = [
+        let mut keys = [
             key("lock", lock),
             key("queue", queue),
             key("deadlines", deadlines),
             key("tokens", tokens),
             key("tombstone", &tombstone),
+            key("limit", limit),
             key("boot", &runner.boot_key),
         ];
         let args = [
+            arg("kind", kind.format()),
             arg("owner", self.owner),
             arg("seq", self.seq),
             arg("settings", Arg::Channel(&runner.settings)),
@@ -83,10 +92,11 @@ impl Release<'_> {
         ];
         // Left out and not sent empty. An unlock pays for each key that it sends, and Redis checks the
         // rights to each: a user who may use the prefix only may not use the key ''.
-        let keys = runner.keys(&keys);
+        let keys = runner.keys(*kind, &mut keys);
         let unused_key = usize::from(tombstone.is_empty());
         let unused = usize::from(special.is_empty());
-        let call = Call::new(&SCRIPT, &keys[..keys.len() - unused_key], &args[..args.len() - unused]);
+        let args = args_of(*kind, &args[..args.len() - unused]);
+        let call = Call::new(script_of(self.keys.kind, &SCRIPT, &SHARED), &keys[..keys.len() - unused_key], args);
         runner.run(admitted, call).await
     }
 }
@@ -95,7 +105,7 @@ impl Decode for Released {
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
             "freed" => Self::Freed { token: fields.token()?, more: fields.flag()? },
-            "held" => Self::Held { holds: fields.holds()? },
+            "held" => Self::Held { holds: fields.holds()?, more: fields.last_natural()? == 1 },
             "gone" => Self::Gone { more: fields.flag()? },
             // Either way this request set no count.
             "lost" | "stale" => Self::Lost,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::store::Priority;
-use crate::store::call::{Call, arg, key};
+use crate::store::call::{Call, arg, key, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -11,6 +11,7 @@ use crate::store::runner::{Admitted, Answer, Runner};
 use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("renew", include_str!("../../../lua/renew.lua"));
+pub static SHARED: Script = Script::shared("shared/renew", include_str!("../../../lua/shared/renew.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct Renew<'a> {
@@ -67,7 +68,11 @@ impl Renew<'_> {
         ];
         // With one key as a rule: a cluster that moves a slot refuses a script over several keys when one is absent.
         let unused = usize::from(!self.remember);
-        let call = Call::new(&SCRIPT, &keys[..keys.len() - unused], &args[..args.len() - unused]);
+        let call = Call::new(
+            script_of(self.keys.kind, &SCRIPT, &SHARED),
+            &keys[..keys.len() - unused],
+            &args[..args.len() - unused],
+        );
         runner.run(admitted, call).await
     }
 }

@@ -34,7 +34,7 @@ pub use ports::free_port;
 pub use proxy::Proxy;
 pub use server::{BOOT, Server};
 pub use store::Store;
-pub use worker::{Worker, count, counter, read_number};
+pub use worker::{Worker, count, counter, pass_gate, read_number};
 
 /// The longest that a test waits for one thing. A hang is a failed test.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);

@@ -150,6 +150,18 @@ impl Serving {
                 count(&self.client, name, path, times.parse().unwrap()).await;
                 say("counted");
             }
+            // gate NAME PERMITS WEIGHT PATH TIMES: notes each entry and each exit in a file.
+            ["gate", name, permits, weight, path, times] => {
+                let (permits, times) = (permits.parse().unwrap(), times.parse().unwrap());
+                pass_gate(&self.client, (name, permits), weight.parse().unwrap(), path, times).await;
+                say("passed");
+            }
+            // permit NAME PERMITS ID: takes a permit, and keeps it.
+            ["permit", name, permits, id] => {
+                let permit = self.client.semaphore(name, permits.parse().unwrap()).acquire().await.unwrap();
+                say(&format!("permitted {id} {}", permit.token()));
+                std::mem::forget(permit);
+            }
             _ => panic!("no such command: {command}"),
         }
     }
@@ -206,6 +218,22 @@ pub async fn count(client: &LockClient, name: &str, path: &str, times: u32) {
         tokio::task::yield_now().await;
         write_number(path, before + 1);
         guard.unlock().await.unwrap();
+    }
+}
+
+/// Takes permits again and again. While it has them its weight is in the file, as a sum of lines.
+pub async fn pass_gate(client: &LockClient, gate: (&str, u32), weight: u32, path: &str, times: u32) {
+    let note = |sign: char| {
+        let mut file = OpenOptions::new().append(true).open(path).unwrap();
+        file.write_all(format!("{sign}{weight}\n").as_bytes()).unwrap();
+    };
+    let gate = client.semaphore(gate.0, gate.1);
+    for _ in 0..times {
+        let permit = gate.acquire_many(weight).await.unwrap();
+        note('+');
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        note('-');
+        permit.release().await.unwrap();
     }
 }
 

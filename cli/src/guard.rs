@@ -1,0 +1,111 @@
+//! What `fairlock lock` holds: a lock, a slot of a semaphore, or a share of a read-write lock.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use fairlock::{Held, LockClient, LockError, LockGuard, Loss, Permit, ReadGuard, UnlockError, WriteGuard};
+
+/// What the name is used as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    Lock,
+    Slots(u32),
+    Shared,
+    Exclusive,
+}
+
+pub enum Guard {
+    Lock(LockGuard),
+    Permit(Permit),
+    Read(ReadGuard),
+    Write(WriteGuard),
+}
+
+/// How long to wait.
+#[derive(Debug, Clone, Copy)]
+pub enum Wait {
+    No,
+    For(Duration),
+    WithoutLimit,
+}
+
+/// The same three calls on each kind, with its names for them.
+macro_rules! take {
+    ($of:expr, $wait:expr, $try:ident, $timeout:ident, $plain:ident) => {
+        match $wait {
+            Wait::No => $of.$try().await?,
+            Wait::For(longest) => Some($of.$timeout(longest).await?),
+            Wait::WithoutLimit => Some($of.$plain().await?),
+        }
+    };
+}
+
+impl Guard {
+    /// `None`: others have it.
+    pub async fn take(
+        client: &LockClient,
+        name: &str,
+        used_as: Use,
+        wait: Wait,
+        label: Option<&str>,
+    ) -> Result<Option<Self>, LockError> {
+        Ok(match used_as {
+            Use::Lock => Self::take_lock(client, name, wait, label).await?.map(Self::Lock),
+            Use::Slots(slots) => {
+                let gate = client.semaphore(name, slots);
+                let gate = label.map_or_else(|| gate.clone(), |label| gate.labelled(label));
+                take!(gate, wait, try_acquire, acquire_timeout, acquire).map(Self::Permit)
+            }
+            Use::Shared | Use::Exclusive => {
+                let lock = client.rw_lock(name);
+                let lock = label.map_or_else(|| lock.clone(), |label| lock.labelled(label));
+                match used_as {
+                    Use::Shared => take!(lock, wait, try_read, read_timeout, read).map(Self::Read),
+                    _ => take!(lock, wait, try_write, write_timeout, write).map(Self::Write),
+                }
+            }
+        })
+    }
+
+    pub async fn take_lock(
+        client: &LockClient,
+        name: &str,
+        wait: Wait,
+        label: Option<&str>,
+    ) -> Result<Option<LockGuard>, LockError> {
+        let lock = client.lock(name);
+        let lock = label.map_or_else(|| lock.clone(), |label| lock.labelled(label));
+        Ok(take!(lock, wait, try_lock, lock_timeout, lock))
+    }
+
+    pub async fn lost(&self) -> Loss {
+        match self {
+            Self::Lock(guard) => guard.lost().await,
+            Self::Permit(permit) => permit.lost().await,
+            Self::Read(guard) => guard.lost().await,
+            Self::Write(guard) => guard.lost().await,
+        }
+    }
+
+    pub async fn release(self) -> Result<(), UnlockError> {
+        match self {
+            Self::Lock(guard) => guard.unlock().await.map(drop),
+            Self::Permit(permit) => permit.release().await,
+            Self::Read(guard) => guard.unlock().await.map(drop),
+            Self::Write(guard) => guard.unlock().await.map(drop),
+        }
+    }
+}
+
+impl Deref for Guard {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        match self {
+            Self::Lock(guard) => guard,
+            Self::Permit(permit) => permit,
+            Self::Read(guard) => guard,
+            Self::Write(guard) => guard,
+        }
+    }
+}

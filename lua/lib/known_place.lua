@@ -1,0 +1,2 @@
+-- Refuses a place that is not of a lock. Pasted in place. Uses: find, place, refuse_place.
+if not find(place, '^[^:/]+:%d+:%d+/%d+/') then refuse_place(place) end

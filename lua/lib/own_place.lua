@@ -1,0 +1,2 @@
+-- The place of this call. Pasted in place. Uses: ticket, terms.
+local place = ticket .. '/' .. terms

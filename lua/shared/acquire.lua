@@ -1,0 +1,121 @@
+#!lua flags=allow-oom
+-- acquire: one request for a share of a name, by one attempt (owner, seq). For an owner that holds it already: one more hold.
+--
+-- KEYS[1] lock       hash     #owner -> a record, !format, and !used: see lib/room.lua
+-- KEYS[2] queue      list     places, oldest first
+-- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
+-- KEYS[4] tokens     string   the last token given
+-- KEYS[5] tombstone  string   the seq up to which this owner has left (R3)
+-- KEYS[6] limit      string   the limit that is set for all clients, if there is one
+-- KEYS[7] boot       string   when it was started, see boot.lua; only with strict_restart
+-- ARGV[1] request    growing number, echoed in the reply
+-- ARGV[2] kind       3: a semaphore, 4: a read-write lock
+-- ARGV[3] not_after  server us after which the request is refused (R2)
+-- ARGV[4] owner      <client>:<n>
+-- ARGV[5] seq        of the attempt; a retry repeats it (R1)
+-- ARGV[6] lease      ms
+-- ARGV[7] terms      of the call: weight, limit (that of its client), grant_ttl (ms that a grant to it lives until it is confirmed),
+--                    with a comma between them, then /, and its label
+-- ARGV[8] settings   waiter_ttl (ms that a client lives without being heard), max_waiters, token_ttl (ms), channel prefix
+-- ARGV[9] mode       absent: join the queue if there is no room; 0: do not wait; n:token: one more hold for an owner that has n
+--                    under this token, with the weight that it has
+--
+-- Returns one text: status, request, server time (s and us), and
+--   held, token, holds, lease left ms, limit before (that of the client of the holder before, or 0)
+--   queued, floor (every later grant has a token above it), ms until the first lease or the freeze may end, or negative,
+--                      more, known (1: the client had not been given up as dead), limit before
+--   busy, more         no room, and its caller does not wait, or has to ask again: more is 1
+--   full, waiters, more   max_waiters are queued
+--   heavy, limit       its weight is above this limit, and it has no place
+--   lost               one more, but the owner does not hold under that token
+--   late | left | stale  not_after has passed | a tombstone | a later attempt of the owner was served
+-- `more` is 1 when another call may serve more of the queue: poll, or ask again, at once.
+--
+-- Keeps: the weights of all that hold it together are at most the limit that each came in under; nobody comes in past a live
+-- ticket (P3); a retry of the same seq gets the same answer and changes at most the lease (R1). A second run is such a retry.
+local lock, queue, deadlines, tokens, tombstone, limit, boot = unpack(KEYS)
+local request, kind, not_after, owner, seq, lease, terms, settings, mode = unpack(ARGV)
+local waits = not mode
+local caller, current = owner, nil -- no hold ends whose token must be passed
+
+--#include clock
+
+-- R2, as for a lock.
+if #not_after < 16 or now_us > not_after then return 'late ' .. echo end
+--#paste freeze
+--#paste token
+local field, client, ticket = '#' .. owner, string.match(owner, '^[^:]*'), owner .. ':' .. seq
+local room
+--#include place
+--#include join
+--#include advance
+
+-- R3: a copy that arrives after the owner has left must neither come in nor join the queue.
+local left_up_to = read('GET', tombstone)
+if left_up_to and tonumber(left_up_to) >= tonumber(seq) then return 'left ' .. echo end
+room = read_room(field)
+local holds, attempt, its_token, ends, its_terms, its_weight = string.match(room.record or '', RECORD)
+if room.record and not holds then refuse_hash() end
+-- A hold whose lease is over is none, whether it was taken out or not.
+local is_held = holds and tonumber(ends) > now
+local last, this = tonumber(attempt or '0'), tonumber(seq)
+local weight, own_limit = string.match(terms, '^(%d+),(%d+),')
+weight = tonumber(weight)
+
+-- The lease never gets shorter here: the client may already rely on the longer one (R5).
+local function held(count)
+  local longer = math.max(tonumber(ends), math.floor(now) + lease)
+  if longer > tonumber(ends) or count ~= holds then
+    call('HSET', lock, field, count .. ' ' .. seq .. ' ' .. its_token .. ' ' .. string.format('%d', longer) .. ' ' .. its_terms)
+    if call('PTTL', lock) < tonumber(lease) then call('PEXPIRE', lock, lease) end
+  end
+  return 'held ' .. echo .. ' ' .. its_token .. ' ' .. count .. ' ' .. string.format('%d', longer - math.floor(now)) .. ' ' .. room.limit_before
+end
+
+local count_of_hold, token_of_hold = string.match(mode or '', '^(%d+):(.*)$')
+if count_of_hold then
+  if not is_held or its_token ~= token_of_hold then return 'lost ' .. echo end
+  if last > this then return 'stale ' .. echo end
+  -- R1: set, never added to, so a retry finds the number that it would have set.
+  return held(last == this and holds or string.format('%d', count_of_hold + 1))
+end
+if is_held and last == this then return held(holds) end
+if is_held and last > this then return 'stale ' .. echo end
+
+local places = read('LLEN', queue)
+local has_ticket = read('ZSCORE', deadlines, ticket)
+local most = room.set_limit or tonumber(own_limit)
+-- One that waits already stays, and with a limit of 0 all wait.
+if weight > most and most > 0 and not (has_ticket and places > 0) then return 'heavy ' .. echo .. ' ' .. string.format('%d', most) end
+-- The owner asks for a first hold, so it has lost the earlier one and that leave is still under way.
+if holds then uncount(room, field, tonumber(its_weight)) end
+
+local found = look(places, waits and client, room)
+local own
+for _, winner in ipairs(found.winners) do
+  if winner.owner == owner and winner.seq == seq then own = winner end
+end
+if own then
+  own.lease = tonumber(lease)
+  -- Its client is alive, and may wait with other owners.
+  hear(client, read('ZSCORE', deadlines, client), false)
+elseif not found.stops and not found.more and not found.has_won[field] and has_room(room, weight, own_limit) then
+  -- P3: nobody waits that could be served.
+  own = { owner = owner, seq = seq, terms = terms, weight = weight, limit = own_limit, lease = tonumber(lease) }
+  let_in(found, room, own)
+  -- A ticket without a place.
+  if has_ticket then found.dead[#found.dead + 1] = ticket end
+end
+if own then
+  serve(found, room, ticket)
+  return 'held ' .. echo .. ' ' .. own.token .. ' 1 ' .. lease .. ' ' .. room.limit_before
+end
+if not waits then return 'busy ' .. echo .. ' ' .. serve(found, room, ticket) end
+-- Before winners are taken out: a list that ends cannot be written again in this call (R13), and the next caller must not stand
+-- before this one (P3).
+local known, with_mine = join()
+if with_mine then found.places = with_mine end
+-- R7: the next grant is above this floor, and an older one that is still under way to the client is not.
+local floor = string.format('%d', token + #found.winners - 1)
+local more = serve(found, room, ticket)
+return queued(floor, more, known, with_mine and found.places)

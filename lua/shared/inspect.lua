@@ -1,0 +1,68 @@
+#!lua flags=no-writes
+-- inspect: returns who holds a name, and the queue. It changes nothing.
+--
+-- KEYS[1] lock       hash     #owner -> a record, !format, and !used: see lib/room.lua
+-- KEYS[2] queue      list     places, oldest first
+-- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
+-- KEYS[4] limit      string   the limit that is set for all clients, if there is one
+-- KEYS[5] boot       string   when it was started, see boot.lua; only with strict_restart
+-- ARGV[1] request    growing number, echoed in the reply
+-- ARGV[2] kind       3: a semaphore, 4: a read-write lock
+-- ARGV[3] most       holders to name, and waiters
+--
+-- Returns a list: shared, request, server time (s and us), weight that is held, limit that is set or -1, holders, living waiters,
+-- freeze left ms or -1, how many holders are named, for each of these: owner, holds, token, lease left ms, weight, limit of its
+-- client, label; then for each waiter that is named: ticket, ms until its client is dead, weight, limit, label. Named are the first
+-- ones. A second run returns the same, later.
+local lock, queue, deadlines, limit, boot = unpack(KEYS)
+local request, kind, most = unpack(ARGV)
+local settings = ''
+
+--#include room
+--#include place
+--#include before
+--#paste freeze
+
+local room, holders, used = read_room(''), {}, 0
+local fields = read('HGETALL', lock)
+for i = 1, #fields, 2 do
+  local holds, _, token, ends, terms, weight = string.match(fields[i + 1], RECORD)
+  if holds and tonumber(ends) > now then
+    used = used + weight
+    local its_limit, label = string.match(terms, '^%d+,(%d+),%d+/(.*)$')
+    holders[#holders + 1] = { tonumber(token), string.sub(fields[i], 2), holds, token, math.floor(ends - now), weight, its_limit, label }
+  end
+end
+table.sort(holders, function(one, other) return one[1] < other[1] end)
+most = tonumber(most)
+local reply = { 'shared', request, clock[1], clock[2], used, room.set_limit or -1, #holders, 0, frozen or '-1', math.min(most, #holders) }
+for i = 1, math.min(most, #holders) do
+  for j = 2, 8 do reply[#reply + 1] = holders[i][j] end
+end
+
+-- As many places as a call of another script reads. Those behind them count as living if they have a ticket.
+local places = read('LRANGE', queue, 0, 255)
+local tickets, clients = {}, {}
+for i, place in ipairs(places) do
+  if not string.find(place, PLACE) then refuse_place(place) end
+  tickets[i], clients[i] = before(place, '/'), before(place, ':')
+end
+local placed = #places > 0 and read('ZMSCORE', deadlines, unpack(tickets)) or {}
+local scores = #places > 0 and read('ZMSCORE', deadlines, '!forgiven', '!spent', unpack(clients)) or {}
+local forgiven, spent, living, dead = tonumber(scores[1] or '0'), tonumber(scores[2] or '0'), 0, 0
+for i, place in ipairs(places) do
+  local deadline = math.abs(tonumber(scores[i + 2] or '0'))
+  local left = (deadline >= spent and math.max(deadline, forgiven) or deadline) - now
+  if placed[i] and left < 1 then
+    dead = dead + 1
+  elseif placed[i] then
+    living = living + 1
+    if living <= most then
+      local _, _, _, _, weight, its_limit = string.match(place, PLACE)
+      local entry = { tickets[i], math.floor(left), weight, its_limit, string.match(place, '/%d+,%d+,%d+/(.*)$') }
+      for j = 1, 5 do reply[#reply + 1] = entry[j] end
+    end
+  end
+end
+reply[8] = #places < 256 and living or math.max(living, read('ZCOUNT', deadlines, 'inf', 'inf') - dead)
+return reply

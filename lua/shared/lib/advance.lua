@@ -1,0 +1,139 @@
+--#include examine
+--#include room
+-- Finds those in the queue for whom there is room (R6), and lets them in. Uses: lock, queue, deadlines, tokens, settings, stored,
+-- token, now_us, caller, frozen.
+local SERVED_AT_MOST = 32
+
+-- One more holder, with its lease (ms).
+local function let_in(found, room, winner)
+  local field = '#' .. winner.owner
+  found.winners[#found.winners + 1], found.of[#found.winners + 1] = winner, field
+  found.has_won[field] = true
+  count(room, winner.weight)
+end
+
+-- R6: finds the live tickets of reachable clients, from the front, up to the first for whom there is no room. Writes nothing, and
+-- refuses what it cannot read. `heard`: a client that is about to be heard. `more`: another call may let in more. If frozen, all
+-- keep their places.
+local function look(places, heard, room)
+  local found = {
+    places = places, passed = 0, cleared = 0, dead = {}, lives = {}, marks = {}, work = 0, more = false, winners = {}, of = {},
+    has_won = {}, taken = {}, stops = frozen,
+  }
+  if frozen then return found end
+  local noted = places > 0 and tonumber(read('ZSCORE', deadlines, '!skip') or '0') or 0
+  found.is_noted = noted > 0
+  if heard then
+    found.lives[heard] = now + waiter_ttl
+    -- Its places may be among those that were counted.
+    local score = noted > 0 and read('ZSCORE', deadlines, heard)
+    if score and tonumber(score) <= now then noted = 0 end
+  end
+  -- If all were passed over, one of them may be reachable again. Or the list was made shorter by hand.
+  local skip = noted < places and noted or 0
+  local from, size = 0, 2 -- the second one often has no room
+  while not found.stops and from < places and found.work < WORK_AT_MOST do
+    local block, clients, waits, has_living = examine(from, size, found)
+    if #block == 0 then break end
+    -- Behind the head nothing is to be done about dead and unreachable clients.
+    for i = 1, (has_living or found.cleared == from) and #block or 0 do
+      local place = block[i]
+      local until_ms, at = found.lives[clients[i]], from + i - 1
+      -- At the head dead places are taken out, and places whose ticket has left.
+      local goes = until_ms > 0 and not waits[i]
+      if waits[i] and at >= skip then
+        local owner, client, seq, terms, weight, its_limit, grant_ttl = string.match(place, PLACE)
+        if not owner then refuse_place(place) end
+        weight = tonumber(weight)
+        -- A second ticket of one owner would replace the hold of the first.
+        found.more = #found.winners == SERVED_AT_MOST or found.has_won['#' .. owner] or false
+        found.stops = found.more or not has_room(room, weight, its_limit)
+        if found.stops then
+          -- Ended holders are left, if not all could be taken out.
+          found.passed, found.more = at, found.more or room.is_new and room.soon <= now
+          break
+        end
+        -- P6: a grant ends with its client's deadline.
+        local lease = math.floor(math.min(tonumber(grant_ttl), until_ms - now))
+        let_in(found, room, { owner = owner, client = client, seq = seq, terms = terms, weight = weight, limit = its_limit, lease = lease })
+        found.dead[#found.dead + 1] = before(place, '/')
+        goes = true
+        if found.cleared < at and math.min(at, places - at) <= SEARCHED_AT_MOST then found.taken[#found.taken + 1] = at end
+      elseif until_ms == 0 and found.cleared == at and #found.dead < BLOCK then
+        goes = true
+        found.dead[#found.dead + 1] = before(place, '/')
+      end
+      if goes and found.cleared == at then found.cleared = at + 1 end
+    end
+    from, size = from + #block, BLOCK
+    -- From the places passed over before only the head is read, where dead places are taken out: a block if there are
+    -- any.
+    if from < skip and (from > 2 or found.cleared < from) then from, size = skip, 2 end
+    if not found.stops then found.passed = math.min(from, places) end
+  end
+  if not found.stops then found.more = found.passed < places end
+  return found
+end
+
+-- Lets in those that were found, and notifies their clients; takes their places out, and the dead ones at the head. Without a
+-- holder the hash ends. Sets `found.places` to what is left. `own`: the ticket of this call, which reads the reply. Returns 1 if
+-- another call may let in more, else 0.
+local function serve(found, room, own)
+  local winners, soon, longest = found.winners, room.soon, 0
+  if found.is_new then forgive(found.forgiven, found.spent) end
+  if room.exists and #winners > 0 then
+    -- An owner that comes in anew has lost its earlier hold.
+    for i, record in ipairs(call('HMGET', lock, unpack(found.of))) do
+      local _, _, _, _, _, weight = string.match(record or '', RECORD)
+      if weight and room.weights[found.of[i]] ~= 0 then room.used, room.holders = room.used - weight, room.holders - 1 end
+    end
+  end
+  for i, winner in ipairs(winners) do
+    local ends = math.floor(now) + winner.lease
+    winner.token = string.format('%d', token + i - 1)
+    room.set[#room.set + 1] = found.of[i]
+    room.set[#room.set + 1] = '1 ' .. winner.seq .. ' ' .. winner.token .. ' ' .. string.format('%d', ends) .. ' ' .. winner.terms
+    soon, longest = math.min(soon, ends), math.max(longest, winner.lease)
+  end
+  -- The token first, as in lib/hold.lua.
+  if #winners > 0 then
+    local token = winners[#winners].token
+    --#paste remember
+  end
+  if room.holders > 0 and (#room.set > 0 or #room.gone > 0 or room.is_new) then
+    -- Those that go are taken out first: what a refusal leaves is counted too high, and never too low (P1).
+    if #room.gone > 0 then call('HDEL', lock, unpack(room.gone)) end
+    local last = #winners > 0 and winners[#winners].limit or room.limit_before
+    call('HSET', lock, '!format', kind, '!used', string.format('%d %d %d ', room.used, room.holders, soon) .. last, unpack(room.set))
+    if longest > 0 and call('PTTL', lock) < longest then call('PEXPIRE', lock, string.format('%d', longest)) end
+  elseif room.holders <= 0 and room.exists then
+    call('DEL', lock)
+  end
+  room.soon = soon
+  for _, winner in ipairs(winners) do
+    local ticket = winner.owner .. ':' .. winner.seq
+    -- R7, as in lib/hand_over.lua.
+    local message = 'grant ' .. winner.token .. ' ' .. winner.lease .. ' ' .. MARK .. ticket .. ' ' .. lock
+    if ticket ~= own then redis.pcall('PUBLISH', channel .. winner.client, message) end
+  end
+
+  local places, cleared, taken, dead = found.places, found.cleared, found.taken, found.dead
+  found.places = places - cleared - #taken
+  if places > 0 and found.places == 0 then
+    call('UNLINK', queue, deadlines)
+  elseif places > 0 then
+    local passed = found.passed - cleared - #taken
+    if passed >= WORTH_A_NOTE then
+      -- The note ends when one of these clients is heard again: its deadline is negative, or over.
+      call('ZADD', deadlines, passed, '!skip', unpack(found.marks))
+    elseif found.is_noted then
+      dead[#dead + 1] = '!skip'
+    end
+    if #dead > 0 then call('ZREM', deadlines, unpack(dead)) end
+    -- From the nearer end: nothing behind or before it is moved.
+    for _, at in ipairs(taken) do call('LSET', queue, at, '') end
+    if #taken > 0 then call('LREM', queue, 2 * found.passed > places and -#taken or #taken, '') end
+    if cleared > 0 then call('LTRIM', queue, cleared, -1) end
+  end
+  return found.more and '1' or '0'
+end

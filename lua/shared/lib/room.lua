@@ -1,0 +1,80 @@
+--#include millis
+--#include read
+--#include format
+-- How much of a shared name is taken, and by whom. Uses: lock, limit, kind.
+-- The hash has the kind in `!format`, a record for each holder in `#<owner>`, and in `!used` the sum of their weights, their
+-- number, a lower bound of the earliest end (server ms), and the limit that the last one's client has. The `#` keeps the
+-- scripts of a lock, which know owners by their names alone, from taking a record for a hold of theirs.
+
+-- holds, attempt, token, end (server ms), terms, weight
+local RECORD = '^(%d+) (%d+) (%d+) (%d+) ((%d+),%d+,%d+/.*)$'
+local HOLDERS_AT_MOST, ENDED_AT_MOST = 1024, 256
+
+-- The limit that is set for all clients, if there is one.
+local function read_limit()
+  local set = read('GET', limit)
+  if not set then return nil end
+  if kind == '4' then refuse('3', limit) end
+  return string.find(set, '^%d+$') and tonumber(set) or refuse(nil, limit)
+end
+
+-- `gone`: fields that this call takes out; `set`: fields and values that it sets; `weights`: of the fields that it changes, 0 for one
+-- that goes; `new` of them are not in the hash yet, with the weight `of_new`.
+local function read_room(field)
+  local fields = read('HMGET', lock, field, '!format', '!used')
+  local used, holders, soon, limit_before = string.match(fields[3] or '', '^(%d+) (%d+) (%d+) (%d+)$')
+  if (fields[2] ~= kind or not used) and call('EXISTS', lock) == 1 then refuse_hash() end
+  return {
+    exists = used, used = tonumber(used or '0'), holders = tonumber(holders or '0'), soon = tonumber(soon) or 1 / 0,
+    limit_before = limit_before or '0', record = fields[1], set_limit = read_limit(), gone = {}, set = {}, weights = {}, of_new = 0, new = 0,
+  }
+end
+
+-- A holder with this weight comes in.
+local function count(room, weight)
+  room.of_new, room.new = room.of_new + weight, room.new + 1
+  room.used, room.holders = room.used + weight, room.holders + 1
+end
+
+-- A holder with this weight goes.
+local function uncount(room, field, weight)
+  room.gone[#room.gone + 1], room.weights[field] = field, 0
+  room.used, room.holders = room.used - weight, room.holders - 1
+end
+
+-- A holder keeps this weight, which is less by so much.
+local function change(room, field, weight, less)
+  room.weights[field], room.used = weight, room.used - less
+end
+
+-- Takes out the holders whose lease is over. What is left is counted anew, so that a count which a refused script left too
+-- high does not last.
+local function take_out_ended(room)
+  local fields, used, holders, soon = read('HGETALL', lock), room.of_new, room.new, 1 / 0
+  for i = 1, #fields, 2 do
+    local field = fields[i]
+    local changed = room.weights[field]
+    if string.sub(field, 1, 1) == '#' and changed ~= 0 then
+      local ends, weight = string.match(fields[i + 1], '^%d+ %d+ %d+ (%d+) (%d+),')
+      if not ends then refuse_hash() end
+      ends, weight = tonumber(ends), changed or tonumber(weight)
+      if ends <= now and not changed and #room.gone < ENDED_AT_MOST then
+        room.gone[#room.gone + 1], room.weights[field] = field, 0
+      else
+        used, holders, soon = used + weight, holders + 1, math.min(soon, ends)
+      end
+    end
+  end
+  room.used, room.holders, room.soon, room.is_new = used, holders, soon, true
+end
+
+-- Whether one with this weight may come in, by the limit of its client or the one that is set.
+local function has_room(room, weight, its_limit)
+  local most = (room.set_limit or tonumber(its_limit)) - weight
+  local is_full = room.used > most or room.holders >= HOLDERS_AT_MOST
+  if is_full and now >= room.soon and room.holders > 0 and not room.is_new then
+    take_out_ended(room)
+    is_full = room.used > most or room.holders >= HOLDERS_AT_MOST
+  end
+  return not is_full
+end

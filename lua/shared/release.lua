@@ -1,0 +1,70 @@
+#!lua flags=allow-oom
+-- release: sets what an owner has to fewer holds, or to a smaller weight. 0 holds end it. Whoever there is room for then comes in.
+--
+-- KEYS[1] lock       hash     #owner -> a record, !format, and !used: see lib/room.lua
+-- KEYS[2] queue      list     places, oldest first
+-- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
+-- KEYS[4] tokens     string   the last token given
+-- KEYS[5] tombstone  string   the seq up to which this owner has left (R3)
+-- KEYS[6] limit      string   the limit that is set for all clients, if there is one
+-- KEYS[7] boot       string   when it was started, see boot.lua; only with strict_restart
+-- ARGV[1] request    growing number, echoed in the reply
+-- ARGV[2] kind       3: a semaphore, 4: a read-write lock
+-- ARGV[3] owner      <client>:<n>
+-- ARGV[4] seq        of this release; a retry repeats it (R1)
+-- ARGV[5] settings   waiter_ttl (ms that a client lives without being heard), max_waiters, token_ttl (ms), channel prefix
+-- ARGV[6] special    only where holds remain: n:token:weight, the token of the hold, and the weight that remains, which is never more
+--                    than it was; or where a copy of the acquire may be under way: until when it can be served (server ms), a
+--                    space, and the place of the attempt that began the hold; or of a handle: 0:token:until, only under this
+--                    token, and until when a copy of the detach can be served
+--
+-- Returns one text: status, request, server time (s and us), and (more is 1 if another call may serve more of the queue: poll)
+--   freed, token, more   the owner held it; token is that of its hold
+--   held, holds, more    that many remain
+--   lost                 holds > 0, but the owner does not hold under that token
+--   gone, more           the owner holds nothing from before this release
+--   stale                a later request of the owner was served
+--
+-- Keeps: holds and weight are set, never counted down, so a second run changes nothing: the same answer for holds > 0, gone for
+-- 0. A later attempt of the owner is not touched (R4).
+local lock, queue, deadlines, tokens, tombstone, limit, boot = unpack(KEYS)
+local request, kind, owner, seq, settings, special = unpack(ARGV)
+local caller, current = owner, nil
+
+--#include clock
+--#paste freeze
+--#paste token
+--#include advance
+
+local field = '#' .. owner
+local room = read_room(field)
+local holds, attempt, its_token, ends, its_terms, weight = string.match(room.record or '', RECORD)
+if room.record and not holds then refuse_hash() end
+local is_held = holds and tonumber(ends) > now
+local last, this = tonumber(attempt or '0'), tonumber(seq)
+local places = read('LLEN', queue)
+read('ZCARD', deadlines)
+
+local count, token_of_hold, rest = string.match(special or '', '^(%d+):(%d+):?(%d*)$')
+if count and count ~= '0' then
+  if not is_held or its_token ~= token_of_hold then return 'lost ' .. echo end
+  if last > this then return 'stale ' .. echo end
+  if last == this then return 'held ' .. echo .. ' ' .. holds .. ' 0' end
+  rest = math.min(tonumber(rest), tonumber(weight))
+  change(room, field, rest, weight - rest)
+  local terms = string.format('%d', rest) .. string.match(its_terms, '^%d+(,.*)$')
+  room.set = { field, count .. ' ' .. seq .. ' ' .. its_token .. ' ' .. ends .. ' ' .. terms }
+  return 'held ' .. echo .. ' ' .. count .. ' ' .. serve(look(places, nil, room), room)
+end
+
+-- R4: a late copy of this release must not end a later hold. The token is not compared, but for a handle, which comes from outside.
+local ours = holds and last <= this and not (count and its_token ~= token_of_hold)
+if ours then uncount(room, field, tonumber(weight)) end
+if special then
+  --#include leaving
+  local copies_until, own = string.match(special, '^(%d+) (.*)$')
+  places = leave(this, tonumber(copies_until or rest), own or '', places)
+end
+local more = serve(look(places, nil, room), room)
+local was_held = ours and is_held
+return (was_held and 'freed ' or 'gone ') .. echo .. (was_held and ' ' .. its_token or '') .. ' ' .. more

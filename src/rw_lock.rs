@@ -1,0 +1,603 @@
+//! A read-write lock by its name, and its guards.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::time::Duration;
+
+use crate::backend::{AnyHold, AnyShared};
+use crate::engine::guard::EngineGuard;
+use crate::engine::lock::{Caller, EngineLock, OwnLease};
+use crate::error::{LockError, Loss, RequestError, UnlockError, WithError};
+use crate::guard::{Held, Unlocked};
+use crate::owner::{self, Owner};
+use crate::status::{RwLockStatus, WAITERS_SHOWN};
+
+/// A read-write lock, by its name: many readers or one writer, over all processes. Cheap to make and to clone. Making one sends
+/// nothing to the server. Made by [`LockClient::rw_lock`](crate::LockClient::rw_lock).
+///
+/// # Fairness
+/// First come, first served, over all processes, for readers and writers alike. Readers that stand side by side in the queue enter
+/// together. A reader waits behind a writer that came before it, so neither can starve. At most 1,024 readers read at a
+/// time; more of them wait.
+///
+/// # Nesting
+/// Calls in one [`owner::scope`](crate::owner::scope) have one owner:
+/// - A read inside of its own read re-enters, past a writer that waits too.
+/// - A read and a write inside of its own write re-enter. When the outer write guard ends first, the read that is left is a read.
+/// - A write inside of its own read is [`LockError::WouldDeadlock`] at once: it would wait for itself, or overtake the writers
+///   that wait.
+///
+/// Outside of a scope each call has an owner of its own. There a second read in one task waits behind a writer that waits for the
+/// first one: run nested reads in a scope.
+///
+/// # Tokens
+/// A writer's [token](Held::token) is greater than those of all guards before it. Let the resource remember the greatest token
+/// of a writer, and refuse smaller ones: of writers, and of readers whose result has to be current. A reader's token
+/// must not raise that mark, since readers with smaller tokens read at the same time.
+///
+/// # Where it runs
+/// On a single server, with Sentinel and in a cluster. A client of [several masters](crate::masters) gets
+/// [`LockError::SeveralServers`]. A name is one thing at a time: a lock, a semaphore or a read-write lock; see
+/// [`LockError::OtherKind`].
+///
+/// ```no_run
+/// # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
+/// let document = client.rw_lock("document:7");
+/// let reading = document.read().await?;
+/// reading.unlock().await?;
+/// let writing = document.write().await?;
+/// writing.unlock().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct FairRwLock {
+    reads: AnyShared,
+    writes: AnyShared,
+}
+
+/// One share of a [`FairRwLock`] beside other readers. It ends with [`unlock`](Self::unlock), or when it is dropped, which
+/// releases it in the background.
+///
+/// Leases, losses and the end of the process are those of a [`LockGuard`](crate::LockGuard). The state of the hold is in
+/// [`Held`], to which this dereferences. It must not be the only thing that keeps a write out after a loss: see
+/// [Tokens](FairRwLock#tokens).
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct ReadGuard(RwGuard);
+
+/// The only hold on a [`FairRwLock`], but for those nested in it. It ends with [`unlock`](Self::unlock), with
+/// [`downgrade`](Self::downgrade), or when it is dropped, which releases it in the background.
+///
+/// Leases, losses and the end of the process are those of a [`LockGuard`](crate::LockGuard). The state of the hold is in
+/// [`Held`], to which this dereferences.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct WriteGuard(RwGuard);
+
+/// A guard of either kind.
+struct RwGuard {
+    held: Held,
+    guard: EngineGuard,
+}
+
+impl FairRwLock {
+    pub(crate) fn new(reads: AnyShared, writes: AnyShared) -> Self {
+        Self { reads, writes }
+    }
+
+    fn changed(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
+        Self { reads: self.reads.changed(&change), writes: self.writes.changed(&change) }
+    }
+
+    /// The same lock with a lease of its own that is *not* renewed, as [`FairLock::with_lease`](crate::FairLock::with_lease). No
+    /// round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use std::time::Duration;
+    ///
+    /// let reading = client.rw_lock("document:7").with_lease(Duration::from_secs(600)).read().await?;
+    /// tokio::time::sleep(Duration::from_secs(600)).await;
+    /// assert!(!reading.is_valid());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use = "this makes a lock, it does not change one"]
+    pub fn with_lease(&self, lease: Duration) -> Self {
+        self.changed(|lock| lock.with_lease(OwnLease::Fixed(lease)))
+    }
+
+    /// The same lock with a lease of its own that *is* renewed, as
+    /// [`FairLock::with_renewed_lease`](crate::FairLock::with_renewed_lease). No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let document = client.rw_lock("document:7").with_renewed_lease(Duration::from_secs(5));
+    /// assert!(document.read().await?.valid_for() <= Duration::from_secs(5));
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use = "this makes a lock, it does not change one"]
+    pub fn with_renewed_lease(&self, lease: Duration) -> Self {
+        self.changed(|lock| lock.with_lease(OwnLease::Renewed(lease)))
+    }
+
+    /// The same lock with a label for the calls made through it, as [`FairLock::labelled`](crate::FairLock::labelled). No round
+    /// trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let reading = document.labelled("search").read().await?;
+    /// assert_eq!(document.status().await?.readers[0].label, "search");
+    /// # drop(reading);
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use = "this makes a lock, it does not change one"]
+    pub fn labelled(&self, label: impl AsRef<str>) -> Self {
+        self.changed(|lock| lock.labelled(label.as_ref()))
+    }
+
+    /// The name. No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// assert_eq!(client.rw_lock("document:7").name(), "document:7");
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.reads.name()
+    }
+
+    /// Waits until it may read, first come, first served, without a time limit.
+    ///
+    /// One round trip if there is no writer and nobody waits. If not, one more message when it is handed over, and a poll every
+    /// `poll_interval`, which all waiters of this client for this name share. It also waits for a server that cannot be reached.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let (one, other) = (document.read().await?, document.read().await?);
+    /// assert!(document.try_write().await?.is_none());
+    /// one.unlock().await?;
+    /// other.unlock().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`LockError`]; `Timeout` does not occur here. After an error nothing is held.
+    ///
+    /// # Cancel safety
+    /// As for [`FairLock::lock`](crate::FairLock::lock): dropping the future gives up the place in the queue, and a future that is kept
+    /// has to be polled.
+    pub async fn read(&self) -> Result<ReadGuard, LockError> {
+        let guard = self.reads.at_server()?.acquire(caller(), true, 0, None).await?;
+        guard.map(ReadGuard::new).ok_or(LockError::Timeout)
+    }
+
+    /// Like [`read`](Self::read), but for at most that long.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let reading = client.rw_lock("document:7").read_timeout(Duration::from_secs(5)).await?;
+    /// reading.unlock().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`FairLock::lock_timeout`](crate::FairLock::lock_timeout).
+    ///
+    /// # Cancel safety
+    /// As for `read`.
+    pub async fn read_timeout(&self, timeout: Duration) -> Result<ReadGuard, LockError> {
+        let guard = self.reads.at_server()?.acquire(caller(), true, 0, Some(timeout)).await?;
+        guard.map(ReadGuard::new).ok_or(LockError::Timeout)
+    }
+
+    /// Reads if there is no writer and no waiter that the server can reach, else `None`. One round trip. It never queues.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let writing = document.write().await?;
+    /// assert!(document.try_read().await?.is_none());
+    /// # drop(writing);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`FairLock::try_lock`](crate::FairLock::try_lock).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the background releases what it may have acquired.
+    pub async fn try_read(&self) -> Result<Option<ReadGuard>, LockError> {
+        Ok(self.reads.at_server()?.acquire(caller(), false, 0, None).await?.map(ReadGuard::new))
+    }
+
+    /// Reads, runs `section` in the owner's scope, and releases. Calls of this lock inside nest. Two round trips. A panic in the
+    /// section releases too.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let holds = document.with_read(async |held| held.holds()).await?;
+    /// assert_eq!(holds, 1);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`WithError::Lock`] if the section did not run. [`WithError::Unlock`], with its output, if it ran but the lock was lost or
+    /// the release has no answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the section where it is, and releases.
+    pub async fn with_read<F, R>(&self, section: F) -> Result<R::Output, WithError<R::Output>>
+    where
+        F: FnOnce(Held) -> R,
+        R: Future,
+    {
+        with(self.read(), |guard| guard.0, section).await
+    }
+
+    /// Waits until it may write, first come, first served, without a time limit. The cost is that of [`read`](Self::read).
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let writing = document.write().await?;
+    /// println!("alone with document 7, token {}", writing.token());
+    /// writing.unlock().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`LockError::WouldDeadlock`] inside of a read of the same owner, and those of `read`.
+    ///
+    /// # Cancel safety
+    /// As for `read`.
+    pub async fn write(&self) -> Result<WriteGuard, LockError> {
+        let guard = self.writes.at_server()?.acquire(caller(), true, 0, None).await?;
+        guard.map(WriteGuard::new).ok_or(LockError::Timeout)
+    }
+
+    /// Like [`write`](Self::write), but for at most that long.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use fairlock::LockError;
+    /// use std::time::Duration;
+    ///
+    /// let document = client.rw_lock("document:7");
+    /// let reading = document.read().await?;
+    /// let writing = document.write_timeout(Duration::from_secs(5)).await;
+    /// assert!(matches!(writing, Err(LockError::Timeout)));
+    /// # drop(reading);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// [`LockError::WouldDeadlock`] inside of a read of the same owner, and those of `read_timeout`.
+    ///
+    /// # Cancel safety
+    /// As for `read`.
+    pub async fn write_timeout(&self, timeout: Duration) -> Result<WriteGuard, LockError> {
+        let guard = self.writes.at_server()?.acquire(caller(), true, 0, Some(timeout)).await?;
+        guard.map(WriteGuard::new).ok_or(LockError::Timeout)
+    }
+
+    /// Writes if nobody reads or writes, and no waiter that the server can reach is in the queue, else `None`. One round trip. It
+    /// never queues.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let Some(writing) = document.try_write().await? else { return Ok(()) };
+    /// writing.unlock().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`LockError::WouldDeadlock`] inside of a read of the same owner, and those of `try_read`.
+    ///
+    /// # Cancel safety
+    /// As for `try_read`.
+    pub async fn try_write(&self) -> Result<Option<WriteGuard>, LockError> {
+        Ok(self.writes.at_server()?.acquire(caller(), false, 0, None).await?.map(WriteGuard::new))
+    }
+
+    /// Writes, runs `section` in the owner's scope, and releases. Calls of this lock inside nest. Two round trips. A panic in the
+    /// section releases too.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let inner = document.clone();
+    /// // The same owner: a read inside of its write.
+    /// document.with_write(async |_held| inner.read().await?.unlock().await.map_err(Box::<dyn std::error::Error>::from)).await??;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`with_read`](Self::with_read).
+    ///
+    /// # Cancel safety
+    /// As for `with_read`.
+    pub async fn with_write<F, R>(&self, section: F) -> Result<R::Output, WithError<R::Output>>
+    where
+        F: FnOnce(Held) -> R,
+        R: Future,
+    {
+        with(self.write(), |guard| guard.0, section).await
+    }
+
+    /// Who reads or writes and who waits, as of one instant on the server. Shows the first 100 readers and the first 100 waiters. One
+    /// round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let reading = document.read().await?;
+    /// let status = document.status().await?;
+    /// assert!(status.writer.is_none());
+    /// assert_eq!(status.readers[0].token, reading.token());
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    ///
+    /// # Cancel safety
+    /// It changes nothing.
+    pub async fn status(&self) -> Result<RwLockStatus, RequestError> {
+        self.reads.at_server()?.inspect(WAITERS_SHOWN).await.map(RwLockStatus::new)
+    }
+
+    /// Ends the hold with this token, as [`status`](Self::status) shows it, notifies its client at once, and passes the lock on.
+    /// Returns whether it was there. One round trip.
+    ///
+    /// For operators, and for holders that are known to be dead. A holder that is alive works on until the message reaches it.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let writing = document.write().await?;
+    /// assert!(document.revoke(writing.token()).await?);
+    /// assert_eq!(writing.lost().await, fairlock::Loss::Forced);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`RequestError`]. It may be called again with the same token.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped after its first poll, it may have run.
+    pub async fn revoke(&self, token: u64) -> Result<bool, RequestError> {
+        self.reads.at_server()?.force_unlock(Some(token)).await
+    }
+}
+
+/// The caller, by the scope that is polled now.
+fn caller() -> Caller {
+    Caller::of(owner::current())
+}
+
+/// Runs a section under the guard that `acquiring` gives.
+async fn with<G, F, R>(
+    acquiring: impl Future<Output = Result<G, LockError>>,
+    guard: impl FnOnce(G) -> RwGuard,
+    section: F,
+) -> Result<R::Output, WithError<R::Output>>
+where
+    F: FnOnce(Held) -> R,
+    R: Future,
+{
+    let owner = owner::current().unwrap_or_else(Owner::new);
+    owner
+        .scope(async {
+            let guard = guard(acquiring.await?);
+            let output = section(guard.held.clone()).await;
+            match guard.unlock().await {
+                Ok(_) => Ok(output),
+                Err(source) => Err(WithError::Unlock { output, source }),
+            }
+        })
+        .await
+}
+
+impl RwGuard {
+    fn new(guard: EngineGuard) -> Self {
+        Self { held: Held::new(AnyHold::One(guard.hold.clone())), guard }
+    }
+
+    async fn unlock(self) -> Result<Unlocked, UnlockError> {
+        self.guard.into_release().run().await
+    }
+}
+
+impl ReadGuard {
+    fn new(guard: EngineGuard) -> Self {
+        Self(RwGuard::new(guard))
+    }
+
+    /// Releases this guard and waits for the server's answer. One round trip.
+    ///
+    /// [`Unlocked::Freed`]: the owner has no more of the lock. [`Unlocked::StillHeld`]: it has more guards.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let reading = client.rw_lock("document:7").read().await?;
+    /// assert_eq!(reading.unlock().await?, fairlock::Unlocked::Freed);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`LockGuard::unlock`](crate::LockGuard::unlock).
+    ///
+    /// # Cancel safety
+    /// Once called, the release is certain: if the future is dropped, the background finishes it.
+    pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
+        self.0.unlock().await
+    }
+
+    /// A view of the hold that can be cloned and given to others. No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let reading = client.rw_lock("document:7").read().await?;
+    /// assert!(reading.held().is_valid());
+    /// # Ok(()) }) }
+    /// ```
+    pub fn held(&self) -> Held {
+        Held::clone(self)
+    }
+
+    /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at once on a
+    /// [`revoke`](FairRwLock::revoke). No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let reading = document.read().await?;
+    /// document.revoke(reading.token()).await?;
+    /// assert_eq!(reading.lost().await, fairlock::Loss::Forced);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Safe to drop and call again.
+    pub async fn lost(&self) -> Loss {
+        self.0.held.lost_in_hand().await
+    }
+}
+
+impl WriteGuard {
+    fn new(guard: EngineGuard) -> Self {
+        Self(RwGuard::new(guard))
+    }
+
+    /// Releases this guard and waits for the server's answer. One round trip.
+    ///
+    /// [`Unlocked::Freed`]: the owner has no more of the lock. [`Unlocked::StillHeld`]: it has more guards; if they only read,
+    /// others may read beside them now.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let writing = client.rw_lock("document:7").write().await?;
+    /// assert_eq!(writing.unlock().await?, fairlock::Unlocked::Freed);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`LockGuard::unlock`](crate::LockGuard::unlock).
+    ///
+    /// # Cancel safety
+    /// Once called, the release is certain: if the future is dropped, the background finishes it.
+    pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
+        self.0.unlock().await
+    }
+
+    /// Goes on as a reader, under the same token, and lets the readers in that are first in line. One round trip. No writer comes in
+    /// between. While this owner has other guards that write, it stays a writer.
+    ///
+    /// It waits for the answer, at most for an operation time-out. Without one the client goes on trying in the background, and the
+    /// other readers enter later: that is no error.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let reading = document.write().await?.downgrade().await?;
+    /// assert!(document.try_read().await?.is_some());
+    /// assert!(document.try_write().await?.is_none());
+    /// reading.unlock().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// The loss, if the lock was lost before. Then nothing is held.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the guard is dropped with it, and released.
+    pub async fn downgrade(mut self) -> Result<ReadGuard, Loss> {
+        match self.0.guard.downgrade().run().await {
+            Err(UnlockError::Lost(loss)) => Err(loss),
+            _ => Ok(ReadGuard(self.0)),
+        }
+    }
+
+    /// A view of the hold that can be cloned and given to others. No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let writing = client.rw_lock("document:7").write().await?;
+    /// assert!(writing.held().is_valid());
+    /// # Ok(()) }) }
+    /// ```
+    pub fn held(&self) -> Held {
+        Held::clone(self)
+    }
+
+    /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at once on a
+    /// [`revoke`](FairRwLock::revoke). No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let writing = document.write().await?;
+    /// document.revoke(writing.token()).await?;
+    /// assert_eq!(writing.lost().await, fairlock::Loss::Forced);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Safe to drop and call again.
+    pub async fn lost(&self) -> Loss {
+        self.0.held.lost_in_hand().await
+    }
+}
+
+impl Deref for ReadGuard {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.0.held
+    }
+}
+
+impl Deref for WriteGuard {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.0.held
+    }
+}
+
+// As a client is.
+impl UnwindSafe for FairRwLock {}
+impl RefUnwindSafe for FairRwLock {}
+impl UnwindSafe for RwGuard {}
+impl RefUnwindSafe for RwGuard {}
+
+impl fmt::Debug for FairRwLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FairRwLock").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ReadGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReadGuard").field(&self.0.held).finish()
+    }
+}
+
+impl fmt::Debug for WriteGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WriteGuard").field(&self.0.held).finish()
+    }
+}

@@ -1,0 +1,491 @@
+//! A semaphore by its name, and its permits.
+
+use std::fmt;
+use std::ops::Deref;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::time::Duration;
+
+use crate::backend::{AnyHold, AnyShared};
+use crate::engine::guard::EngineGuard;
+use crate::engine::lock::{Caller, OwnLease};
+use crate::error::{LockError, Loss, RequestError, ShrinkError, UnlockError};
+use crate::guard::Held;
+use crate::status::{SemaphoreStatus, WAITERS_SHOWN};
+use crate::store::keys::Share;
+
+/// A semaphore, by its name: so many permits over all processes. Cheap to make and to clone. Making one sends nothing to
+/// the server. Made by [`LockClient::semaphore`](crate::LockClient::semaphore).
+///
+/// # Fairness
+/// First come, first served, over all processes, as for [`FairLock`](crate::FairLock). A caller that wants several permits is
+/// not overtaken by callers that want fewer: while it is first in line and does not fit, the others wait behind it.
+/// A permit that is released goes to the next in line without being free in between.
+///
+/// # How many permits
+/// Each call is judged by the number that its own client has named. So clients with different numbers work together, as during a
+/// change of the configuration, and log a warning; [`set_permits`](Self::set_permits) sets one number for all of them. At most
+/// 1,024 callers hold permits of one name at a time; more of them wait.
+///
+/// # Owners and nesting
+/// A permit is never re-entered: each call takes permits of its own, also in one [`owner::scope`](crate::owner::scope). A task that
+/// takes a permit while it holds others of the same semaphore may wait for itself.
+///
+/// # Tokens
+/// The [token](Held::token) of a permit is its identity: what [`status`](Self::status) shows, and [`revoke`](Self::revoke) takes. Others
+/// hold permits at the same time, with smaller and greater tokens. So a resource must not refuse a permit whose token is smaller
+/// than one that it has seen.
+///
+/// # Where it runs
+/// On a single server, with Sentinel and in a cluster. A client of [several masters](crate::masters) gets
+/// [`LockError::SeveralServers`]. A name is one thing at a time: a lock, a semaphore or a read-write lock; see
+/// [`LockError::OtherKind`].
+///
+/// ```no_run
+/// # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
+/// let gate = client.semaphore("render", 5);
+/// let permit = gate.acquire().await?;
+/// // … one of at most five that render, here and on every other machine …
+/// permit.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct FairSemaphore {
+    lock: AnyShared,
+    permits: u32,
+}
+
+/// Permits of a semaphore, one or several. They end with [`release`](Self::release), or when the value is dropped, which
+/// releases them in the background.
+///
+/// While it is alive, a watchdog renews the lease. Permits can be lost as a lock can: see [`LockGuard`](crate::LockGuard).
+/// The state of the hold is in [`Held`], to which this dereferences: `permit.token()`, `permit.is_valid()`. Its owner is its own.
+///
+/// ```no_run
+/// # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
+/// let permit = client.semaphore("render", 5).acquire().await?;
+/// tokio::select! {
+///     () = render() => permit.release().await?,
+///     loss = permit.lost() => eprintln!("stopped: {loss}"),
+/// }
+/// # Ok(()) }
+/// # async fn render() {}
+/// ```
+#[must_use = "the permits are released when this is dropped"]
+pub struct Permit {
+    held: Held,
+    guard: EngineGuard,
+}
+
+impl FairSemaphore {
+    pub(crate) fn new(lock: AnyShared, permits: u32) -> Self {
+        Self { lock, permits }
+    }
+
+    /// The same semaphore with a lease of its own that is *not* renewed, as [`FairLock::with_lease`](crate::FairLock::with_lease):
+    /// its permits end after that time. No round trip.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use std::time::Duration;
+    ///
+    /// let permit = client.semaphore("render", 5).with_lease(Duration::from_secs(600)).acquire().await?;
+    /// tokio::time::sleep(Duration::from_secs(600)).await;
+    /// assert!(!permit.is_valid());
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    #[must_use = "this makes a semaphore, it does not change one"]
+    pub fn with_lease(&self, lease: Duration) -> Self {
+        Self { lock: self.lock.changed(|lock| lock.with_lease(OwnLease::Fixed(lease))), ..*self }
+    }
+
+    /// The same semaphore with a lease of its own that *is* renewed, as
+    /// [`FairLock::with_renewed_lease`](crate::FairLock::with_renewed_lease). No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let gate = client.semaphore("render", 5).with_renewed_lease(Duration::from_secs(5));
+    /// assert!(gate.acquire().await?.valid_for() <= Duration::from_secs(5));
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use = "this makes a semaphore, it does not change one"]
+    pub fn with_renewed_lease(&self, lease: Duration) -> Self {
+        Self { lock: self.lock.changed(|lock| lock.with_lease(OwnLease::Renewed(lease))), ..*self }
+    }
+
+    /// The same semaphore with a label for the calls made through it, as [`FairLock::labelled`](crate::FairLock::labelled). No
+    /// round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 5);
+    /// let permit = gate.labelled("frame 17").acquire().await?;
+    /// assert_eq!(gate.status().await?.holders[0].label, "frame 17");
+    /// # drop(permit);
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use = "this makes a semaphore, it does not change one"]
+    pub fn labelled(&self, label: impl AsRef<str>) -> Self {
+        Self { lock: self.lock.changed(|lock| lock.labelled(label.as_ref())), ..*self }
+    }
+
+    /// The name. No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// assert_eq!(client.semaphore("render", 5).name(), "render");
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.lock.name()
+    }
+
+    /// Waits for one permit, first come, first served, without a time limit.
+    ///
+    /// One round trip if it can be had at once. If not, one more message when it is handed over, and a poll every `poll_interval`,
+    /// which all waiters of this client for this name share. It also waits for a server that cannot be reached.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 2);
+    /// let (one, other) = (gate.acquire().await?, gate.acquire().await?);
+    /// assert!(gate.try_acquire().await?.is_none());
+    /// one.release().await?;
+    /// assert!(gate.try_acquire().await?.is_some());
+    /// # drop(other);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`LockError`]; `Timeout` does not occur here. After an error nothing is held.
+    ///
+    /// # Cancel safety
+    /// As for [`FairLock::lock`](crate::FairLock::lock): dropping the future gives up the place in the queue, and a future that is kept
+    /// has to be polled.
+    pub async fn acquire(&self) -> Result<Permit, LockError> {
+        self.take(1, true, None).await?.ok_or(LockError::Timeout)
+    }
+
+    /// Waits for that many permits, which are one [`Permit`]: all of them or none. The cost is that of [`acquire`](Self::acquire).
+    ///
+    /// While it is first in line and they are not there, nobody behind it is served: so it gets them, whatever others want.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 5);
+    /// let permit = gate.acquire_many(3).await?;
+    /// assert_eq!(permit.weight(), 3);
+    /// assert!(gate.try_acquire_many(3).await?.is_none());
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`LockError::Permits`] for none, and for more than this client has named; and those of `acquire`.
+    ///
+    /// # Cancel safety
+    /// As for `acquire`.
+    pub async fn acquire_many(&self, permits: u32) -> Result<Permit, LockError> {
+        self.take(permits, true, None).await?.ok_or(LockError::Timeout)
+    }
+
+    /// Like [`acquire`](Self::acquire), but for at most that long.
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// use fairlock::LockError;
+    /// use std::time::Duration;
+    ///
+    /// let gate = client.semaphore("render", 1);
+    /// let permit = gate.acquire_timeout(Duration::from_secs(5)).await?;
+    /// let second = gate.acquire_timeout(Duration::from_secs(5)).await;
+    /// assert!(matches!(second, Err(LockError::Timeout)));
+    /// # drop(permit);
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`FairLock::lock_timeout`](crate::FairLock::lock_timeout).
+    ///
+    /// # Cancel safety
+    /// As for `acquire`.
+    pub async fn acquire_timeout(&self, timeout: Duration) -> Result<Permit, LockError> {
+        self.take(1, true, Some(timeout)).await?.ok_or(LockError::Timeout)
+    }
+
+    /// Like [`acquire_many`](Self::acquire_many), but for at most that long.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let gate = client.semaphore("render", 5);
+    /// assert_eq!(gate.acquire_many_timeout(5, Duration::from_secs(5)).await?.weight(), 5);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `acquire_many` and `acquire_timeout`.
+    ///
+    /// # Cancel safety
+    /// As for `acquire`.
+    pub async fn acquire_many_timeout(&self, permits: u32, timeout: Duration) -> Result<Permit, LockError> {
+        self.take(permits, true, Some(timeout)).await?.ok_or(LockError::Timeout)
+    }
+
+    /// Takes a permit if there is one and no waiter that the server can reach is in the queue, else `None`. One round trip. It
+    /// never queues.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 1);
+    /// let Some(permit) = gate.try_acquire().await? else { return Ok(()) };
+    /// assert!(gate.try_acquire().await?.is_none());
+    /// permit.release().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`FairLock::try_lock`](crate::FairLock::try_lock).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the background releases what it may have acquired.
+    pub async fn try_acquire(&self) -> Result<Option<Permit>, LockError> {
+        self.take(1, false, None).await
+    }
+
+    /// Like [`try_acquire`](Self::try_acquire), for that many permits as one [`Permit`].
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 5);
+    /// let most = gate.try_acquire_many(4).await?.expect("there are five");
+    /// assert!(gate.try_acquire_many(2).await?.is_none());
+    /// # drop(most);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `acquire_many` and `try_acquire`.
+    ///
+    /// # Cancel safety
+    /// As for `try_acquire`.
+    pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<Permit>, LockError> {
+        self.take(permits, false, None).await
+    }
+
+    async fn take(&self, permits: u32, wait: bool, timeout: Option<Duration>) -> Result<Option<Permit>, LockError> {
+        let heavy;
+        let mut lock = self.lock.at_server()?;
+        if permits != 1 {
+            // Boxed: the many waiters for one permit need no room for it.
+            heavy = Box::new(lock.with_share(Share { weight: permits, limit: self.permits }));
+            lock = &heavy;
+        }
+        // An owner of its own, in a scope too: a permit is never re-entered.
+        let guard = lock.acquire(Caller::of(None), wait, 0, timeout).await?;
+        Ok(guard.map(Permit::new))
+    }
+
+    /// Sets the number of permits for all clients, whatever number each of them has named, until it is set to `None`. One round trip.
+    ///
+    /// If there are more now, the next in line get them at once. If there are fewer, those who hold permits keep them, and the
+    /// next in line wait until enough are released. With `Some(0)` nobody gets a permit: the gate is closed until it is opened
+    /// again. Unlike all else of a name, this number does not expire. A server that loses its data loses it.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 5);
+    /// gate.set_permits(Some(1)).await?;
+    /// let permit = gate.acquire().await?;
+    /// assert!(gate.try_acquire().await?.is_none());
+    /// gate.set_permits(None).await?;
+    /// assert!(gate.try_acquire().await?.is_some());
+    /// # drop(permit);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`RequestError`]. Without an answer it may have run, and may be called again.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped after its first poll, it may have run.
+    pub async fn set_permits(&self, permits: Option<u32>) -> Result<(), RequestError> {
+        self.lock.at_server()?.set_limit(permits).await
+    }
+
+    /// Who holds permits and who waits, as of one instant on the server. Shows the first 100 of either. One round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 5);
+    /// let permit = gate.acquire_many(2).await?;
+    /// let status = gate.status().await?;
+    /// assert_eq!((status.used, status.holders.len(), status.waiters), (2, 1, 0));
+    /// assert_eq!(status.holders[0].token, permit.token());
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    ///
+    /// # Cancel safety
+    /// It changes nothing.
+    pub async fn status(&self) -> Result<SemaphoreStatus, RequestError> {
+        self.lock.at_server()?.inspect(WAITERS_SHOWN).await.map(SemaphoreStatus::new)
+    }
+
+    /// Ends the hold with this token, as [`status`](Self::status) shows it, notifies its client at once, and passes its permits on.
+    /// Returns whether it was there. One round trip.
+    ///
+    /// For operators, and for holders that are known to be dead. A holder that is alive works on until the message reaches it.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 5);
+    /// let permit = gate.acquire().await?;
+    /// assert!(gate.revoke(permit.token()).await?);
+    /// assert_eq!(permit.lost().await, fairlock::Loss::Forced);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`RequestError`]. It may be called again with the same token.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped after its first poll, it may have run.
+    pub async fn revoke(&self, token: u64) -> Result<bool, RequestError> {
+        self.lock.at_server()?.force_unlock(Some(token)).await
+    }
+}
+
+impl Permit {
+    fn new(guard: EngineGuard) -> Self {
+        Self { held: Held::new(AnyHold::One(guard.hold.clone())), guard }
+    }
+
+    /// How many permits this is. No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// assert_eq!(client.semaphore("render", 5).acquire_many(3).await?.weight(), 3);
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn weight(&self) -> u32 {
+        self.guard.hold.weight()
+    }
+
+    /// Releases all but that many permits. One round trip.
+    ///
+    /// It waits for the answer, at most for an operation time-out. Without one the client goes on trying in the background, and the
+    /// others get the permits later: that is no error.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 5);
+    /// let permit = gate.acquire_many(5).await?;
+    /// permit.shrink_to(1).await?;
+    /// assert!(gate.try_acquire_many(4).await?.is_some());
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ShrinkError::Lost`] if the permits were lost; [`ShrinkError::Permits`] for none, and for more than there are. To release
+    /// all of them there is [`release`](Self::release); more than there are have to be waited for, by another call.
+    ///
+    /// # Cancel safety
+    /// Once polled it is certain: if the future is dropped, the background finishes it.
+    pub async fn shrink_to(&self, permits: u32) -> Result<(), ShrinkError> {
+        let weight = self.weight();
+        if permits == 0 || permits > weight {
+            return Err(ShrinkError::Permits { wanted: permits, permits: weight });
+        }
+        match self.guard.shrink_to(permits).run().await {
+            Err(UnlockError::Lost(loss)) => Err(ShrinkError::Lost(loss)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Releases the permits and waits for the server's answer. One round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 1);
+    /// gate.acquire().await?.release().await?;
+    /// assert!(gate.try_acquire().await?.is_some());
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`LockGuard::unlock`](crate::LockGuard::unlock).
+    ///
+    /// # Cancel safety
+    /// Once called, the release is certain: if the future is dropped, the background finishes it.
+    pub async fn release(self) -> Result<(), UnlockError> {
+        self.guard.into_release().run().await.map(drop)
+    }
+
+    /// A view of the hold that can be cloned and given to others. No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let permit = client.semaphore("render", 5).acquire().await?;
+    /// let held = permit.held();
+    /// permit.release().await?;
+    /// assert!(!held.is_valid());
+    /// # Ok(()) }) }
+    /// ```
+    pub fn held(&self) -> Held {
+        Held::clone(self)
+    }
+
+    /// Resolves when the permits are lost, with the cause: at their local deadline without any network, at once on a
+    /// [`revoke`](FairSemaphore::revoke). No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 5);
+    /// let permit = gate.acquire().await?;
+    /// gate.revoke(permit.token()).await?;
+    /// assert_eq!(permit.lost().await, fairlock::Loss::Forced);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Safe to drop and call again.
+    pub async fn lost(&self) -> Loss {
+        self.held.lost_in_hand().await
+    }
+}
+
+impl Deref for Permit {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
+// As a client is.
+impl UnwindSafe for FairSemaphore {}
+impl RefUnwindSafe for FairSemaphore {}
+impl UnwindSafe for Permit {}
+impl RefUnwindSafe for Permit {}
+
+impl fmt::Debug for FairSemaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FairSemaphore").field("name", &self.name()).field("permits", &self.permits).finish()
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("weight", &self.weight()).field("held", &self.held).finish()
+    }
+}
