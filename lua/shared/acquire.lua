@@ -36,16 +36,15 @@
 local lock, queue, deadlines, tokens, tombstone, limit, boot = unpack(KEYS)
 local request, kind, not_after, owner, seq, lease, terms, settings, mode = unpack(ARGV)
 local waits = not mode
-local caller, current = owner, nil -- no hold ends whose token must be passed
+local caller = owner
 
 --#include clock
 
 -- R2, as for a lock.
 if #not_after < 16 or now_us > not_after then return 'late ' .. echo end
 --#paste freeze
---#paste token
 local field, client, ticket = '#' .. owner, string.match(owner, '^[^:]*'), owner .. ':' .. seq
-local room
+--#include room
 --#include place
 --#include join
 --#include advance
@@ -53,9 +52,7 @@ local room
 -- R3: a copy that arrives after the owner has left must neither come in nor join the queue.
 local left_up_to = read('GET', tombstone)
 if left_up_to and tonumber(left_up_to) >= tonumber(seq) then return 'left ' .. echo end
-room = read_room(field)
-local holds, attempt, its_token, ends, its_terms, its_weight = string.match(room.record or '', RECORD)
-if room.record and not holds then refuse_hash() end
+local holds, attempt, its_token, ends, its_terms, its_weight = string.match(room.record, RECORD)
 -- A hold whose lease is over is none, whether it was taken out or not.
 local is_held = holds and tonumber(ends) > now
 local last, this = tonumber(attempt or '0'), tonumber(seq)

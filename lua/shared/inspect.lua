@@ -16,6 +16,7 @@
 -- ones. A second run returns the same, later.
 local lock, queue, deadlines, limit, boot = unpack(KEYS)
 local request, kind, most = unpack(ARGV)
+local field = ''
 local settings = ''
 
 --#include room
@@ -23,7 +24,7 @@ local settings = ''
 --#include before
 --#paste freeze
 
-local room, holders, used = read_room(''), {}, 0
+local holders, used = {}, 0
 local fields = read('HGETALL', lock)
 for i = 1, #fields, 2 do
   local holds, _, token, ends, terms, weight = string.match(fields[i + 1], RECORD)

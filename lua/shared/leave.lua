@@ -25,17 +25,14 @@
 -- Keeps: a later attempt of the owner is not touched (R4). A second run finds nothing: gone.
 local lock, queue, deadlines, tokens, tombstone, limit, boot = unpack(KEYS)
 local request, kind, copies_until, owner, seq, place, settings = unpack(ARGV)
-local caller, current = owner, nil
+local caller, field = owner, '#' .. owner
 
 --#include leaving
 --#paste freeze
---#paste token
+--#include room
 --#include advance
 
-local field = '#' .. owner
-local room = read_room(field)
-local holds, attempt, its_token, ends, _, weight = string.match(room.record or '', RECORD)
-if room.record and not holds then refuse_hash() end
+local holds, attempt, its_token, ends, _, weight = string.match(room.record, RECORD)
 local places = read('LLEN', queue)
 read('ZCARD', deadlines)
 

@@ -23,15 +23,14 @@
 -- Keeps: no ticket gets a place that it did not have. A second run answers the same but for `known`, and extends the same deadlines.
 local lock, queue, deadlines, tokens, limit, boot = unpack(KEYS)
 local request, kind, caller, waits, settings = unpack(ARGV)
-local current -- no hold ends whose token must be passed
+local field = ''
 
 --#include hear
 --#include lease
 --#paste freeze
---#paste token
+--#include room
 --#include advance
 
-local room = read_room('')
 local places, first, known = read('LLEN', queue), '0', '0'
 local scores = read('ZMSCORE', deadlines, caller, unpack(ARGV, 6))
 -- All that may be refused comes before the first write.

@@ -29,17 +29,14 @@
 -- 0. A later attempt of the owner is not touched (R4).
 local lock, queue, deadlines, tokens, tombstone, limit, boot = unpack(KEYS)
 local request, kind, owner, seq, settings, special = unpack(ARGV)
-local caller, current = owner, nil
+local caller, field = owner, '#' .. owner
 
 --#include clock
 --#paste freeze
---#paste token
+--#include room
 --#include advance
 
-local field = '#' .. owner
-local room = read_room(field)
-local holds, attempt, its_token, ends, its_terms, weight = string.match(room.record or '', RECORD)
-if room.record and not holds then refuse_hash() end
+local holds, attempt, its_token, ends, its_terms, weight = string.match(room.record, RECORD)
 local is_held = holds and tonumber(ends) > now
 local last, this = tonumber(attempt or '0'), tonumber(seq)
 local places = read('LLEN', queue)

@@ -34,10 +34,10 @@ if longer < before and attempt ~= only then longer = before end
 -- R16: of an extend. A late copy of the first renewal after a grant must not cut it.
 if string.sub(only, 1, 1) == '+' and tonumber(only) > tonumber(attempt) then attempt = string.sub(only, 2) end
 local set = { field, holds .. ' ' .. attempt .. ' ' .. token .. ' ' .. string.format('%d', longer) .. ' ' .. terms }
-local used, soon, limit = string.match(fields[2] or '', '^(%d+ %d+) (%d+) (%d+)$')
+local used, soon, rest = string.match(fields[2] or '', '^(%d+ %d+) (%d+) (%d+ %d+)$')
 -- The bound of the ends stays one.
 if soon and longer < tonumber(soon) then
-  set[3], set[4] = '!used', used .. ' ' .. string.format('%d', longer) .. ' ' .. limit
+  set[3], set[4] = '!used', used .. ' ' .. string.format('%d', longer) .. ' ' .. rest
 end
 call('HSET', lock, unpack(set))
 if call('PTTL', lock) < longer - now then call('PEXPIRE', lock, string.format('%d', longer - now)) end

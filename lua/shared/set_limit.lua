@@ -23,15 +23,14 @@
 -- A second run sets the same.
 local lock, queue, deadlines, tokens, limit, boot = unpack(KEYS)
 local request, kind, not_after, caller, permits, settings = unpack(ARGV)
-local current -- no hold ends whose token must be passed
+local field = ''
 
 --#include clock
 --#paste freeze
---#paste token
+--#include room
 --#include advance
 
 if #not_after < 16 or now_us > not_after then return 'late ' .. echo end
-local room = read_room('')
 local places = read('LLEN', queue)
 read('ZCARD', deadlines)
 room.set_limit = tonumber(permits)

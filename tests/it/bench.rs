@@ -262,10 +262,11 @@ impl Bench {
         let before = flatten(self.try_command(words("HGET lock !used")).await.unwrap_or(Value::Nil)).concat();
         let before: Vec<i64> = before.split(' ').filter_map(|word| word.parse().ok()).collect();
         let (used, holders, soon) = match before[..] {
-            [used, holders, soon, _] => (used, holders, soon),
+            [used, holders, soon, ..] => (used, holders, soon),
             _ => (0, 0, i64::MAX),
         };
-        let summary = format!("{}~{}~{}~{limit}", used + weight.parse::<i64>().unwrap(), holders + 1, soon.min(ends));
+        let summary =
+            format!("{}~{}~{}~{limit}~{token}", used + weight.parse::<i64>().unwrap(), holders + 1, soon.min(ends));
         vec![
             format!("HSET lock !format 3 !used {summary} #{owner} 1~{seq}~{token}~{ends}~{share},3000/L"),
             "PEXPIRE lock 10000".into(),
@@ -725,7 +726,7 @@ pub fn flatten(value: Value) -> Vec<String> {
     }
 }
 
-fn pairs(hash: Value) -> Vec<String> {
+pub fn pairs(hash: Value) -> Vec<String> {
     let flat = match hash {
         Value::Map(pairs) => pairs.into_iter().flat_map(|(field, value)| [field, value]).flat_map(flatten).collect(),
         other => flatten(other),

@@ -65,3 +65,4 @@ mod tls;
 mod tokens;
 mod user_code;
 mod wakeups;
+mod weighted;

@@ -185,7 +185,7 @@ async fn acquire_rows() {
         },
         Row {
             what: "a summary that counts too much is made right when it matters",
-            before: &["holds d:1 2 7 1,2 -5", "holds e:1 3 8 1,2", "HDEL lock #d:1", "HSET lock !used 2~2~1~2"],
+            before: &["holds d:1 2 7 1,2 -5", "holds e:1 3 8 1,2", "HDEL lock #d:1", "HSET lock !used 2~2~1~2~8"],
             call: "shared/acquire terms=1,2,3000/L",
             reply: "held T 1 10000 2",
             after: "room 2 c:1=1,5,T,1,2,3000/L e:1=1,3,8,1,2,3000/L",

@@ -1,5 +1,6 @@
---#include examine
 --#include room
+--#include next_token
+--#include examine
 -- Finds those in the queue for whom there is room (R6), and lets them in. Uses: lock, queue, deadlines, tokens, settings, stored,
 -- token, now_us, caller, frozen.
 local SERVED_AT_MOST = 32
@@ -85,7 +86,8 @@ local function serve(found, room, own)
     -- An owner that comes in anew has lost its earlier hold.
     for i, record in ipairs(call('HMGET', lock, unpack(found.of))) do
       local _, _, _, _, _, weight = string.match(record or '', RECORD)
-      if weight and room.weights[found.of[i]] ~= 0 then room.used, room.holders = room.used - weight, room.holders - 1 end
+      local counted = weight and (room.weights[found.of[i]] or tonumber(weight)) or 0
+      if counted > 0 then room.used, room.holders = room.used - counted, room.holders - 1 end
     end
   end
   for i, winner in ipairs(winners) do
@@ -95,16 +97,18 @@ local function serve(found, room, own)
     room.set[#room.set + 1] = '1 ' .. winner.seq .. ' ' .. winner.token .. ' ' .. string.format('%d', ends) .. ' ' .. winner.terms
     soon, longest = math.min(soon, ends), math.max(longest, winner.lease)
   end
+  local limit_before, last_token = room.limit_before, room.token
   -- The token first, as in lib/hold.lua.
   if #winners > 0 then
     local token = winners[#winners].token
     --#paste remember
+    limit_before, last_token = winners[#winners].limit, token
   end
   if room.holders > 0 and (#room.set > 0 or #room.gone > 0 or room.is_new) then
     -- Those that go are taken out first: what a refusal leaves is counted too high, and never too low (P1).
     if #room.gone > 0 then call('HDEL', lock, unpack(room.gone)) end
-    local last = #winners > 0 and winners[#winners].limit or room.limit_before
-    call('HSET', lock, '!format', kind, '!used', string.format('%d %d %d ', room.used, room.holders, soon) .. last, unpack(room.set))
+    local summary = string.format('%d %d %d ', room.used, room.holders, soon) .. limit_before .. ' ' .. last_token
+    call('HSET', lock, '!format', kind, '!used', summary, unpack(room.set))
     if longest > 0 and call('PTTL', lock) < longest then call('PEXPIRE', lock, string.format('%d', longest)) end
   elseif room.holders <= 0 and room.exists then
     call('DEL', lock)

@@ -1,34 +1,30 @@
 --#include millis
 --#include read
 --#include format
--- How much of a shared name is taken, and by whom. Uses: lock, limit, kind.
+-- How much of a shared name is taken, and by whom. Uses: lock, limit, kind, field (the record to read too).
 -- The hash has the kind in `!format`, a record for each holder in `#<owner>`, and in `!used` the sum of their weights, their
--- number, a lower bound of the earliest end (server ms), and the limit that the last one's client has. The `#` keeps the
+-- number, a lower bound of the earliest end (server ms), the limit that the last one's client has, and the last token. The `#` keeps the
 -- scripts of a lock, which know owners by their names alone, from taking a record for a hold of theirs.
 
 -- holds, attempt, token, end (server ms), terms, weight
 local RECORD = '^(%d+) (%d+) (%d+) (%d+) ((%d+),%d+,%d+/.*)$'
 local HOLDERS_AT_MOST, ENDED_AT_MOST = 1024, 256
 
--- The limit that is set for all clients, if there is one.
-local function read_limit()
-  local set = read('GET', limit)
-  if not set then return nil end
-  if kind == '4' then refuse('3', limit) end
-  return string.find(set, '^%d+$') and tonumber(set) or refuse(nil, limit)
-end
+local fields, set_limit = read('HMGET', lock, field, '!format', '!used'), read('GET', limit)
+local used, holders, soon, limit_before, last_token = string.match(fields[3] or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+if (fields[2] ~= kind or not used) and call('EXISTS', lock) == 1 then refuse_hash() end
+if fields[1] and not string.find(fields[1], RECORD) then refuse_hash() end
+if set_limit and kind == '4' then refuse('3', limit) end
+if set_limit and not string.find(set_limit, '^%d+$') then refuse(nil, limit) end
 
--- `gone`: fields that this call takes out; `set`: fields and values that it sets; `weights`: of the fields that it changes, 0 for one
--- that goes; `new` of them are not in the hash yet, with the weight `of_new`.
-local function read_room(field)
-  local fields = read('HMGET', lock, field, '!format', '!used')
-  local used, holders, soon, limit_before = string.match(fields[3] or '', '^(%d+) (%d+) (%d+) (%d+)$')
-  if (fields[2] ~= kind or not used) and call('EXISTS', lock) == 1 then refuse_hash() end
-  return {
-    exists = used, used = tonumber(used or '0'), holders = tonumber(holders or '0'), soon = tonumber(soon) or 1 / 0,
-    limit_before = limit_before or '0', record = fields[1], set_limit = read_limit(), gone = {}, set = {}, weights = {}, of_new = 0, new = 0,
-  }
-end
+-- `record`: that of the field asked for; `set_limit`: the limit for all clients, if there is one. `gone`: fields that this call takes
+-- out; `set`: fields and values that it sets; `weights`: of the fields that it changes, 0 for one that goes; `new` holders are not
+-- in the hash yet, with the weight `of_new`.
+local room = {
+  exists = used, used = tonumber(used or '0'), holders = tonumber(holders or '0'), soon = tonumber(soon) or 1 / 0,
+  limit_before = limit_before or '0', token = last_token, record = fields[1] or '', set_limit = tonumber(set_limit), gone = {}, set = {},
+  weights = {}, of_new = 0, new = 0,
+}
 
 -- A holder with this weight comes in.
 local function count(room, weight)
