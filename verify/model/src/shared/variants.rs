@@ -166,7 +166,7 @@ fn base() -> Vec<Variant> {
         holds("s-bounds", "4 clients, one waiter a call, two holders at most", BOUNDS, &[Stopped, FullHouse, Settled]),
         holds("s-takes-out", "4 clients, one ended holder a call", TAKES_OUT, &[Stopped, TakenOut, Settled]),
         holds("s-shortens", "4 clients, a first renewal shortens", SHORTENS, &[TakenOut, HeldByTrust, Settled]),
-        holds("s-floor", "a client with 2 waiters, grants end unnoticed", FLOOR, &[FloorRefused, NoPlace, Settled]),
+        holds("s-floor", "a client with 2 waiters, grants end unnoticed", Bounds { end: 1, in_flight: 2, ..FLOOR }, &[NoPlace, Settled]),
         holds("s-blocks", "a client with 2 waiters, whose polls carry one ticket", BLOCKS, &[NextBlock, HeldByPoll, Settled]),
         holds("s-tries", "2 clients, one of which never waits", Bounds { tries: true, ..TWO_ATTEMPTS }, &[Busy, EnteredBeside]),
         holds("s-revoke", "3 clients, one holder is revoked", REVOKE, &[Revoked, HandOver, Settled]),

@@ -22,7 +22,7 @@ impl AroundShared {
 
 impl Faults for AroundShared {
     fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
-        self.around.request(client, script)
+        self.around.request(client, bare(script))
     }
 
     fn behind(&self) -> Vec<String> {
@@ -38,7 +38,7 @@ impl Faults for AroundShared {
     }
 
     fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
-        self.around.refuse(client, script)
+        self.around.refuse(client, bare(script))
     }
 
     fn in_flight(&self, client: &str) -> usize {
@@ -46,7 +46,7 @@ impl Faults for AroundShared {
     }
 
     fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {
-        self.around.refuse_inside(client, script)
+        self.around.refuse_inside(client, bare(script))
     }
 
     fn reconnect(&self, client: &str) -> Duration {
@@ -89,6 +89,11 @@ impl Faults for AroundShared {
         self.trial.checker().ran(ran, keys, meddled, now);
         self.trial.report();
     }
+}
+
+/// Scripts for shared names have the faults of those for locks.
+fn bare(script: &str) -> &str {
+    script.strip_prefix("shared/").unwrap_or(script)
 }
 
 fn describe(ran: &Ran<'_>) -> String {

@@ -17,6 +17,11 @@ const SERVED_WITHIN: Duration = Duration::from_millis(150);
 /// P8, as for the lock.
 const TOLD_WITHIN: Duration = Duration::from_millis(1200);
 
+/// Scripts for shared names are called as those of locks.
+pub fn bare(script: &'static str) -> &'static str {
+    script.strip_prefix("shared/").unwrap_or(script)
+}
+
 /// Name and token.
 type Hold = (String, u64);
 
@@ -90,10 +95,6 @@ impl SharedChecker {
         }
     }
 
-    pub fn names(&self) -> Vec<String> {
-        self.names.keys().cloned().collect()
-    }
-
     /// What was held may be lost, unless all clients are strict and the server knows that it may have forgotten it.
     pub fn lost_data(&mut self, strict: bool, now: Duration) {
         let claimed = self.claims.iter().map(|claim| (claim.name.clone(), claim.held.token()));
@@ -153,7 +154,8 @@ impl SharedChecker {
     /// `more` of a reply, if the script served the queue.
     fn served(ran: &Ran<'_>) -> Option<bool> {
         let reply = ran.reply.as_ref().ok()?;
-        let index = match (ran.script, reply.first()?.as_str()) {
+        let script = bare(ran.script);
+        let index = match (script, reply.first()?.as_str()) {
             ("acquire", "queued") => 6,
             ("acquire", "busy") => 4,
             ("poll", "shared") => 4,
@@ -163,7 +165,7 @@ impl SharedChecker {
             _ => return None,
         };
         // A repeated release of some says 0 without a look.
-        (ran.script != "release" || reply[0] != "held").then_some(())?;
+        (script != "release" || reply[0] != "held").then_some(())?;
         Some(reply.get(index).is_some_and(|more| more == "1"))
     }
 
@@ -195,7 +197,7 @@ impl SharedChecker {
         self.served_together += u64::from(handed_over > 1);
         let is_gone = |record: &&super::keys::Record| record.ends <= server_ms && keys.under(record.token).is_none();
         self.expiries += before.records.values().filter(is_gone).count() as u64;
-        if ran.script == "force_unlock" {
+        if bare(ran.script) == "force_unlock" {
             for record in before.records.values().filter(|record| keys.under(record.token).is_none()) {
                 self.void.insert((name.clone(), record.token), now.at);
             }
@@ -221,7 +223,7 @@ impl SharedChecker {
 
     fn note_floor(&mut self, name: &str, ran: &Ran<'_>) {
         let Ok(reply) = &ran.reply else { return };
-        let index = match (ran.script, reply[0].as_str()) {
+        let index = match (bare(ran.script), reply[0].as_str()) {
             ("acquire", "queued") => 4,
             ("poll", "shared") => 8,
             _ => return,
@@ -307,14 +309,14 @@ impl SharedChecker {
     fn check_lost(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
         let goes = |(owner, record): &(&String, &super::keys::Record)| {
             let is_own = ran.args.iter().any(|arg| arg == *owner);
-            record.ends > server_ms && keys.under(record.token).is_none() && !is_own && ran.script != "force_unlock"
+            record.ends > server_ms && keys.under(record.token).is_none() && !is_own && bare(ran.script) != "force_unlock"
         };
         if let Some((owner, record)) = before.records.iter().find(goes) {
             let what = format!("{name}: {} of {} ended the hold of {owner} under {}", ran.script, ran.client, record.token);
             self.violated("P1", what);
         }
         let gone = before.records.values().filter(|record| keys.under(record.token).is_none()).count();
-        if ran.script == "force_unlock" && gone > 1 + before.records.values().filter(|it| it.ends <= server_ms).count() {
+        if bare(ran.script) == "force_unlock" && gone > 1 + before.records.values().filter(|it| it.ends <= server_ms).count() {
             self.violated("P1", format!("{name}: a revocation ended {gone} holds"));
         }
     }
