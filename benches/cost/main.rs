@@ -2,7 +2,8 @@
 //! machine, so that a change of cost shows where times are noise.
 //!
 //! `scripts/cost`, with `--short` (fewer calls), `--against COMMIT` (compares with an older library). `--shapes`: the
-//! longest call of single scripts in queues of all shapes (`shapes/`), in place of what follows.
+//! longest call of single scripts in queues of all shapes (`shapes/`), in place of what follows. `--shared`: single calls of the
+//! scripts for semaphores and read-write locks beside those of a lock (`shared.rs`), in place of it too.
 //!
 //! One run has one `redis-server` and one client process, both under callgrind, on a Unix socket. The client
 //! process has several `LockClient`s in one thread and works in phases; callgrind writes a dump at the beginning
@@ -20,6 +21,7 @@ mod row;
 mod script;
 mod server;
 mod shapes;
+mod shared;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -80,18 +82,26 @@ fn main() -> Outcome<()> {
     {
         return work::serve(url);
     }
-    let (mut short, mut shapes, mut before) = (false, false, None);
+    let (mut short, mut shapes, mut shared, mut before) = (false, false, false, None);
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--short" => short = true,
             "--shapes" => shapes = true,
+            "--shared" => shared = true,
             // scripts/cost makes it of a commit.
             "--before" => {
                 before = Some(row::read(&std::fs::read_to_string(words.next().ok_or("a file is missing")?)?)?)
             }
-            _ => return Err(format!("unknown: {word}; there are --short, --shapes and --against COMMIT").into()),
+            _ => {
+                return Err(
+                    format!("unknown: {word}; there are --short, --shapes, --shared and --against COMMIT").into()
+                );
+            }
         }
+    }
+    if shared {
+        return shared::measure(short);
     }
     if shapes { shapes::measure(short) } else { measure(short, before.as_deref()) }
 }

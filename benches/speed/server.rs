@@ -182,7 +182,7 @@ impl Names {
         for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua"))? {
             let path = entry?.path();
             if let (Some("lua"), Some(name)) = (path.extension().and_then(OsStr::to_str), path.file_stem()) {
-                let script = redis::Script::new(&text(&std::fs::read_to_string(&path)?));
+                let script = redis::Script::new(&text(&std::fs::read_to_string(&path)?, false));
                 names.insert(script.get_hash().to_owned(), name.to_string_lossy().into_owned());
             }
         }

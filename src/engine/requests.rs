@@ -67,8 +67,12 @@ pub async fn set_limit(context: &Arc<Context>, keys: &Arc<Keys>, limit: Option<u
     loop {
         let answer = context.ask((SetLimit { keys, limit }).run(&context.runner)).await.map_err(RequestError::typed)?;
         match answer.body {
-            LimitSet::Set { more: false } => return Ok(()),
-            LimitSet::Set { more: true } => return Ok(cleanup::pass_on(context, keys)),
+            LimitSet::Set { more } => {
+                if more {
+                    cleanup::pass_on(context, keys);
+                }
+                return Ok(());
+            }
             // The answer has corrected our estimate of the server's clock.
             LimitSet::Late => backoff.pause().await,
         }

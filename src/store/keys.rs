@@ -144,8 +144,6 @@ pub enum Trace {
     Held,
     /// It is there while the name is waited for.
     Waited,
-    /// It is there while the limit of a shared name is set for all clients.
-    Limited,
 }
 
 impl Trace {
@@ -155,7 +153,6 @@ impl Trace {
         match self {
             Self::Held => named.strip_suffix('}'),
             Self::Waited => named.strip_suffix("}:queue"),
-            Self::Limited => named.strip_suffix("}:limit"),
         }
     }
 }
@@ -241,9 +238,8 @@ mod tests {
             let tombstone = keys.tombstone("0:1");
             assert_eq!(Keys::of_lock(Kind::Semaphore, "fairlock", &keys.lock).as_ref(), Some(&keys), "{name:?}");
             assert_eq!(Trace::Waited.name_in("fairlock", &keys.queue), Some(name));
-            assert_eq!(Trace::Limited.name_in("fairlock", &keys.limit), Some(name));
-            for other in [&keys.deadlines, &keys.tokens, &keys.tombstone("0:1")] {
-                for trace in [Trace::Held, Trace::Waited, Trace::Limited] {
+            for other in [&keys.deadlines, &keys.tokens, &keys.limit, &keys.tombstone("0:1")] {
+                for trace in [Trace::Held, Trace::Waited] {
                     assert_eq!(trace.name_in("fairlock", other), None);
                 }
             }

@@ -78,7 +78,7 @@ impl Queue {
         let (mut redis, subscriber) = (server.connection()?, server.connection()?);
         let mut hashes = HashMap::new();
         for (name, source) in SCRIPTS {
-            hashes.insert(name, cmd("SCRIPT").arg("LOAD").arg(text(source)).query(&mut redis)?);
+            hashes.insert(name, cmd("SCRIPT").arg("LOAD").arg(text(source, false)).query(&mut redis)?);
         }
         let (key, label) = ("fairlock:{n:orders}".to_owned(), "x".repeat(40));
         let (calls, rounds) = (Vec::new(), Vec::new());
