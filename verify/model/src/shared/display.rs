@@ -84,7 +84,9 @@ impl Display for State {
             match &owner.stage {
                 Stage::Idle => f.write_str("idle")?,
                 Stage::Acquiring { seq, .. } => write!(f, "asks #{seq}")?,
-                Stage::Waiting { seq, queued_at, floor, .. } => write!(f, "waits #{seq} since t{queued_at} floor {floor}")?,
+                Stage::Waiting { seq, queued_at, floor, .. } => {
+                    write!(f, "waits #{seq} since t{queued_at} floor {floor}")?
+                }
                 Stage::Holding(hold) => {
                     let (token, guards, weight, deadline) = (hold.token, hold.guards, hold.weight, hold.deadline);
                     write!(f, "holds {guards}x{weight} token {token} until t{deadline}")?;

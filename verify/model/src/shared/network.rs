@@ -18,11 +18,33 @@ pub struct Nested {
 /// A request of an owner, as in the lock's model. Weight and limit of an acquire are those of its owner (`Bounds`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Request {
-    Acquire { seq: Seq, copy: u8, sent: Time, nested: Option<Nested> },
-    Leave { seq: Seq, attempt: Seq, copies_until: Time, copy: u8 },
+    Acquire {
+        seq: Seq,
+        copy: u8,
+        sent: Time,
+        nested: Option<Nested>,
+    },
+    Leave {
+        seq: Seq,
+        attempt: Seq,
+        copies_until: Time,
+        copy: u8,
+    },
     /// Sets holds and weight. With 0 holds it ends the hold.
-    Release { seq: Seq, holds: u8, weight: Weight, token: Token, attempt: Seq, copies_until: Time, copy: u8 },
-    Renew { token: Token, only: Seq, sent: Time },
+    Release {
+        seq: Seq,
+        holds: u8,
+        weight: Weight,
+        token: Token,
+        attempt: Seq,
+        copies_until: Time,
+        copy: u8,
+    },
+    Renew {
+        token: Token,
+        only: Seq,
+        sent: Time,
+    },
 }
 
 /// One poll of a client: it asks for the first of its tickets that wait, as many as one poll carries.
@@ -42,7 +64,9 @@ pub enum Acquired {
         remaining: Time,
     },
     /// Each later grant has a token above `floor` (R7).
-    Queued { floor: Token },
+    Queued {
+        floor: Token,
+    },
     Busy,
     Lost,
     Refused,

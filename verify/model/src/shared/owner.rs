@@ -27,9 +27,19 @@ pub struct Owner {
 pub enum Stage {
     Idle,
     /// `copies_until`: server time until which an earlier copy may still be served.
-    Acquiring { seq: Seq, request: Request, copies_until: Time },
+    Acquiring {
+        seq: Seq,
+        request: Request,
+        copies_until: Time,
+    },
     /// `queued_at`: the send time of the request that was answered "queued", with the floor of that answer (R7).
-    Waiting { seq: Seq, queued_at: Time, floor: Token, copies_until: Time, confirming: Option<Request> },
+    Waiting {
+        seq: Seq,
+        queued_at: Time,
+        floor: Token,
+        copies_until: Time,
+        confirming: Option<Request>,
+    },
     Holding(Hold),
 }
 
@@ -400,7 +410,8 @@ impl Owner {
         if let Stage::Holding(hold) = &mut self.stage {
             let Hold { guards: holds, token, attempt, copies_until, .. } = *hold;
             let weight = hold.shrinks_to.unwrap_or(hold.weight);
-            hold.pending = Some(cx.send(Request::Release { seq, holds, weight, token, attempt, copies_until, copy: 0 }));
+            hold.pending =
+                Some(cx.send(Request::Release { seq, holds, weight, token, attempt, copies_until, copy: 0 }));
             hold.on_server = None;
         }
     }

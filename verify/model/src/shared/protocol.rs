@@ -2,7 +2,9 @@
 
 use super::bounds::{Bounds, Fault};
 use super::events::{Event, EventSet, Ghost};
-use super::network::{Answer, ClientId, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Place, Push, Request, Seq, Token};
+use super::network::{
+    Answer, ClientId, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Place, Push, Request, Seq, Token,
+};
 use super::network::{Time, Weight};
 use super::owner::{Context, Owner, Stage};
 use super::poller::Client;
@@ -201,7 +203,9 @@ impl Shared {
     /// The limit of a token matters as long as somebody may hold under it.
     pub fn forget_limits(&self, state: &mut State) {
         let State { server, owners, network, ghost, .. } = state;
-        let is_held = |token: Token| owners.iter().any(|owner| matches!(&owner.stage, Stage::Holding(hold) if hold.token == token));
+        let is_held = |token: Token| {
+            owners.iter().any(|owner| matches!(&owner.stage, Stage::Holding(hold) if hold.token == token))
+        };
         let is_told = |token: Token| {
             network.iter().any(|message| match message {
                 Message::Pushed { push: Push::Grant { token: other, .. }, .. } => *other == token,

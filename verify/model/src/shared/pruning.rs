@@ -64,9 +64,8 @@ impl Pruning<'_> {
                         owner.awaits(request) || !checked || held_under(*from, token, server).is_some()
                     }
                     Request::Release { holds: 1.., seq, token, .. } => {
-                        let sets = |holder: &Holder| {
-                            holder.attempt < seq || !self.rules.shrink_sets && holder.attempt == seq
-                        };
+                        let sets =
+                            |holder: &Holder| holder.attempt < seq || !self.rules.shrink_sets && holder.attempt == seq;
                         owner.awaits(request) || held_under(*from, token, server).as_ref().is_some_and(sets)
                     }
                     Request::Leave { .. } | Request::Release { .. } => true,

@@ -230,7 +230,8 @@ impl Script<'_> {
         }
         // P3: behind the bound of `serve` a waiter may stand.
         let is_open = !stopped && !(self.is_frozen() && self.rules.r14_acquire_heeds);
-        let is_alone = !self.server.queue.iter().any(|other| other.owner != owner && self.may_be_served(*other, client));
+        let is_alone =
+            !self.server.queue.iter().any(|other| other.owner != owner && self.may_be_served(*other, client));
         if is_open && (is_alone || !self.rules.newcomers_queue) && self.make_room(owner) {
             self.record_overtaking(owner, self.server.queue.clone(), Some(client));
             self.purge(ticket);
@@ -377,13 +378,7 @@ impl Script<'_> {
         self.server.holders.remove(&owner);
     }
 
-    fn release_some(
-        &mut self,
-        owner: OwnerId,
-        seq: Seq,
-        (holds, weight): (u8, Weight),
-        token: Token,
-    ) -> Released {
+    fn release_some(&mut self, owner: OwnerId, seq: Seq, (holds, weight): (u8, Weight), token: Token) -> Released {
         let holder = self.living(owner);
         let Some(holder) = holder.filter(|holder| holder.token == token && holder.attempt <= seq) else {
             return Released::Lost;
@@ -396,7 +391,8 @@ impl Script<'_> {
         } else if weight < holder.weight {
             self.events.add(Event::Shrunk);
         }
-        let fewer = if self.rules.shrink_sets { holder.weight - weight } else { u8::from(self.bounds.weight(owner) > 1) };
+        let fewer =
+            if self.rules.shrink_sets { holder.weight - weight } else { u8::from(self.bounds.weight(owner) > 1) };
         self.server.used = self.server.used.saturating_sub(fewer);
         self.put(owner, Holder { holds, weight, attempt: seq, ..holder });
         let caller = Some(self.bounds.client_of(owner));
@@ -673,7 +669,8 @@ impl Script<'_> {
     /// The only place where a holder comes to be.
     fn admit(&mut self, ticket: Ticket, lease: Time, token: Token) -> Token {
         let Ticket { owner, seq: attempt } = ticket;
-        let token = if self.rules.r10_clock_in_tokens { token.max(self.bounds.clock_for_tokens(self.now)) } else { token };
+        let token =
+            if self.rules.r10_clock_in_tokens { token.max(self.bounds.clock_for_tokens(self.now)) } else { token };
         let (weight, ends) = (self.bounds.weight(owner), self.now + lease);
         // Of an attempt that its owner has given up: its leave is under way (decision 3).
         if let Some(older) = self.server.holders.get(&owner).filter(|_| self.rules.grant_ends_older) {
@@ -709,7 +706,8 @@ impl Script<'_> {
         if self.is_frozen() {
             return;
         }
-        let mut reached = self.server.queue.iter().filter(|ticket| self.lives_and_is_reached(**ticket, caller).is_some());
+        let mut reached =
+            self.server.queue.iter().filter(|ticket| self.lives_and_is_reached(**ticket, caller).is_some());
         let Some(first) = reached.next().copied() else { return };
         let (used, holders) = self.server.living(self.now);
         let limit = self.server.limit.unwrap_or(self.bounds.limit(first.owner));

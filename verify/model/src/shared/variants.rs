@@ -63,8 +63,7 @@ const NESTED: Bounds = Bounds { reentries: 1, end: 1, ..SMALL };
 const SHRINKS: Bounds = Bounds { shrinks: 1, weights: [2, 1, 1, 1], gives_up: false, ..SMALL };
 
 /// Leases of different lengths, so that some are over while others go on.
-const LEASES: Bounds =
-    Bounds { weights: [1, 2, 1, 1], limits: [3; 4], lease: 3, last_lease: 1, renews: true, ..THREE };
+const LEASES: Bounds = Bounds { weights: [1, 2, 1, 1], limits: [3; 4], lease: 3, last_lease: 1, renews: true, ..THREE };
 
 /// Beside one that goes on, the last owner is granted, and renews to less.
 const SHORTENS: Bounds =
@@ -102,28 +101,12 @@ const LONG_GRANTS: Bounds = Bounds { grant_ttl: 3, ..SMALL };
 const SHORT_LEASES: Bounds = Bounds { lease: 1, last_lease: 1, waiter_ttl: 3, ..SMALL };
 
 /// A grant ends unnoticed, and then another ticket of its client is answered.
-const FLOOR: Bounds = Bounds {
-    clients: 2,
-    owners: 3,
-    begun: 2,
-    weights: [2, 2, 2, 2],
-    attempts: 2,
-    grant_ttl: 1,
-    in_flight: 3,
-    ..THREE
-};
+const FLOOR: Bounds =
+    Bounds { clients: 2, owners: 3, begun: 2, weights: [2, 2, 2, 2], attempts: 2, grant_ttl: 1, in_flight: 3, ..THREE };
 
 /// The same beside a holder with an older token.
-const OLD_HOLDER: Bounds = Bounds {
-    clients: 3,
-    owners: 4,
-    begun: 3,
-    weights: [1, 2, 2, 2],
-    limits: [3; 4],
-    lease: 3,
-    last_lease: 3,
-    ..FLOOR
-};
+const OLD_HOLDER: Bounds =
+    Bounds { clients: 3, owners: 4, begun: 3, weights: [1, 2, 2, 2], limits: [3; 4], lease: 3, last_lease: 3, ..FLOOR };
 
 pub fn all() -> Vec<Variant> {
     let mut all = base();
@@ -149,15 +132,20 @@ fn base() -> Vec<Variant> {
             AGAIN,
             &[OlderHoldEnded, StalePlace, HandOver],
         ),
-        holds("s-lossy", "2 clients, all messages are lost and repeated", Bounds { lossy: true, renews: false, end: 1, ..SMALL }, &[
-            HandOver,
-            HeldByPoll,
-            RetryAnswered,
-            TombstoneRefused,
-        ]),
+        holds(
+            "s-lossy",
+            "2 clients, all messages are lost and repeated",
+            Bounds { lossy: true, renews: false, end: 1, ..SMALL },
+            &[HandOver, HeldByPoll, RetryAnswered, TombstoneRefused],
+        ),
         holds("s-three", "3 clients, a heavy one among them", THREE, &[HeavyWaits, EnteredBeside, Settled]),
         holds("s-begun", "4 clients, of which 3 wait", BEGUN, &[ServedTogether, HeavyWaits, Settled]),
-        holds("s-nested", "a reader nests, past a writer that waits", NESTED, &[Nested, NestedPastAWaiter, RetryAnswered]),
+        holds(
+            "s-nested",
+            "a reader nests, past a writer that waits",
+            NESTED,
+            &[Nested, NestedPastAWaiter, RetryAnswered],
+        ),
         holds("s-shrink", "a permit shrinks, requests repeated", SHRINKS, &[Shrunk, HandOver, RetryAnswered]),
         holds("s-leases", "3 clients with different leases", LEASES, &[TakenOut, LossReported, HashExpired]),
         holds("s-limits", "3 clients with different limits", LIMITS, &[EnteredBeside, Settled]),
@@ -166,11 +154,31 @@ fn base() -> Vec<Variant> {
         holds("s-bounds", "4 clients, one waiter a call, two holders at most", BOUNDS, &[Stopped, FullHouse, Settled]),
         holds("s-takes-out", "4 clients, one ended holder a call", TAKES_OUT, &[Stopped, TakenOut, Settled]),
         holds("s-shortens", "4 clients, a first renewal shortens", SHORTENS, &[TakenOut, HeldByTrust, Settled]),
-        holds("s-floor", "a client with 2 waiters, grants end unnoticed", Bounds { end: 1, in_flight: 2, ..FLOOR }, &[NoPlace, Settled]),
-        holds("s-blocks", "a client with 2 waiters, whose polls carry one ticket", BLOCKS, &[NextBlock, HeldByPoll, Settled]),
-        holds("s-tries", "2 clients, one of which never waits", Bounds { tries: true, ..TWO_ATTEMPTS }, &[Busy, EnteredBeside]),
+        holds(
+            "s-floor",
+            "a client with 2 waiters, grants end unnoticed",
+            Bounds { end: 1, in_flight: 2, ..FLOOR },
+            &[NoPlace, Settled],
+        ),
+        holds(
+            "s-blocks",
+            "a client with 2 waiters, whose polls carry one ticket",
+            BLOCKS,
+            &[NextBlock, HeldByPoll, Settled],
+        ),
+        holds(
+            "s-tries",
+            "2 clients, one of which never waits",
+            Bounds { tries: true, ..TWO_ATTEMPTS },
+            &[Busy, EnteredBeside],
+        ),
         holds("s-revoke", "3 clients, one holder is revoked", REVOKE, &[Revoked, HandOver, Settled]),
-        holds("s-flush", "2 clients, FLUSHALL", Bounds { faults: &[Fault::Flush], retries: 0, ..SMALL }, &[NoPlace, Settled]),
+        holds(
+            "s-flush",
+            "2 clients, FLUSHALL",
+            Bounds { faults: &[Fault::Flush], retries: 0, ..SMALL },
+            &[NoPlace, Settled],
+        ),
         holds("s-strict", "2 clients with strict_restart, data is lost", STRICT, &[Frozen, Thawed, HandOver]),
         holds("s-long-grants", "2 clients, places end before grants would", LONG_GRANTS, &[HandOver, HeldByTrust]),
         holds("s-short-leases", "2 clients, leases end before grants do", SHORT_LEASES, &[HandOver, HeldByTrust]),
@@ -202,15 +210,24 @@ fn dropped() -> Vec<Variant> {
         drop("s-soon-bound", "a call that stops at its bound forgets the other ended ones", TAKES_OUT, |r| {
             r.soon_after_bound = false;
         }),
-        drop("s-ttl", "the hash lives as long as the lease that was written last", LEASES, |r| r.longest_lease_kept = false),
+        drop("s-ttl", "the hash lives as long as the lease that was written last", LEASES, |r| {
+            r.longest_lease_kept = false
+        }),
         drop("s-unreachable", "an unreachable one in front blocks where it does not fit", DEAF, |r| {
             r.unreachable_first = false;
         }),
         drop("s-tokens", "one token for all grants of a call", BEGUN, |r| r.token_for_each_grant = false),
         drop("s-field", "the old field is deleted after the new one is set", AGAIN, |r| r.ends_before_serving = false),
         drop("s-stale", "a place behind a later attempt of its owner is served", AGAIN, |r| r.stale_places_go = false),
-        drop("s-older", "a grant to an owner that holds does not free what it held", AGAIN, |r| r.grant_ends_older = false),
-        drop("s-leave-passes-on", "a place that leaves is no reason to serve", Bounds { gives_up: true, ..THREE }, |r| r.leave_of_place_passes_on = false),
+        drop("s-older", "a grant to an owner that holds does not free what it held", AGAIN, |r| {
+            r.grant_ends_older = false
+        }),
+        drop(
+            "s-leave-passes-on",
+            "a place that leaves is no reason to serve",
+            Bounds { gives_up: true, ..THREE },
+            |r| r.leave_of_place_passes_on = false,
+        ),
         drop("s-shrink-passes-on", "a shrink does not serve", SHRINKS, |r| r.shrink_passes_on = false),
         drop("s-permits-pass-on", "set_permits does not serve", PERMITS, |r| r.permits_pass_on = false),
         drop("s-poll-passes-on", "a poll does not serve", SMALL, |r| r.poll_passes_on = false),
@@ -226,34 +243,53 @@ fn dropped() -> Vec<Variant> {
         drop("s-r2", "an acquire is served even when it is late", SMALL, |r| r.r2_not_after = false),
         drop("s-r3-tombstone", "leave and release write no tombstone", SMALL, |r| r.r3_tombstone = false),
         drop("s-r3-purge", "leave and release leave the place", SMALL, |r| r.r3_purge = false),
-        drop("s-r4-renew-token", "renew and confirm compare only the owner", Bounds { operation_timeout: 2, in_flight: 3, ..SMALL }, |r| {
-            r.r4_renew_compares_token = false;
+        drop(
+            "s-r4-renew-token",
+            "renew and confirm compare only the owner",
+            Bounds { operation_timeout: 2, in_flight: 3, ..SMALL },
+            |r| {
+                r.r4_renew_compares_token = false;
+            },
+        ),
+        drop("s-r4-end-seq", "leave and release compare only the owner", TWO_ATTEMPTS, |r| {
+            r.r4_ends_compare_seq = false
         }),
-        drop("s-r4-end-seq", "leave and release compare only the owner", TWO_ATTEMPTS, |r| r.r4_ends_compare_seq = false),
         drop("s-r4-per-owner", "seqs are compared with the last one served of anybody", BESIDE, |r| {
             r.r4_last_served_per_owner = false;
         }),
         drop("s-r4-renew-creates", "a renewal creates a hold", SMALL, |r| r.r4_renew_only_extends = false),
         drop("s-d3-all", "a new first hold ends those of others too", BESIDE, |r| r.d3_only_its_own = false),
         drop("s-r5", "deadlines count from the reply", SMALL, |r| r.r5_deadline_from_request = false),
-        drop("s-r5-wanted", "a holder relies on the whole time of a grant", SHORT_LEASES, |r| r.r5_no_more_than_wanted = false),
+        drop("s-r5-wanted", "a holder relies on the whole time of a grant", SHORT_LEASES, |r| {
+            r.r5_no_more_than_wanted = false
+        }),
         drop("s-r7-floor", "pushes are trusted with any token", FLOOR, |r| r.r7_floor = false),
         drop("s-r7-holder", "the floor is the token of a holder", OLD_HOLDER, |r| {
             r.r7_floor_of_free_lock = false;
         }),
         drop("s-r7-receipt", "trust counts from when the push arrived", SMALL, |r| r.r7_trust_from_poll = false),
-        drop("s-r7-time", "the push names a longer time than the grant lasts", LONG_GRANTS, |r| r.r7_push_says_real_time = false),
+        drop("s-r7-time", "the push names a longer time than the grant lasts", LONG_GRANTS, |r| {
+            r.r7_push_says_real_time = false
+        }),
         drop("s-r7-ticket", "a push serves any attempt of its owner", TWO_ATTEMPTS, |r| r.r7_push_names_ticket = false),
-        drop("s-r7-confirm", "a late push is not confirmed", Bounds { trust: false, ..SMALL }, |r| r.r7_confirm = false),
+        drop("s-r7-confirm", "a late push is not confirmed", Bounds { trust: false, ..SMALL }, |r| {
+            r.r7_confirm = false
+        }),
         drop("s-poll-names", "a poll does not name what was granted", SMALL, |r| r.poll_names_granted = false),
-        drop("s-next-block", "the next tickets are asked for a poll_interval later", BLOCKS, |r| r.polls_next_block = false),
+        drop("s-next-block", "the next tickets are asked for a poll_interval later", BLOCKS, |r| {
+            r.polls_next_block = false
+        }),
         drop("s-r9-leave", "an attempt that is given up does not leave", SMALL, |r| r.r9_leave = false),
         drop("s-r9-pass-on", "a leave does not end a grant", SMALL, |r| r.r9_leave_passes_on = false),
         drop("s-r10", "tokens come from a counter only", Bounds { faults: &[Fault::Restart], ..SMALL }, |r| {
             r.r10_clock_in_tokens = false;
         }),
-        drop("s-r11", "a lost hold does not leave", Bounds { limits: [3; 4], end: 3, ..SMALL }, |r| r.r11_leave_after_loss = false),
-        drop("s-r11-seq", "the leave after a loss takes its seq late (A1)", TWO_ATTEMPTS, |r| r.r11_seq_at_the_loss = false),
+        drop("s-r11", "a lost hold does not leave", Bounds { limits: [3; 4], end: 3, ..SMALL }, |r| {
+            r.r11_leave_after_loss = false
+        }),
+        drop("s-r11-seq", "the leave after a loss takes its seq late (A1)", TWO_ATTEMPTS, |r| {
+            r.r11_seq_at_the_loss = false
+        }),
         drop("s-r14", "a server without its data does not freeze", STRICT, |r| r.r14_freeze = false),
         drop("s-r14-short", "the freeze is shorter than the longest lease", STRICT, |r| r.r14_longest_lease = false),
         drop("s-r14-acquire", "an acquire enters in a freeze", STRICT, |r| r.r14_acquire_heeds = false),

@@ -183,7 +183,9 @@ impl Actor {
                 How::Waits => lock.write().await.map(Some),
                 How::Limited(limit) => lock.write_timeout(limit).await.map(Some),
                 How::Tries => lock.try_write().await,
-                How::Cancelled(limit) => timeout(limit, lock.write()).await.unwrap_or(Err(LockError::Timeout)).map(Some),
+                How::Cancelled(limit) => {
+                    timeout(limit, lock.write()).await.unwrap_or(Err(LockError::Timeout)).map(Some)
+                }
             };
             drop(waits);
             match outcome {

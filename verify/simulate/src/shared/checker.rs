@@ -98,9 +98,10 @@ impl SharedChecker {
     /// What was held may be lost, unless all clients are strict and the server knows that it may have forgotten it.
     pub fn lost_data(&mut self, strict: bool, now: Duration) {
         let claimed = self.claims.iter().map(|claim| (claim.name.clone(), claim.held.token()));
-        let held = self.names.iter().flat_map(|(name, it)| {
-            it.keys.records.values().map(move |record| (name.clone(), record.token))
-        });
+        let held = self
+            .names
+            .iter()
+            .flat_map(|(name, it)| it.keys.records.values().map(move |record| (name.clone(), record.token)));
         if !strict {
             let all: Vec<_> = claimed.chain(held).collect();
             self.void.extend(all.into_iter().map(|hold| (hold, now)));
@@ -247,7 +248,10 @@ impl SharedChecker {
         }
         let is_wrong = if it.is_counted_high { used < sum } else { !is_exact };
         if is_wrong {
-            self.violated("P4", format!("{name} counts {used} of {holders} holders, and has {sum} of {}", keys.records.len()));
+            self.violated(
+                "P4",
+                format!("{name} counts {used} of {holders} holders, and has {sum} of {}", keys.records.len()),
+            );
         }
         if keys.records.len() > HOLDERS_AT_MOST {
             self.violated("P10", format!("{name} has {} holders", keys.records.len()));
@@ -308,21 +312,33 @@ impl SharedChecker {
     /// A hold goes when its lease is over, by a request of its owner, or by force.
     fn check_lost(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
         let goes = |(owner, record): &(&String, &super::keys::Record)| {
-            let is_own = ran.args.iter().any(|arg| arg == *owner);
-            record.ends > server_ms && keys.under(record.token).is_none() && !is_own && bare(ran.script) != "force_unlock"
+            // Decision 3: a later attempt of its owner takes its place.
+            let is_followed = keys.records.get(*owner).is_some_and(|later| later.attempt > record.attempt);
+            let is_own = is_followed || ran.args.iter().any(|arg| arg == *owner);
+            record.ends > server_ms
+                && keys.under(record.token).is_none()
+                && !is_own
+                && bare(ran.script) != "force_unlock"
         };
         if let Some((owner, record)) = before.records.iter().find(goes) {
-            let what = format!("{name}: {} of {} ended the hold of {owner} under {}", ran.script, ran.client, record.token);
+            let what =
+                format!("{name}: {} of {} ended the hold of {owner} under {}", ran.script, ran.client, record.token);
             self.violated("P1", what);
         }
         let gone = before.records.values().filter(|record| keys.under(record.token).is_none()).count();
-        if bare(ran.script) == "force_unlock" && gone > 1 + before.records.values().filter(|it| it.ends <= server_ms).count() {
+        if bare(ran.script) == "force_unlock"
+            && gone > 1 + before.records.values().filter(|it| it.ends <= server_ms).count()
+        {
             self.violated("P1", format!("{name}: a revocation ended {gone} holds"));
         }
     }
 
     fn first_that_fits<'a>(&self, keys: &'a Keys, server_ms: i64) -> Option<&'a Place> {
-        let first = keys.places.iter().find(|place| self.lives(place, server_ms))?;
+        // One whose client may live as far as the script sees it comes first, and may not fit.
+        let may_live = |place: &&Place| {
+            place.has_ticket && place.lives_until > server_ms && self.connected.contains(place.client())
+        };
+        let first = keys.places.iter().find(may_live).filter(|place| self.lives(place, server_ms))?;
         let (used, holders) = keys.living(server_ms);
         let fits = used + first.weight <= keys.limit.unwrap_or(first.limit) && holders < HOLDERS_AT_MOST;
         let waits_for_itself = keys.records.contains_key(&first.owner);
@@ -346,14 +362,19 @@ impl SharedChecker {
             let hold = (name.clone(), token);
             if let Some(since) = self.void.get(&hold) {
                 if now.settled && now.at > *since + TOLD_WITHIN && self.connected.contains(&claim.process) {
-                    wrong.push(("P8", format!("actor {} still relies on {token} of {name}, which was ended", claim.actor)));
+                    wrong.push((
+                        "P8",
+                        format!("actor {} still relies on {token} of {name}, which was ended", claim.actor),
+                    ));
                 }
                 continue;
             }
             let Some(it) = self.names.get(name) else { continue };
             let limit = it.admitted.get(&token).copied().unwrap_or(0);
             let earlier = valid.iter().filter(|other| {
-                other.name == *name && other.held.token() <= token && !self.void.contains_key(&(name.clone(), other.held.token()))
+                other.name == *name
+                    && other.held.token() <= token
+                    && !self.void.contains_key(&(name.clone(), other.held.token()))
             });
             let sum: u32 = earlier.map(|other| other.weight).sum();
             if sum > limit {
@@ -362,11 +383,19 @@ impl SharedChecker {
             if now.strict && it.keys.under(token).is_none() {
                 continue;
             }
-            let is_backed = it.keys.under(token).is_some_and(|(_, record)| {
-                record.ends > now.server_ms && record.weight >= claim.weight
-            });
+            let is_backed = it
+                .keys
+                .under(token)
+                .is_some_and(|(_, record)| record.ends > now.server_ms && record.weight >= claim.weight);
             if !is_backed {
-                wrong.push(("P1", format!("actor {} relies on {token} of {name}, the server has {:?}", claim.actor, it.keys.under(token))));
+                wrong.push((
+                    "P1",
+                    format!(
+                        "actor {} relies on {token} of {name}, the server has {:?}",
+                        claim.actor,
+                        it.keys.under(token)
+                    ),
+                ));
             }
         }
         for (promise, what) in wrong {
@@ -379,7 +408,10 @@ impl SharedChecker {
         let Some((_, record)) = self.names.get(name).and_then(|it| it.keys.under(token)) else { return };
         if (record.holds, record.weight) != (guards, weight) {
             let (holds, has) = (record.holds, record.weight);
-            self.violated("P4", format!("{name}: {holds} holds of {has} under {token}, and {guards} guards of {weight}"));
+            self.violated(
+                "P4",
+                format!("{name}: {holds} holds of {has} under {token}, and {guards} guards of {weight}"),
+            );
         }
     }
 
@@ -393,12 +425,16 @@ impl SharedChecker {
         }
         let claimed: BTreeSet<Hold> =
             self.claims.iter().map(|claim| (claim.name.clone(), claim.held.token())).collect();
-        let held: BTreeSet<Hold> = self.names.iter().flat_map(|(name, it)| {
-            let living = it.keys.records.iter().filter(|(owner, record)| {
-                record.ends > now.server_ms && self.connected.contains(crate::keys::client_of(owner))
-            });
-            living.map(move |(_, record)| (name.clone(), record.token))
-        }).collect();
+        let held: BTreeSet<Hold> = self
+            .names
+            .iter()
+            .flat_map(|(name, it)| {
+                let living = it.keys.records.iter().filter(|(owner, record)| {
+                    record.ends > now.server_ms && self.connected.contains(crate::keys::client_of(owner))
+                });
+                living.map(move |(_, record)| (name.clone(), record.token))
+            })
+            .collect();
         self.unclaimed.retain(|hold, _| held.contains(hold) && !claimed.contains(hold));
         for hold in held.difference(&claimed) {
             self.unclaimed.entry(hold.clone()).or_insert(now.at);

@@ -27,6 +27,8 @@ pub struct Place {
     pub limit: u32,
     /// Its client's deadline, server time in ms. Negative: unreachable. 0: none.
     pub until: i64,
+    /// The same where a silence is forgiven.
+    pub lives_until: i64,
     /// Not one whose ticket has left.
     pub has_ticket: bool,
 }
@@ -53,8 +55,7 @@ pub struct Keys {
 
 impl Keys {
     pub fn of(server: &EmbeddedServer, name: &str) -> Self {
-        let (queue, deadlines, limit) =
-            (format!("{name}:queue"), format!("{name}:deadlines"), format!("{name}:limit"));
+        let (queue, deadlines, limit) = (format!("{name}:queue"), format!("{name}:deadlines"), format!("{name}:limit"));
         let mut keys = Self {
             limit: command(server, &["GET", &limit]).first().and_then(|limit| limit.parse().ok()),
             frozen_until: frozen_until(server),
@@ -79,15 +80,18 @@ impl Keys {
         }
         let places = command(server, &["LRANGE", &queue, "0", "-1"]);
         // `!3/<owner>:<seq>/<weight>,<limit>,<grant_ttl>/<label>`
-        let parsed: Vec<_> = places.iter().filter_map(|place| {
-            let mut parts = place.splitn(4, '/').skip(1);
-            let (owner, seq) = parts.next()?.rsplit_once(':')?;
-            let mut terms = parts.next()?.split(',');
-            let mut number = || terms.next().and_then(|word| word.parse::<u32>().ok());
-            let (weight, limit) = (number()?, number()?);
-            let (owner, seq) = (owner.to_owned(), seq.parse().ok()?);
-            Some(Place { owner, seq, weight, limit, until: 0, has_ticket: false })
-        }).collect();
+        let parsed: Vec<_> = places
+            .iter()
+            .filter_map(|place| {
+                let mut parts = place.splitn(4, '/').skip(1);
+                let (owner, seq) = parts.next()?.rsplit_once(':')?;
+                let mut terms = parts.next()?.split(',');
+                let mut number = || terms.next().and_then(|word| word.parse::<u32>().ok());
+                let (weight, limit) = (number()?, number()?);
+                let (owner, seq) = (owner.to_owned(), seq.parse().ok()?);
+                Some(Place { owner, seq, weight, limit, until: 0, lives_until: 0, has_ticket: false })
+            })
+            .collect();
         if parsed.is_empty() {
             return keys;
         }
@@ -98,10 +102,19 @@ impl Keys {
         let untils = score(clients.iter().map(String::as_str).collect());
         let untils: BTreeMap<_, _> =
             clients.into_iter().zip(untils).map(|(client, at)| (client, at.parse().unwrap_or(0))).collect();
-        keys.places = parsed.into_iter().zip(scores).map(|(place, score)| {
-            let until = untils.get(place.client()).copied().unwrap_or(0);
-            Place { until, has_ticket: score == "inf", ..place }
-        }).collect();
+        let notes = score(vec!["!forgiven", "!spent"]);
+        let note = |index: usize| notes.get(index).and_then(|at| at.parse::<i64>().ok()).unwrap_or(0);
+        let (forgiven, spent) = (note(0), note(1));
+        keys.places = parsed
+            .into_iter()
+            .zip(scores)
+            .map(|(place, score)| {
+                let until = untils.get(place.client()).copied().unwrap_or(0);
+                let deadline = until.abs();
+                let lives_until = if deadline >= spent { deadline.max(forgiven) } else { deadline };
+                Place { until, lives_until, has_ticket: score == "inf", ..place }
+            })
+            .collect();
         keys
     }
 
