@@ -109,7 +109,7 @@ impl Keys {
             .into_iter()
             .zip(scores)
             .map(|(place, score)| {
-                let until = untils.get(place.client()).copied().unwrap_or(0);
+                let until: i64 = untils.get(place.client()).copied().unwrap_or(0);
                 let deadline = until.abs();
                 let lives_until = if deadline >= spent { deadline.max(forgiven) } else { deadline };
                 Place { until, lives_until, has_ticket: score == "inf", ..place }
