@@ -26,16 +26,16 @@ type Visitor<'a> = &'a mut dyn FnMut(Number<'_>);
 
 /// The set of numbers in use, as bits, and the rank of each. 0 means "none" and stays 0.
 #[derive(Clone, Copy)]
-struct Ranks(u128);
+pub struct Ranks(u128);
 
 impl Ranks {
-    const NONE: Self = Self(1);
+    pub const NONE: Self = Self(1);
 
-    fn insert(&mut self, number: impl Into<u32>) {
+    pub fn insert(&mut self, number: impl Into<u32>) {
         self.0 |= 1 << number.into();
     }
 
-    fn of(self, number: impl Into<u32>) -> u8 {
+    pub fn of(self, number: impl Into<u32>) -> u8 {
         (self.0 & ((1 << number.into()) - 1)).count_ones() as u8
     }
 }

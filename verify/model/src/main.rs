@@ -21,6 +21,7 @@ mod rules;
 mod run;
 mod server;
 mod settle;
+mod shared;
 mod variants;
 mod walk;
 
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
     };
     let mut chosen: Vec<Box<dyn Run>> = Vec::new();
     chosen.extend(variants::all().into_iter().map(|variant| Box::new(variant) as _));
+    chosen.extend(shared::variants::all().into_iter().map(|variant| Box::new(variant) as _));
     chosen.extend(quorum::variants::all().into_iter().map(|variant| Box::new(variant) as _));
     chosen.retain(|run| args.wants(run.name()));
     if args.list {

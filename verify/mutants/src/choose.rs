@@ -7,11 +7,14 @@ use std::sync::Mutex;
 use std::{fs, io};
 
 use crate::corpus::{Corpus, Run};
-use crate::simulator::{Simulator, is_of_the_quorum};
+use crate::seed::SHARED;
+use crate::simulator::{Simulator, is_of_shared_names, is_of_the_quorum};
 use crate::{Outcome, in_parallel};
 
 /// Together, these seeds meet every kind of fault.
 const SEEDS_OF_ALL_FAULTS: u64 = 150;
+/// Those of shared names, which have the same faults and a few of their own.
+const SHARED_SEEDS_OF_ALL_FAULTS: u64 = 40;
 /// How many seeds meet a kind of fault, so that it is still met when a change of the code has changed one of them.
 const RUNS_PER_FAULT: usize = 3;
 
@@ -61,7 +64,8 @@ pub fn choose(simulator: &Simulator, corpus: Corpus, mutants: &[&str], path: &Pa
 /// The runs to try before a search: its own first, then the runs that find the most mutants of its kind.
 fn candidates(corpus: &Corpus, mutant: &str) -> Vec<Run> {
     let alike = |names: &BTreeSet<String>| {
-        names.iter().filter(|name| is_of_the_quorum(name) == is_of_the_quorum(mutant)).count()
+        let kind = |name: &str| (is_of_the_quorum(name), is_of_shared_names(name));
+        names.iter().filter(|name| kind(name) == kind(mutant)).count()
     };
     let mut others: Vec<_> = corpus.0.iter().filter(|(_, names)| !names.contains(mutant) && alike(names) > 0).collect();
     others.sort_by_key(|(_, names)| Reverse(alike(names)));
@@ -81,6 +85,7 @@ fn find(simulator: &Simulator, mutant: &str, candidates: Vec<Run>) -> io::Result
 fn with_all_faults(simulator: &Simulator, corpus: Corpus) -> io::Result<(Corpus, Vec<String>)> {
     let mut runs: BTreeSet<Run> = corpus.0.keys().cloned().collect();
     runs.extend((1..=SEEDS_OF_ALL_FAULTS).map(Run::Seed));
+    runs.extend((1..=SHARED_SEEDS_OF_ALL_FAULTS).map(|seed| Run::Seed(SHARED + seed)));
     let runs: Vec<_> = runs.into_iter().collect();
     let met = in_parallel(&runs, |run| {
         let (violation, faults) = simulator.unmodified(run)?;

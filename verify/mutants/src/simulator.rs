@@ -8,7 +8,7 @@ use std::{fs, io};
 use crate::Outcome;
 use crate::corpus::Run;
 use crate::schemata::ACTIVE;
-use crate::seed::Topology;
+use crate::seed::{SHARED, Topology};
 use crate::sources::{Changed, files};
 
 /// A search for a seed that finds a mutant ends after this time.
@@ -63,7 +63,8 @@ impl Simulator {
     /// Tries these seeds, until one finds the mutant.
     pub fn search(&self, mutant: &str, seeds: impl Iterator<Item = u64>) -> io::Result<Option<(Run, String)>> {
         let begun = Instant::now();
-        let seeds = seeds.filter(|seed| may_find(*seed, mutant)).map(Run::Seed);
+        let first = if is_of_shared_names(mutant) { SHARED } else { 0 };
+        let seeds = seeds.map(|seed| first + seed).filter(|seed| may_find(*seed, mutant)).map(Run::Seed);
         for run in seeds.take_while(|_| begun.elapsed() < LONGEST_SEARCH) {
             if let Some(violation) = self.finds(mutant, &run)? {
                 return Ok(Some((run, violation)));
@@ -76,8 +77,12 @@ impl Simulator {
     /// a fault has to be met with one server as well as with several.
     pub fn unmodified(&self, run: &Run) -> io::Result<(Option<String>, Vec<String>)> {
         let (violation, text) = self.output("", run)?;
-        let is_quorum = matches!(run, Run::Seed(seed) if is_a_quorum(*seed));
-        let name = |fault: &str| if is_quorum { format!("{fault} in a quorum") } else { fault.to_owned() };
+        let topology = if let Run::Seed(seed) = run { Topology::of(*seed) } else { Topology::OneServer };
+        let name = |fault: &str| match topology {
+            Topology::Quorum => format!("{fault} in a quorum"),
+            Topology::Shared => format!("{fault} of shared names"),
+            _ => fault.to_owned(),
+        };
         Ok((violation, faults(&text).map(name).collect()))
     }
 
@@ -97,8 +102,17 @@ pub fn is_of_the_quorum(mutant: &str) -> bool {
     mutant.starts_with('Q')
 }
 
+/// A rule of shared names alone, which only their runs break. All others are searched where they were.
+pub fn is_of_shared_names(mutant: &str) -> bool {
+    mutant.starts_with("S-")
+}
+
 /// Some of the other mutants are found by a run of the quorum too, but such a run takes as long as several of the others.
 fn may_find(seed: u64, mutant: &str) -> bool {
+    let is_shared = Topology::of(seed) == Topology::Shared;
+    if is_shared || is_of_shared_names(mutant) {
+        return is_shared == is_of_shared_names(mutant);
+    }
     is_a_quorum(seed) == is_of_the_quorum(mutant) || is_a_quorum(seed) && seed < QUORUMS_FOR_ALL
 }
 

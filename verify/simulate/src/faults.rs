@@ -63,3 +63,6 @@ pub const QUORUM_FAULTS: [&str; 10] = [
     "losses_of_a_majority",
     "reentries_after_a_loss",
 ];
+
+/// What only runs of shared names have.
+pub const SHARED_FAULTS: [&str; 4] = ["permits_set", "revocations", "served_together", "shrinks_dropped"];

@@ -32,6 +32,7 @@ mod report;
 mod run;
 mod scenario;
 mod seed;
+mod shared;
 mod story;
 mod threads;
 mod world;

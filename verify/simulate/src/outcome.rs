@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::faults::{FAULTS, QUORUM_FAULTS};
+use crate::faults::{FAULTS, QUORUM_FAULTS, SHARED_FAULTS};
 use crate::seed::Topology;
 
 pub struct Outcome {
@@ -86,13 +86,15 @@ impl Tally {
 
     /// The kinds of faults that were met nowhere, though runs of that kind can have them.
     pub fn missing(&self) -> Vec<&'static str> {
-        let met = |quorum: bool| -> BTreeSet<&str> {
-            let of_kind = self.each.iter().filter(|(topology, _)| (**topology == Topology::Quorum) == quorum);
+        let met = |kinds: &[Topology]| -> BTreeSet<&str> {
+            let of_kind = self.each.iter().filter(|(topology, _)| kinds.contains(topology));
             of_kind.flat_map(|(_, totals)| totals.faults.keys().copied()).collect()
         };
-        let (others, quorums) = (met(false), met(true));
+        let others = met(&[Topology::OneServer, Topology::Cluster]);
+        let (quorums, shared) = (met(&[Topology::Quorum]), met(&[Topology::Shared]));
         let missing = FAULTS.into_iter().filter(|kind| !others.contains(kind));
-        missing.chain(QUORUM_FAULTS.into_iter().filter(|kind| !quorums.contains(kind))).collect()
+        let missing = missing.chain(QUORUM_FAULTS.into_iter().filter(|kind| !quorums.contains(kind)));
+        missing.chain(SHARED_FAULTS.into_iter().filter(|kind| !shared.contains(kind))).collect()
     }
 
     /// For people: one line for each topology, and its faults below it.

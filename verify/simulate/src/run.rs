@@ -17,6 +17,7 @@ use crate::keys::{BOOT, frozen_until, key_of, name_of};
 use crate::outcome::Outcome;
 use crate::quorum;
 use crate::seed::Topology;
+use crate::shared;
 use crate::world::{Around, LONGEST_LEASE, QUEUES_LIVE, SETTLING, World};
 
 /// How long the phase with faults lasts; up to six times that if too little happened. A frozen server grants nothing for a
@@ -44,6 +45,9 @@ pub fn run(seed: u64, verbose: bool) -> Outcome {
         let world = World::new(seed, verbose);
         if Topology::of(seed) == Topology::Quorum {
             return quorum::run(&world).await;
+        }
+        if Topology::of(seed) == Topology::Shared {
+            return shared::run(&world).await;
         }
         let mut run = Run::new(&world);
         run.play().await;

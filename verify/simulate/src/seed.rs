@@ -6,13 +6,19 @@ pub enum Topology {
     OneServer,
     Cluster,
     Quorum,
+    /// Semaphores and read-write locks at one server.
+    Shared,
 }
 
+/// The seeds from here on are those of shared names: so all others mean what they meant before.
+pub const SHARED: u64 = 1_000_000_000_000_000_000;
+
 impl Topology {
-    pub const ALL: [Self; 3] = [Self::OneServer, Self::Cluster, Self::Quorum];
+    pub const ALL: [Self; 4] = [Self::OneServer, Self::Cluster, Self::Quorum, Self::Shared];
 
     pub fn of(seed: u64) -> Self {
         match seed {
+            SHARED.. => Self::Shared,
             _ if seed % 7 == 2 => Self::Quorum,
             _ if seed % 5 == 1 => Self::Cluster,
             _ => Self::OneServer,
@@ -24,13 +30,14 @@ impl Topology {
             Self::OneServer => "one server",
             Self::Cluster => "cluster",
             Self::Quorum => "quorum",
+            Self::Shared => "shared",
         }
     }
 }
 
 /// All clients of this run have `strict_restart`. A quorum decides that itself.
 pub fn is_strict(seed: u64) -> bool {
-    seed % 4 == 3 && Topology::of(seed) == Topology::OneServer
+    seed % 4 == 3 && matches!(Topology::of(seed), Topology::OneServer | Topology::Shared)
 }
 
 /// Futures of callers may rest, in two runs of three. Not yet those of a quorum.
@@ -51,7 +58,10 @@ pub fn random() -> u64 {
 
 /// Seeds from `first` on, of each topology in turn: a fair share of each.
 pub fn in_turn(first: u64) -> impl Iterator<Item = u64> {
-    let mut next = Topology::ALL.map(|topology| (first..).filter(move |seed| Topology::of(*seed) == topology));
+    let first = first % SHARED;
+    let begins = |topology| if topology == Topology::Shared { SHARED + first } else { first };
+    let mut next =
+        Topology::ALL.map(|topology| (begins(topology)..).filter(move |seed| Topology::of(*seed) == topology));
     (0..next.len()).cycle().filter_map(move |turn| next[turn].next())
 }
 
@@ -61,11 +71,11 @@ mod tests {
 
     #[test]
     fn each_topology_has_its_turn() {
-        let seeds: Vec<_> = in_turn(1000).take(300).collect();
+        let seeds: Vec<_> = in_turn(1000).take(400).collect();
         for topology in Topology::ALL {
             assert_eq!(seeds.iter().filter(|seed| Topology::of(**seed) == topology).count(), 100);
         }
         let distinct: std::collections::BTreeSet<_> = seeds.iter().collect();
-        assert_eq!(distinct.len(), 300);
+        assert_eq!(distinct.len(), 400);
     }
 }

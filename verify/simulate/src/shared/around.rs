@@ -1,0 +1,107 @@
+//! The faults around the server, as in any run. What happens to shared names is judged by another checker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairlock::simulation::{Delivery, Faults, Ran, Task};
+
+use super::keys::Keys;
+use super::trial::{Trial, is_shared};
+use crate::world::Around;
+
+pub struct AroundShared {
+    pub trial: Arc<Trial>,
+    around: Around,
+}
+
+impl AroundShared {
+    pub fn new(trial: &Arc<Trial>) -> Self {
+        Self { trial: trial.clone(), around: Around { world: trial.world.clone(), node: 0 } }
+    }
+}
+
+impl Faults for AroundShared {
+    fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
+        self.around.request(client, bare(script))
+    }
+
+    fn behind(&self) -> Vec<String> {
+        self.around.behind()
+    }
+
+    fn flushed(&self, client: &str) -> Duration {
+        self.around.flushed(client)
+    }
+
+    fn push(&self, client: &str) -> Vec<Duration> {
+        self.around.push(client)
+    }
+
+    fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
+        self.around.refuse(client, bare(script))
+    }
+
+    fn in_flight(&self, client: &str) -> usize {
+        self.around.in_flight(client)
+    }
+
+    fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {
+        self.around.refuse_inside(client, bare(script))
+    }
+
+    fn reconnect(&self, client: &str) -> Duration {
+        self.around.reconnect(client)
+    }
+
+    fn server_time(&self, elapsed: Duration) -> Duration {
+        self.around.server_time(elapsed)
+    }
+
+    fn spawn(&self, client: &str, task: Task) -> Task {
+        self.around.spawn(client, task)
+    }
+
+    fn connected(&self, client: &str, on: bool) {
+        self.around.connected(client, on);
+        self.trial.checker().connected(client, on);
+    }
+
+    fn ran(&self, ran: &Ran<'_>) {
+        if ran.script == "boot" || !is_shared(&ran.keys[0]) {
+            return self.around.ran(ran);
+        }
+        let (world, at) = (&self.trial.world, self.trial.world.elapsed());
+        let origin = ran.at - self.around.server_time(at).as_micros() as i64;
+        let meddled = {
+            let mut state = world.state();
+            state.origin.get_or_insert(origin);
+            let status = ran.reply.as_ref().map_or(0, |reply| reply[0].len() + reply.len());
+            state.note(at, ran.script, status, || describe(ran));
+            for published in ran.published {
+                let what = if published.received { "  publishes" } else { "  in vain" };
+                state.note(at, what, 0, || published.message.clone());
+            }
+            std::mem::take(&mut state.meddled)
+        };
+        let Some(server) = self.trial.server() else { return };
+        let keys = Keys::of(&server, &ran.keys[0]);
+        let now = self.trial.now();
+        self.trial.checker().ran(ran, keys, meddled, now);
+        self.trial.report();
+    }
+}
+
+/// Scripts for shared names have the faults of those for locks.
+fn bare(script: &str) -> &str {
+    script.strip_prefix("shared/").unwrap_or(script)
+}
+
+fn describe(ran: &Ran<'_>) -> String {
+    let reply = match &ran.reply {
+        Ok(reply) => [&reply[..1], &reply[4.min(reply.len())..]].concat().join(" "),
+        Err(refusal) => refusal.clone(),
+    };
+    // The settings have spaces.
+    let request: Vec<_> = ran.args.iter().skip(2).filter(|word| !word.contains(' ')).cloned().collect();
+    format!("{} from {} on {} -> {reply}", request.join(" "), ran.client, ran.keys[0])
+}

@@ -1,0 +1,464 @@
+//! Compares every event with the promises, as they are for shared names. It sees the keys before and after each script, and the
+//! guards of the actors.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use fairlock::Held;
+use fairlock::simulation::Ran;
+
+use super::keys::{Keys, Place};
+
+const HOLDERS_AT_MOST: usize = 1024;
+/// Without faults a hold that nobody has is gone by then: a message on its way, a poll, and a leave.
+const GHOSTS_LIVE: Duration = Duration::from_millis(1500);
+/// P7: without faults a waiter that fits is served by then: 100 ms, and a poll on its way.
+const SERVED_WITHIN: Duration = Duration::from_millis(150);
+/// P8, as for the lock.
+const TOLD_WITHIN: Duration = Duration::from_millis(1200);
+
+/// Scripts for shared names are called as those of locks.
+pub fn bare(script: &'static str) -> &'static str {
+    script.strip_prefix("shared/").unwrap_or(script)
+}
+
+/// Name and token.
+type Hold = (String, u64);
+
+/// What an actor relies on.
+pub struct Claim {
+    pub name: String,
+    pub actor: usize,
+    pub process: String,
+    pub held: Held,
+    pub weight: u32,
+    /// Guards, if that is known.
+    pub guards: u32,
+}
+
+#[derive(Default)]
+struct Name {
+    keys: Keys,
+    newest: u64,
+    /// The greatest floor that was named: each later grant is above it (R7).
+    floor: u64,
+    /// What each token was admitted under.
+    admitted: BTreeMap<u64, u32>,
+    /// A script was refused half-way, so `!used` may be too high.
+    is_counted_high: bool,
+    /// Since when the first waiter fits, and is not served.
+    fits_since: Option<Duration>,
+}
+
+#[derive(Default)]
+pub struct SharedChecker {
+    names: BTreeMap<String, Name>,
+    claims: Vec<Claim>,
+    /// Revoked, or lost with the server's data: their holders learn of it later.
+    void: BTreeMap<Hold, Duration>,
+    unclaimed: BTreeMap<Hold, Duration>,
+    connected: BTreeSet<String>,
+    must_freeze_until: i64,
+    pub grants: u64,
+    pub handed_over: u64,
+    pub served_together: u64,
+    pub expiries: u64,
+    pub sections: u64,
+    found: Vec<String>,
+}
+
+/// What is true of the world at an event.
+#[derive(Clone, Copy)]
+pub struct Now {
+    pub at: Duration,
+    /// Server time, ms.
+    pub server_ms: i64,
+    /// There are no faults, and none has effects any more.
+    pub settled: bool,
+    pub strict: bool,
+}
+
+impl SharedChecker {
+    fn violated(&mut self, promise: &str, what: String) {
+        self.found.push(format!("{promise}: {what}"));
+    }
+
+    pub fn take_found(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.found)
+    }
+
+    pub fn connected(&mut self, client: &str, on: bool) {
+        if on {
+            self.connected.insert(client.to_owned());
+        } else {
+            self.connected.remove(client);
+        }
+    }
+
+    /// What was held may be lost, unless all clients are strict and the server knows that it may have forgotten it.
+    pub fn lost_data(&mut self, strict: bool, now: Duration) {
+        let claimed = self.claims.iter().map(|claim| (claim.name.clone(), claim.held.token()));
+        let held = self
+            .names
+            .iter()
+            .flat_map(|(name, it)| it.keys.records.values().map(move |record| (name.clone(), record.token)));
+        if !strict {
+            let all: Vec<_> = claimed.chain(held).collect();
+            self.void.extend(all.into_iter().map(|hold| (hold, now)));
+        }
+    }
+
+    pub fn must_freeze(&mut self, until: i64) {
+        self.must_freeze_until = until;
+    }
+
+    /// The keys were changed by something else than a script.
+    pub fn resync(&mut self, name: &str, keys: Keys) {
+        let it = self.names.entry(name.to_owned()).or_default();
+        it.keys = keys;
+        it.fits_since = None;
+    }
+
+    /// The hash of this name was deleted by hand.
+    pub fn deleted(&mut self, name: &str, now: Duration) {
+        let Some(it) = self.names.get(name) else { return };
+        let held: Vec<_> = it.keys.records.values().map(|record| (name.to_owned(), record.token)).collect();
+        self.void.extend(held.into_iter().map(|hold| (hold, now)));
+    }
+
+    pub fn begins(&mut self, claim: Claim) {
+        self.sections += 1;
+        self.claims.push(claim);
+    }
+
+    /// The caller drops them after it has let go of the checker.
+    #[must_use]
+    pub fn ends(&mut self, name: &str, token: u64, actor: usize) -> Vec<Claim> {
+        let is_it = |claim: &mut Claim| claim.name == name && claim.held.token() == token && claim.actor == actor;
+        self.claims.extract_if(.., is_it).collect()
+    }
+
+    #[must_use]
+    pub fn died(&mut self, process: &str) -> Vec<Claim> {
+        self.claims.extract_if(.., |claim| claim.process == process).collect()
+    }
+
+    pub fn changes(&mut self, name: &str, token: u64, actor: usize, change: impl Fn(&mut Claim)) {
+        let is_it = |claim: &&mut Claim| claim.name == name && claim.held.token() == token && claim.actor == actor;
+        self.claims.iter_mut().filter(is_it).for_each(change);
+    }
+
+    pub fn is_void(&self, name: &str, token: u64) -> bool {
+        self.void.contains_key(&(name.to_owned(), token))
+    }
+
+    /// `more` of a reply, if the script served the queue.
+    fn served(ran: &Ran<'_>) -> Option<bool> {
+        let reply = ran.reply.as_ref().ok()?;
+        let script = bare(ran.script);
+        let index = match (script, reply.first()?.as_str()) {
+            ("acquire", "queued") => 6,
+            ("acquire", "busy") => 4,
+            ("poll", "shared") => 4,
+            ("release", "held") => 5,
+            ("release" | "leave" | "force_unlock", "freed") => 5,
+            ("release" | "leave", "gone") | ("force_unlock", "free") | ("set_limit", "set") => 4,
+            _ => return None,
+        };
+        // A repeated release of some says 0 without a look.
+        (script != "release" || reply[0] != "held").then_some(())?;
+        Some(reply.get(index).is_some_and(|more| more == "1"))
+    }
+
+    fn lives(&self, place: &Place, server_ms: i64) -> bool {
+        place.has_ticket && place.until > server_ms + 1 && self.connected.contains(place.client())
+    }
+
+    /// A script has run.
+    pub fn ran(&mut self, ran: &Ran<'_>, keys: Keys, meddled: bool, now: Now) {
+        let name = ran.keys[0].clone();
+        let before = std::mem::take(&mut self.names.entry(name.clone()).or_default().keys);
+        let server_ms = ran.at / 1000;
+        let is_clean = !meddled && ran.reply.is_ok();
+        self.check_count(&name, &keys, is_clean);
+        let mut granted: Vec<_> = keys.records.iter().filter(|(_, it)| before.under(it.token).is_none()).collect();
+        granted.sort_by_key(|(_, record)| record.token);
+        for (owner, record) in &granted {
+            self.check_grant(&name, owner, record.token, &keys, now, server_ms);
+            if is_clean {
+                self.check_order(&name, (owner, record.attempt), &before, &keys, server_ms);
+            }
+        }
+        let from_queue = |(owner, record): &&(&String, &super::keys::Record)| {
+            before.places.iter().any(|place| place.is_of(owner, record.attempt))
+        };
+        let handed_over = granted.iter().filter(from_queue).count() as u64;
+        self.grants += granted.len() as u64;
+        self.handed_over += handed_over;
+        self.served_together += u64::from(handed_over > 1);
+        let is_gone = |record: &&super::keys::Record| record.ends <= server_ms && keys.under(record.token).is_none();
+        self.expiries += before.records.values().filter(is_gone).count() as u64;
+        if bare(ran.script) == "force_unlock" {
+            for record in before.records.values().filter(|record| keys.under(record.token).is_none()) {
+                self.void.insert((name.clone(), record.token), now.at);
+            }
+        }
+        if is_clean {
+            self.check_places(&name, ran, &before, &keys, server_ms);
+            self.check_lost(&name, ran, &before, &keys, server_ms);
+            if Self::served(ran) == Some(false) {
+                self.check_served(&name, ran, &keys, server_ms);
+            }
+        } else {
+            // What it has ended half-way nobody knows.
+            let lost: Vec<_> = before.records.values().filter(|it| keys.under(it.token).is_none()).collect();
+            let lost: Vec<_> = lost.into_iter().map(|record| ((name.clone(), record.token), now.at)).collect();
+            self.void.extend(lost);
+        }
+        self.note_floor(&name, ran);
+        if let Some(it) = self.names.get_mut(&name) {
+            it.keys = keys;
+        }
+        self.check_claims(now);
+    }
+
+    fn note_floor(&mut self, name: &str, ran: &Ran<'_>) {
+        let Ok(reply) = &ran.reply else { return };
+        let index = match (bare(ran.script), reply[0].as_str()) {
+            ("acquire", "queued") => 4,
+            ("poll", "shared") => 8,
+            _ => return,
+        };
+        let floor = reply.get(index).and_then(|floor| floor.parse().ok()).unwrap_or(0);
+        if let Some(it) = self.names.get_mut(name) {
+            it.floor = it.floor.max(floor);
+        }
+    }
+
+    /// P4: `!used` is the sum of what is there.
+    fn check_count(&mut self, name: &str, keys: &Keys, is_clean: bool) {
+        let sum: u32 = keys.records.values().map(|record| record.weight).sum();
+        let (used, holders) = keys.used.unwrap_or_default();
+        let is_exact = (used, holders as usize) == (sum, keys.records.len());
+        let it = self.names.entry(name.to_owned()).or_default();
+        if is_exact {
+            it.is_counted_high = false;
+        } else if !is_clean {
+            it.is_counted_high = true;
+        }
+        let is_wrong = if it.is_counted_high { used < sum } else { !is_exact };
+        if is_wrong {
+            self.violated(
+                "P4",
+                format!("{name} counts {used} of {holders} holders, and has {sum} of {}", keys.records.len()),
+            );
+        }
+        if keys.records.len() > HOLDERS_AT_MOST {
+            self.violated("P10", format!("{name} has {} holders", keys.records.len()));
+        }
+    }
+
+    /// P1, P2, R7, R14 of a holder that has come in.
+    fn check_grant(&mut self, name: &str, owner: &str, token: u64, keys: &Keys, now: Now, server_ms: i64) {
+        let Some(record) = keys.records.get(owner) else { return };
+        let limit = keys.limit.unwrap_or(record.limit);
+        let earlier = keys.records.values().filter(|other| other.ends > server_ms && other.token <= token);
+        let sum: u32 = earlier.map(|other| other.weight).sum();
+        if sum > limit {
+            self.violated("P1", format!("{name}: with {owner} under {token} {sum} of {limit} are taken"));
+        }
+        let it = self.names.entry(name.to_owned()).or_default();
+        let (newest, floor) = (it.newest, it.floor);
+        it.newest = newest.max(token);
+        it.admitted.insert(token, limit);
+        if token <= newest {
+            self.violated("P2", format!("{name}: {owner} got {token} after {newest}"));
+        }
+        if token <= floor {
+            self.violated("R7", format!("{name}: {owner} got {token}, and the floor was {floor}"));
+        }
+        if now.strict && server_ms < self.must_freeze_until {
+            self.violated("R14", format!("{name}: {owner} came in during a freeze"));
+        }
+    }
+
+    /// P3: nobody comes in past a waiter that could be served.
+    fn check_order(&mut self, name: &str, (owner, seq): (&str, u64), before: &Keys, keys: &Keys, server_ms: i64) {
+        let own = before.places.iter().position(|place| place.is_of(owner, seq)).unwrap_or(before.places.len());
+        let stays = |place: &&Place| keys.places.iter().any(|other| other.is_of(&place.owner, place.seq));
+        let passed = before.places[..own].iter().filter(stays).find(|place| {
+            // A place beside a hold of its own owner waits for that one's leave.
+            self.lives(place, server_ms) && place.owner != owner && !keys.records.contains_key(&place.owner)
+        });
+        if let Some(passed) = passed {
+            let what = format!("{name}: {owner} came in past {}:{}", passed.owner, passed.seq);
+            self.violated("P3", what);
+        }
+    }
+
+    /// P3: a living place goes by a grant, or by a request of its own client.
+    fn check_places(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
+        let goes = |place: &&Place| {
+            let stays = keys.places.iter().any(|other| other.is_of(&place.owner, place.seq));
+            let later = keys.records.get(&place.owner).is_some_and(|record| record.attempt >= place.seq);
+            self.lives(place, server_ms) && !stays && !later && place.client() != ran.client
+        };
+        if let Some(place) = before.places.iter().find(goes) {
+            let what = format!("{name}: {} took out the place of {}:{}", ran.script, place.owner, place.seq);
+            self.violated("P3", what);
+        }
+    }
+
+    /// A hold goes when its lease is over, by a request of its owner, or by force.
+    fn check_lost(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
+        let goes = |(owner, record): &(&String, &super::keys::Record)| {
+            // Decision 3: a later attempt of its owner takes its place.
+            let is_followed = keys.records.get(*owner).is_some_and(|later| later.attempt > record.attempt);
+            let is_own = is_followed || ran.args.iter().any(|arg| arg == *owner);
+            record.ends > server_ms
+                && keys.under(record.token).is_none()
+                && !is_own
+                && bare(ran.script) != "force_unlock"
+        };
+        if let Some((owner, record)) = before.records.iter().find(goes) {
+            let what =
+                format!("{name}: {} of {} ended the hold of {owner} under {}", ran.script, ran.client, record.token);
+            self.violated("P1", what);
+        }
+        let gone = before.records.values().filter(|record| keys.under(record.token).is_none()).count();
+        if bare(ran.script) == "force_unlock"
+            && gone > 1 + before.records.values().filter(|it| it.ends <= server_ms).count()
+        {
+            self.violated("P1", format!("{name}: a revocation ended {gone} holds"));
+        }
+    }
+
+    fn first_that_fits<'a>(&self, keys: &'a Keys, server_ms: i64) -> Option<&'a Place> {
+        // One whose client may live as far as the script sees it comes first, and may not fit.
+        let may_live = |place: &&Place| {
+            place.has_ticket && place.lives_until > server_ms && self.connected.contains(place.client())
+        };
+        let first = keys.places.iter().find(may_live).filter(|place| self.lives(place, server_ms))?;
+        let (used, holders) = keys.living(server_ms);
+        let fits = used + first.weight <= keys.limit.unwrap_or(first.limit) && holders < HOLDERS_AT_MOST;
+        let waits_for_itself = keys.records.contains_key(&first.owner);
+        (fits && !waits_for_itself && keys.frozen_until <= server_ms).then_some(first)
+    }
+
+    /// R6: who can be served is served by the call that makes room, or the call says that there is more.
+    fn check_served(&mut self, name: &str, ran: &Ran<'_>, keys: &Keys, server_ms: i64) {
+        if let Some(first) = self.first_that_fits(keys, server_ms) {
+            let what = format!("{name}: {} left out {}:{}, which fits", ran.script, first.owner, first.seq);
+            self.violated("P3", what);
+        }
+    }
+
+    /// P1, R5, P8 of what actors rely on. Called again and again.
+    fn check_claims(&mut self, now: Now) {
+        let mut wrong = Vec::new();
+        let valid: Vec<_> = self.claims.iter().filter(|claim| claim.held.is_valid()).collect();
+        for claim in &valid {
+            let (name, token) = (&claim.name, claim.held.token());
+            let hold = (name.clone(), token);
+            if let Some(since) = self.void.get(&hold) {
+                if now.settled && now.at > *since + TOLD_WITHIN && self.connected.contains(&claim.process) {
+                    wrong.push((
+                        "P8",
+                        format!("actor {} still relies on {token} of {name}, which was ended", claim.actor),
+                    ));
+                }
+                continue;
+            }
+            let Some(it) = self.names.get(name) else { continue };
+            let limit = it.admitted.get(&token).copied().unwrap_or(0);
+            let earlier = valid.iter().filter(|other| {
+                other.name == *name
+                    && other.held.token() <= token
+                    && !self.void.contains_key(&(name.clone(), other.held.token()))
+            });
+            let sum: u32 = earlier.map(|other| other.weight).sum();
+            if sum > limit {
+                wrong.push(("P1", format!("{name}: {sum} are relied on with {token}, which came in under {limit}")));
+            }
+            if now.strict && it.keys.under(token).is_none() {
+                continue;
+            }
+            let is_backed = it
+                .keys
+                .under(token)
+                .is_some_and(|(_, record)| record.ends > now.server_ms && record.weight >= claim.weight);
+            if !is_backed {
+                wrong.push((
+                    "P1",
+                    format!(
+                        "actor {} relies on {token} of {name}, the server has {:?}",
+                        claim.actor,
+                        it.keys.under(token)
+                    ),
+                ));
+            }
+        }
+        for (promise, what) in wrong {
+            self.violated(promise, what);
+        }
+    }
+
+    /// P4: at rest the server counts as many holds as there are guards, with their weight.
+    pub fn check_hold(&mut self, name: &str, token: u64, guards: u32, weight: u32) {
+        let Some((_, record)) = self.names.get(name).and_then(|it| it.keys.under(token)) else { return };
+        if (record.holds, record.weight) != (guards, weight) {
+            let (holds, has) = (record.holds, record.weight);
+            self.violated(
+                "P4",
+                format!("{name}: {holds} holds of {has} under {token}, and {guards} guards of {weight}"),
+            );
+        }
+    }
+
+    /// Called again and again.
+    pub fn look(&mut self, now: Now) {
+        self.check_claims(now);
+        if !now.settled {
+            self.unclaimed.clear();
+            self.names.values_mut().for_each(|it| it.fits_since = None);
+            return;
+        }
+        let claimed: BTreeSet<Hold> =
+            self.claims.iter().map(|claim| (claim.name.clone(), claim.held.token())).collect();
+        let held: BTreeSet<Hold> = self
+            .names
+            .iter()
+            .flat_map(|(name, it)| {
+                let living = it.keys.records.iter().filter(|(owner, record)| {
+                    record.ends > now.server_ms && self.connected.contains(crate::keys::client_of(owner))
+                });
+                living.map(move |(_, record)| (name.clone(), record.token))
+            })
+            .collect();
+        self.unclaimed.retain(|hold, _| held.contains(hold) && !claimed.contains(hold));
+        for hold in held.difference(&claimed) {
+            self.unclaimed.entry(hold.clone()).or_insert(now.at);
+        }
+        let left = self.unclaimed.iter().find(|(_, since)| now.at > **since + GHOSTS_LIVE);
+        if let Some(((name, token), since)) = left.map(|(hold, since)| (hold.clone(), *since)) {
+            self.violated("P5", format!("{name}: nobody has the hold under {token}, since {since:?}"));
+        }
+        let mut late = Vec::new();
+        for (name, it) in &self.names {
+            let first = self.first_that_fits(&it.keys, now.server_ms).map(|place| (place.owner.clone(), place.seq));
+            late.push((name.clone(), first));
+        }
+        for (name, first) in late {
+            let Some(it) = self.names.get_mut(&name) else { continue };
+            let Some((owner, seq)) = first else {
+                it.fits_since = None;
+                continue;
+            };
+            let since = *it.fits_since.get_or_insert(now.at);
+            if now.at > since + SERVED_WITHIN {
+                it.fits_since = None;
+                self.violated("P7", format!("{name}: {owner}:{seq} fits since {since:?}, and is not served"));
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Semaphores and read-write locks, beside locks, at one server. Their seeds are of a kind of their own.
+
+mod actor;
+mod around;
+mod checker;
+mod keys;
+mod run;
+mod trial;
+
+pub use run::run;
