@@ -146,6 +146,8 @@ impl Poller {
         // Before the first request. What asks for an earlier poll while this one is under way is not
         // undone at the end.
         let Some(round) = self.waiters.begin_round(&keys.lock, regular, at_once) else { return };
+        // The name may be of another kind than when its poller began.
+        let keys = &round.keys;
         self_wait::warn(&self.holds, keys, &round.waiters);
         let polls = round.carried.chunks(TICKETS_IN_A_POLL).map(|carried| self.ask(keys, &round, carried).boxed());
         let next: Vec<_> = stream::iter(polls.collect::<Vec<_>>()).buffered(POLLS_AT_ONCE).collect().await;

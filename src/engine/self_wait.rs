@@ -49,7 +49,7 @@ pub fn warn(holds: &Holds, keys: &Keys, waiters: &[Arc<Waiter>]) {
                 tracing::warn!(
                     target: "fairlock::lock",
                     name = %keys.name,
-                    "this task waits for permits while it holds others, and all of them are more than there are"
+                    "this task waits for permits while it holds others: together they are more than there are"
                 );
                 continue;
             }

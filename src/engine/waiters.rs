@@ -545,7 +545,11 @@ impl Waiters {
             Queue::new(waiter.keys.clone(), queued, due)
         });
         // The server has forgotten it as what this client still waits for. That ends with their next poll.
-        if queue.keys.kind != waiter.keys.kind {
+        if queue.keys.kind != waiter.keys.kind && queue.waiters.is_empty() {
+            // Its poller has not seen yet that it is empty, and goes on for this one.
+            let sooner = queue.sooner.clone();
+            *queue = Queue { sooner, ..Queue::new(waiter.keys.clone(), queued, due) };
+        } else if queue.keys.kind != waiter.keys.kind {
             let other = LockError::OtherKind { is: queue.keys.kind, asked: waiter.keys.kind };
             waiter.state.lock().trust = Some(queue.trust.clone());
             waiter.set_outcome(WaitOutcome::Failed(other.into()));
@@ -589,6 +593,7 @@ impl Waiters {
         let all = is_small || !at_once && queue.doubts > queue.verified;
         let carried = if all { waiters.clone() } else { queue.some_in_rotation() };
         Some(Round {
+            keys: queue.keys.clone(),
             waiters,
             carried,
             verifies: all.then_some(queue.doubts),
@@ -705,6 +710,7 @@ impl Waiters {
 
 /// One round of polls for a name.
 pub struct Round {
+    pub keys: Arc<Keys>,
     /// All that wait, oldest first.
     pub waiters: Vec<Arc<Waiter>>,
     /// The waiters whose places are verified.

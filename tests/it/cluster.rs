@@ -57,6 +57,35 @@ async fn names_live_on_all_masters() {
 }
 
 #[tokio::test]
+async fn semaphores_and_read_write_locks_live_on_all_masters() {
+    limit(async {
+        let cluster = Cluster::start(3).await;
+        let one = Timing::relaxed().connect(&cluster.url()).await;
+        let other = Timing::relaxed().connect(&cluster.url()).await;
+        for name in one_name_each(&cluster).await {
+            let (gate, theirs) = (one.semaphore(&name, 2), other.semaphore(&name, 2));
+            gate.set_permits(Some(1)).await.unwrap();
+            let permit = gate.acquire().await.unwrap();
+            let waiting = tokio::spawn(async move { theirs.acquire().await.unwrap().release().await });
+            eventually("it waits", async || gate.status().await.unwrap().waiters == 1).await;
+            permit.release().await.unwrap();
+            waiting.await.unwrap().unwrap();
+            gate.set_permits(None).await.unwrap();
+            let document = one.rw_lock(&name);
+            let reading = document.write().await.unwrap().downgrade().await.unwrap();
+            other.rw_lock(&name).read().await.unwrap().unlock().await.unwrap();
+            reading.unlock().await.unwrap();
+        }
+        one.close().await.unwrap();
+        other.close().await.unwrap();
+        for master in &cluster.masters {
+            master.assert_clean().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_master_is_connected_to_when_a_name_needs_it() {
     limit(async {
         let cluster = Cluster::start(3).await;

@@ -934,3 +934,69 @@ async fn hand_overs_cost_no_question() {
     })
     .await;
 }
+
+/// The data is lost, and the name is taken as something else before its waiters ask again.
+#[tokio::test]
+async fn waiters_of_a_name_that_becomes_another_kind_get_an_error() {
+    let logged = Collect::default();
+    let _log = logged.clone().here();
+    in_virtual_time(async |server| {
+        server.network.delay(Duration::from_millis(1));
+        let (one, two) = (server.open(LockClient::builder()).await, server.open(LockClient::builder()).await);
+        let guard = one.lock(NAME).lock().await.unwrap();
+        let (lock, gate) = (two.lock(NAME), two.semaphore(NAME, 1));
+        let waits = tokio::spawn(async move { lock.lock().await });
+        let shown = one.lock(NAME);
+        eventually("it waits", async || shown.status().await.unwrap().waiters == 1).await;
+        server.server.flush();
+        let permit = one.semaphore(NAME, 1).acquire().await.unwrap();
+        // Its own client still waits for the lock, as far as that knows.
+        let second = gate.acquire().await;
+        assert!(
+            matches!(second, Err(LockError::OtherKind { is: Kind::Lock, asked: Kind::Semaphore, .. })),
+            "{second:?}"
+        );
+        let first = waits.await.unwrap();
+        assert!(matches!(first, Err(LockError::OtherKind { is: Kind::Semaphore, asked: Kind::Lock, .. })), "{first:?}");
+        let waiting = tokio::spawn(async move { gate.acquire().await });
+        wait_for_waiters(&one.semaphore(NAME, 1), 1).await;
+        permit.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+        assert_eq!(guard.lost().await, Loss::Gone);
+    })
+    .await;
+    assert!(logged.of("WARN", "could not leave").is_empty(), "there was nothing to leave");
+}
+
+/// `strict_restart`: what may be held on a server that has forgotten it is not given to others.
+#[tokio::test(start_paused = true)]
+async fn p1_a_server_that_was_started_anew_grants_no_permits_until_the_longest_lease_is_over() {
+    let lease = 3 * SECOND;
+    for loses_data in [true, false] {
+        let server = fairlock::EmbeddedServer::new();
+        let connect =
+            || Timing { lease, ..Timing::default() }.builder().strict_restart(lease).embedded(&server).unwrap();
+        let (one, two) = (connect(), connect());
+        let permit = one.semaphore(NAME, 2).acquire_many(2).await.unwrap();
+        server.shut_down();
+        if loses_data {
+            server.flush();
+        }
+        server.start_up();
+        let restarted = Instant::now();
+        let gate = two.semaphore(NAME, 2);
+        let next = gate.acquire_timeout(lease).await;
+        assert!(matches!(next, Err(LockError::Timeout)), "{next:?}");
+        assert!(gate.status().await.unwrap().frozen_for.is_some());
+        if loses_data {
+            assert!(!permit.is_valid());
+        } else {
+            permit.shrink_to(1).await.unwrap();
+        }
+        let next = gate.acquire().await.unwrap();
+        let took = restarted.elapsed();
+        assert!(took >= lease + SECOND && took < lease + Duration::from_millis(1100), "{took:?}");
+        assert!(loses_data || permit.is_valid());
+        next.release().await.unwrap();
+    }
+}
