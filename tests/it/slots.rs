@@ -174,8 +174,9 @@ static READS: LazyLock<Vec<Words>> = LazyLock::new(|| {
         format!("ZRANGE {} 0 -1 WITHSCORES", key("deadlines")),
         format!("GET {}", key("tokens")),
         format!("GET {}", key(TOMBSTONE)),
+        format!("GET {}", key("limit")),
     ];
-    let kinds = ["lock", "queue", "deadlines", "tokens", TOMBSTONE];
+    let kinds = ["lock", "queue", "deadlines", "tokens", TOMBSTONE, "limit"];
     let lifetimes = kinds.map(|kind| format!("PTTL {}", key(kind)));
     contents.iter().chain(&lifetimes).map(|text| words(text)).collect()
 });
@@ -279,11 +280,19 @@ impl State {
         format!("lock {lock}, queue {queue:?} without {without:?}, tokens {tokens}, tombstone {tombstone:?}")
     }
 
-    /// The commands that make it.
-    fn commands(&self) -> Vec<Words> {
+    /// The commands that make it. `is_shared`: of a semaphore, whose limit is set where the last token is known.
+    fn commands(&self, is_shared: bool) -> Vec<Words> {
         let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
         let mut commands = Vec::new();
-        if let [owner, seq, holds] = self.lock.split(' ').collect::<Vec<_>>()[..] {
+        if let [owner, seq, holds] = self.lock.split(' ').collect::<Vec<_>>()[..]
+            && is_shared
+        {
+            let (record, soon) = (format!("{holds} {seq} {} {} {TERMS}", self.token, now + 10_000), now + 10_000);
+            let fields = [format!("#{owner}"), record, "!format".into(), "3".into(), "!used".into()];
+            let used = format!("1 1 {soon} 5 {}", self.token);
+            commands.push([words(&format!("HSET {}", key("lock"))), fields.to_vec(), vec![used]].concat());
+            commands.push(words(&format!("PEXPIRE {} 10000", key("lock"))));
+        } else if let [owner, seq, holds] = self.lock.split(' ').collect::<Vec<_>>()[..] {
             let grant = format!("{seq} {} 1700000000 5 3000/L", self.token);
             commands.push(["HSET", &key("lock"), owner, holds, "!grant", &grant].map(String::from).to_vec());
             commands.push(words(&format!("PEXPIRE {} 10000", key("lock"))));
@@ -298,6 +307,14 @@ impl State {
             for _ in 0..std::mem::take(&mut times).parse().unwrap_or(1) {
                 place(letter, now, &mut places, &mut scores);
             }
+        }
+        if is_shared {
+            places
+                .iter_mut()
+                .for_each(|place| *place = format!("!3/{}", place.replace("/3000/L", &format!("/{TERMS}"))));
+        }
+        if is_shared && self.tokens {
+            commands.push(words(&format!("SET {} 2", key("limit"))));
         }
         if self.queue.contains('!') {
             scores.insert("!skip".into(), "40".into());
@@ -424,12 +441,16 @@ struct Call {
     args: &'static [&'static str],
 }
 
+/// Of one permit of five.
+const TERMS: &str = "1,5,3000/L";
+const SHARED_FIVE: &[&str] = &["lock", "queue", "deadlines", "tokens", "limit"];
+const SHARED_SIX: &[&str] = &["lock", "queue", "deadlines", "tokens", TOMBSTONE, "limit"];
 const FOUR: &[&str] = &["lock", "queue", "deadlines", "tokens"];
 const FIVE: &[&str] = &["lock", "queue", "deadlines", "tokens", TOMBSTONE];
 const SETTINGS: &str = "6000 5000 60000 fairlock:wake:";
 
 /// All scripts, with arguments as src/store/verbs sends them.
-const CALLS: [Call; 22] = {
+const CALLS: [Call; 36] = {
     const fn call(
         script: &'static str,
         what: &'static str,
@@ -476,10 +497,38 @@ const CALLS: [Call; 22] = {
         call("release", "with a copy", FIVE, &["c:1", "5", SETTINGS, "+2000 c:1:5/3000/L"]),
         call("force_unlock", "", FOUR, &["+2000us", "c", "", SETTINGS]),
         call("inspect", "", &["lock", "queue", "deadlines"], &["10"]),
+        call("shared/acquire", "waits", SHARED_SIX, &["3", "+2000us", "c:1", "5", "10000", TERMS, SETTINGS]),
+        call("shared/acquire", "wants two", SHARED_SIX, &["3", "+2000us", "c:1", "5", "10000", "2,5,3000/L", SETTINGS]),
+        call(
+            "shared/acquire",
+            "does not wait",
+            SHARED_SIX,
+            &["3", "+2000us", "c:1", "5", "10000", TERMS, SETTINGS, "0"],
+        ),
+        call(
+            "shared/acquire",
+            "one more",
+            SHARED_SIX,
+            &["3", "+2000us", "c:1", "5", "10000", TERMS, SETTINGS, "1:TOKEN"],
+        ),
+        call("shared/poll", "waits", SHARED_FIVE, &["3", "c", "1", SETTINGS, "c:1:5", "c:2:11"]),
+        call("shared/poll", "names ours", SHARED_FIVE, &["3", "c", "2", SETTINGS]),
+        call("shared/leave", "with a copy", SHARED_SIX, &["3", "+2000", "c:1", "5", "!3/c:1:5/1,5,3000/L", SETTINGS]),
+        call("shared/renew", "", &["lock"], &["c:1", "TOKEN", "10000", "0"]),
+        call("shared/release", "to 0", SHARED_SIX, &["3", "c:1", "5", SETTINGS]),
+        call("shared/release", "to 1", SHARED_SIX, &["3", "c:1", "5", SETTINGS, "1:TOKEN:1"]),
+        call("shared/release", "with a copy", SHARED_SIX, &["3", "c:1", "5", SETTINGS, "+2000 !3/c:1:5/1,5,3000/L"]),
+        call("shared/force_unlock", "", SHARED_FIVE, &["3", "+2000us", "c", "TOKEN", SETTINGS]),
+        call("shared/set_limit", "", SHARED_FIVE, &["3", "+2000us", "c", "3", SETTINGS]),
+        call("shared/inspect", "", &["lock", "queue", "deadlines", "limit"], &["3", "10"]),
     ]
 };
 
 impl Call {
+    fn is_shared(&self) -> bool {
+        self.script.starts_with("shared/")
+    }
+
     fn name(&self) -> String {
         [self.script, self.what].join(" ").trim_end().to_owned()
     }
@@ -507,7 +556,7 @@ impl Call {
     fn needs(&self, state: &State) -> bool {
         let is_short = state.queue.len() < 2;
         // Only an acquire reads the tombstone.
-        let by_tombstone = self.script == "acquire" && is_short || state.tombstone != Some("9");
+        let by_tombstone = self.script.ends_with("acquire") && is_short || state.tombstone != Some("9");
         // The next token matters only to scripts that pass the lock on.
         let passes_on = self.keys.contains(&"queue") && self.keys.contains(&"tokens");
         let by_token = passes_on || state.token == TOKENS[0];
@@ -550,7 +599,7 @@ async fn search(scripts: &BTreeMap<&'static str, String>, calls: &[&Call], state
                 }
                 let what = format!("{} at the {node}: {}", call.name(), state.name());
                 let script = call.command(&hashes[call.script], state.token);
-                let run = cluster.run(at, &state.commands(), &script).await;
+                let run = cluster.run(at, &state.commands(call.is_shared()), &script).await;
                 match run.outcome {
                     Ok(reply) => {
                         let reply = without_time(reply);
@@ -605,7 +654,7 @@ impl Rest {
 
 /// Reply and state where the slot does not move.
 async fn at_rest(cluster: &mut Cluster, state: &State, call: &Call, hash: &str) -> Rest {
-    let run = cluster.run(At::Rest, &state.commands(), &call.command(hash, state.token)).await;
+    let run = cluster.run(At::Rest, &state.commands(call.is_shared()), &call.command(hash, state.token)).await;
     let reply = run.outcome.unwrap_or_else(|error| panic!("{} at rest, {}: {error}", call.name(), state.name()));
     Rest { reply: without_time(reply), after: run.after }
 }
