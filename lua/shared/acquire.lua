@@ -47,22 +47,28 @@ if #not_after < 16 or now_us > not_after then return 'late ' .. echo end
 local field = '#' .. owner
 
 -- The usual case in a straight line, as for a lock: there is room, nobody waits (P3), and this owner has neither a hold nor left.
-local keys = (frozen or mode and mode ~= '0') and 2 or call('EXISTS', lock, queue, tombstone)
-if keys < 2 then
-  --#paste usual_limit
-  local fields = keys == 1 and redis.pcall('HMGET', lock, field, '!format', '!used') or {}
+local keys = (frozen or mode and mode ~= '0') and 3 or call('EXISTS', lock, queue, tombstone, limit)
+if keys < 3 then
   local weight, own_limit = string.match(terms, '^(%d+),(%d+),')
-  local used, holders, soon, limit_before, current = 0, 0, nil, '0', nil
-  if keys == 1 then
-    used, holders, soon, limit_before, current = string.match(fields[2] == kind and not fields[1] and fields[3] or '', SUMMARY)
+  local others, set, used, holders, soon, limit_before, current = keys, nil, 0, 0, nil, '0', nil
+  if keys > 0 then
+    local fields = redis.pcall('HMGET', lock, field, '!format', '!used')
+    if fields[2] == kind and not fields[1] then
+      others, used, holders, soon, limit_before, current = keys - 1, string.match(fields[3] or '', SUMMARY)
+    end
   end
-  if used and used + weight <= tonumber(set or own_limit) and tonumber(holders) < 1024 then
+  if others == 1 then
+    --#paste usual_limit
+  end
+  -- Otherwise there is a queue, a tombstone, a hash of another kind, or a hold of this owner.
+  local is_usual = used and (others == 0 or others == 1 and set)
+  if is_usual and used + weight <= tonumber(set or own_limit) and tonumber(holders) < 1024 then
     --#paste token
     --#paste remember
-    local ends = string.format('%d', math.floor(now_us / 1000) + lease)
-    local summary = string.format('%d %d ', used + weight, holders + 1) .. (soon and soon < ends and soon or ends) .. ' ' .. own_limit .. ' ' .. token
+    local ends = string.sub(now_us, 1, 13) + lease .. ''
+    local summary = used + weight .. ' ' .. holders + 1 .. ' ' .. (soon and soon < ends and soon or ends) .. ' ' .. own_limit .. ' ' .. token
     call('HSET', lock, '!format', kind, '!used', summary, field, '1 ' .. seq .. ' ' .. token .. ' ' .. ends .. ' ' .. terms)
-    if keys == 0 then call('PEXPIRE', lock, lease) else call('PEXPIRE', lock, lease, 'GT') end
+    if current then call('PEXPIRE', lock, lease, 'GT') else call('PEXPIRE', lock, lease) end
     return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease .. ' ' .. limit_before
   end
 end

@@ -32,7 +32,7 @@ local caller, field = owner, '#' .. owner
 --#include room
 --#include advance
 
-local holds, attempt, its_token, ends, _, weight = string.match(room.record, RECORD)
+local holds, attempt, its_token, _, _, weight = string.match(room.record, RECORD)
 local places = read('LLEN', queue)
 read('ZCARD', deadlines)
 
@@ -41,5 +41,4 @@ local ours = holds and tonumber(attempt) <= tonumber(seq)
 if ours then uncount(room, field, tonumber(weight)) end
 places = leave(tonumber(seq), tonumber(copies_until), place, places)
 local more = serve(look(places, nil, room), room)
-local was_held = ours and tonumber(ends) > now
-return (was_held and 'freed ' or 'gone ') .. echo .. (was_held and ' ' .. its_token or '') .. ' ' .. more
+return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. its_token or '') .. ' ' .. more

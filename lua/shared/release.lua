@@ -18,7 +18,7 @@
 --                    space, and the place of the attempt that began the hold; or of a handle: 0:token:until, only under this
 --                    token, and until when a copy of the detach can be served
 --
--- Returns one text: status, request, server time (s and us), and (more is 1 if another call may serve more of the queue: poll)
+-- Returns one text: status, request, server time (s and us; 0 0 where it did not look at the clock), and (more is 1 if another call may serve more of the queue: poll)
 --   freed, token, more   the owner held it; token is that of its hold
 --   held, holds, more    that many remain
 --   lost                 holds > 0, but the owner does not hold under that token
@@ -31,31 +31,39 @@ local lock, queue, deadlines, tokens, tombstone, limit, boot = unpack(KEYS)
 local request, kind, owner, seq, settings, special = unpack(ARGV)
 local caller, field = owner, '#' .. owner
 
---#include millis
---#paste freeze
 --#include fields
 
--- The usual cases in a straight line, as for a lock: nobody waits, or the first in line comes in and the second one does not. Whatever is
--- not as usual is left to what follows.
---#include place
+-- The usual case in a straight line, as for a lock: nobody waits. Whatever is not as usual is left to what follows.
 local queued = special and {} or redis.pcall('LRANGE', queue, '0', '1')
-if not special and not frozen and not queued.err then
-  local place, second = queued[1], queued[2]
-  local next_owner, client, next_seq, terms, weight, its_limit, grant_ttl = string.match(place or '', PLACE)
-  local fields = redis.pcall('HMGET', lock, field, '!format', '!used', '#' .. (next_owner or ''))
-  local _, attempt, its_token, ends, _, own_weight = string.match(fields[1] or '', RECORD)
-  local used, holders, soon, limit_before, current = string.match(fields[2] == kind and fields[3] or '', SUMMARY)
-  local is_ours = used and attempt and tonumber(attempt) <= tonumber(seq) and tonumber(ends) > now
-  if is_ours and not place then
+if not special and not queued[1] and not queued.err then
+  local found = redis.pcall('HMGET', lock, field, '!format', '!used')
+  local attempt, its_token, weight = string.match(found[1] or '', '^%d+ (%d+) (%d+) %d+ (%d+),')
+  local used, holders, rest = string.match(found[2] == kind and found[3] or '', '^(%d+) (%d+) (.*)$')
+  if used and attempt and tonumber(attempt) <= tonumber(seq) then
     if holders == '1' then
       call('DEL', lock)
     else
       call('HDEL', lock, field)
-      call('HSET', lock, '!used', string.format('%d %d ', used - own_weight, holders - 1) .. soon .. ' ' .. limit_before .. ' ' .. current)
+      call('HSET', lock, '!used', used - weight .. ' ' .. holders - 1 .. ' ' .. rest)
     end
-    return 'freed ' .. echo .. ' ' .. its_token .. ' 0'
+    return 'freed ' .. request .. ' 0 0 ' .. its_token .. ' 0'
   end
-  if is_ours and next_owner and not fields[4] and tonumber(soon) > now then
+end
+
+--#include millis
+--#paste freeze
+--#include place
+
+-- The next usual case: the first in line comes in, and the second one has no room.
+local place, second = queued[1], queued[2]
+if place and not frozen then
+  local next_owner, client, next_seq, terms, weight, its_limit, grant_ttl = string.match(place, PLACE)
+  local found = redis.pcall('HMGET', lock, field, '!format', '!used', '#' .. (next_owner or ''))
+  local attempt, its_token, own_weight = string.match(found[1] or '', '^%d+ (%d+) (%d+) %d+ (%d+),')
+  local used, holders, soon, limit_before, current = string.match(found[2] == kind and found[3] or '', SUMMARY)
+  local is_ours = used and attempt and tonumber(attempt) <= tonumber(seq)
+  if is_ours and next_owner and not found[4] and tonumber(soon) > now then
+    local set
     --#paste usual_limit
     local other_owner, other, other_seq, _, other_weight, other_limit = string.match(second or '', PLACE)
     used = used - own_weight + weight
@@ -69,10 +77,10 @@ if not special and not frozen and not queued.err then
     if counts and (client == us or counts[2] ~= 0) and (not other or other == us or counts[4] ~= 0) then
       --#paste token
       local lease = string.format('%d', math.min(tonumber(grant_ttl), client_until - now))
-      local ends = string.format('%d', math.floor(now) + lease)
+      local ends = string.sub(now_us, 1, 13) + lease .. ''
       --#paste remember
       call('HDEL', lock, field)
-      local summary = string.format('%d ', used) .. holders .. ' ' .. (soon < ends and soon or ends) .. ' ' .. its_limit .. ' ' .. token
+      local summary = used .. ' ' .. holders .. ' ' .. (soon < ends and soon or ends) .. ' ' .. its_limit .. ' ' .. token
       call('HSET', lock, '!used', summary, '#' .. next_owner, '1 ' .. next_seq .. ' ' .. token .. ' ' .. ends .. ' ' .. terms)
       call('PEXPIRE', lock, lease, 'GT')
       local ticket = next_owner .. ':' .. next_seq
@@ -114,5 +122,5 @@ if special then
   places = leave(this, tonumber(copies_until or rest), own or '', places)
 end
 local more = serve(look(places, nil, room), room)
-local was_held = ours and is_held
-return (was_held and 'freed ' or 'gone ') .. echo .. (was_held and ' ' .. its_token or '') .. ' ' .. more
+-- Also after its end: nobody came in for it.
+return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. its_token or '') .. ' ' .. more

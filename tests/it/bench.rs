@@ -382,7 +382,7 @@ impl Bench {
         let (seconds, micros): (i64, i64) = (words[2].parse().unwrap(), words[3].parse().unwrap());
         let time = seconds * 1000 + micros / 1000;
         // A release that does not need the time does not read the clock, and answers 0.
-        let without_time = time == 0 && verb == "release";
+        let without_time = time == 0 && verb.ends_with("release");
         assert!(without_time || (now - 1..now + 5000).contains(&time), "the time in the reply to {call}");
         words.drain(1..4);
         Ok(words)

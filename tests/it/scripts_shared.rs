@@ -373,10 +373,10 @@ async fn release_rows() {
             again: "gone 0",
         },
         Row {
-            what: "after the end of its lease",
+            what: "after the end of its lease, which nobody came in for",
             before: &["holds c:1 4 7 1,2 -5", "holds d:1 2 8 1,2"],
             call: "shared/release",
-            reply: "gone 0",
+            reply: "freed 7 0",
             after: "room 1 d:1=1,2,8,1,2,3000/L",
             again: "gone 0",
         },

@@ -163,7 +163,7 @@ impl Oracle {
     fn end(&mut self, owner: &str, seq: u64) -> String {
         let ours = self.holders.get(owner).is_some_and(|held| held.seq <= seq);
         let held = ours.then(|| self.holders.remove(owner)).flatten();
-        if held.is_some_and(|held| !held.ended) { "freed".into() } else { "gone".into() }
+        if held.is_some() { "freed".into() } else { "gone".into() }
     }
 
     fn shrink(&mut self, owner: &str, seq: u64, holds: u32, weight: u32) -> String {
