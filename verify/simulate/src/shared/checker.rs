@@ -333,10 +333,11 @@ impl SharedChecker {
         }
     }
 
-    fn first_that_fits<'a>(&self, keys: &'a Keys, server_ms: i64) -> Option<&'a Place> {
-        // One whose client may live as far as the script sees it comes first, and may not fit.
+    fn first_that_fits<'a>(&self, keys: &'a Keys, server_ms: i64, caller: &str) -> Option<&'a Place> {
+        // One whose client may live as far as the script sees it comes first, and may not fit. The caller reads its answer.
         let may_live = |place: &&Place| {
-            place.has_ticket && place.lives_until > server_ms && self.connected.contains(place.client())
+            let is_reached = place.client() == caller || self.connected.contains(place.client());
+            place.has_ticket && place.lives_until > server_ms && is_reached
         };
         let first = keys.places.iter().find(may_live).filter(|place| self.lives(place, server_ms))?;
         let (used, holders) = keys.living(server_ms);
@@ -347,7 +348,7 @@ impl SharedChecker {
 
     /// R6: who can be served is served by the call that makes room, or the call says that there is more.
     fn check_served(&mut self, name: &str, ran: &Ran<'_>, keys: &Keys, server_ms: i64) {
-        if let Some(first) = self.first_that_fits(keys, server_ms) {
+        if let Some(first) = self.first_that_fits(keys, server_ms, ran.client) {
             let what = format!("{name}: {} left out {}:{}, which fits", ran.script, first.owner, first.seq);
             self.violated("P3", what);
         }
@@ -445,7 +446,7 @@ impl SharedChecker {
         }
         let mut late = Vec::new();
         for (name, it) in &self.names {
-            let first = self.first_that_fits(&it.keys, now.server_ms).map(|place| (place.owner.clone(), place.seq));
+            let first = self.first_that_fits(&it.keys, now.server_ms, "").map(|place| (place.owner.clone(), place.seq));
             late.push((name.clone(), first));
         }
         for (name, first) in late {
