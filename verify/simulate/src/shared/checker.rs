@@ -58,6 +58,7 @@ pub struct SharedChecker {
     void: BTreeMap<Hold, Duration>,
     unclaimed: BTreeMap<Hold, Duration>,
     connected: BTreeSet<String>,
+    behind: Vec<String>,
     must_freeze_until: i64,
     pub grants: u64,
     pub handed_over: u64,
@@ -68,7 +69,7 @@ pub struct SharedChecker {
 }
 
 /// What is true of the world at an event.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Now {
     pub at: Duration,
     /// Server time, ms.
@@ -76,6 +77,8 @@ pub struct Now {
     /// There are no faults, and none has effects any more.
     pub settled: bool,
     pub strict: bool,
+    /// Clients that are still connected to a server of before.
+    pub behind: Vec<String>,
 }
 
 impl SharedChecker {
@@ -170,13 +173,18 @@ impl SharedChecker {
         Some(reply.get(index).is_some_and(|more| more == "1"))
     }
 
+    fn is_reached(&self, client: &str) -> bool {
+        self.connected.contains(client) && !self.behind.iter().any(|behind| behind == client)
+    }
+
     fn lives(&self, place: &Place, server_ms: i64) -> bool {
-        place.has_ticket && place.until > server_ms + 1 && self.connected.contains(place.client())
+        place.has_ticket && place.until > server_ms + 1 && self.is_reached(place.client())
     }
 
     /// A script has run.
     pub fn ran(&mut self, ran: &Ran<'_>, keys: Keys, meddled: bool, now: Now) {
         let name = ran.keys[0].clone();
+        self.behind.clone_from(&now.behind);
         let before = std::mem::take(&mut self.names.entry(name.clone()).or_default().keys);
         let server_ms = ran.at / 1000;
         let is_clean = !meddled && ran.reply.is_ok();
@@ -184,7 +192,7 @@ impl SharedChecker {
         let mut granted: Vec<_> = keys.records.iter().filter(|(_, it)| before.under(it.token).is_none()).collect();
         granted.sort_by_key(|(_, record)| record.token);
         for (owner, record) in &granted {
-            self.check_grant(&name, owner, record.token, &keys, now, server_ms);
+            self.check_grant(&name, owner, record.token, &keys, &now, server_ms);
             if is_clean {
                 self.check_order(&name, (owner, record.attempt), &before, &keys, server_ms);
             }
@@ -219,7 +227,7 @@ impl SharedChecker {
         if let Some(it) = self.names.get_mut(&name) {
             it.keys = keys;
         }
-        self.check_claims(now);
+        self.check_claims(&now);
     }
 
     fn note_floor(&mut self, name: &str, ran: &Ran<'_>) {
@@ -259,7 +267,7 @@ impl SharedChecker {
     }
 
     /// P1, P2, R7, R14 of a holder that has come in.
-    fn check_grant(&mut self, name: &str, owner: &str, token: u64, keys: &Keys, now: Now, server_ms: i64) {
+    fn check_grant(&mut self, name: &str, owner: &str, token: u64, keys: &Keys, now: &Now, server_ms: i64) {
         let Some(record) = keys.records.get(owner) else { return };
         let limit = keys.limit.unwrap_or(record.limit);
         let earlier = keys.records.values().filter(|other| other.ends > server_ms && other.token <= token);
@@ -333,10 +341,11 @@ impl SharedChecker {
         }
     }
 
-    fn first_that_fits<'a>(&self, keys: &'a Keys, server_ms: i64) -> Option<&'a Place> {
-        // One whose client may live as far as the script sees it comes first, and may not fit.
+    fn first_that_fits<'a>(&self, keys: &'a Keys, server_ms: i64, caller: &str) -> Option<&'a Place> {
+        // One whose client may live as far as the script sees it comes first, and may not fit. The caller reads its answer.
         let may_live = |place: &&Place| {
-            place.has_ticket && place.lives_until > server_ms && self.connected.contains(place.client())
+            let is_reached = place.client() == caller || self.is_reached(place.client());
+            place.has_ticket && place.lives_until > server_ms && is_reached
         };
         let first = keys.places.iter().find(may_live).filter(|place| self.lives(place, server_ms))?;
         let (used, holders) = keys.living(server_ms);
@@ -347,14 +356,18 @@ impl SharedChecker {
 
     /// R6: who can be served is served by the call that makes room, or the call says that there is more.
     fn check_served(&mut self, name: &str, ran: &Ran<'_>, keys: &Keys, server_ms: i64) {
-        if let Some(first) = self.first_that_fits(keys, server_ms) {
+        // Counted too high, it seems to have no room; it is counted anew when somebody has none.
+        if self.names.get(name).is_some_and(|it| it.is_counted_high) {
+            return;
+        }
+        if let Some(first) = self.first_that_fits(keys, server_ms, ran.client) {
             let what = format!("{name}: {} left out {}:{}, which fits", ran.script, first.owner, first.seq);
             self.violated("P3", what);
         }
     }
 
     /// P1, R5, P8 of what actors rely on. Called again and again.
-    fn check_claims(&mut self, now: Now) {
+    fn check_claims(&mut self, now: &Now) {
         let mut wrong = Vec::new();
         let valid: Vec<_> = self.claims.iter().filter(|claim| claim.held.is_valid()).collect();
         for claim in &valid {
@@ -417,7 +430,8 @@ impl SharedChecker {
 
     /// Called again and again.
     pub fn look(&mut self, now: Now) {
-        self.check_claims(now);
+        self.behind.clone_from(&now.behind);
+        self.check_claims(&now);
         if !now.settled {
             self.unclaimed.clear();
             self.names.values_mut().for_each(|it| it.fits_since = None);
@@ -445,7 +459,7 @@ impl SharedChecker {
         }
         let mut late = Vec::new();
         for (name, it) in &self.names {
-            let first = self.first_that_fits(&it.keys, now.server_ms).map(|place| (place.owner.clone(), place.seq));
+            let first = self.first_that_fits(&it.keys, now.server_ms, "").map(|place| (place.owner.clone(), place.seq));
             late.push((name.clone(), first));
         }
         for (name, first) in late {

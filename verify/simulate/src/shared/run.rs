@@ -214,7 +214,6 @@ impl Run {
         let id = victim.client.id().to_owned();
         let length = Duration::from_millis(self.world.below(3000));
         self.world.leave_behind(0, &id, length);
-        self.trial.checker().connected(&id, false);
         let server = self.server.clone();
         tokio::spawn(async move {
             sleep(length).await;

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fairlock::EmbeddedServer;
+use fairlock::simulation::Faults;
 
 use super::checker::{Now, SharedChecker};
 use super::keys::Keys;
 use crate::keys::key_of;
-use crate::world::World;
+use crate::world::{Around, World};
 
 pub struct Trial {
     pub world: Arc<World>,
@@ -47,8 +48,9 @@ impl Trial {
 
     pub fn now(&self) -> Now {
         let (at, server_ms) = (self.world.elapsed(), self.world.server_ms());
+        let behind = Around { world: self.world.clone(), node: 0 }.behind();
         let state = self.world.state();
-        Now { at, server_ms, settled: !state.is_settling(at), strict: state.strict }
+        Now { at, server_ms, settled: !state.is_settling(at), strict: state.strict, behind }
     }
 
     /// Hands on what the checker has found.
