@@ -336,6 +336,27 @@ async fn release_rows() {
             again: "gone 0",
         },
         Row {
+            what: "a copy of an earlier acquire came late, and queued behind a later hold of its owner: that hold stays",
+            before: &["holds c:1 4 7 1,2", "holds d:1 6 8 1,2", "queues d:1:3/1,2,3000/L"],
+            call: "shared/release",
+            reply: "freed 7 0",
+            after: "room 1 d:1=1,6,8,1,2,3000/L",
+            again: "gone 0",
+        },
+        Row {
+            what: "an owner that comes in anew has lost its earlier hold, which makes room for the next one in the same call",
+            before: &[
+                "holds c:1 4 7 1,2",
+                "holds d:1 2 8 1,2",
+                "queues d:1:3/1,2,3000/L",
+                "queues e:1:5/1,2,3000/L",
+            ],
+            call: "shared/release",
+            reply: "freed 7 0",
+            after: "room 2 d:1=1,3,T,1,2,3000/L e:1=1,5,T,1,2,3000/L",
+            again: "gone 0",
+        },
+        Row {
             what: "a heavy one makes room for several",
             before: &[
                 "holds c:1 4 7 3,3",

@@ -83,7 +83,11 @@ impl Oracle {
                 if served.stopped {
                     kept.push(place);
                 } else {
-                    served.winners.push(place);
+                    // A copy of an earlier acquire came late, and goes; otherwise an earlier hold ends.
+                    if self.live(&place.owner).is_none_or(|held| held.seq < place.seq) {
+                        self.holders.remove(&place.owner);
+                        served.winners.push(place);
+                    }
                     dead.clear();
                 }
             } else if lives || !kept.is_empty() {

@@ -13,6 +13,18 @@ local function let_in(found, room, winner)
   count(room, winner.weight)
 end
 
+-- Whether the owner has a hold from a later attempt than this one: a copy of its acquire came late and queued behind it (P1: the
+-- record of the later hold must stay). An owner that comes in anew has lost its earlier hold, which counts no longer.
+local function is_over(room, field, seq)
+  local record = room.exists and room.weights[field] ~= 0 and read('HGET', lock, field)
+  local _, attempt, _, ends, _, weight = string.match(record or '', RECORD)
+  if not attempt then return false end
+  if tonumber(attempt) > tonumber(seq) and tonumber(ends) > now then return true end
+  room.used, room.holders = room.used - (room.weights[field] or tonumber(weight)), room.holders - 1
+  room.weights[field] = 0
+  return false
+end
+
 -- R6: finds the live tickets of reachable clients, from the front, up to the first for whom there is no room. Writes nothing, and
 -- refuses what it cannot read. `heard`: a client that is about to be heard. `more`: another call may let in more. If frozen, all
 -- keep their places.
@@ -45,7 +57,9 @@ local function look(places, heard, room)
         end
         -- P6: a grant ends with its client's deadline.
         local lease = math.floor(math.min(tonumber(grant_ttl), until_ms - now))
-        let_in(found, room, { owner = owner, client = client, seq = seq, terms = terms, weight = weight, limit = its_limit, lease = lease })
+        if not is_over(room, '#' .. owner, seq) then
+          let_in(found, room, { owner = owner, client = client, seq = seq, terms = terms, weight = weight, limit = its_limit, lease = lease })
+        end
         found.dead[#found.dead + 1] = before(place, '/')
         goes = true
         if found.cleared < at and math.min(at, places - at) <= SEARCHED_AT_MOST then found.taken[#found.taken + 1] = at end
@@ -77,14 +91,6 @@ end
 local function serve(found, room, own)
   local winners, soon, longest = found.winners, room.soon, 0
   if found.is_new then forgive(found.forgiven, found.spent) end
-  if room.exists and #winners > 0 then
-    -- An owner that comes in anew has lost its earlier hold.
-    for i, record in ipairs(call('HMGET', lock, unpack(found.of))) do
-      local _, _, _, _, _, weight = string.match(record or '', RECORD)
-      local counted = weight and (room.weights[found.of[i]] or tonumber(weight)) or 0
-      if counted > 0 then room.used, room.holders = room.used - counted, room.holders - 1 end
-    end
-  end
   for i, winner in ipairs(winners) do
     local ends = math.floor(now) + winner.lease
     winner.token = string.format('%d', token + i - 1)
