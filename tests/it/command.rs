@@ -573,7 +573,8 @@ async fn slots_let_so_many_commands_run_at_a_time() {
         let (code, out, _) = ran(Tool::new(&server.url(), &["force-unlock", "--yes", "--token", &token, NAME])).await;
         assert!(code == Some(0) && out.contains("was taken away"), "{out}");
         let (ended, err) = second.end().await;
-        assert!(ended.code() == Some(75) && err.contains("lost the lock"), "{err}");
+        // It ends by the signal, or since its input is closed.
+        assert!(ended.code() == Some(75) && err.contains("lost"), "{err}");
         eventually("a slot is free", async || gate.status().await.unwrap().used == 1).await;
         // Another kind says which option to use, and the other way round.
         for (options, advice) in [
