@@ -229,7 +229,7 @@ impl Script<'_> {
             return self.reply_held(owner);
         }
         // P3: behind the bound of `serve` a waiter may stand.
-        let is_open = !stopped && !(self.is_frozen() && self.rules.r14_acquire_heeds);
+        let is_open = !(stopped || self.is_frozen() && self.rules.r14_acquire_heeds);
         let is_alone =
             !self.server.queue.iter().any(|other| other.owner != owner && self.may_be_served(*other, client));
         if is_open && (is_alone || !self.rules.newcomers_queue) && self.make_room(owner) {
