@@ -52,7 +52,8 @@ pub enum LockError {
     /// The server refused the request, for a permanent reason.
     #[error("the server refused: {0}{after}", after = after_acquire(.0))]
     Refused(Refusal),
-    /// No permits were asked for, or more than the semaphore has. It has no place in the queue.
+    /// No permits were asked for, or more than there are: by the number that this client names, and then nothing was sent, or
+    /// by the one that [`set_permits`](crate::FairSemaphore::set_permits) has set. Nothing was changed.
     #[error("{wanted} of {permits} permits cannot be had: ask for at least one, and for no more than there are")]
     #[non_exhaustive]
     Permits {

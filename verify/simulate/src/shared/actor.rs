@@ -319,7 +319,11 @@ impl Actor {
 
     fn check_error(&self, error: &LockError) {
         self.note("gets nothing", || error.to_string());
-        let expected = matches!(error, LockError::Timeout | LockError::Lost | LockError::QueueFull { .. });
+        // `Permits`: of a number that `set_permits` has set below this weight.
+        let expected = matches!(
+            error,
+            LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } | LockError::Permits { .. }
+        );
         let is_overloaded = self.world().is_overloaded(self.client.id());
         let has_runtime = self.world().has_runtime(self.client.id());
         let state = self.world().state();
