@@ -22,7 +22,7 @@ pub enum Kind {
     Lock,
     /// Holders whose weights together do not exceed a limit.
     Semaphore,
-    /// A semaphore of [`UNITS`], of which a reader takes one and a writer all.
+    /// A semaphore of 1,024 units, of which a reader takes one and a writer all.
     RwLock,
 }
 
