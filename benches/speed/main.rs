@@ -125,7 +125,7 @@ impl Bench {
     /// Started when the first row needs them, so that `--only` does not always build them.
     async fn peers(&mut self) -> Outcome<&mut Peers> {
         if self.peers.is_none() {
-            self.peers = Some(Peers::start(&self.server.url(Transport::Tcp)).await?);
+            self.peers = Some(Peers::start(&self.server.url(Transport::Tcp), !self.mode.short).await?);
         }
         self.peers.as_mut().ok_or_else(|| "no peers".into())
     }

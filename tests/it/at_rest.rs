@@ -119,12 +119,6 @@ const ON_ONE_SERVER: &[Kind] = &[
             call(async move { it.client.release(&handle).await })
         })
     }),
-    ("lost", Cost::Moment, |it| {
-        after(async move {
-            let guard = it.own.lock().await.unwrap();
-            call(async move { guard.held().ended().await })
-        })
-    }),
     ("ended", Cost::Moment, |it| {
         after(async move {
             let guard = it.own.lock().await.unwrap();
@@ -247,7 +241,7 @@ async fn is_left_alone((what, cost, make): Kind, on_several: bool, count: usize)
         let (quorum, other_quorum) = (quorum_of(&servers), quorum_of(&servers));
         let mut kept = Vec::new();
         let mut quorum_kept = Vec::new();
-        for number in 0..5 {
+        for number in 0..2 {
             kept.push(client.lock(format!("kept {number}")).lock().await.unwrap());
         }
         if on_several {

@@ -1,7 +1,8 @@
 //! Deliberate bugs: each mutant of `mutants.txt` removes one rule from a copy of the code, and the runs that
 //! `verify/corpus.txt` names for it must find it.
 //!
-//! `scripts/mutants` tries all of them, or the named ones. Exit code 1: a mutant was missed or does not apply.
+//! `scripts/mutants` tries all of them, or the named ones; with all of them, the whole corpus has to pass first while no
+//! mutant is chosen. Exit code 1: that failed, or a mutant was missed or does not apply.
 //! - `--check`: only checks that each edit applies exactly once, and that each mutant has a run in the corpus
 //! - `--search`: seeds from 1 on in place of the corpus, for mutants that are new
 //! - `--choose`, as `scripts/corpus`: writes the corpus anew. A mutant whose run finds it keeps that run, but not with `--all`
@@ -75,6 +76,9 @@ fn run(words: Vec<String>) -> Outcome<bool> {
         let missed = choose::choose(&simulator, corpus, &chosen, Path::new(CORPUS))?;
         println!("{} of {} have a run; without one: {}", chosen.len() - missed.len(), chosen.len(), missed.join(" "));
         return Ok(missed.is_empty());
+    }
+    if names.is_empty() && !has("--search") && !simulator.passes_unmodified(Path::new(CORPUS))? {
+        return Ok(false);
     }
     let results = in_parallel(&chosen, |mutant| {
         let found =

@@ -45,6 +45,12 @@ impl Simulator {
         Ok(Self(target.join("release").join(PROGRAM)))
     }
 
+    /// Whether no run of the corpus finds anything in the unmodified code, and each fault is met, as `scripts/simulate` has it.
+    pub fn passes_unmodified(&self, corpus: &Path) -> io::Result<bool> {
+        let status = Command::new(&self.0).arg("--corpus").arg(corpus).env(ACTIVE, "").status()?;
+        Ok(status.success())
+    }
+
     /// What the run finds: the first broken promise.
     pub fn run(&self, mutant: &str, run: &Run) -> io::Result<Option<String>> {
         self.output(mutant, run).map(|(violation, _)| violation)

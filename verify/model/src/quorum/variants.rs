@@ -118,7 +118,7 @@ const WALK_FIVE: Bounds = Bounds {
 };
 
 /// Walks of a run that must hold, and the most until a dropped rule is caught.
-const WALKS: u32 = 20_000;
+const WALKS: u32 = 10_000;
 const WALKS_TO_CATCH: u32 = 20_000;
 
 /// What a run must reach that walks through all that can happen.
