@@ -86,7 +86,7 @@ impl Mode {
     }
 
     fn rounds(&self) -> usize {
-        self.pick(5, 2)
+        self.pick(5, 1)
     }
 
     fn pick<T>(&self, full: T, short: T) -> T {
