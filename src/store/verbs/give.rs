@@ -54,7 +54,7 @@ impl Give<'_> {
 
     /// `copies_until` is set to the server time until which a copy of this request may be served, unless an answer proves
     /// that none is under way.
-    async fn run(
+    pub async fn run(
         &self,
         runner: &Runner,
         admitted: Admitted,
