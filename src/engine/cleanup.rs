@@ -4,12 +4,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::time::sleep;
+
 use super::context::Context;
 use super::waiters::{Waiter, Waiters};
 use crate::store::clock::{millis, now};
 use crate::store::error::{RefusalKind, RequestError};
 use crate::store::keys::Keys;
-use crate::store::verbs::leave::Leave;
+use crate::store::runner::Answer;
+use crate::store::verbs::leave::{Leave, Left};
 use crate::store::verbs::poll::Poll;
 
 /// An attempt or a lost hold that the server must forget.
@@ -75,23 +78,22 @@ pub async fn leave_until(
             return;
         }
         let pause = match leave.run(&context.runner).await {
-            Ok(answer) => {
-                context.given_back(&request.keys, answer.sent);
-                if answer.body.more {
+            Ok(Answer { body: Left::Gone { more }, sent, .. }) => {
+                context.given_back(&request.keys, sent);
+                if more {
                     pass_on(&context, &request.keys);
                 }
                 return;
             }
-            // Nothing can be sent any longer. The ticket or the lease has to expire.
-            Err(RequestError::Closed | RequestError::RuntimeGone) => return,
-            // The name is of another kind by now, so nothing is left there, unless a late copy comes.
-            Err(RequestError::Refused(refusal)) if refusal.other_kind().is_some() => {
+            Ok(Answer { body: Left::OtherKind, .. }) => {
                 let timeout = millis(context.operation_timeout());
                 if request.copies_until + timeout <= context.runner.not_after(&request.keys.lock) {
                     return;
                 }
-                backoff.pause_after(&RequestError::Refused(refusal))
+                sleep(backoff.next())
             }
+            // Nothing can be sent any longer. The ticket or the lease has to expire.
+            Err(RequestError::Closed | RequestError::RuntimeGone) => return,
             Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {
                 tracing::warn!(target: "fairlock::lock", name = %request.keys.name, %refusal, "could not leave the queue; the ticket expires");
                 return;

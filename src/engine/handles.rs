@@ -322,7 +322,7 @@ async fn release_once(context: &Arc<Context>, keys: &Arc<Keys>, handle: &Detache
     let (freed, more) = match answer.body {
         Released::Freed { more, .. } => (true, more),
         Released::Gone { more } => (false, more),
-        Released::Held { .. } | Released::Lost => (false, false),
+        Released::Held { .. } | Released::Lost | Released::OtherKind => (false, false),
     };
     if more {
         cleanup::pass_on(context, keys);

@@ -315,6 +315,7 @@ impl Poller {
                     }
                 }
                 // No retry helps: it ends with its lease.
+                Err(RequestError::OtherKind { .. }) => {}
                 Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {}
                 Err(error) => return Err(error),
             }

@@ -89,6 +89,8 @@ impl Give<'_> {
 }
 
 impl Decode for Gave {
+    const OTHER_KIND: Option<Self> = Some(Self::Lost);
+
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
             "given" => Self::Given { lease_left: fields.millis()? },
