@@ -218,7 +218,7 @@ impl Drop for Detaching {
         // Without `ask`: `close` waits for it.
         context.clone().spawn(async move {
             // First: then no copy of the detach can be served any more.
-            cleanup::leave_until(context.clone(), leave, limit, None).await;
+            cleanup::leave_until(context.clone(), leave, limit).await;
             let mut backoff = context.backoff();
             while now() < limit {
                 match release_once(&context, &hold.entry.keys, &handle).await {

@@ -244,6 +244,7 @@ impl Poller {
             place: String::new(),
             copies_until: 0,
             lease,
+            heard_for: None,
         };
         cleanup::leave(self.context(), request);
     }
