@@ -12,7 +12,7 @@ use super::error::{Loss, UnlockError};
 use super::hold::{Count, End, Hold};
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
-use crate::store::error::{Cause, NoAnswer, RequestError};
+use crate::store::error::RequestError;
 use crate::store::verbs::release::{self as verb, Released};
 
 /// The outcome of an unlock.
@@ -99,8 +99,7 @@ impl Release {
         }
         // Another request of this owner may have the turn, and may have no answer either.
         if timeout_at(limit.into(), self.take_turn()).await.is_err() {
-            let silent = || Arc::new(NoAnswer(self.hold.context().operation_timeout())) as Cause;
-            let cause = self.hold.entry.why_no_answer(&self.hold.context().runner).unwrap_or_else(silent);
+            let cause = self.hold.entry.why_no_turn(&self.hold.context().runner);
             // Not finished: dropped here, it goes on in the background.
             return Err(UnlockError::Unknown { until: self.forgotten_at(), cause });
         }
@@ -233,16 +232,10 @@ impl Release {
         match release.run(runner, limit.unwrap_or_else(|| runner.limit())).await {
             Ok(answer) => {
                 entry.last_error.answered();
-                if sent.count == Count::NONE {
+                if sent.count == Count::NONE && answer.body != Released::OtherKind {
                     hold.context().given_back(&entry.keys, answer.sent);
                 }
                 self.settle(sent, &answer.body);
-                Ok(())
-            }
-            // The name is of another kind by now, so nothing of this hold is there.
-            Err(RequestError::Refused(refusal)) if refusal.other_kind().is_some() => {
-                entry.last_error.answered();
-                self.settle(sent, &Released::Gone { more: false });
                 Ok(())
             }
             Err(error) => {
@@ -290,10 +283,10 @@ impl Release {
             Released::Freed { token, .. } if token == hold.token => hold.freed(),
             Released::Held { holds, .. } => hold.settle(Count { holds, ..sent.count }),
             // Not there under our token, but our lease is not over: the copy before this one freed it.
-            Released::Freed { .. } | Released::Gone { .. } if again && now() < hold.deadline() => hold.freed(),
+            _ if *answer != Released::Lost && again && now() < hold.deadline() => hold.freed(),
             // The freed hold had another token: a late copy of the acquire had taken the
             // lock again, after ours had been lost (R11).
-            Released::Freed { .. } | Released::Gone { .. } | Released::Lost => hold.lose(Loss::Gone),
+            _ => hold.lose(Loss::Gone),
         }
     }
 }
