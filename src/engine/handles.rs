@@ -65,6 +65,7 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     }
     let seq = context.next_seq();
     let handle = Detached {
+        kind: hold.entry.keys.kind,
         name: hold.entry.keys.name.clone(),
         owner: format!("{}-{seq}:0", context.runner.client),
         token: hold.token,
@@ -318,7 +319,11 @@ async fn release_once(context: &Arc<Context>, keys: &Arc<Keys>, handle: &Detache
         weight: 1,
         is_handle: true,
     };
-    let answer = release.run(&context.runner, context.runner.limit()).await?;
+    let answer = match release.run(&context.runner, context.runner.limit()).await {
+        // The name is of another kind by now, so nothing of this handle is there.
+        Err(RequestError::Refused(refusal)) if refusal.other_kind().is_some() => return Ok(false),
+        answer => answer?,
+    };
     let (freed, more) = match answer.body {
         Released::Freed { more, .. } => (true, more),
         Released::Gone { more } => (false, more),
