@@ -106,6 +106,11 @@ impl HoldHandle {
     pub fn lease(&self) -> Duration {
         self.hold.lease
     }
+
+    #[cfg(feature = "_cli")]
+    pub(crate) fn owner(&self) -> &str {
+        &self.hold.owner
+    }
 }
 
 impl fmt::Debug for HoldHandle {

@@ -81,7 +81,7 @@ async fn each_wrong_use_has_its_exit_code_in_one_line() {
         let handle = acquired(&url, &["--lease", "1m"]).await;
         let cut = &handle[..handle.len() - 1];
         for (url, words, expected, said) in [
-            (&url, &["release", cut][..], 2, "no handle of a lock"),
+            (&url, &["release", cut][..], 2, "this is no handle"),
             (&url, &["release", &handle.replace("fairlock1", "fairlock2")], 2, "another format"),
             (&url, &["release", &handle, "--prefix", "other"], 2, "of the prefix"),
             (&url, &["extend", &handle, "1ms"], 2, "lease"),
