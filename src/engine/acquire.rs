@@ -20,10 +20,12 @@ use super::poller::NewPlace;
 use super::release::Release;
 use super::waiters::{NewWaiter, Turn, WaitOutcome, Waiter};
 use crate::metrics::LockMetrics;
+use crate::store::Priority;
+use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::error::{NotPolled, RequestError};
 use crate::store::keys::Share;
-use crate::store::runner::{Answer, Runner};
+use crate::store::runner::Admitted;
 use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
 use crate::store::verbs::give::{Gave, Give};
 use crate::store::verbs::renew::{Only, Renew, Renewed};
@@ -138,8 +140,21 @@ impl AcquireRequest<'_> {
         self.limit.is_some_and(|limit| limit <= now())
     }
 
-    /// Behind a pause between two tries: the reason of the last one counts, and not that the next one comes too late.
-    fn check_time(&self) -> Result<(), LockError> {
+    /// Waits until a request may be sent. The caller's limit may end this wait and that for the answer, and the error must
+    /// then say how far it was: nothing was sent yet, or the server is silent (decision 42).
+    async fn admit(&self) -> Result<Admitted, RequestError> {
+        self.entry.last_error.request_waits();
+        self.engine.context.runner.admit(&self.entry.keys.lock, Priority::Normal, self.limit).await
+    }
+
+    /// The pause before a request is repeated, unless the error or the time ends the call.
+    async fn pause_after(&self, error: RequestError, backoff: &mut Backoff) -> Result<(), LockError> {
+        let pause = backoff.pause_after(&error);
+        self.entry.last_error.note(error)?;
+        if !self.is_over() {
+            pause.await;
+        }
+        // Behind the pause as well: the reason of the last try counts, and not that the next one comes too late.
         if self.is_over() { Err(self.entry.last_error.unreachable()) } else { Ok(()) }
     }
 
@@ -159,28 +174,6 @@ impl AcquireRequest<'_> {
             (Some(_), proposed) => Mode::Propose(proposed),
         }
     }
-}
-
-/// One request, as far as it comes. Its caller's limit may end the wait in each of its awaits, and the error must then
-/// say how far it was: nothing was sent yet, or the server is silent (decision 42). `begin` is called right before it
-/// is sent, and returns whether it may be.
-async fn ask_once(
-    runner: &Runner,
-    entry: &Entry,
-    acquire: &Acquire<'_>,
-    limit: Option<Instant>,
-    copies_until: &mut i64,
-    mut begin: impl FnMut() -> bool,
-) -> Result<Option<Answer<Acquired>>, RequestError> {
-    entry.last_error.request_waits();
-    let admitted = acquire.admit(runner, limit).await?;
-    if !begin() {
-        return Ok(None);
-    }
-    entry.last_error.request_sent();
-    let answer = acquire.run(runner, admitted, copies_until).await?;
-    entry.last_error.answered();
-    Ok(Some(answer))
 }
 
 /// One more hold on what the owner has. If that was lost meanwhile, it returns `Lost` and does not begin a new hold:
@@ -213,45 +206,43 @@ async fn reenter(
         let acquire = Acquire { lease: question.map_or_else(rest, |question| question.lease), ..acquire };
         // Before the await that may be the last one.
         hold.set_unsettled();
-        match ask_once(&context.runner, entry, &acquire, request.limit, &mut 0, || true).await {
-            Ok(None) => {}
-            Ok(Some(answer)) => match answer.body {
-                Acquired::Held { holds, lease_left, .. } => {
-                    if let Some(question) = question {
-                        let deadline = lease::deadline_told(answer.sent, lease_left, acquire.lease);
-                        hold.extend(question, answer.sent, deadline);
-                    }
-                    // The hold may have been lost while this answer was on its way. Then the leave sent for the loss
-                    // has a later seq, and takes this level back as well (R11).
-                    if hold.is_taken_over() || hold.expire_if_due().is_some() || !hold.enter(holds, request.share) {
-                        break;
-                    }
-                    drop(undo.cancel());
-                    return Ok(Some(hold));
-                }
-                // Our estimate of the server's clock was off; this answer has corrected it.
-                Acquired::Late => {}
-                // The server does not have this hold under our token, or gives an answer that a nested
-                // request cannot get. In doubt it must not be relied on (P1).
-                _ if hold.is_taken_over() => break,
-                _ => {
-                    hold.lose(Loss::Gone);
-                    break;
-                }
-            },
+        let asking = async {
+            let admitted = request.admit().await?;
+            entry.last_error.request_sent();
+            acquire.run(&context.runner, admitted, &mut 0).await
+        };
+        let answer = match asking.await {
+            Ok(answer) => answer,
             Err(error) => {
-                let gives_up = request.is_over();
-                let pause = backoff.pause_after(&error);
-                entry.last_error.note(error)?;
-                if gives_up {
-                    return Err(entry.last_error.unreachable());
-                }
-                pause.await;
-                request.check_time()?;
+                request.pause_after(error, &mut backoff).await?;
                 continue;
             }
+        };
+        entry.last_error.answered();
+        match answer.body {
+            Acquired::Held { holds, lease_left, .. } => {
+                if let Some(question) = question {
+                    let deadline = lease::deadline_told(answer.sent, lease_left, acquire.lease);
+                    hold.extend(question, answer.sent, deadline);
+                }
+                // The hold may have been lost while this answer was on its way. Then the leave sent for the loss
+                // has a later seq, and takes this level back as well (R11).
+                if hold.is_taken_over() || hold.expire_if_due().is_some() || !hold.enter(holds, request.share) {
+                    break;
+                }
+                drop(undo.cancel());
+                return Ok(Some(hold));
+            }
+            // Our estimate of the server's clock was off; this answer has corrected it.
+            Acquired::Late => backoff.pause().await,
+            // The server does not have this hold under our token, or gives an answer that a nested
+            // request cannot get. In doubt it must not be relied on (P1).
+            _ if hold.is_taken_over() => break,
+            _ => {
+                hold.lose(Loss::Gone);
+                break;
+            }
         }
-        backoff.pause().await;
     }
     // A release has taken it over, for which `undo` does not wait.
     if hold.is_taken_over() { Ok(None) } else { Err(LockError::Lost) }
@@ -329,6 +320,14 @@ enum Asked {
     Over,
 }
 
+/// The answer to one request.
+enum Tried {
+    Over(Result<Asked, LockError>),
+    /// The same request will get further.
+    AtOnce,
+    Late,
+}
+
 impl<'a> Attempt<'a> {
     fn new(request: &'a AcquireRequest<'a>) -> Self {
         let AcquireRequest { engine, ref entry, lease, terms, scoped, share, began, attach, .. } = *request;
@@ -341,132 +340,90 @@ impl<'a> Attempt<'a> {
 
     /// Asks until there is an answer. Each retry is the same request (R1).
     async fn ask(&mut self) -> Result<Asked, LockError> {
-        let last_error = &self.request.entry.last_error;
-        let context = &self.request.engine.context;
-        let mut backoff = context.backoff();
-        let acquire = Acquire {
-            keys: &self.request.entry.keys,
-            owner: &self.request.entry.owner_id,
-            seq: self.waiter.seq,
-            mode: self.request.mode(),
-            lease: self.request.lease,
-            terms: self.request.terms,
-        };
-        // Begun after `close` had taken all others out of their queues: it must not send anything.
-        if self.waiter.is_withdrawn() {
-            return Err(LockError::Closed);
-        }
-        if let Some(detached) = self.request.attach {
-            return Box::pin(self.attach(detached)).await;
-        }
+        let mut backoff = self.request.engine.context.backoff();
         loop {
-            let begin = || {
-                // After the wait for a connection: this request answers the doubts that a new connection has raised.
-                self.doubts = self.request.engine.holds.doubts();
-                // Its future may have rested meanwhile.
-                !self.waiter.is_passed_over()
-            };
-            let asking = ask_once(
-                &context.runner,
-                &self.request.entry,
-                &acquire,
-                self.request.limit,
-                &mut self.copies_until,
-                begin,
-            );
-            match asking.await {
-                Ok(None) => return Ok(Asked::Over),
-                Ok(Some(answer)) => {
-                    match answer.body {
-                        Acquired::Held { token, lease_left, limit_before, .. } => {
-                            self.request.note_limit(limit_before);
-                            let hold = self.hold_answered(token, answer.sent, lease_left).await;
-                            return Ok(hold.map_or(Asked::Over, Asked::Held));
-                        }
-                        Acquired::Queued { floor, lease_left, more, known, limit_before } => {
-                            self.request.note_limit(limit_before);
-                            self.must_leave = true;
-                            let queued = Queued { asked: answer.sent, floor };
-                            // An earlier copy may have got the answer that the client was unknown (R8).
-                            let doubtful = !known || self.copies_until > 0;
-                            let place = NewPlace { queued, lease_left, more, doubtful };
-                            self.request.engine.poller.enqueue(&self.waiter, place);
-                            return Ok(Asked::Queued);
-                        }
-                        Acquired::Busy { more: false } => return Ok(Asked::Busy),
-                        // Free behind more dead tickets than one call clears: the next call clears
-                        // more of them.
-                        Acquired::Busy { more: true } | Acquired::Full { more: true, .. } => continue,
-                        Acquired::Full { waiters, more: false } => return Err(LockError::QueueFull { waiters }),
-                        Acquired::TooHeavy { limit } => {
-                            return Err(LockError::Permits { wanted: self.request.share.weight, permits: limit });
-                        }
-                        // Our estimate of the server's clock was off; this answer has corrected it.
-                        Acquired::Late => {}
-                        Acquired::Lost | Acquired::Over => return Ok(Asked::Over),
-                    }
-                }
-                Err(error) => {
-                    // A script that failed half-way may have left anything behind.
-                    self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);
-                    let gives_up = self.request.is_over();
-                    let pause = backoff.pause_after(&error);
-                    last_error.note(error)?;
-                    if gives_up {
-                        return Err(last_error.unreachable());
-                    }
-                    pause.await;
-                    self.request.check_time()?;
-                    continue;
-                }
-            }
-            backoff.pause().await;
-        }
-    }
-
-    /// Takes what a handle holds. Each retry is the same request (R1).
-    async fn attach(&mut self, detached: &Detached) -> Result<Asked, LockError> {
-        let AcquireRequest { engine, entry, lease, terms, limit, .. } = self.request;
-        let (context, last_error) = (&engine.context, &entry.last_error);
-        let mut backoff = context.backoff();
-        let (seq, token) = (self.waiter.seq, detached.token);
-        let (from, to) = (&*detached.owner, &*entry.owner_id);
-        let give = Give { keys: &entry.keys, from, seq, token, to, attempt: seq, lease: *lease, terms };
-        loop {
+            // Begun after `close` had taken all others out of their queues: it must not send anything.
             if self.waiter.is_withdrawn() {
                 return Err(LockError::Closed);
             }
-            last_error.request_waits();
-            self.doubts = engine.holds.doubts();
-            match give.send(&context.runner, *limit, &mut self.copies_until).await {
-                Ok(answer) => {
-                    last_error.answered();
-                    match answer.body {
-                        Gave::Given { lease_left, weight } => {
-                            self.share.weight = weight.max(self.share.weight);
-                            let hold = self.hold_answered(token, answer.sent, lease_left).await;
-                            return hold.map(Asked::Held).ok_or(LockError::Lost);
-                        }
-                        Gave::Lost => return Err(LockError::Lost),
-                        // Our estimate of the server's clock was off; this answer has corrected it.
-                        Gave::Late => {}
-                    }
-                }
+            match self.ask_once().await {
+                Ok(Tried::Over(asked)) => return asked,
+                Ok(Tried::AtOnce) => {}
+                // Our estimate of the server's clock was off; this answer has corrected it.
+                Ok(Tried::Late) => backoff.pause().await,
                 Err(error) => {
+                    // A script that failed half-way may have left anything behind.
                     self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);
-                    let gives_up = self.request.is_over();
-                    let pause = backoff.pause_after(&error);
-                    last_error.note(error)?;
-                    if gives_up {
-                        return Err(last_error.unreachable());
-                    }
-                    pause.await;
-                    self.request.check_time()?;
-                    continue;
+                    self.request.pause_after(error, &mut backoff).await?;
                 }
             }
-            backoff.pause().await;
         }
+    }
+
+    async fn ask_once(&mut self) -> Result<Tried, RequestError> {
+        let admitted = self.request.admit().await?;
+        // After the wait for a connection: this request answers the doubts that a new connection has raised.
+        self.doubts = self.request.engine.holds.doubts();
+        // Its future may have rested meanwhile.
+        if self.waiter.is_passed_over() {
+            return Ok(Tried::Over(Ok(Asked::Over)));
+        }
+        self.request.entry.last_error.request_sent();
+        match self.request.attach {
+            None => self.acquire(admitted).await,
+            Some(detached) => self.attach(admitted, detached).await,
+        }
+    }
+
+    /// Asks for the lock, or for a place in its queue.
+    async fn acquire(&mut self, admitted: Admitted) -> Result<Tried, RequestError> {
+        let AcquireRequest { engine, entry, lease, terms, share, .. } = self.request;
+        let (keys, owner, seq, mode) = (&entry.keys, &entry.owner_id, self.waiter.seq, self.request.mode());
+        let acquire = Acquire { keys, owner, seq, mode, lease: *lease, terms };
+        let answer = acquire.run(&engine.context.runner, admitted, &mut self.copies_until).await?;
+        entry.last_error.answered();
+        Ok(Tried::Over(match answer.body {
+            Acquired::Held { token, lease_left, limit_before, .. } => {
+                self.request.note_limit(limit_before);
+                let hold = self.hold_answered(token, answer.sent, lease_left).await;
+                Ok(hold.map_or(Asked::Over, Asked::Held))
+            }
+            Acquired::Queued { floor, lease_left, more, known, limit_before } => {
+                self.request.note_limit(limit_before);
+                self.must_leave = true;
+                let queued = Queued { asked: answer.sent, floor };
+                // An earlier copy may have got the answer that the client was unknown (R8).
+                let doubtful = !known || self.copies_until > 0;
+                engine.poller.enqueue(&self.waiter, NewPlace { queued, lease_left, more, doubtful });
+                Ok(Asked::Queued)
+            }
+            Acquired::Busy { more: false } => Ok(Asked::Busy),
+            // Free behind more dead tickets than one call clears: the next call clears more of them.
+            Acquired::Busy { more: true } | Acquired::Full { more: true, .. } => return Ok(Tried::AtOnce),
+            Acquired::Full { waiters, more: false } => Err(LockError::QueueFull { waiters }),
+            Acquired::TooHeavy { limit } => Err(LockError::Permits { wanted: share.weight, permits: limit }),
+            Acquired::Late => return Ok(Tried::Late),
+            Acquired::Lost | Acquired::Over => Ok(Asked::Over),
+        }))
+    }
+
+    /// Takes what a handle holds.
+    async fn attach(&mut self, admitted: Admitted, detached: &Detached) -> Result<Tried, RequestError> {
+        let AcquireRequest { engine, entry, lease, terms, .. } = self.request;
+        let (seq, token) = (self.waiter.seq, detached.token);
+        let (from, to) = (&*detached.owner, &*entry.owner_id);
+        let give = Give { keys: &entry.keys, from, seq, token, to, attempt: seq, lease: *lease, terms };
+        let answer = give.run(&engine.context.runner, admitted, &mut self.copies_until).await?;
+        entry.last_error.answered();
+        Ok(match answer.body {
+            Gave::Given { lease_left, weight } => {
+                self.share.weight = weight.max(self.share.weight);
+                let hold = self.hold_answered(token, answer.sent, lease_left).await;
+                Tried::Over(hold.map(Asked::Held).ok_or(LockError::Lost))
+            }
+            Gave::Lost => Tried::Over(Err(LockError::Lost)),
+            Gave::Late => Tried::Late,
+        })
     }
 
     /// Waits in the queue. `None`: the place in the queue is lost, and `next` is when to ask again.

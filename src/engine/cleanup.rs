@@ -4,12 +4,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::time::sleep;
+
 use super::context::Context;
 use super::waiters::{Waiter, Waiters};
 use crate::store::clock::{millis, now};
 use crate::store::error::{RefusalKind, RequestError};
 use crate::store::keys::Keys;
-use crate::store::verbs::leave::Leave;
+use crate::store::runner::Answer;
+use crate::store::verbs::leave::{Leave, Left};
 use crate::store::verbs::poll::Poll;
 
 /// An attempt or a lost hold that the server must forget.
@@ -25,12 +28,15 @@ pub struct LeaveRequest {
     pub copies_until: i64,
     /// The longest that the server can keep what the attempt got.
     pub lease: Duration,
+    /// The waiters of its client, which keep its place alive.
+    pub heard_for: Option<Arc<Waiters>>,
 }
 
 /// Leaves for an attempt, and for all copies of its request that may be served until `copies_until`. `waiters`: those of
 /// its client.
 pub fn leave_for(context: &Arc<Context>, waiters: &Arc<Waiters>, waiter: &Waiter, copies_until: i64) {
     let request = LeaveRequest {
+        heard_for: Some(waiters.clone()),
         keys: waiter.keys.clone(),
         owner_id: waiter.owner_id().clone(),
         seq: waiter.seq,
@@ -38,8 +44,7 @@ pub fn leave_for(context: &Arc<Context>, waiters: &Arc<Waiters>, waiter: &Waiter
         copies_until,
         lease: waiter.lease(),
     };
-    let limit = context.forgotten_at(request.lease);
-    context.spawn(leave_until(context.clone(), request, limit, Some(waiters.clone())));
+    leave(context, request);
 }
 
 /// R9: leaves in the background, until the server has answered, or until everything that could be
@@ -47,16 +52,10 @@ pub fn leave_for(context: &Arc<Context>, waiters: &Arc<Waiters>, waiter: &Waiter
 pub fn leave(context: &Arc<Context>, request: LeaveRequest) {
     // From now on, and not from when the task first runs: what is left behind expires from now on.
     let limit = context.forgotten_at(request.lease);
-    context.spawn(leave_until(context.clone(), request, limit, None));
+    context.spawn(leave_until(context.clone(), request, limit));
 }
 
-/// `heard_for`: the other waiters of its client, which keep its place alive.
-pub async fn leave_until(
-    context: Arc<Context>,
-    request: LeaveRequest,
-    mut limit: Instant,
-    heard_for: Option<Arc<Waiters>>,
-) {
+pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit: Instant) {
     let leave = Leave {
         keys: &request.keys,
         owner: &request.owner_id,
@@ -68,30 +67,29 @@ pub async fn leave_until(
     loop {
         // A place does not expire while other waiters of its client are polled for: it would be granted the lock, and left
         // only then (P6). There are no more of these leaves than places, and who does not answer gives no new ones.
-        if heard_for.as_ref().is_some_and(|waiters| waiters.are_polled_for(&request.keys.lock)) {
+        if request.heard_for.as_ref().is_some_and(|waiters| waiters.are_polled_for(&request.keys.lock)) {
             limit = limit.max(context.forgotten_at(Duration::ZERO));
         }
         if now() >= limit {
             return;
         }
         let pause = match leave.run(&context.runner).await {
-            Ok(answer) => {
-                context.given_back(&request.keys, answer.sent);
-                if answer.body.more {
+            Ok(Answer { body: Left::Gone { more }, sent, .. }) => {
+                context.given_back(&request.keys, sent);
+                if more {
                     pass_on(&context, &request.keys);
                 }
                 return;
             }
-            // Nothing can be sent any longer. The ticket or the lease has to expire.
-            Err(RequestError::Closed | RequestError::RuntimeGone) => return,
-            // The name is of another kind by now, so nothing is left there, unless a late copy comes.
-            Err(RequestError::Refused(refusal)) if refusal.other_kind().is_some() => {
+            Ok(Answer { body: Left::OtherKind, .. }) => {
                 let timeout = millis(context.operation_timeout());
                 if request.copies_until + timeout <= context.runner.not_after(&request.keys.lock) {
                     return;
                 }
-                backoff.pause_after(&RequestError::Refused(refusal))
+                sleep(backoff.next())
             }
+            // Nothing can be sent any longer. The ticket or the lease has to expire.
+            Err(RequestError::Closed | RequestError::RuntimeGone) => return,
             Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {
                 tracing::warn!(target: "fairlock::lock", name = %request.keys.name, %refusal, "could not leave the queue; the ticket expires");
                 return;

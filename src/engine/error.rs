@@ -91,15 +91,6 @@ pub enum LockError {
     RuntimeGone,
 }
 
-impl From<Refusal> for LockError {
-    fn from(refusal: Refusal) -> Self {
-        match refusal.other_kind() {
-            Some((is, asked)) => Self::OtherKind { is, asked },
-            None => Self::Refused(refusal),
-        }
-    }
-}
-
 impl From<SeveralServers> for LockError {
     fn from(SeveralServers: SeveralServers) -> Self {
         Self::SeveralServers

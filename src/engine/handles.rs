@@ -219,7 +219,7 @@ impl Drop for Detaching {
         // Without `ask`: `close` waits for it.
         context.clone().spawn(async move {
             // First: then no copy of the detach can be served any more.
-            cleanup::leave_until(context.clone(), leave, limit, None).await;
+            cleanup::leave_until(context.clone(), leave, limit).await;
             let mut backoff = context.backoff();
             while now() < limit {
                 match release_once(&context, &hold.entry.keys, &handle).await {
@@ -319,15 +319,11 @@ async fn release_once(context: &Arc<Context>, keys: &Arc<Keys>, handle: &Detache
         weight: 1,
         is_handle: true,
     };
-    let answer = match release.run(&context.runner, context.runner.limit()).await {
-        // The name is of another kind by now, so nothing of this handle is there.
-        Err(RequestError::Refused(refusal)) if refusal.other_kind().is_some() => return Ok(false),
-        answer => answer?,
-    };
+    let answer = release.run(&context.runner, context.runner.limit()).await?;
     let (freed, more) = match answer.body {
         Released::Freed { more, .. } => (true, more),
         Released::Gone { more } => (false, more),
-        Released::Held { .. } | Released::Lost => (false, false),
+        Released::Held { .. } | Released::Lost | Released::OtherKind => (false, false),
     };
     if more {
         cleanup::pass_on(context, keys);

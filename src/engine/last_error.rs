@@ -82,7 +82,11 @@ impl LastError {
             RequestError::Refused(refusal) if refusal.kind() != RefusalKind::Passing => {
                 // The server has answered, and another call of this owner may succeed.
                 self.answered();
-                return Err(refusal.into());
+                return Err(LockError::Refused(refusal));
+            }
+            RequestError::OtherKind { is, asked } => {
+                self.answered();
+                return Err(LockError::OtherKind { is, asked });
             }
             RequestError::Refused(refusal) => self.set(Some(Arc::new(refusal))),
             RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.set(Some(cause)),
@@ -90,7 +94,6 @@ impl LastError {
             RequestError::Closed => return Err(LockError::Closed),
             RequestError::RuntimeGone => return Err(LockError::RuntimeGone),
             RequestError::Name(error) => return Err(LockError::Name(error)),
-            RequestError::OtherKind { is, asked } => return Err(LockError::OtherKind { is, asked }),
             RequestError::SeveralServers => return Err(LockError::SeveralServers),
         }
         Ok(())

@@ -244,6 +244,7 @@ impl Poller {
             place: String::new(),
             copies_until: 0,
             lease,
+            heard_for: None,
         };
         cleanup::leave(self.context(), request);
     }
@@ -315,6 +316,7 @@ impl Poller {
                     }
                 }
                 // No retry helps: it ends with its lease.
+                Err(RequestError::OtherKind { .. }) => {}
                 Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {}
                 Err(error) => return Err(error),
             }

@@ -233,16 +233,10 @@ impl Release {
         match release.run(runner, limit.unwrap_or_else(|| runner.limit())).await {
             Ok(answer) => {
                 entry.last_error.answered();
-                if sent.count == Count::NONE {
+                if sent.count == Count::NONE && answer.body != Released::OtherKind {
                     hold.context().given_back(&entry.keys, answer.sent);
                 }
                 self.settle(sent, &answer.body);
-                Ok(())
-            }
-            // The name is of another kind by now, so nothing of this hold is there.
-            Err(RequestError::Refused(refusal)) if refusal.other_kind().is_some() => {
-                entry.last_error.answered();
-                self.settle(sent, &Released::Gone { more: false });
                 Ok(())
             }
             Err(error) => {
@@ -290,10 +284,10 @@ impl Release {
             Released::Freed { token, .. } if token == hold.token => hold.freed(),
             Released::Held { holds, .. } => hold.settle(Count { holds, ..sent.count }),
             // Not there under our token, but our lease is not over: the copy before this one freed it.
-            Released::Freed { .. } | Released::Gone { .. } if again && now() < hold.deadline() => hold.freed(),
+            _ if *answer != Released::Lost && again && now() < hold.deadline() => hold.freed(),
             // The freed hold had another token: a late copy of the acquire had taken the
             // lock again, after ours had been lost (R11).
-            Released::Freed { .. } | Released::Gone { .. } | Released::Lost => hold.lose(Loss::Gone),
+            _ => hold.lose(Loss::Gone),
         }
     }
 }

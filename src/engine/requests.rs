@@ -27,8 +27,7 @@ pub async fn force_unlock(
     let mut backoff = context.backoff();
     loop {
         // An error ends this. A second run could end the hold of the next owner (decision 6).
-        let answer =
-            context.ask((ForceUnlock { keys, expected }).run(&context.runner)).await.map_err(RequestError::typed)?;
+        let answer = context.ask((ForceUnlock { keys, expected }).run(&context.runner)).await?;
         let (held, more) = match answer.body {
             ForceUnlocked::Freed { more } => (true, more),
             ForceUnlocked::Free { more } => (false, more),
@@ -65,7 +64,7 @@ pub async fn probe(context: &Context, keys: &Keys) -> Result<(), RequestError> {
 pub async fn set_limit(context: &Arc<Context>, keys: &Arc<Keys>, limit: Option<u32>) -> Result<(), RequestError> {
     let mut backoff = context.backoff();
     loop {
-        let answer = context.ask((SetLimit { keys, limit }).run(&context.runner)).await.map_err(RequestError::typed)?;
+        let answer = context.ask((SetLimit { keys, limit }).run(&context.runner)).await?;
         match answer.body {
             LimitSet::Set { more } => {
                 if more {
@@ -81,7 +80,7 @@ pub async fn set_limit(context: &Arc<Context>, keys: &Arc<Keys>, limit: Option<u
 
 /// The holder, and the first `most` waiters.
 pub async fn inspect(context: &Context, keys: &Keys, most: u32) -> Result<Answer<Inspected>, RequestError> {
-    context.ask((Inspect { keys, most }).run(&context.runner)).await.map_err(RequestError::typed)
+    context.ask((Inspect { keys, most }).run(&context.runner)).await
 }
 
 /// The longest round trip to a server. All are asked at the same time.

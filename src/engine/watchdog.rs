@@ -13,7 +13,6 @@ use super::error::Loss;
 use super::hold::{Hold, Holds, Question};
 use super::lease;
 use super::schedule::Schedule;
-use crate::store::error::RequestError;
 use crate::store::runtime::survive;
 use crate::store::verbs::renew::{Renew, Renewed};
 
@@ -89,11 +88,6 @@ async fn ask(hold: &Hold, question: &Question) -> Renewal {
                 Renewal::Lost
             }
         },
-        // The name is of another kind by now.
-        Err(RequestError::Refused(refusal)) if refusal.other_kind().is_some() && !hold.done.is_cancelled() => {
-            hold.lose(Loss::Gone);
-            Renewal::Lost
-        }
         // Passing refusals are logged once for all holds, where requests are admitted.
         Err(error) => {
             tracing::debug!(target: "fairlock::lock", name = %entry.keys.name, %error, "a renewal failed; retrying until the lease ends");

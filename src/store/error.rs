@@ -230,19 +230,6 @@ impl From<SeveralServers> for RequestError {
     }
 }
 
-impl RequestError {
-    /// With the error of its own for a name of another kind.
-    pub(crate) fn typed(self) -> Self {
-        match self {
-            Self::Refused(refusal) => match refusal.other_kind() {
-                Some((is, asked)) => Self::OtherKind { is, asked },
-                None => Self::Refused(refusal),
-            },
-            error => error,
-        }
-    }
-}
-
 /// Why there is no client. Nothing was changed on the server.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]

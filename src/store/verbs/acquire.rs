@@ -1,9 +1,8 @@
 //! acquire.lua: asks for the lock, or for one more hold on it.
 
 use std::borrow::Cow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::store::Priority;
 use crate::store::call::{Arg, Call, arg, args_of, key, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
@@ -92,11 +91,6 @@ pub enum Acquired {
 }
 
 impl Acquire<'_> {
-    /// Waits until it may be sent.
-    pub async fn admit(&self, runner: &Runner, by: Option<Instant>) -> Result<Admitted, RequestError> {
-        runner.admit(&self.keys.lock, Priority::Normal, by).await
-    }
-
     /// `copies_until` is set to the server time until which a copy of this request may be served,
     /// unless an answer proves that none is under way.
     pub async fn run(

@@ -57,7 +57,7 @@ impl Give<'_> {
 
     /// `copies_until` is set to the server time until which a copy of this request may be served, unless an answer proves
     /// that none is under way.
-    async fn run(
+    pub async fn run(
         &self,
         runner: &Runner,
         admitted: Admitted,
@@ -92,6 +92,8 @@ impl Give<'_> {
 }
 
 impl Decode for Gave {
+    const OTHER_KIND: Option<Self> = Some(Self::Lost);
+
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
             "given" => Self::Given { lease_left: fields.millis()?, weight: fields.last_natural()? },

@@ -28,8 +28,12 @@ pub struct Leave<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Left {
-    pub more: bool,
+pub enum Left {
+    Gone {
+        more: bool,
+    },
+    /// The name is of another kind by now, so nothing is left there, unless a late copy comes.
+    OtherKind,
 }
 
 impl Leave<'_> {
@@ -61,15 +65,17 @@ impl Leave<'_> {
 }
 
 impl Decode for Left {
+    const OTHER_KIND: Option<Self> = Some(Self::OtherKind);
+
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         match status {
             // Both mean that nothing of the attempt is left (R4). A retry whose first copy was served
             // hears `gone`.
             "freed" => {
                 let _token = fields.token()?;
-                Ok(Self { more: fields.flag()? })
+                Ok(Self::Gone { more: fields.flag()? })
             }
-            "gone" => Ok(Self { more: fields.flag()? }),
+            "gone" => Ok(Self::Gone { more: fields.flag()? }),
             _ => unknown_status(status),
         }
     }

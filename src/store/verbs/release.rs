@@ -50,6 +50,8 @@ pub enum Released {
     },
     /// Not held under this token, or a later request of the owner was served before.
     Lost,
+    /// The name is of another kind by now, so nothing of the owner is there.
+    OtherKind,
 }
 
 impl Release<'_> {
@@ -102,6 +104,8 @@ impl Release<'_> {
 }
 
 impl Decode for Released {
+    const OTHER_KIND: Option<Self> = Some(Self::OtherKind);
+
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
             "freed" => Self::Freed { token: fields.token()?, more: fields.flag()? },

@@ -78,6 +78,8 @@ impl Renew<'_> {
 }
 
 impl Decode for Renewed {
+    const OTHER_KIND: Option<Self> = Some(Self::Lost);
+
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         match status {
             "renewed" => Ok(Self::Renewed { lease_left: fields.millis()? }),
