@@ -19,7 +19,7 @@ use super::hold::{End, Hold, Question};
 use super::lease;
 use super::lock::EngineLock;
 use crate::store::clock::now;
-use crate::store::error::{Cause, NoAnswer, NoTurn, RequestError};
+use crate::store::error::{Cause, NoAnswer, RequestError, TooLate};
 use crate::store::keys::Keys;
 use crate::store::runner::Answer;
 use crate::store::verbs::give::{Gave, Give};
@@ -83,10 +83,22 @@ async fn take_turn(hold: &Hold) -> Result<OwnedSemaphorePermit, RequestError> {
         let turn = hold.entry.turn.clone().acquire_owned();
         match timeout_at(context.runner.limit().into(), turn).await {
             Ok(turn) => turn.map_err(|_| RequestError::Closed),
-            Err(_) => Err(RequestError::NotSent(Arc::new(NoTurn))),
+            Err(_) => Err(RequestError::NotSent(hold.entry.why_no_turn(&context.runner))),
         }
     });
     taking.await
+}
+
+/// One request in the owner's turn. For another call of this owner, which waits for that, it notes how far it is.
+async fn ask<T>(hold: &Hold, request: impl Future<Output = Result<T, RequestError>>) -> Result<T, RequestError> {
+    let last_error = &hold.entry.last_error;
+    last_error.request_sent();
+    let asked = hold.context().ask(request).await;
+    match &asked {
+        Ok(_) => last_error.answered(),
+        Err(error) => drop(last_error.note(error.clone())),
+    }
+    asked
 }
 
 impl Detaching {
@@ -114,7 +126,7 @@ impl Detaching {
             };
             // Before the await that may lose the answer.
             let was_sent = std::mem::replace(&mut self.was_sent, true);
-            let asked = context.ask(give.send(&context.runner, Some(limit), &mut copies_until)).await;
+            let asked = ask(&hold, give.send(&context.runner, Some(limit), &mut copies_until)).await;
             let error = match asked {
                 Ok(Answer { body: Gave::Given { .. }, sent, .. }) => {
                     context.given_back(&hold.entry.keys, sent);
@@ -128,7 +140,7 @@ impl Detaching {
                 // No copy was served, and the answer has corrected our estimate of the server's clock.
                 Ok(Answer { body: Gave::Late, .. }) => {
                     self.was_sent = false;
-                    None
+                    RequestError::NotSent(Arc::new(TooLate))
                 }
                 Err(error) => {
                     // In doubt it has run.
@@ -138,22 +150,13 @@ impl Detaching {
                         _ => true,
                     };
                     self.was_sent = was_sent || ran;
-                    Some(error)
+                    error
                 }
             };
-            let is_final = match &error {
-                Some(RequestError::Refused(refusal)) => refusal.needs_a_person(),
-                Some(RequestError::Closed | RequestError::RuntimeGone) => true,
-                _ => false,
-            };
-            if is_final || now() >= limit {
-                let error = error.unwrap_or_else(|| RequestError::NotSent(Arc::new(NoTurn)));
+            if is_over(&error) || now() >= limit {
                 return self.failed(error, copies_until);
             }
-            match error {
-                Some(error) => backoff.pause_after(&error).await,
-                None => backoff.pause().await,
-            }
+            backoff.pause_after(&error).await;
         }
     }
 
@@ -249,7 +252,7 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetache
         let (keys, owner, token) = (&entry.keys, &entry.owner_id, hold.token);
         let renew = Renew { keys, owner, token, lease, only: question.only, remember: hold.remember() };
         // The loss is heard while it waits.
-        let asking = pin!(context.ask(renew.run(&context.runner)));
+        let asking = pin!(ask(hold, renew.run(&context.runner)));
         let Some(asked) = hold.over.run_until_cancelled(asking).await else { continue };
         match asked {
             Ok(Answer { body: Renewed::Renewed { lease_left }, sent, .. }) => {

@@ -10,7 +10,7 @@ use super::context::Context;
 use super::last_error::LastError;
 use super::observe::Who;
 use super::owner::Owner;
-use crate::store::error::Cause;
+use crate::store::error::{Cause, OwnerBusy};
 use crate::store::keys::Keys;
 use crate::store::runner::Runner;
 use crate::sync::Mutex;
@@ -134,6 +134,11 @@ impl<H> OwnerEntry<H> {
     /// Why the request of the present turn has no answer, if there is one without.
     pub fn why_no_answer(&self, runner: &Runner) -> Option<Cause> {
         self.last_error.get(|| runner.why_not_sent(&self.keys.lock))
+    }
+
+    /// Why a call did not get its turn: what keeps the request of the one that has it.
+    pub fn why_no_turn(&self, runner: &Runner) -> Cause {
+        self.why_no_answer(runner).unwrap_or_else(|| Arc::new(OwnerBusy))
     }
 
     /// Why a call that is out of time does not know whether others have the lock.

@@ -12,7 +12,7 @@ use super::error::{Loss, UnlockError};
 use super::hold::{Count, End, Hold};
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
-use crate::store::error::{Cause, NoAnswer, RequestError};
+use crate::store::error::RequestError;
 use crate::store::verbs::release::{self as verb, Released};
 
 /// The outcome of an unlock.
@@ -99,8 +99,7 @@ impl Release {
         }
         // Another request of this owner may have the turn, and may have no answer either.
         if timeout_at(limit.into(), self.take_turn()).await.is_err() {
-            let silent = || Arc::new(NoAnswer(self.hold.context().operation_timeout())) as Cause;
-            let cause = self.hold.entry.why_no_answer(&self.hold.context().runner).unwrap_or_else(silent);
+            let cause = self.hold.entry.why_no_turn(&self.hold.context().runner);
             // Not finished: dropped here, it goes on in the background.
             return Err(UnlockError::Unknown { until: self.forgotten_at(), cause });
         }

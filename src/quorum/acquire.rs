@@ -264,7 +264,7 @@ impl Gathering<'_> {
         tokio::select! {
             biased;
             // A call that waits never gets the answer "busy".
-            outcome = &mut locking => self.one(outcome),
+            outcome = &mut locking => outcome.or_else(|error| self.note(error).map(|()| None)),
             () = self.quorum.nodes.lost(index) => {
                 // Asked while the call is in the queue.
                 if lock.is_behind_others(self.caller.owner) {
@@ -276,22 +276,16 @@ impl Gathering<'_> {
         }
     }
 
-    /// Returns an error that ends the call, or `None` for an error that another node may not have.
-    fn one(&self, outcome: Tryout) -> Tryout {
-        match outcome {
-            Ok(guard) => Ok(guard),
-            Err(LockError::Unreachable(cause)) => {
-                self.told.set(cause);
-                Ok(None)
-            }
-            Err(LockError::Refused(refusal)) => {
-                self.told.set(Arc::new(refusal));
-                Ok(None)
-            }
+    /// Records an error that another node may not have; returns `Err` for one that ends the call.
+    fn note(&self, error: LockError) -> Result<(), LockError> {
+        match error {
+            LockError::Unreachable(cause) => self.told.set(cause),
+            LockError::Refused(refusal) => self.told.set(Arc::new(refusal)),
             // This owner's own hold on that node is over.
-            Err(LockError::Lost) => Ok(None),
-            Err(error) => Err(error),
+            LockError::Lost => {}
+            error => return Err(error),
         }
+        Ok(())
     }
 
     fn suspect(&self, index: usize) {
@@ -315,10 +309,7 @@ impl Gathering<'_> {
                     self.told.of_others();
                     round.busy.get_or_insert(index);
                 }
-                Some(Err(error)) => match self.one(Err(error)) {
-                    Ok(_) => {}
-                    Err(error) => failed = Some(error),
-                },
+                Some(Err(error)) => failed = self.note(error).err().or(failed),
                 None => {}
             }
         }

@@ -18,7 +18,6 @@ use crate::engine::guard::EngineGuard;
 use crate::engine::owner::Owner;
 use crate::metrics::Metrics;
 use crate::store::backoff::Backoff;
-use crate::store::clock::now;
 use crate::sync::Mutex;
 
 /// Shared by all clones and locks.
@@ -49,8 +48,7 @@ impl Quorum {
 
     /// An owner's id, which all nodes have for it.
     pub fn id_of(&self, owner: Owner) -> String {
-        let client = self.nodes.all.first().map_or("", |node| &node.engine.context.runner.client);
-        format!("{client}:{}", owner.number())
+        format!("{}:{}", self.nodes.context.runner.client, owner.number())
     }
 
     /// Counts a call or guard.
@@ -65,35 +63,30 @@ impl Quorum {
     }
 
     pub fn backoff(&self) -> Backoff {
-        // There are at least three nodes.
-        self.nodes.all.first().map_or_else(Backoff::reconnect, |node| node.engine.context.backoff())
+        self.nodes.context.backoff()
     }
 
     /// Resolves when no call can be served any longer.
     pub async fn ended(&self) -> LockError {
-        // There are at least three nodes, which are closed together.
-        let Some(node) = self.nodes.all.first() else { return LockError::Closed };
-        let context = &node.engine.context;
-        context.over.cancelled().await;
-        context.why_over()
+        self.nodes.context.over.cancelled().await;
+        self.nodes.context.why_over()
     }
 
     /// When nothing that was sent until now for this hold can have an effect on a server.
     pub fn forgotten_at(&self, hold: &QuorumHold) -> Instant {
         // The lease is the same at each of them.
-        hold.nodes.first().map_or_else(now, |node| node.hold.context().forgotten_at(node.hold.longest_lease()))
+        let lease = hold.nodes.first().map(|node| node.hold.longest_lease());
+        self.nodes.context.forgotten_at(lease.unwrap_or_default())
     }
 
     /// `None`: the runtime of the client has ended.
     pub async fn drive<F: Future>(&self, call: F) -> Option<F::Output> {
-        self.nodes.all.first()?.engine.context.gone.run_until_cancelled(call).await
+        self.nodes.context.gone.run_until_cancelled(call).await
     }
 
     /// Runs a task in the background of the client.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if let Some(node) = self.nodes.all.first() {
-            node.engine.context.spawn(task);
-        }
+        self.nodes.context.spawn(task);
     }
 
     /// Releases these guards, and waits for the answers for a short time: without an answer the release goes on in the

@@ -8,9 +8,11 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::engine::Engine;
+use crate::engine::context::Context;
 use crate::engine::lock::EngineLock;
 use crate::store::clock::now;
 use crate::store::error::{Cause, ConnectError, NoAnswer, RefusalKind, RequestError};
+use crate::store::options::OptionsError;
 use crate::sync::Mutex;
 
 /// How often to check which nodes can be used, while a call waits at one of them.
@@ -37,6 +39,8 @@ pub struct QuorumNode {
 pub struct Nodes {
     pub all: Vec<QuorumNode>,
     engines: Vec<Arc<Engine>>,
+    /// That of the first one. All have the same options and owners, and are closed together.
+    pub context: Arc<Context>,
     /// How long a request may take before its node is skipped.
     pub node_timeout: Duration,
     /// Notified when a node can be used again, or can no longer be used.
@@ -80,6 +84,7 @@ impl QuorumNode {
 impl Nodes {
     /// Refuses two that are one server: it would count twice, and its loss would be that of two.
     pub fn new(engines: Vec<Arc<Engine>>, node_timeout: Duration) -> Result<Self, ConnectError> {
+        let context = engines.first().map(|engine| engine.context.clone()).ok_or(OptionsError::TooFewServers(0))?;
         let all: Vec<_> = engines.iter().cloned().map(QuorumNode::new).collect();
         let id = QuorumNode::server_id;
         for (index, node) in all.iter().enumerate() {
@@ -89,7 +94,7 @@ impl Nodes {
                 return Err(ConnectError::SameServer { one: other.address.clone(), other: node.address.clone() });
             }
         }
-        Ok(Self { all, engines, node_timeout, changed: Notify::new(), watch: Mutex::default() })
+        Ok(Self { all, engines, context, node_timeout, changed: Notify::new(), watch: Mutex::default() })
     }
 
     pub fn engines(&self) -> &[Arc<Engine>] {
@@ -213,8 +218,7 @@ impl Nodes {
 
     /// Probes often enough that a frozen node is noticed within an operation time-out.
     fn ask_again(&self, asked: &mut Instant) -> bool {
-        let operation_timeout = self.all.first().map(|node| node.engine.context.operation_timeout());
-        let is_due = operation_timeout.is_some_and(|timeout| *asked + timeout / 3 <= now());
+        let is_due = *asked + self.context.operation_timeout() / 3 <= now();
         if is_due {
             *asked = now();
         }
@@ -276,8 +280,8 @@ impl<'a> Waiting<'a> {
             watch.waiting += 1;
             !std::mem::replace(&mut watch.runs, true)
         };
-        if begins && let Some(node) = nodes.all.first() {
-            node.engine.context.spawn(nodes.clone().look_after(name.clone()));
+        if begins {
+            nodes.context.spawn(nodes.clone().look_after(name.clone()));
         }
         Self { nodes }
     }

@@ -524,6 +524,16 @@ pub struct Disconnected;
 #[error("too many other requests of this client were ahead, and had no answers yet")]
 pub struct NoTurn;
 
+/// A call did not get the turn of its owner within its time: the call that has it has no request under way.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("another call of this owner has its turn, and was not polled")]
+pub struct OwnerBusy;
+
+/// The server refused a request because the time of its call was over, by the server's clock (R2).
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("it reached the server too late, which did nothing")]
+pub struct TooLate;
+
 /// A call did not go on when it could, for as long as it had time.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the future of this call was not polled when it could go on")]

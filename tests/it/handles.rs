@@ -705,6 +705,24 @@ async fn a_detach_that_was_not_sent_returns_the_guard() {
     .await;
 }
 
+/// The request was under way for longer than its call may take, and the future rests meanwhile.
+#[tokio::test]
+async fn a_detach_that_was_refused_as_late_says_so() {
+    with_gives(async |gives, [client, _], _| {
+        let mut detaching = Box::pin(held(&client).await.detach(LEASE));
+        gives.next(vec![Delivery { request: 6 * SECOND, reply: Some(Duration::ZERO) }]);
+        assert!((&mut detaching).now_or_never().is_none());
+        sleep(8 * SECOND).await;
+        let Err(DetachError::Refused { guard, reason: DetachRefusal::Unreachable(cause), .. }) = detaching.await else {
+            panic!("it was not refused")
+        };
+        assert_eq!(cause.to_string(), "it reached the server too late, which did nothing");
+        assert!(guard.is_valid());
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
 /// A flush comes while the detach is refused: the guard that goes on learns of it, and does not rely on its lease.
 #[tokio::test]
 async fn a_flush_during_a_detach_that_is_refused_is_noticed() {

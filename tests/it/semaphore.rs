@@ -1,13 +1,10 @@
 //! Semaphores: the promises restated for permits, and what users know from Redisson's RPermitExpirableSemaphore and Curator's
 //! InterProcessSemaphoreV2.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{
-    FairSemaphore, Held, Kind, LockClient, LockError, Loss, Permit, RequestError, ShrinkError, UnlockError, owner,
-};
+use fairlock::{FairSemaphore, Kind, LockClient, LockError, Loss, RequestError, ShrinkError, UnlockError, owner};
 use futures::FutureExt;
 use futures::future::join_all;
 use nix::sys::signal::Signal;
@@ -16,8 +13,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::support::{
-    Collect, Embedded, Proxy, Random, Server, Timing, Worker, counter, eventually, in_virtual_time, limit, limit_to,
-    on_a_server, on_each_store, on_several_in_virtual_time, pass_gate,
+    Collect, Embedded, Inside, Proxy, Random, Server, Timing, Worker, counter, eventually, in_virtual_time, limit,
+    on_a_server, on_each_store, on_several_in_virtual_time, pass_gate, under_lost_replies,
 };
 
 const NAME: &str = "gate";
@@ -90,72 +87,26 @@ async fn p1_valid_weights_never_exceed_the_limit_over_several_processes() {
     .await;
 }
 
-/// The permits that are in use now. Each may have been lost without having been given back yet.
-#[derive(Default)]
-struct Inside {
-    holders: Mutex<Vec<(Held, u32)>>,
-    sections: AtomicU32,
-}
-
-impl Inside {
-    async fn section(&self, permit: &Permit, limit: u32, work: Duration) {
-        {
-            let mut holders = self.holders.lock().unwrap();
-            holders.push((permit.held(), permit.weight()));
-            // A hold never becomes valid again: so all that are valid when the last of them was asked were valid at the first.
-            let valid: Vec<_> = holders.iter().filter(|(held, _)| held.is_valid()).collect();
-            let sum: u32 = valid.iter().filter(|(held, _)| held.is_valid()).map(|(_, weight)| weight).sum();
-            assert!(sum <= limit, "{valid:?}");
-        }
-        tokio::time::sleep(work).await;
-        self.holders.lock().unwrap().retain(|(held, _)| held.token() != permit.token());
-        self.sections.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 /// Lost replies and connections, callers that give up, and permits that are dropped and shrunk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p1_valid_weights_never_exceed_the_limit_under_faults() {
-    limit_to(Duration::from_secs(300), async {
-        let server = Server::start().await;
-        let proxy = Proxy::start(&server).await;
-        let mut clients = Vec::new();
-        for _ in 0..8 {
-            clients.push(Timing::default().connect(&proxy.url()).await);
-        }
-        proxy.lose_replies(0.05, 1);
-        let inside = Arc::new(Inside::default());
-        let tasks = clients.iter().cloned().zip(1u64..).map(|(client, seed)| {
-            let (inside, mut random) = (inside.clone(), Random::new(seed));
-            tokio::spawn(async move {
-                let gate = client.semaphore(NAME, 4);
-                for _ in 0..60 {
-                    let weight = 1 + u32::try_from(random.below(3)).unwrap();
-                    let timeout = Duration::from_millis(random.below(400));
-                    if let Ok(permit) = gate.acquire_many_timeout(weight, timeout).await {
-                        inside.section(&permit, 4, Duration::from_micros(random.below(3000))).await;
-                        match random.below(4) {
-                            0 => drop(permit),
-                            1 => drop(permit.shrink_to(1).await),
-                            _ => drop(permit.release().await),
-                        }
-                    }
+    let works = |client: LockClient, inside: Arc<Inside>, mut random: Random| async move {
+        let gate = client.semaphore(NAME, 4);
+        for _ in 0..60 {
+            let weight = 1 + u32::try_from(random.below(3)).unwrap();
+            let timeout = Duration::from_millis(random.below(400));
+            if let Ok(permit) = gate.acquire_many_timeout(weight, timeout).await {
+                inside.section(permit.held(), weight, 4, Duration::from_micros(random.below(3000))).await;
+                match random.below(4) {
+                    0 => drop(permit),
+                    1 => drop(permit.shrink_to(1).await),
+                    _ => drop(permit.release().await),
                 }
-            })
-        });
-        for task in join_all(tasks).await {
-            task.unwrap();
+            }
         }
-        let sections = inside.sections.load(Ordering::Relaxed);
-        assert!(sections > 60, "too few sections to prove anything: {sections}");
-        proxy.lose_replies(0.0, 1);
-        // P4: each permit is given back, however many replies were lost.
-        let gate = clients[0].semaphore(NAME, 4);
-        eventually("all are given back", async || gate.status().await.is_ok_and(|status| status.used == 0)).await;
-        for client in clients {
-            client.close().await.unwrap();
-        }
-        server.assert_clean().await;
+    };
+    under_lost_replies(works, async |client| {
+        client.semaphore(NAME, 4).status().await.is_ok_and(|status| status.used == 0)
     })
     .await;
 }

@@ -7,6 +7,7 @@ pub mod cluster;
 mod collect;
 mod embedded;
 mod history;
+mod inside;
 #[path = "../../topologies/src/ports.rs"]
 mod ports;
 mod proxy;
@@ -30,6 +31,7 @@ use clock::ShiftedClock;
 pub use collect::{Collect, Text, log_to};
 pub use embedded::{Embedded, Network, in_virtual_time, on_several_in_virtual_time, virtually};
 pub use history::History;
+pub use inside::{Inside, under_lost_replies};
 pub use ports::free_port;
 pub use proxy::Proxy;
 pub use server::{BOOT, Server};
