@@ -1,13 +1,7 @@
-//! Handles, as in the lock's model: holds that are no client's, and what is done with them. Here others hold beside them, and
+//! Handles, as in the lock's model: holds that are no client's. Here others hold beside them, and
 //! what a handle has is counted with the weight that it was detached with.
 
-use super::bounds::Bounds;
-use super::events::{Event, EventSet};
-use super::network::{
-    Answer, HANDLE_SEQ, HANDLES, Network, OwnerId, Passed, Released, Renewed, Request, Time, Token, Weight,
-};
-use super::owner::Stage;
-use super::protocol::{Shared, State};
+use super::network::{Network, OwnerId, Request, Time, Token, Weight};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
@@ -16,7 +10,7 @@ pub struct Handle {
     /// Until when somebody relies on what it holds (R5).
     pub until: Time,
     /// Somebody has asked to attach it. From then on nobody relies on what it was told before.
-    is_spent: bool,
+    pub is_spent: bool,
     pub stage: HandleStage,
 }
 
@@ -60,102 +54,6 @@ impl Handle {
             (HandleStage::Releasing(ours), Request::Release { .. }) => ours == *request,
             (HandleStage::Known { .. }, Request::Renew { .. }) => true,
             _ => false,
-        }
-    }
-}
-
-impl State {
-    fn handle(&mut self, id: OwnerId) -> &mut Handle {
-        &mut self.handles[usize::from(id - HANDLES)]
-    }
-
-    pub fn awaits(&self, to: OwnerId, request: &Request) -> bool {
-        if to >= HANDLES {
-            return self.handles[usize::from(to - HANDLES)].awaits(request);
-        }
-        self.owners[usize::from(to)].awaits(request)
-    }
-
-    pub fn extend_handle(&mut self, id: OwnerId) {
-        let (token, sent) = (self.handle(id).token, self.now);
-        self.network.send(id, Request::Renew { token, only: 0, sent });
-    }
-
-    /// A release after a detach without an answer leaves a tombstone for its copies.
-    pub fn release_handle(&mut self, id: OwnerId, bounds: &Bounds) {
-        let handle = *self.handle(id);
-        let request = match handle.stage {
-            HandleStage::Known { in_doubt } => {
-                let copies_until = if in_doubt { bounds.not_after(self.now) } else { 0 };
-                let (token, attempt) = (handle.token, HANDLE_SEQ);
-                Request::Release { seq: HANDLE_SEQ, holds: 0, weight: 0, token, attempt, copies_until, copy: 0 }
-            }
-            HandleStage::Releasing(request) => request,
-            _ => return,
-        };
-        *self.handle(id) = Handle { until: 0, stage: HandleStage::Releasing(request), ..handle };
-        self.network.send(id, request);
-    }
-
-    /// The caller of an unanswered detach gives up, and has the handle.
-    pub fn know_handle_of(&mut self, owner: OwnerId) {
-        if let Stage::Holding(hold) = &self.owners[usize::from(owner)].stage
-            && let Some(Request::Give { to, .. }) = hold.pending
-        {
-            self.handle(to).stage = HandleStage::Known { in_doubt: true };
-        }
-    }
-}
-
-impl Shared {
-    pub fn detach(&self, state: &mut State, id: OwnerId, events: &mut EventSet) {
-        let Stage::Holding(hold) = &state.owners[usize::from(id)].stage else { return };
-        let handle = HANDLES + state.handles.len() as OwnerId;
-        let (token, weight) = (hold.token, hold.weight);
-        state.handles.push(Handle { token, weight, until: 0, is_spent: false, stage: HandleStage::Asked });
-        self.act(state, id, events, |owner, cx| owner.detach(handle, cx));
-    }
-
-    /// Who attaches it relies on it as a handle no longer.
-    pub fn attach(&self, state: &mut State, id: OwnerId, handle: OwnerId, events: &mut EventSet) {
-        let Handle { token, .. } = *state.handle(handle);
-        *state.handle(handle) = Handle { until: 0, is_spent: true, ..*state.handle(handle) };
-        self.act(state, id, events, |owner, cx| owner.attach(handle, token, cx));
-    }
-
-    /// What an answer says of handles.
-    pub fn tell_handle(&self, state: &mut State, to: OwnerId, request: Request, answer: Answer, events: &mut EventSet) {
-        if !state.awaits(to, &request) {
-            return;
-        }
-        match (request, answer) {
-            (Request::Give { to: handle, sent, .. }, Answer::Given(answer)) if handle >= HANDLES => {
-                let handle = state.handle(handle);
-                match answer {
-                    Passed::Given { remaining, .. } => {
-                        handle.until = sent + remaining;
-                        handle.stage = HandleStage::Known { in_doubt: false };
-                    }
-                    Passed::Lost | Passed::Refused => handle.stage = HandleStage::Over,
-                }
-            }
-            (Request::Give { from, .. }, Answer::Given(Passed::Given { .. })) => {
-                state.handle(from).stage = HandleStage::Over;
-            }
-            (Request::Renew { sent, .. }, Answer::Renewed(Renewed::Renewed { remaining })) if to >= HANDLES => {
-                events.add(Event::HandleExtended);
-                let handle = state.handle(to);
-                if !handle.is_spent {
-                    handle.until = handle.until.max(sent + remaining);
-                }
-            }
-            (Request::Release { .. }, Answer::Released(released)) if to >= HANDLES => {
-                if matches!(released, Released::Freed { .. }) {
-                    events.add(Event::HandleReleased);
-                }
-                state.handle(to).stage = HandleStage::Over;
-            }
-            _ => {}
         }
     }
 }

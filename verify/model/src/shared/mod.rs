@@ -4,6 +4,7 @@
 
 mod bounds;
 mod canonical;
+mod detach;
 mod display;
 mod events;
 mod handle;
