@@ -6,6 +6,7 @@ pub use crate::store::rights::Beside;
 
 use crate::client::LockClient;
 use crate::error::RequestError;
+use crate::handle::HoldHandle;
 use crate::store::{keys, rights, verbs};
 
 /// Every right of a user, as ACL SETUSER takes it after `reset`.
@@ -43,4 +44,9 @@ pub async fn ask(client: &LockClient, words: &[&str]) -> Vec<Answer> {
         Answer { address: server.address(), texts: told.map(|(told, _)| told.texts.into_iter().map(text).collect()) }
     });
     join_all(asking).await
+}
+
+/// The owner that a handle names, as `status` shows it.
+pub fn owner_of(handle: &HoldHandle) -> &str {
+    handle.owner()
 }

@@ -7,17 +7,21 @@ use std::time::Duration;
 use crate::backend::{AnyGuard, Backend};
 use crate::client::LockClient;
 use crate::engine::detached::{Detached, NotDetached};
+use crate::engine::guard::EngineGuard;
 use crate::engine::handles::{self, DetachOutcome};
 use crate::engine::lock::{Caller, EngineLock};
 use crate::error::{Cause, LockError, Loss, OptionsError, Refusal, RequestError};
 use crate::guard::LockGuard;
 use crate::owner;
+use crate::semaphore::Permit;
+use crate::store::keys::{Kind, Share};
 
-/// A hold without a guard: what [`LockGuard::detach`] makes, and [`LockClient::attach`] takes up again, in any process.
+/// A hold without a guard: what [`LockGuard::detach`] makes, and [`LockClient::attach`] takes up again, in any process. Of permits:
+/// [`Permit::detach`] and [`LockClient::attach_permit`].
 ///
 /// It is a text of letters, digits and `_`, which a shell, JSON and the environment carry unchanged: see its
-/// [`Display`](fmt::Display) and [`FromStr`], and the feature `serde`. It names the lock, its prefix and its token, and
-/// has no URL and no password: the client that uses it brings the connection. It is not renewed. Its lock is free when
+/// [`Display`](fmt::Display) and [`FromStr`], and the feature `serde`. It names the lock or the semaphore, its prefix and its token, and
+/// has no URL and no password: the client that uses it brings the connection. It is not renewed. What it holds is free when
 /// its lease ends, as after a crash.
 ///
 /// **Whoever can connect to the server and has read a handle can spend it**, as whoever can connect can force the lock. Mind that in the log of
@@ -47,7 +51,22 @@ pub struct HoldHandle {
 const VERSION: &str = "fairlock1";
 
 impl HoldHandle {
-    /// The name of the lock.
+    /// What it holds: [`Kind::Lock`], or [`Kind::Semaphore`] if it has permits.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use fairlock::Kind;
+    ///
+    /// let permit = client.semaphore("render", 5).acquire().await?;
+    /// assert_eq!(permit.detach(std::time::Duration::from_secs(60)).await?.kind(), Kind::Semaphore);
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.hold.kind
+    }
+
+    /// The name of the lock, or of the semaphore.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -87,6 +106,11 @@ impl HoldHandle {
     pub fn lease(&self) -> Duration {
         self.hold.lease
     }
+
+    #[cfg(feature = "_cli")]
+    pub(crate) fn owner(&self) -> &str {
+        &self.hold.owner
+    }
 }
 
 impl fmt::Debug for HoldHandle {
@@ -98,9 +122,9 @@ impl fmt::Debug for HoldHandle {
 
 impl fmt::Display for HoldHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Detached { name, owner, token, lease, copies_until } = &self.hold;
+        let Detached { kind, name, owner, token, lease, copies_until } = &self.hold;
         let parts = [&self.prefix, name, owner].map(|text| hex(text)).join("_");
-        let text = format!("{VERSION}_{parts}_{token}_{}_{copies_until}", lease.as_millis());
+        let text = format!("{VERSION}_{parts}_{token}_{}_{copies_until}_{}", lease.as_millis(), kind.word());
         write!(f, "{text}_{:08x}", checksum(&text))
     }
 }
@@ -126,7 +150,7 @@ fn checksum(text: &str) -> u32 {
 #[non_exhaustive]
 pub enum ParseHandleError {
     /// It is no handle, or not all of one.
-    #[error("this is no handle of a lock, or a part of it is missing or changed")]
+    #[error("this is no handle, or a part of it is missing or changed")]
     Malformed,
     /// A newer version of fairlock made it.
     #[error("this handle has another format: use the version of fairlock that made it")]
@@ -150,10 +174,11 @@ impl FromStr for HoldHandle {
 impl HoldHandle {
     fn read(text: &str) -> Option<Self> {
         let (parts, sum) = text.rsplit_once('_')?;
-        let [_, prefix, name, owner, token, lease, copies_until] = *parts.split('_').collect::<Vec<_>>() else {
+        let [_, prefix, name, owner, token, lease, copies_until, kind] = *parts.split('_').collect::<Vec<_>>() else {
             return None;
         };
         let hold = Detached {
+            kind: Kind::of_word(kind)?,
             name: text_of(name)?,
             owner: text_of(owner)?,
             token: token.parse().ok()?,
@@ -235,26 +260,26 @@ pub enum DetachRefusal {
     RuntimeGone,
 }
 
-/// Why [`LockGuard::detach`] has no handle to return, or does not know whether it holds the lock.
+/// Why [`LockGuard::detach`] or [`Permit::detach`] has no handle to return, or does not know what it holds.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum DetachError {
+pub enum DetachError<G = LockGuard> {
     /// Nothing has happened, and the guard is as before.
     #[error("not detached: {reason}")]
     #[non_exhaustive]
     Refused {
-        /// The guard.
-        guard: LockGuard,
+        /// The guard, or the permit.
+        guard: G,
         /// Why.
         reason: DetachRefusal,
     },
-    /// The server may have served it. If it has, the handle holds the lock. If not, the client releases it. Use the
+    /// The server may have served it. If it has, the handle holds the lock or the permits. If not, the client releases them. Use the
     /// handle as any other: [`attach`](LockClient::attach) and [`extend`](LockClient::extend) show which it was, and
     /// [`release`](LockClient::release) leaves nothing behind either way.
-    #[error("no answer to the detach: {cause}; the handle holds the lock, or nobody does")]
+    #[error("no answer to the detach: {cause}; the handle has the hold, or it is given back")]
     #[non_exhaustive]
     Unanswered {
-        /// What holds the lock, if it was detached.
+        /// What has the hold, if it was detached.
         handle: HoldHandle,
         /// Why there is no answer.
         cause: Cause,
@@ -298,13 +323,23 @@ pub enum HandleError {
     RuntimeGone,
 }
 
-/// Why [`LockClient::attach`] did not give a guard.
+/// Why [`LockClient::attach`] or [`LockClient::attach_permit`] did not give a guard.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
     /// The owner of this scope holds the lock or waits for it already. Nothing was sent.
     #[error("the owner of this scope holds this lock or waits for it already")]
     OwnerBusy,
+    /// The handle is of another kind: [`attach`](LockClient::attach) takes the handle of a lock, and
+    /// [`attach_permit`](LockClient::attach_permit) that of permits. Nothing was sent.
+    #[error("this is the handle of {is}, and not of {asked}")]
+    #[non_exhaustive]
+    OtherKind {
+        /// That of the handle.
+        is: Kind,
+        /// What the call attaches.
+        asked: Kind,
+    },
     /// As for the other calls by a handle. After [`Unreachable`](HandleError::Unreachable) the hold goes back as soon as the
     /// server answers: what the request may have attached is released.
     #[error(transparent)]
@@ -389,22 +424,59 @@ impl LockGuard {
     pub async fn detach(self, lease: Duration) -> Result<HoldHandle, DetachError> {
         let guard = match self.into_any() {
             AnyGuard::One(guard) => guard,
-            guard @ AnyGuard::Several(_) => return refused(guard, DetachRefusal::SeveralServers),
-        };
-        let prefix = guard.hold.context().options().prefix.clone();
-        match handles::detach(guard, lease).await {
-            DetachOutcome::Detached(hold) => Ok(HoldHandle { prefix, hold }),
-            DetachOutcome::Unanswered(hold, cause) => {
-                Err(DetachError::Unanswered { handle: HoldHandle { prefix, hold }, cause })
+            guard @ AnyGuard::Several(_) => {
+                let (guard, reason) = (Self::new(guard), DetachRefusal::SeveralServers);
+                return Err(DetachError::Refused { guard, reason });
             }
-            DetachOutcome::Refused(guard, reason) => refused(AnyGuard::One(guard), reason.into()),
-        }
+        };
+        detach(guard, lease, |guard| Self::new(AnyGuard::One(guard))).await
     }
 }
 
+impl Permit {
+    /// Ends this permit, but not what it holds: that belongs to the returned handle from then on, with the same weight, for as long
+    /// as the lease says and under the same token. One round trip. As [`LockGuard::detach`].
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let gate = client.semaphore("render", 5);
+    /// let handle = gate.acquire_many(2).await?.detach(Duration::from_secs(1800)).await?;
+    /// assert_eq!(gate.status().await?.used, 2);
+    /// client.release(&handle).await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`DetachError::Refused`] returns the permit: the lease does not fit, the permit is lost, or nothing could be sent within the
+    /// operation time-out. [`DetachError::Unanswered`] returns the handle.
+    ///
+    /// # Cancel safety
+    /// As for [`LockGuard::detach`].
+    #[allow(clippy::result_large_err)] // the permit, which the caller gets back
+    pub async fn detach(self, lease: Duration) -> Result<HoldHandle, DetachError<Self>> {
+        detach(self.into_guard(), lease, Self::new).await
+    }
+}
+
+/// `again`: the guard as it was.
 #[allow(clippy::result_large_err)]
-fn refused(guard: AnyGuard, reason: DetachRefusal) -> Result<HoldHandle, DetachError> {
-    Err(DetachError::Refused { guard: LockGuard::new(guard), reason })
+async fn detach<G>(
+    guard: EngineGuard,
+    lease: Duration,
+    again: impl Fn(EngineGuard) -> G,
+) -> Result<HoldHandle, DetachError<G>> {
+    let prefix = guard.hold.context().options().prefix.clone();
+    match handles::detach(guard, lease).await {
+        DetachOutcome::Detached(hold) => Ok(HoldHandle { prefix, hold }),
+        DetachOutcome::Unanswered(hold, cause) => {
+            Err(DetachError::Unanswered { handle: HoldHandle { prefix, hold }, cause })
+        }
+        DetachOutcome::Refused(guard, reason) => {
+            Err(DetachError::Refused { guard: again(guard), reason: reason.into() })
+        }
+    }
 }
 
 impl From<NotDetached> for DetachRefusal {
@@ -444,29 +516,59 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// See [`AttachError`]. Nothing is attached then.
+    /// See [`AttachError`]. Nothing is attached then. A handle of permits is [`OtherKind`](AttachError::OtherKind): see
+    /// [`attach_permit`](Self::attach_permit).
     ///
     /// # Cancel safety
     /// Dropped, it releases in the background what it may have attached. If it was not served, the handle is as before. A future that
     /// is kept has to be polled: what it attached is not renewed before it returns, and ends with the lease.
     pub async fn attach(&self, handle: &HoldHandle) -> Result<LockGuard, AttachError> {
-        let lock = self.lock_of(handle)?;
-        let guard = match lock.attach(Caller::of(owner::current()), &handle.hold).await {
-            Ok(guard) => guard.ok_or(AttachError::OwnerBusy)?,
-            Err(LockError::Lost | LockError::Name(_) | LockError::OtherKind { .. }) => {
-                return Err(HandleError::Lost.into());
-            }
-            Err(LockError::Lease(error) | LockError::Label(error)) => return Err(HandleError::Lease(error).into()),
-            Err(LockError::Unreachable(cause)) => return Err(HandleError::Unreachable(cause).into()),
-            Err(LockError::Refused(refusal)) => return Err(HandleError::Refused(refusal).into()),
-            Err(LockError::RuntimeGone) => return Err(HandleError::RuntimeGone.into()),
-            // The others do not occur here.
-            Err(_) => return Err(HandleError::Closed.into()),
-        };
+        let guard = self.take_up(handle, Kind::Lock, Caller::of(owner::current())).await?;
         Ok(LockGuard::new(AnyGuard::One(guard)))
     }
 
-    /// Sets a new lease for what a handle holds, from now on. One round trip. It never shortens, and leaves the handle usable.
+    /// Takes up the permits that a handle has: all of them, under the same token, and they are renewed with
+    /// [this client's lease](crate::LockClientBuilder::lease). One round trip. As [`attach`](Self::attach), but its owner is a new one,
+    /// also in a [scope](crate::owner::scope): a permit is never re-entered.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let permit = client.semaphore("render", 5).acquire_many(2).await?;
+    /// let handle = permit.detach(Duration::from_secs(1800)).await?;
+    /// let permit = client.attach_permit(&handle).await?;
+    /// assert_eq!((permit.weight(), permit.token()), (2, handle.token()));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`AttachError`]; `OwnerBusy` does not occur here. Nothing is attached then.
+    ///
+    /// # Cancel safety
+    /// As for `attach`.
+    pub async fn attach_permit(&self, handle: &HoldHandle) -> Result<Permit, AttachError> {
+        self.take_up(handle, Kind::Semaphore, Caller::of(None)).await.map(Permit::new)
+    }
+
+    async fn take_up(&self, handle: &HoldHandle, asked: Kind, caller: Caller) -> Result<EngineGuard, AttachError> {
+        let lock = self.lock_of(handle)?;
+        if handle.kind() != asked {
+            return Err(AttachError::OtherKind { is: handle.kind(), asked });
+        }
+        match lock.attach(caller, &handle.hold).await {
+            Ok(guard) => guard.ok_or(AttachError::OwnerBusy),
+            Err(LockError::Lost | LockError::Name(_) | LockError::OtherKind { .. }) => Err(HandleError::Lost.into()),
+            Err(LockError::Lease(error) | LockError::Label(error)) => Err(HandleError::Lease(error).into()),
+            Err(LockError::Unreachable(cause)) => Err(HandleError::Unreachable(cause).into()),
+            Err(LockError::Refused(refusal)) => Err(HandleError::Refused(refusal).into()),
+            Err(LockError::RuntimeGone) => Err(HandleError::RuntimeGone.into()),
+            // The others do not occur here.
+            Err(_) => Err(HandleError::Closed.into()),
+        }
+    }
+
+    /// Sets a new lease for what a handle of either kind holds, from now on. One round trip. It never shortens, and leaves the handle usable.
     ///
     /// Any process with the handle may do it: a job that watches over others, or the process that was given it and does
     /// not attach.
@@ -492,7 +594,7 @@ impl LockClient {
         known(handles::extend_handle(&lock, &handle.hold, lease).await)
     }
 
-    /// Releases what a handle holds, without taking it up first: the lock is free, or the next waiter has it. One round trip.
+    /// Releases what a handle of either kind holds, without taking it up first: the next in line have it, or it is free. One round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -519,7 +621,8 @@ impl LockClient {
         if engine.context.options().prefix != handle.prefix {
             return Err(HandleError::OtherPrefix { prefix: handle.prefix.clone() });
         }
-        Ok(EngineLock::new(engine.clone(), &handle.hold.name))
+        // What it has of a semaphore the server knows.
+        Ok(EngineLock::of(handle.kind(), Share::LOCK, engine.clone(), &handle.hold.name))
     }
 }
 

@@ -365,8 +365,12 @@ impl FairSemaphore {
 }
 
 impl Permit {
-    fn new(guard: EngineGuard) -> Self {
+    pub(crate) fn new(guard: EngineGuard) -> Self {
         Self { held: Held::new(AnyHold::One(guard.hold.clone())), guard }
+    }
+
+    pub(crate) fn into_guard(self) -> EngineGuard {
+        self.guard
     }
 
     /// How many permits this is. No round trip.

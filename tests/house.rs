@@ -669,7 +669,7 @@ fn scripts() -> Vec<Script> {
 fn there_is_a_script_for_each_verb_and_no_other() {
     let names: Vec<_> = scripts().into_iter().map(|script| script.name).collect();
     let of_locks = ["acquire", "boot", "force_unlock", "give", "inspect", "leave", "poll", "raise", "release", "renew"];
-    let shared = ["acquire", "force_unlock", "inspect", "leave", "poll", "release", "renew", "set_limit"];
+    let shared = ["acquire", "force_unlock", "give", "inspect", "leave", "poll", "release", "renew", "set_limit"];
     let shared = shared.iter().map(|name| format!("shared/{name}"));
     assert_eq!(names, of_locks.iter().map(ToString::to_string).chain(shared).collect::<Vec<_>>());
 }

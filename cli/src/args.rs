@@ -195,7 +195,7 @@ pub struct Lock {
     /// A read-write lock, for one that writes: alone.
     #[arg(long, short = 'x')]
     pub exclusive: bool,
-    /// Runs the command under the lock of a handle, which stays held.
+    /// Runs the command under the lock or the slot of a handle, which stays held.
     #[arg(long, value_name = "HANDLE", requires = "cmd",
         conflicts_with_all = ["name", "try_only", "wait", "lease", "label", "slots", "shared", "exclusive"])]
     pub attach: Option<HoldHandle>,
@@ -220,6 +220,12 @@ impl Lock {
             None if self.exclusive => Use::Exclusive,
             None => Use::Lock,
         }
+    }
+}
+
+impl Acquire {
+    pub fn used_as(&self) -> Use {
+        self.slots.map_or(Use::Lock, Use::Slots)
     }
 }
 
@@ -266,6 +272,9 @@ pub enum Orphan {
 pub struct Acquire {
     /// The lock.
     pub name: String,
+    /// A semaphore in place of a lock: the handle has one of N slots.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub slots: Option<u32>,
     #[command(flatten)]
     pub call: Call,
     /// How long it stays held, unless it is extended or released.
@@ -296,7 +305,7 @@ pub struct Status {
     /// The locks.
     #[arg(required = true)]
     pub name: Vec<String>,
-    /// Exit code 1 if one of them is held, else 0.
+    /// Exit code 1 if one of them is held, or has no free slot; else 0.
     #[arg(long)]
     pub exit_code: bool,
     /// One JSON object for each lock, in a line of its own.

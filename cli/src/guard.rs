@@ -50,7 +50,11 @@ impl Guard {
         label: Option<&str>,
     ) -> Result<Option<Self>, LockError> {
         Ok(match used_as {
-            Use::Lock => Self::take_lock(client, name, wait, label).await?.map(Self::Lock),
+            Use::Lock => {
+                let lock = client.lock(name);
+                let lock = label.map_or_else(|| lock.clone(), |label| lock.labelled(label));
+                take!(lock, wait, try_lock, lock_timeout, lock).map(Self::Lock)
+            }
             Use::Slots(slots) => {
                 let gate = client.semaphore(name, slots);
                 let gate = label.map_or_else(|| gate.clone(), |label| gate.labelled(label));
@@ -65,17 +69,6 @@ impl Guard {
                 }
             }
         })
-    }
-
-    pub async fn take_lock(
-        client: &LockClient,
-        name: &str,
-        wait: Wait,
-        label: Option<&str>,
-    ) -> Result<Option<LockGuard>, LockError> {
-        let lock = client.lock(name);
-        let lock = label.map_or_else(|| lock.clone(), |label| lock.labelled(label));
-        Ok(take!(lock, wait, try_lock, lock_timeout, lock))
     }
 
     pub async fn lost(&self) -> Loss {

@@ -1,4 +1,6 @@
-//! `fairlock acquire`, `extend`, `release`: a lock over steps of which each is a process of its own.
+//! `fairlock acquire`, `extend`, `release`: a lock, or a slot of a semaphore, over steps of which each is a process of its own.
+
+use std::fmt::Debug;
 
 use fairlock::{DetachError, DetachRefusal, HandleError, HoldHandle, LockClient};
 use serde::Serialize;
@@ -6,6 +8,7 @@ use serde::Serialize;
 use super::args::{Acquire, Args, Extend, Release};
 use super::connect;
 use super::exit::{self, Failure};
+use super::guard::Guard;
 use super::lock;
 use super::log::say;
 use super::output::Output;
@@ -53,22 +56,35 @@ pub async fn acquire(args: &Args, acquire: &Acquire, out: &mut Output) -> Result
     outcome
 }
 
-/// `None`: others have it. A handle beside the failure may hold the lock.
-async fn acquired(client: &LockClient, acquire: &Acquire) -> Result<Option<HoldHandle>, (Failure, Option<HoldHandle>)> {
-    let guard = lock::acquire(client, &acquire.name, &acquire.call).await.map_err(|failure| (failure, None))?;
-    let Some(guard) = guard else { return Ok(None) };
-    guard.detach(acquire.lease).await.map(Some).map_err(|error| {
-        let text = exit::chain(&error);
-        match error {
-            // The guard is dropped, and gives it back.
-            DetachError::Refused { reason: DetachRefusal::Lease(_) | DetachRefusal::SeveralServers, .. } => {
-                (Failure::usage(text), None)
-            }
-            DetachError::Refused { reason: DetachRefusal::Refused(_), .. } => (Failure::new(exit::REFUSED, text), None),
-            DetachError::Unanswered { handle, .. } => (Failure::new(exit::UNAVAILABLE, text), Some(handle)),
-            _ => (Failure::new(exit::UNAVAILABLE, text), None),
+/// What is not detached: why, and the handle that may have it.
+type NotDetached = (Failure, Option<HoldHandle>);
+
+/// `None`: others have it.
+async fn acquired(client: &LockClient, acquire: &Acquire) -> Result<Option<HoldHandle>, NotDetached> {
+    let guard = lock::acquire(client, &acquire.name, acquire.used_as(), &acquire.call).await;
+    let handle = match guard.map_err(|failure| (failure, None))? {
+        None => return Ok(None),
+        Some(Guard::Lock(guard)) => guard.detach(acquire.lease).await.map_err(not_detached)?,
+        Some(Guard::Permit(permit)) => permit.detach(acquire.lease).await.map_err(not_detached)?,
+        // It is not asked for.
+        Some(Guard::Read(_) | Guard::Write(_)) => {
+            return Err((Failure::usage("read-write locks have no handles"), None));
         }
-    })
+    };
+    Ok(Some(handle))
+}
+
+fn not_detached<G: Debug>(error: DetachError<G>) -> NotDetached {
+    let text = exit::chain(&error);
+    match error {
+        // The guard is dropped, and gives it back.
+        DetachError::Refused { reason: DetachRefusal::Lease(_) | DetachRefusal::SeveralServers, .. } => {
+            (Failure::usage(text), None)
+        }
+        DetachError::Refused { reason: DetachRefusal::Refused(_), .. } => (Failure::new(exit::REFUSED, text), None),
+        DetachError::Unanswered { handle, .. } => (Failure::new(exit::UNAVAILABLE, text), Some(handle)),
+        _ => (Failure::new(exit::UNAVAILABLE, text), None),
+    }
 }
 
 fn print(handle: &HoldHandle, acquire: &Acquire, out: &mut Output) -> Result<(), Failure> {

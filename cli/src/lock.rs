@@ -4,7 +4,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use fairlock::{HandleError, HoldHandle, Kind, LockClient, LockError, LockGuard, UnlockError};
+use fairlock::cli::owner_of;
+use fairlock::{HandleError, HoldHandle, Kind, LockClient, LockError, UnlockError};
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -45,7 +46,7 @@ pub async fn run(args: &Args, lock: &Lock, out: &mut Output) -> Result<u8, Failu
 async fn locked(client: &LockClient, lock: &Lock, signals: &mut Signals, out: &mut Output) -> Result<u8, Failure> {
     let name = lock.name.as_deref().unwrap_or_default();
     let acquired = tokio::select! {
-        acquired = take(client, name, lock) => acquired?,
+        acquired = acquire(client, name, lock.used_as(), &lock.call) => acquired?,
         signal = signals.next() => return Ok(ended_by(signal)),
     };
     match acquired {
@@ -56,20 +57,9 @@ async fn locked(client: &LockClient, lock: &Lock, signals: &mut Signals, out: &m
 }
 
 /// `None`: others have it.
-async fn take(client: &LockClient, name: &str, lock: &Lock) -> Result<Option<Guard>, Failure> {
-    let (used_as, wait) = (lock.used_as(), lock.call.wait());
-    check_nesting(client, name, used_as, wait).await?;
-    busy_is_none(name, Guard::take(client, name, used_as, wait, lock.call.label.as_deref()).await)
-}
-
-/// The same for a lock that is to be detached.
-pub async fn acquire(client: &LockClient, name: &str, call: &Call) -> Result<Option<LockGuard>, Failure> {
-    check_nesting(client, name, Use::Lock, call.wait()).await?;
-    busy_is_none(name, Guard::take_lock(client, name, call.wait(), call.label.as_deref()).await)
-}
-
-fn busy_is_none<T>(name: &str, acquired: Result<Option<T>, LockError>) -> Result<Option<T>, Failure> {
-    match acquired {
+pub async fn acquire(client: &LockClient, name: &str, used_as: Use, call: &Call) -> Result<Option<Guard>, Failure> {
+    check_nesting(client, name, used_as, call.wait()).await?;
+    match Guard::take(client, name, used_as, call.wait(), call.label.as_deref()).await {
         Err(LockError::Timeout) => Ok(None),
         Err(LockError::OtherKind { is, .. }) => {
             Err(Failure::usage(format!("{name:?} is in use as {is}: {}", flag_of(is))))
@@ -131,21 +121,16 @@ async fn run_under(guard: Guard, lock: &Lock, signals: &mut Signals) -> Result<u
     }
 }
 
-/// Runs the command under the lock of a handle, which is extended meanwhile and stays usable.
+/// Runs the command under what a handle holds, which is extended meanwhile and stays usable.
 async fn attached(client: &LockClient, handle: &HoldHandle, lock: &Lock, signals: &mut Signals) -> Result<u8, Failure> {
     let asked = Instant::now();
-    let beginning = async {
-        client.extend(handle, handle.lease()).await?;
-        Ok::<_, Failure>(client.lock(handle.name()).status().await?)
-    };
-    let status = tokio::select! {
-        status = beginning => status?,
+    let beginning = client.extend(handle, handle.lease());
+    tokio::select! {
+        extended = beginning => extended?,
         signal = signals.next() => return Ok(ended_by(signal)),
-    };
-    let holder = status.holder.filter(|holder| holder.token == handle.token());
-    let Some(holder) = holder else { return Err(HandleError::Lost.into()) };
+    }
     let lost = until_lost(client, handle, asked);
-    match run_child(lock, handle.name(), handle.token(), &holder.owner, lost, signals).await? {
+    match run_child(lock, handle.name(), handle.token(), owner_of(handle), lost, signals).await? {
         Some(code) => still_held(client, handle, code).await,
         None => Ok(exit::LOST),
     }

@@ -34,13 +34,6 @@ if longer < before and attempt ~= only then longer = before end
 -- R16: of an extend. A late copy of the first renewal after a grant must not cut it.
 if string.sub(only, 1, 1) == '+' and tonumber(only) > tonumber(attempt) then attempt = string.sub(only, 2) end
 local set = { field, holds .. ' ' .. attempt .. ' ' .. token .. ' ' .. string.format('%d', longer) .. ' ' .. terms }
-local used, soon, rest = string.match(fields[2] or '', '^(%d+ %d+) (%d+) (%d+ %d+)$')
--- The bound of the ends stays one.
-if soon and longer < tonumber(soon) then
-  set[3], set[4] = '!used', used .. ' ' .. string.format('%d', longer) .. ' ' .. rest
-end
-call('HSET', lock, unpack(set))
-if call('PTTL', lock) < longer - now then call('PEXPIRE', lock, string.format('%d', longer - now)) end
--- P2, as for a lock.
-if tokens and call('PEXPIRE', tokens, token_ttl) == 0 then call('SET', tokens, token, 'PX', token_ttl) end
+local summary = fields[2]
+--#paste new_end
 return 'renewed ' .. echo .. ' ' .. string.format('%d', longer - now)

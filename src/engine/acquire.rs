@@ -307,6 +307,8 @@ struct Attempt<'a> {
     /// When it first asked about a grant without an answer. That may have set the lease that it wants, which can be
     /// shorter than the grant.
     confirming: Option<Instant>,
+    /// What it gets of the name: what it asks for, or what a handle has.
+    share: Share,
     /// [`Holds::doubts`](super::hold::Holds::doubts) before the last request was sent.
     doubts: u64,
 }
@@ -328,12 +330,12 @@ enum Tried {
 
 impl<'a> Attempt<'a> {
     fn new(request: &'a AcquireRequest<'a>) -> Self {
-        let AcquireRequest { engine, ref entry, lease, terms, scoped, began, attach, .. } = *request;
+        let AcquireRequest { engine, ref entry, lease, terms, scoped, share, began, attach, .. } = *request;
         let seq = engine.context.next_seq();
         // Before anything is sent: the grant may come before the reply (R7).
         let new = NewWaiter { lease, terms, scoped, attaches: attach.is_some(), began };
         let waiter = engine.poller.waiters.register(entry, seq, new);
-        Self { request, waiter, copies_until: 0, must_leave: false, confirming: None, doubts: 0 }
+        Self { request, waiter, copies_until: 0, must_leave: false, confirming: None, share, doubts: 0 }
     }
 
     /// Asks until there is an answer. Each retry is the same request (R1).
@@ -414,7 +416,8 @@ impl<'a> Attempt<'a> {
         let answer = give.run(&engine.context.runner, admitted, &mut self.copies_until).await?;
         entry.last_error.answered();
         Ok(match answer.body {
-            Gave::Given { lease_left } => {
+            Gave::Given { lease_left, weight } => {
+                self.share.weight = weight.max(self.share.weight);
                 let hold = self.hold_answered(token, answer.sent, lease_left).await;
                 Tried::Over(hold.map(Asked::Held).ok_or(LockError::Lost))
             }
@@ -523,7 +526,7 @@ impl<'a> Attempt<'a> {
             // From now on the hold's own end takes care of the late copies (R3).
             copies_until: std::mem::take(&mut self.copies_until),
             scoped: self.request.scoped,
-            share: self.request.share,
+            share: self.share,
             metrics: self.request.metrics.clone(),
         };
         let hold = Hold::begin(&self.request.engine.holds, &self.request.entry, new);

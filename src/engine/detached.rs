@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::error::Loss;
 use crate::store::error::RequestError;
-use crate::store::keys::LONGEST_NAME;
+use crate::store::keys::{Kind, LONGEST_NAME};
 use crate::store::options::OptionsError;
 
 /// What a handle says.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Detached {
+    pub kind: Kind,
     pub name: String,
     /// Made for this handle: `<client id>-<seq>:0`.
     pub owner: String,
@@ -28,6 +29,7 @@ impl Detached {
     pub fn is_of_a_handle(&self) -> bool {
         let number = self.owner.strip_suffix(":0").and_then(|owner| owner.rsplit_once('-')).map(|(_, number)| number);
         number.is_some_and(|number| number.parse::<u64>().is_ok())
+            && self.kind != Kind::RwLock
             && (1..=LONGEST_NAME).contains(&self.name.len())
             && (0..=LATEST).contains(&self.copies_until)
     }

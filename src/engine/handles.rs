@@ -65,6 +65,7 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     }
     let seq = context.next_seq();
     let handle = Detached {
+        kind: hold.entry.keys.kind,
         name: hold.entry.keys.name.clone(),
         owner: format!("{}-{seq}:0", context.runner.client),
         token: hold.token,

@@ -103,6 +103,7 @@ const SHARED_PARTS: &[(&str, &str)] = &[
     ("known_place", include_str!("../../lua/shared/lib/known_place.lua")),
     ("lease", include_str!("../../lua/shared/lib/lease.lua")),
     ("leaving", include_str!("../../lua/shared/lib/leaving.lua")),
+    ("new_end", include_str!("../../lua/shared/lib/new_end.lua")),
     ("next_token", include_str!("../../lua/shared/lib/next_token.lua")),
     ("other_kind", include_str!("../../lua/shared/lib/other_kind.lua")),
     ("own_place", include_str!("../../lua/shared/lib/own_place.lua")),

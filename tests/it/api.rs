@@ -1,10 +1,11 @@
 //! The public API: the traits of its types, where guards may be dropped, `status` and labels.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::time::Duration;
 
 use fairlock::{
-    FairLock, FairRwLock, FairSemaphore, Held, LockClient, LockError, LockGuard, LockStatus, Owner, Permit, ReadGuard,
-    RwLockStatus, SemaphoreStatus, UnlockError, WriteGuard, owner,
+    DetachError, FairLock, FairRwLock, FairSemaphore, Held, LockClient, LockError, LockGuard, LockStatus, Owner,
+    Permit, ReadGuard, RwLockStatus, SemaphoreStatus, UnlockError, WriteGuard, owner,
 };
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
@@ -14,6 +15,7 @@ assert_impl_all!(LockClient: Clone, Send, Sync, Unpin);
 assert_impl_all!(FairLock: Clone, Send, Sync, Unpin);
 assert_impl_all!(LockGuard: Send, Sync, Unpin);
 assert_impl_all!(Held: Clone, Send, Sync);
+assert_impl_all!(DetachError<Permit>: std::error::Error, Send, Sync);
 assert_impl_all!(Owner: Copy, Send, Sync);
 assert_impl_all!(LockStatus: Send, Sync);
 assert_impl_all!(LockError: std::error::Error, Send, Sync);
@@ -50,7 +52,8 @@ async fn futures_can_be_spawned() {
         is_send(lock.with(|_| async {})).await.unwrap();
         let permit = is_send(client.semaphore("s", 2).acquire_many(2)).await.unwrap();
         is_send(permit.shrink_to(1)).await.unwrap();
-        is_send(permit.release()).await.unwrap();
+        let handle = is_send(permit.detach(Duration::from_secs(60))).await.unwrap();
+        is_send(is_send(client.attach_permit(&handle)).await.unwrap().release()).await.unwrap();
         let document = client.rw_lock("r");
         let reading = is_send(is_send(document.write()).await.unwrap().downgrade()).await.unwrap();
         is_send(reading.unlock()).await.unwrap();

@@ -56,6 +56,7 @@ pub static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
     let shared = [
         ("shared/acquire", include_str!("../../lua/shared/acquire.lua")),
         ("shared/force_unlock", include_str!("../../lua/shared/force_unlock.lua")),
+        ("shared/give", include_str!("../../lua/shared/give.lua")),
         ("shared/inspect", include_str!("../../lua/shared/inspect.lua")),
         ("shared/leave", include_str!("../../lua/shared/leave.lua")),
         ("shared/poll", include_str!("../../lua/shared/poll.lua")),
@@ -667,7 +668,7 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
         "leave" => (ALL, &["request", "copies_until", "owner", "seq", "place", "settings"]),
         "renew" => (&["lock", "tokens"], &["request", "owner", "token", "lease", "only", "remember"]),
         "raise" => (&["lock", "tokens"], &["request", "owner", "token", "floor", "token_ttl"]),
-        "give" => (
+        "give" | "shared/give" => (
             &["lock", "tokens", "tombstone"],
             &["request", "not_after", "from", "seq", "token", "to", "attempt", "lease", "terms", "token_ttl"],
         ),

@@ -58,6 +58,48 @@ async fn a_lock_is_held_over_processes_until_it_is_released() {
     .await;
 }
 
+/// One of two slots, over processes: extended, run under, and released, after which the next one in line has it.
+#[tokio::test]
+async fn a_slot_is_held_over_processes_until_it_is_released() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let (url, gate) = (server.url(), client.semaphore(NAME, 2));
+        let handle = acquired(&url, &["--slots", "2", "--lease", "30m", "--label", "pipeline 8"]).await;
+        let is_taken = ["status", "--exit-code", NAME];
+        assert_eq!(Tool::new(&url, &is_taken).run().await.code, Some(0), "a slot is free");
+        let other = acquired(&url, &["--slots", "2", "--lease", "30m"]).await;
+        assert_eq!(Tool::new(&url, &is_taken).run().await.code, Some(1), "none is");
+        assert_eq!(code(&url, &["acquire", NAME, "--slots", "2", "--lease", "30m", "--try"]).await.0, Some(1));
+        let (usage, err) = code(&url, &["acquire", NAME, "--lease", "30m", "--try"]).await;
+        assert!(usage == Some(2) && err.contains("use --slots N"), "{err}");
+        assert_eq!(code(&url, &["extend", &handle, "2h"]).await, (Some(0), String::new()));
+        let holder = gate.status().await.unwrap().holders.remove(0);
+        assert!(holder.label == "pipeline 8" && holder.lease_left > Duration::from_secs(7000), "{holder:?}");
+        let script = "echo $FAIRLOCK_NAME $FAIRLOCK_TOKEN $FAIRLOCK_OWNER";
+        let ended = Tool::new(&url, &["lock", "--attach", &handle, "--", "sh", "-c", script]).run().await;
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+        assert_eq!(ended.out.trim_end(), format!("{NAME} {} {}", holder.token, holder.owner));
+        let waiting = Tool::new(&url, &["acquire", NAME, "--slots", "2", "--lease", "1m"]).start();
+        eventually("it waits", async || gate.status().await.unwrap().waiters == 1).await;
+        assert_eq!(code(&url, &["release", &handle]).await, (Some(0), String::new()));
+        let (ended, err) = waiting.end().await;
+        assert_eq!((ended.code(), err.as_str()), (Some(0), ""));
+        for words in
+            [&["release", &handle][..], &["extend", &handle, "1h"], &["lock", "--attach", &handle, "--", "true"]]
+        {
+            let (code, err) = code(&url, words).await;
+            assert!(code == Some(75) && err.contains("holds nothing"), "{words:?}: {code:?} {err}");
+        }
+        // The library takes it up.
+        let permit = client.attach_permit(&other.parse().unwrap()).await.unwrap();
+        assert!(gate.revoke(gate.status().await.unwrap().holders[1].token).await.unwrap());
+        permit.release().await.unwrap();
+        assert_eq!(gate.status().await.unwrap().used, 0);
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn json_has_the_handle_and_the_library_takes_it_up() {
     on_a_server(async |server| {
@@ -81,7 +123,7 @@ async fn each_wrong_use_has_its_exit_code_in_one_line() {
         let handle = acquired(&url, &["--lease", "1m"]).await;
         let cut = &handle[..handle.len() - 1];
         for (url, words, expected, said) in [
-            (&url, &["release", cut][..], 2, "no handle of a lock"),
+            (&url, &["release", cut][..], 2, "this is no handle"),
             (&url, &["release", &handle.replace("fairlock1", "fairlock2")], 2, "another format"),
             (&url, &["release", &handle, "--prefix", "other"], 2, "of the prefix"),
             (&url, &["extend", &handle, "1ms"], 2, "lease"),

@@ -320,12 +320,12 @@ async fn a_handle_that_was_changed_is_refused_or_lost() {
     .await;
 }
 
-fn hex(text: &str) -> String {
+pub fn hex(text: &str) -> String {
     text.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The text with another part, and the checksum of that.
-fn with_part(text: &str, index: usize, part: &str) -> String {
+pub fn with_part(text: &str, index: usize, part: &str) -> String {
     let mut parts: Vec<_> = text.split('_').collect();
     parts[index] = part;
     parts.pop();
@@ -378,7 +378,7 @@ async fn a_handle_survives_json() {
 
 /// What becomes of the next requests with `give` or another script, and of the replies: lost, late, or repeated.
 #[derive(Clone, Default)]
-struct Gives(Arc<Mutex<VecDeque<Planned>>>);
+pub struct Gives(Arc<Mutex<VecDeque<Planned>>>);
 
 /// The script of a request, and its copies.
 type Planned = (&'static str, Vec<Delivery>);
@@ -388,8 +388,16 @@ impl Gives {
         self.next_of("give", deliveries);
     }
 
-    fn next_of(&self, script: &'static str, deliveries: Vec<Delivery>) {
+    pub fn next_of(&self, script: &'static str, deliveries: Vec<Delivery>) {
         self.0.lock().unwrap().push_back((script, deliveries));
+    }
+
+    pub fn clear(&self) {
+        self.0.lock().unwrap().clear();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().unwrap().is_empty()
     }
 }
 
@@ -407,9 +415,9 @@ impl Faults for Gives {
     fn ran(&self, _ran: &Ran<'_>) {}
 }
 
-const SERVED_UNHEARD: Delivery = Delivery { request: Duration::ZERO, reply: None };
+pub const SERVED_UNHEARD: Delivery = Delivery { request: Duration::ZERO, reply: None };
 
-async fn with_gives(test: impl AsyncFnOnce(&Gives, [LockClient; 2], &EmbeddedServer)) {
+pub async fn with_gives(test: impl AsyncFnOnce(&Gives, [LockClient; 2], &EmbeddedServer)) {
     let gives = Gives::default();
     let server = &simulation::servers([gives.clone()])[0];
     virtually(async {
@@ -424,8 +432,8 @@ async fn with_gives(test: impl AsyncFnOnce(&Gives, [LockClient; 2], &EmbeddedSer
     .await;
 }
 
-fn unheard(count: usize, gives: &Gives) {
-    (0..count).for_each(|_| gives.next(vec![SERVED_UNHEARD]));
+pub fn unheard(script: &'static str, count: usize, gives: &Gives) {
+    (0..count).for_each(|_| gives.next_of(script, vec![SERVED_UNHEARD]));
 }
 
 #[tokio::test]
@@ -450,9 +458,9 @@ async fn an_unanswered_detach_returns_a_handle_that_holds_the_lock() {
     with_gives(async |gives, [one, other], _| {
         let (guard, token) = (held(&one).await, one.lock("x").status().await.unwrap().holder.unwrap().token);
         let view = guard.held();
-        unheard(20, gives);
+        unheard("give", 20, gives);
         let Err(DetachError::Unanswered { handle, .. }) = guard.detach(LEASE).await else { panic!() };
-        gives.0.lock().unwrap().clear();
+        gives.clear();
         assert_eq!(view.ended().await, Ended::Detached);
         assert_eq!(handle.to_string().parse::<HoldHandle>().unwrap(), handle);
         sleep(100 * SECOND).await;
@@ -471,7 +479,7 @@ async fn an_unanswered_detach_that_was_not_served_leaves_nothing() {
         let guard = held(&one).await;
         (0..20).for_each(|_| gives.next(Vec::new()));
         let Err(DetachError::Unanswered { handle, .. }) = guard.detach(LEASE).await else { panic!() };
-        gives.0.lock().unwrap().clear();
+        gives.clear();
         eventually("it is free", async || !is_held(&one).await).await;
         assert!(is_lost(other.attach(&handle).await));
         close([one, other]).await;
@@ -489,7 +497,7 @@ async fn what_was_released_by_its_handle_does_not_come_back() {
         // Served when the caller has given up, before the leave of its owner could be.
         (0..20).for_each(|_| gives.next(vec![Delivery { request: Duration::from_millis(2010), reply: None }]));
         let Err(DetachError::Unanswered { handle, .. }) = guard.detach(LEASE).await else { panic!() };
-        gives.0.lock().unwrap().clear();
+        gives.clear();
         let _ = other.release(&handle).await;
         sleep(5 * SECOND).await;
         assert!(!is_held(&one).await);
@@ -617,7 +625,7 @@ async fn what_comes_late_of_the_client_that_had_a_hold_does_not_touch_it() {
                 let given_up = (late == "leave").then(|| give_up_soon(one.lock("x")));
                 let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
                 gives.next_of(late, vec![Delivery { request: 2 * SECOND, reply: Some(2 * SECOND) }]);
-                eventually("it is under way", async || gives.0.lock().unwrap().is_empty()).await;
+                eventually("it is under way", async || gives.is_empty()).await;
                 let handle = guard.detach(LEASE).await.unwrap();
                 let attached = if by_another { &other } else { &one }.attach(&handle).await.unwrap();
                 sleep(5 * SECOND).await;

@@ -42,6 +42,8 @@ mod metrics;
 mod overload;
 #[cfg(feature = "cli")]
 mod pages;
+#[cfg(feature = "embedded")]
+mod permit_handles;
 mod queue;
 mod quorum;
 mod recipes;

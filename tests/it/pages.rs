@@ -26,7 +26,7 @@ enum Proof {
 use Proof::{Elsewhere, Runs, Unrun};
 
 /// Each command line that the pages show.
-const SHOWN: [(&str, Proof); 47] = [
+const SHOWN: [(&str, Proof); 48] = [
     ("export FAIRLOCK_URL=redis://127.0.0.1/", Runs("{}; printenv FAIRLOCK_URL", "redis://127.0.0.1/")),
     ("fairlock lock nightly -- ./report.sh", Runs("{}", "the report of nightly")),
     ("fairlock status nightly", Runs("fairlock lock nightly -- {}", "held by")),
@@ -71,6 +71,10 @@ const SHOWN: [(&str, Proof); 47] = [
     (
         "fairlock acquire NAME --lease 30m [--wait 10m]",
         Runs("HANDLE=$({}) && fairlock status orders:42 && fairlock release \"$HANDLE\"", "held by"),
+    ),
+    (
+        "fairlock acquire NAME --slots 5 --lease 30m",
+        Runs("HANDLE=$({}) && fairlock status orders:42 && fairlock release \"$HANDLE\"", "1 of 5 permits"),
     ),
     (
         "fairlock extend \"$HANDLE\" 1h",

@@ -661,6 +661,108 @@ async fn renew_rows() {
     .await;
 }
 
+/// R16: what is there goes from one owner to another one with its token and its weight, and nothing else is given.
+#[tokio::test]
+async fn give_rows() {
+    let give = |what, before, call, reply, after| Row { what, before, call, reply, after, again: reply };
+    const DETACH: &str = "shared/give from=c:1 seq=5 token=7 to=h:0 terms=9,9,3000/L";
+    const ATTACH: &str = "shared/give from=h:0 seq=3 token=7 to=d:1 attempt=3 terms=9,9,2000/M";
+    const LATE: &str = "shared/give from=c:1 seq=5 token=7 to=h:0 terms=9,9,3000/L not_after=+-9000";
+    const BESIDE: &str = "holds e:1 2 8 1,4";
+    let rows = [
+        give("nobody holds it", &[][..], DETACH, "lost", ""),
+        give("others do", &[BESIDE], DETACH, "lost", "room 1 e:1=1,2,8,1,4,3000/L"),
+        give("under another token", &["holds c:1 4 8 2,4"], DETACH, "lost", "room 2 c:1=1,4,8,2,4,3000/L"),
+        give(
+            "its lease is over",
+            &["holds c:1 4 7 2,4 -5", BESIDE],
+            DETACH,
+            "lost",
+            "room 3 c:1=1,4,7,2,4,3000/L e:1=1,2,8,1,4,3000/L",
+        ),
+        give("it was attached since", &["holds c:1 6 7 2,4"], DETACH, "stale", "room 2 c:1=1,6,7,2,4,3000/L"),
+        give(
+            "its handle was released",
+            &["holds c:1 4 7 2,4", "tombstone h:0 1"],
+            DETACH,
+            "left",
+            "room 2 c:1=1,4,7,2,4,3000/L | tombstone h:0=1",
+        ),
+        give(
+            "who has left",
+            &["holds h:0 1 7 2,4", "tombstone d:1 3"],
+            ATTACH,
+            "left",
+            "room 2 h:0=1,1,7,2,4,3000/L | tombstone d:1=3",
+        ),
+        give(
+            "an ended hold of who would get it is still counted",
+            &["holds d:1 2 6 1,4 -5", "holds h:0 1 7 2,4"],
+            ATTACH,
+            "lost",
+            "room 3 d:1=1,2,6,1,4,3000/L h:0=1,1,7,2,4,3000/L",
+        ),
+        give("late", &["holds c:1 4 7 2,4"], LATE, "late", "room 2 c:1=1,4,7,2,4,3000/L"),
+        give("a lock", &["held c:1 4 7"], DETACH, "lost", "lock c:1=1 4,7,0,3000/L"),
+        Row {
+            what: "a detach",
+            before: &["holds c:1 4 7 2,4", BESIDE],
+            call: DETACH,
+            reply: "given 10000 2",
+            after: "room 3 e:1=1,2,8,1,4,3000/L h:0=1,1,7,2,4,3000/L",
+            again: "given * 2",
+        },
+        Row {
+            what: "an attach: another label, and the same weight and limit",
+            before: &["holds h:0 1 7 2,4", BESIDE],
+            call: ATTACH,
+            reply: "given 10000 2",
+            after: "room 3 d:1=1,3,7,2,4,2000/M e:1=1,2,8,1,4,3000/L",
+            again: "given * 2",
+        },
+        // The summary fits: see `room_state`.
+        Row {
+            what: "a shorter lease than what was left",
+            before: &["holds h:0 1 7 2,4 60000", "holds e:1 2 8 1,4 60000"],
+            call: "shared/give from=h:0 seq=3 token=7 to=d:1 attempt=3 lease=500 terms=9,9,2000/M",
+            reply: "given 500 2",
+            after: "room 3 d:1=1,3,7,2,4,2000/M e:1=1,2,8,1,4,3000/L",
+            again: "given * 2",
+        },
+        Row {
+            what: "late, and served before: so a refusal says that no copy was served",
+            before: &["holds h:0 1 7 2,4"],
+            call: LATE,
+            reply: "given * 2",
+            after: "room 2 h:0=1,1,7,2,4,3000/L",
+            again: "given * 2",
+        },
+        Row {
+            what: "by its handle only the hold under that token is released",
+            before: &["holds h:0 1 7 2,4", BESIDE],
+            call: "shared/release owner=h:0 seq=1 special=0:8:0",
+            reply: "gone 0",
+            after: "room 3 e:1=1,2,8,1,4,3000/L h:0=1,1,7,2,4,3000/L",
+            again: "gone 0",
+        },
+    ];
+    check(&rows).await;
+    limit(async {
+        for mut bench in Bench::each().await {
+            bench.prepare("holds h:0 1 7 2,4 60000").await;
+            bench.prepare(BESIDE).await;
+            bench.command("DEL tokens").await;
+            let before = bench.ttl("lock").await;
+            bench.call("shared/give from=h:0 seq=3 token=7 to=d:1 attempt=3 lease=500 terms=9,9,2000/M").await;
+            assert_eq!(flatten(bench.command("GET tokens").await), ["7"], "P2");
+            assert!(bench.ttl("lock").await > before - 5000, "others hold longer");
+            bench.call("shared/give from=d:1 seq=9 token=7 to=h:1 lease=90000 terms=9,9,2000/M").await;
+            assert!(bench.ttl("lock").await > 80_000, "the hash lives as long as the longest lease");
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn force_unlock_and_set_limit_rows() {
     check(&[

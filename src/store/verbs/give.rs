@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::store::Priority;
-use crate::store::call::{Call, arg, key};
+use crate::store::call::{Call, arg, key, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -11,6 +11,7 @@ use crate::store::runner::{Admitted, Answer, Runner};
 use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("give", include_str!("../../../lua/give.lua"));
+pub static SHARED: Script = Script::shared("shared/give", include_str!("../../../lua/shared/give.lua"));
 
 #[derive(Debug, Clone, Copy)]
 pub struct Give<'a> {
@@ -25,7 +26,7 @@ pub struct Give<'a> {
     /// The seq that it gets it with. A retry repeats it (R1).
     pub attempt: u64,
     pub lease: Duration,
-    /// See `keys::terms`.
+    /// See `keys::terms` and `keys::shared_terms`. What is given keeps its share.
     pub terms: &'a str,
 }
 
@@ -33,6 +34,8 @@ pub struct Give<'a> {
 pub enum Gave {
     Given {
         lease_left: Duration,
+        /// Of a shared name: what the hold has of it. Of a lock 0.
+        weight: u32,
     },
     /// Neither of the two holds the lock under this token, and no copy of this request can change that.
     Lost,
@@ -80,7 +83,7 @@ impl Give<'_> {
         ];
         let earlier = *copies_until;
         *copies_until = earlier.max(not_after);
-        let outcome = runner.run(admitted, Call::new(&SCRIPT, &keys, &args)).await;
+        let outcome = runner.run(admitted, Call::new(script_of(self.keys.kind, &SCRIPT, &SHARED), &keys, &args)).await;
         if !matches!(outcome, Err(RequestError::Unanswered(_))) {
             *copies_until = earlier;
         }
@@ -93,7 +96,7 @@ impl Decode for Gave {
 
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
-            "given" => Self::Given { lease_left: fields.millis()? },
+            "given" => Self::Given { lease_left: fields.millis()?, weight: fields.last_natural()? },
             // Asking again would get the same answer each time.
             "lost" | "left" | "stale" => Self::Lost,
             "late" => Self::Late,

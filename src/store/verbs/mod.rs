@@ -17,7 +17,7 @@ pub mod set_limit;
 use super::script::Script;
 
 /// All scripts.
-pub static ALL: [&Script; 18] = [
+pub static ALL: [&Script; 19] = [
     &acquire::SCRIPT,
     &boot::SCRIPT,
     &force_unlock::SCRIPT,
@@ -30,6 +30,7 @@ pub static ALL: [&Script; 18] = [
     &renew::SCRIPT,
     &acquire::SHARED,
     &force_unlock::SHARED,
+    &give::SHARED,
     &inspect::SHARED,
     &leave::SHARED,
     &poll::SHARED,

@@ -14,6 +14,9 @@ pub struct Bounds {
     pub attempts: u8,
     pub reentries: u8,
     pub shrinks: u8,
+    /// Handles that are made, and attaches of each owner.
+    pub detaches: u8,
+    pub attaches: u8,
     pub retries: u8,
     pub in_flight: usize,
     pub end: Time,

@@ -2,8 +2,9 @@
 
 use std::hash::{Hash, Hasher};
 
+use super::handle::HandleStage;
 use super::network::{
-    Acquired, Answer, ClientId, Message, OwnerId, Place, Poll, Polled, Push, Released, Request, Seq, Token,
+    Acquired, Answer, ClientId, HANDLES, Message, OwnerId, Place, Poll, Polled, Push, Released, Request, Seq, Token,
 };
 use super::owner::{Hold, Owner, Stage};
 use super::protocol::State;
@@ -18,8 +19,8 @@ impl Hash for State {
         let mut copy = self.clone();
         // With the clock in the tokens (R10) the distance between two of them matters.
         copy.renumber(!copy.ghost.clock_in_tokens);
-        let State { now, server, owners, clients, network, ghost } = copy;
-        (now, server, owners, clients, network, ghost).hash(hasher);
+        let State { now, server, owners, handles, clients, network, ghost } = copy;
+        (now, server, owners, handles, clients, network, ghost).hash(hasher);
     }
 }
 
@@ -41,8 +42,14 @@ impl State {
     }
 
     fn visit_numbers(&mut self, visit: Visitor<'_>) {
-        let Self { server, owners, clients, network, ghost, now: _ } = self;
+        let Self { server, owners, handles, clients, network, ghost, now: _ } = self;
         server.visit_numbers(visit);
+        for (id, handle) in (HANDLES..).zip(handles) {
+            visit(Number::Token(&mut handle.token));
+            if let HandleStage::Releasing(request) = &mut handle.stage {
+                request.visit_numbers(id, visit);
+            }
+        }
         for (id, owner) in (0..).zip(owners) {
             owner.visit_numbers(id, visit);
         }
@@ -117,6 +124,7 @@ impl Request {
             Self::Leave { seq, attempt, .. } => numbers(None, [Some(seq), Some(attempt)]),
             Self::Release { seq, token, attempt, .. } => numbers(Some(token), [Some(seq), Some(attempt)]),
             Self::Renew { token, only, .. } => numbers(Some(token), [Some(only), None]),
+            Self::Give { seq, token, .. } => numbers(Some(token), [Some(seq), None]),
         }
     }
 }

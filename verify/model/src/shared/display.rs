@@ -1,4 +1,4 @@
-//! Text of counterexamples. Owners are A, B, C; a client has the name of its first owner; `#2` is seq 2; `t1` is tick 1.
+//! Text of counterexamples. Owners are A, B, C, and handles I and J; a client has the name of its first owner; `#2` is seq 2; `t1` is tick 1.
 
 use std::fmt::{Display, Formatter, Result};
 
@@ -21,6 +21,10 @@ impl Display for Action {
             Self::Release(id) => write!(f, "{} drops a guard", name(id)),
             Self::NoticeLoss(id) => write!(f, "{} notices that its deadline has passed", name(id)),
             Self::SendLateLeave(id) => write!(f, "{} sends the leave of the hold that it lost", name(id)),
+            Self::Detach(id) => write!(f, "{} detaches what it holds", name(id)),
+            Self::Attach(id, handle) => write!(f, "{} attaches handle {}", name(id), name(handle)),
+            Self::ExtendHandle(id) => write!(f, "handle {} is extended", name(id)),
+            Self::ReleaseHandle(id) => write!(f, "handle {} is released", name(id)),
             Self::Poll(id) => write!(f, "client {} polls", name(id)),
             Self::Deafen(id) => write!(f, "the subscription of client {} breaks", name(id)),
             Self::Deliver(message @ (Message::ToServer { .. } | Message::PollToServer { .. })) => {
@@ -64,6 +68,9 @@ impl Display for Request {
                 write!(f, "release #{seq} to {holds} of weight {weight} copy {copy}")
             }
             Self::Renew { token, sent, .. } => write!(f, "renew {token} t{sent}"),
+            Self::Give { from, to, seq, token, sent, copy } => {
+                write!(f, "give #{seq} of {token} from {} to {} t{sent} copy {copy}", name(from), name(to))
+            }
         }
     }
 }

@@ -69,6 +69,11 @@ pub enum Event {
     Frozen,
     Thawed,
     Revoked,
+    Detached,
+    Attached,
+    GiveRefused,
+    HandleExtended,
+    HandleReleased,
     Settled,
 }
 

@@ -4,7 +4,7 @@ use stateright::{Model, Property};
 
 use super::bounds::{Bounds, Fault};
 use super::events::{Event, EventSet, Ghost};
-use super::network::{Message, Network};
+use super::network::{HANDLES, Message, Network};
 use super::owner::Owner;
 use super::poller::Client;
 use super::properties;
@@ -50,7 +50,8 @@ impl Model for Shared {
         let clients = (0..bounds.clients).map(|_| Client::new()).collect();
         let ghost = Ghost { clock_in_tokens: bounds.faults.contains(&Fault::Restart), ..Ghost::default() };
         let server = Server { unbooted: false, ..Server::restarted(bounds) };
-        let mut state = State { now: 0, server, owners, clients, network: Network::default(), ghost };
+        let mut state =
+            State { now: 0, server, owners, handles: Vec::new(), clients, network: Network::default(), ghost };
         let mut events = EventSet::default();
         for id in 0..bounds.begun {
             self.act(&mut state, id, &mut events, Owner::start);
@@ -62,7 +63,7 @@ impl Model for Shared {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        let State { now, server, owners, clients, network, ghost } = state;
+        let State { now, server, owners, handles, clients, network, ghost } = state;
         let bounds = &self.bounds;
         let mut offer = |may: bool, action: Action| {
             if may {
@@ -82,6 +83,14 @@ impl Model for Shared {
             offer(owner.may_release(), Action::Release(id));
             offer(owner.may_notice_loss(*now), Action::NoticeLoss(id));
             offer(owner.may_send_late_leave(), Action::SendLateLeave(id));
+            offer(handles.len() < usize::from(bounds.detaches) && owner.may_detach(*now), Action::Detach(id));
+            for (handle, state) in (HANDLES..).zip(handles) {
+                offer(state.may_be_used() && owner.may_attach(), Action::Attach(id, handle));
+            }
+        }
+        for (id, handle) in (HANDLES..).zip(handles) {
+            offer(handle.may_be_extended(id, network), Action::ExtendHandle(id));
+            offer(handle.may_be_released(id, network), Action::ReleaseHandle(id));
         }
         for (id, client) in (0..).zip(clients) {
             offer(self.may_poll(state, id), Action::Poll(id));
@@ -115,13 +124,20 @@ impl Model for Shared {
             Action::Start(id) => self.act(&mut state, id, &mut events, Owner::start),
             Action::Retry(id) => self.act(&mut state, id, &mut events, Owner::retry),
             Action::RetryLeave(id) => self.act(&mut state, id, &mut events, Owner::retry_leave),
-            Action::GiveUp(id) => self.act(&mut state, id, &mut events, Owner::give_up),
+            Action::GiveUp(id) => {
+                state.know_handle_of(id);
+                self.act(&mut state, id, &mut events, Owner::give_up);
+            }
             Action::Renew(id) => self.act(&mut state, id, &mut events, Owner::renew),
             Action::Reenter(id) => self.act(&mut state, id, &mut events, Owner::reenter),
             Action::Shrink(id) => self.act(&mut state, id, &mut events, Owner::shrink),
             Action::Release(id) => self.act(&mut state, id, &mut events, Owner::release_guard),
             Action::NoticeLoss(id) => self.act(&mut state, id, &mut events, Owner::lose),
             Action::SendLateLeave(id) => self.act(&mut state, id, &mut events, Owner::send_late_leave),
+            Action::Detach(id) => self.detach(&mut state, id, &mut events),
+            Action::Attach(id, handle) => self.attach(&mut state, id, handle, &mut events),
+            Action::ExtendHandle(id) => state.extend_handle(id),
+            Action::ReleaseHandle(id) => state.release_handle(id, &self.bounds),
             Action::Poll(id) => self.poll(&mut state, id, &mut events),
             Action::Deafen(id) => {
                 state.ghost.deafens += 1;

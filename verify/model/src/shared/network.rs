@@ -1,7 +1,9 @@
 //! The messages between clients and server: a set, any of which may arrive next, late, or never.
 
 use crate::network;
-pub use crate::network::{ClientId, FOREVER, OWNERS_OF_A_CLIENT, OwnerId, Seq, Ticket, Time, Token};
+pub use crate::network::{
+    ClientId, FOREVER, HANDLE_SEQ, HANDLES, OWNERS_OF_A_CLIENT, OwnerId, Seq, Ticket, Time, Token,
+};
 
 /// Units of a limit. A reader takes one, a writer all.
 pub type Weight = u8;
@@ -44,6 +46,15 @@ pub enum Request {
         token: Token,
         only: Seq,
         sent: Time,
+    },
+    /// Makes another owner the holder: `detach` if that is a handle, `attach` if the hold is taken from one.
+    Give {
+        from: OwnerId,
+        to: OwnerId,
+        seq: Seq,
+        token: Token,
+        sent: Time,
+        copy: u8,
     },
 }
 
@@ -102,7 +113,19 @@ pub enum Renewed {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Passed {
+    Given {
+        remaining: Time,
+        weight: Weight,
+    },
+    Lost,
+    /// The statuses late, left and stale.
+    Refused,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Answer {
+    Given(Passed),
     Acquired(Acquired),
     Left,
     Released(Released),

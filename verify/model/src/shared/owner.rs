@@ -4,7 +4,7 @@
 use super::bounds::Bounds;
 use super::events::{Event, EventSet};
 use super::network::{
-    Acquired, Answer, Nested, Network, OwnerId, Push, Released, Renewed, Request, Seq, Time, Token, Weight,
+    Acquired, Answer, Nested, Network, OwnerId, Passed, Push, Released, Renewed, Request, Seq, Time, Token, Weight,
 };
 use super::poller::Client;
 use super::rules::Rules;
@@ -15,6 +15,7 @@ pub struct Owner {
     attempts: u8,
     reentries: u8,
     shrinks: u8,
+    attaches: u8,
     retries: u8,
     pub stage: Stage,
     /// R9: leaves without an answer.
@@ -64,8 +65,18 @@ pub struct Hold {
 }
 
 impl Hold {
-    pub fn is_valid(&self, now: Time) -> bool {
-        self.guards > 0 && now < self.deadline
+    pub fn is_valid(&self, now: Time, rules: &Rules) -> bool {
+        let is_given_away = self.is_detaching() && rules.r16_guard_ends_first;
+        self.guards > 0 && now < self.deadline && !is_given_away
+    }
+
+    pub fn is_detaching(&self) -> bool {
+        matches!(self.pending, Some(Request::Give { .. }))
+    }
+
+    /// The same for what the owner may ask for, whatever rule is dropped.
+    fn is_in_use(&self, now: Time) -> bool {
+        self.guards > 0 && now < self.deadline && !self.is_detaching()
     }
 
     pub fn is_settled(&self) -> bool {
@@ -117,7 +128,7 @@ impl Context<'_> {
 fn next_copy(request: Request, now: Time) -> Request {
     let mut request = request;
     match &mut request {
-        Request::Acquire { copy, sent, .. } => (*copy, *sent) = (*copy + 1, now),
+        Request::Acquire { copy, sent, .. } | Request::Give { copy, sent, .. } => (*copy, *sent) = (*copy + 1, now),
         Request::Leave { copy, .. } | Request::Release { copy, .. } => *copy += 1,
         Request::Renew { .. } => {}
     }
@@ -126,7 +137,7 @@ fn next_copy(request: Request, now: Time) -> Request {
 
 fn not_after(request: &Request, bounds: &Bounds) -> Time {
     match *request {
-        Request::Acquire { sent, .. } => bounds.not_after(sent),
+        Request::Acquire { sent, .. } | Request::Give { sent, .. } => bounds.not_after(sent),
         _ => 0,
     }
 }
@@ -134,9 +145,9 @@ fn not_after(request: &Request, bounds: &Bounds) -> Time {
 // What the owner may do next.
 impl Owner {
     pub fn new(bounds: &Bounds) -> Self {
-        let Bounds { attempts, reentries, shrinks, retries, .. } = *bounds;
+        let Bounds { attempts, reentries, shrinks, attaches, retries, .. } = *bounds;
         let (stage, leaving, unsent_leave) = (Stage::Idle, Vec::new(), None);
-        Self { next_seq: 1, attempts, reentries, shrinks, retries, stage, leaving, unsent_leave }
+        Self { next_seq: 1, attempts, reentries, shrinks, attaches, retries, stage, leaving, unsent_leave }
     }
 
     /// Lets it ask and retry as often as it likes.
@@ -167,7 +178,7 @@ impl Owner {
     pub fn may_give_up(&self) -> bool {
         match &self.stage {
             Stage::Acquiring { .. } | Stage::Waiting { .. } => true,
-            Stage::Holding(hold) => matches!(hold.pending, Some(Request::Acquire { .. })),
+            Stage::Holding(hold) => matches!(hold.pending, Some(Request::Acquire { .. } | Request::Give { .. })),
             Stage::Idle => false,
         }
     }
@@ -184,26 +195,37 @@ impl Owner {
         let Stage::Holding(hold) = &self.stage else { return false };
         let ours = |request: &Request| matches!(*request, Request::Renew { token, .. } if token == hold.token);
         let has_use = hold.has_grant_lease || hold.deadline < now + bounds.lease(id);
-        hold.is_valid(now) && has_use && !network.carries(id, ours)
+        hold.is_in_use(now) && has_use && !network.carries(id, ours)
     }
 
     pub fn may_reenter(&self, now: Time) -> bool {
-        matches!(&self.stage, Stage::Holding(hold) if self.reentries > 0 && hold.is_valid(now) && hold.is_settled())
+        matches!(&self.stage, Stage::Holding(hold) if self.reentries > 0 && hold.is_in_use(now) && hold.is_settled())
     }
 
     pub fn may_shrink(&self, now: Time) -> bool {
-        let may = |hold: &Hold| hold.is_valid(now) && hold.is_settled() && hold.weight > 1;
+        let may = |hold: &Hold| hold.is_in_use(now) && hold.is_settled() && hold.weight > 1;
         matches!(&self.stage, Stage::Holding(hold) if self.shrinks > 0 && may(hold))
     }
 
+    /// Not with nested guards.
+    pub fn may_detach(&self, now: Time) -> bool {
+        matches!(&self.stage, Stage::Holding(hold) if hold.guards == 1 && now < hold.deadline && hold.is_settled())
+    }
+
+    pub fn may_attach(&self) -> bool {
+        self.stage == Stage::Idle && self.attaches > 0
+    }
+
     pub fn may_release(&self) -> bool {
-        matches!(&self.stage, Stage::Holding(hold) if hold.guards > 0)
+        matches!(&self.stage, Stage::Holding(hold) if hold.guards > 0 && !hold.is_detaching())
     }
 
     /// P8: a passed deadline is noticed at any later time.
     pub fn may_notice_loss(&self, now: Time) -> bool {
         let Stage::Holding(hold) = &self.stage else { return false };
-        hold.deadline <= now && (hold.guards > 0 || matches!(hold.pending, Some(Request::Acquire { .. })))
+        hold.deadline <= now
+            && !hold.is_detaching()
+            && (hold.guards > 0 || matches!(hold.pending, Some(Request::Acquire { .. })))
     }
 
     pub fn may_send_late_leave(&self) -> bool {
@@ -235,7 +257,7 @@ impl Owner {
             Stage::Holding(hold) => hold.pending,
             Stage::Idle | Stage::Waiting { .. } => None,
         };
-        matches!(unanswered, Some(Request::Acquire { seq, .. }) if seq <= up_to)
+        matches!(unanswered, Some(Request::Acquire { seq, .. } | Request::Give { seq, .. }) if seq <= up_to)
     }
 
     /// Whether the client may act on the push, now or later.
@@ -309,8 +331,64 @@ impl Owner {
                 self.leave(seq, seq, copies_until, cx);
                 self.stage = Stage::Idle;
             }
+            // R16: the handle has it, or the leave ends it.
+            Stage::Holding(ref hold) if hold.is_detaching() => self.lose(cx),
             Stage::Holding(_) => self.release(cx),
             Stage::Idle => {}
+        }
+    }
+
+    /// Makes the handle the owner of what this owner holds.
+    pub fn detach(&mut self, handle: OwnerId, cx: &mut Context<'_>) {
+        let seq = self.take_seq();
+        if let Stage::Holding(hold) = &mut self.stage {
+            let (from, token, sent) = (cx.id, hold.token, cx.now);
+            hold.pending = Some(cx.send(Request::Give { from, to: handle, seq, token, sent, copy: 0 }));
+        }
+    }
+
+    /// Takes what a handle holds.
+    pub fn attach(&mut self, handle: OwnerId, token: Token, cx: &mut Context<'_>) {
+        self.attaches -= 1;
+        let seq = self.take_seq();
+        let request = cx.send(Request::Give { from: handle, to: cx.id, seq, token, sent: cx.now, copy: 0 });
+        self.stage = Stage::Acquiring { seq, request, copies_until: 0 };
+    }
+
+    fn on_given(&mut self, token: Token, sent: Time, answer: Passed, cx: &mut Context<'_>) {
+        match (&mut self.stage, answer) {
+            (Stage::Acquiring { seq: attempt, copies_until, .. }, Passed::Given { remaining, weight }) => {
+                let (attempt, copies_until, deadline) = (*attempt, *copies_until, cx.deadline(sent, remaining));
+                if cx.now < deadline {
+                    let has_grant_lease = remaining > cx.lease();
+                    self.begin_hold(Begun { attempt, token, deadline, copies_until, has_grant_lease }, cx);
+                    if let Stage::Holding(hold) = &mut self.stage {
+                        (hold.weight, hold.on_server) = (weight, Some((1, weight)));
+                    }
+                } else {
+                    self.leave(attempt, attempt, copies_until, cx);
+                    self.stage = Stage::Idle;
+                }
+            }
+            (Stage::Acquiring { seq, copies_until, .. }, _) => {
+                let (seq, copies_until) = (*seq, *copies_until);
+                if copies_until > 0 {
+                    self.leave(seq, seq, copies_until, cx);
+                }
+                self.stage = Stage::Idle;
+            }
+            (Stage::Holding(hold), Passed::Given { .. }) => {
+                let Hold { attempt, copies_until, .. } = *hold;
+                self.stage = Stage::Idle;
+                // R3: a copy of the acquire would come in anew.
+                if copies_until > 0 && cx.rules.r16_detach_leaves {
+                    let seq = self.take_seq();
+                    self.leave(seq, attempt, copies_until, cx);
+                }
+            }
+            (Stage::Holding(_), Passed::Lost) => self.lose(cx),
+            (Stage::Holding(hold), Passed::Refused) => hold.pending = None,
+            _ => {}
         }
     }
 
@@ -451,6 +529,7 @@ impl Owner {
             (Request::Acquire { sent, .. }, Answer::Acquired(answer)) => self.on_reentered(sent, answer, cx),
             (Request::Renew { token, sent, .. }, Answer::Renewed(answer)) => self.on_renewed(token, sent, answer, cx),
             (Request::Release { copy, .. }, Answer::Released(answer)) => self.on_released(copy > 0, answer, cx),
+            (Request::Give { token, sent, .. }, Answer::Given(answer)) => self.on_given(token, sent, answer, cx),
             (Request::Leave { .. }, _) => self.leaving.retain(|leave| *leave != request),
             _ => unreachable!("the answer does not match its request"),
         }
@@ -545,7 +624,7 @@ impl Owner {
             (Stage::Waiting { confirming, .. }, Renewed::Lost) => *confirming = None,
             (Stage::Holding(hold), Renewed::Renewed { remaining }) => hold.extend(cx.deadline(sent, remaining)),
             // After our own release to 0 this is not a loss.
-            (Stage::Holding(hold), Renewed::Lost) if hold.guards > 0 => {
+            (Stage::Holding(hold), Renewed::Lost) if hold.guards > 0 && !hold.is_detaching() => {
                 cx.events.add(Event::LossReported);
                 self.lose(cx);
             }

@@ -6,7 +6,7 @@ use stateright::Property;
 
 use super::bounds::Fault;
 use super::events::Violation;
-use super::network::{OwnerId, Seq, Ticket, Weight};
+use super::network::{HANDLES, OwnerId, Seq, Ticket, Time, Token, Weight};
 use super::owner::{Hold, Owner, Stage};
 use super::protocol::{Shared, State};
 use super::settle;
@@ -37,29 +37,41 @@ fn holds(state: &State) -> impl Iterator<Item = (OwnerId, &Hold)> {
 
 /// What callers rely on at this instant. Of what was revoked or lost with the server's data they learn later; with
 /// `strict_restart` the latter counts too (R14).
-fn valid<'a>(shared: &'a Shared, state: &'a State) -> impl Iterator<Item = (OwnerId, &'a Hold)> {
+fn valid<'a>(shared: &'a Shared, state: &'a State) -> impl Iterator<Item = Relied> + 'a {
     let ghost = &state.ghost;
     let strict = shared.bounds.strict;
-    let counts = move |hold: &Hold| (strict || hold.token > ghost.exempt_up_to) && hold.token != ghost.revoked;
-    holds(state).filter(move |(_, hold)| hold.is_valid(state.now) && counts(hold))
+    let guards = holds(state).filter(|(_, hold)| hold.is_valid(state.now, &shared.rules));
+    let guards = guards.map(|(id, hold)| Relied { id, token: hold.token, weight: hold.weight, until: hold.deadline });
+    let handles = (HANDLES..).zip(&state.handles).filter(|(_, handle)| state.now < handle.until);
+    let handles = handles.map(|(id, it)| Relied { id, token: it.token, weight: it.weight, until: it.until });
+    let counts = move |it: &Relied| (strict || it.token > ghost.exempt_up_to) && it.token != ghost.revoked;
+    guards.chain(handles).filter(counts)
+}
+
+/// What the caller of a guard, or somebody with a handle, relies on.
+struct Relied {
+    id: OwnerId,
+    token: Token,
+    weight: Weight,
+    until: Time,
 }
 
 /// P1: the valid weights together never exceed the limit that each was admitted under: those that were there before, and its
 /// own.
 fn within_limits(shared: &Shared, state: &State) -> bool {
-    valid(shared, state).all(|(id, hold)| {
-        let limit = state.ghost.admitted.get(&hold.token).copied().unwrap_or(shared.bounds.limit(id));
-        let earlier = valid(shared, state).filter(|(_, other)| other.token <= hold.token);
-        earlier.map(|(_, other)| other.weight).sum::<Weight>() <= limit
+    valid(shared, state).all(|hold| {
+        let limit = state.ghost.admitted.get(&hold.token).copied().unwrap_or(shared.bounds.limit(hold.id));
+        let earlier = valid(shared, state).filter(|other| other.token <= hold.token);
+        earlier.map(|other| other.weight).sum::<Weight>() <= limit
     })
 }
 
 /// The server agrees with each caller, at least until the local deadline (R5).
 fn backed(shared: &Shared, state: &State) -> bool {
-    let known = valid(shared, state).filter(|(_, hold)| hold.token > state.ghost.exempt_up_to);
-    known.into_iter().all(|(id, hold)| {
-        state.server.holders.get(&id).is_some_and(|holder| {
-            holder.token == hold.token && holder.ends >= hold.deadline && holder.weight >= hold.weight
+    let known = valid(shared, state).filter(|hold| hold.token > state.ghost.exempt_up_to);
+    known.into_iter().all(|hold| {
+        state.server.holders.get(&hold.id).is_some_and(|holder| {
+            holder.token == hold.token && holder.ends >= hold.until && holder.weight >= hold.weight
         })
     })
 }
@@ -108,6 +120,9 @@ fn nothing_left_behind(shared: &Shared, state: &State) -> bool {
         return true;
     }
     let wanted = |ticket: Ticket| {
+        if ticket.owner >= HANDLES {
+            return state.handles[usize::from(ticket.owner - HANDLES)].is_wanted();
+        }
         let owner = &state.owners[usize::from(ticket.owner)];
         is_wanted(owner, ticket.seq) || owner.is_leaving(ticket.seq)
     };

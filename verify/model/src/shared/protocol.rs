@@ -2,8 +2,9 @@
 
 use super::bounds::{Bounds, Fault};
 use super::events::{Event, EventSet, Ghost};
+use super::handle::Handle;
 use super::network::{
-    Answer, ClientId, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Place, Push, Request, Seq, Token,
+    Answer, ClientId, HANDLES, Message, Network, OWNERS_OF_A_CLIENT, OwnerId, Place, Push, Request, Seq, Token,
 };
 use super::network::{Time, Weight};
 use super::owner::{Context, Owner, Stage};
@@ -18,6 +19,8 @@ pub struct State {
     pub now: Time,
     pub server: Server,
     pub owners: Vec<Owner>,
+    /// Their owners have the numbers from `HANDLES` on.
+    pub handles: Vec<Handle>,
     pub clients: Vec<Client>,
     pub network: Network,
     pub ghost: Ghost,
@@ -36,6 +39,10 @@ pub enum Action {
     Release(OwnerId),
     NoticeLoss(OwnerId),
     SendLateLeave(OwnerId),
+    Detach(OwnerId),
+    Attach(OwnerId, OwnerId),
+    ExtendHandle(OwnerId),
+    ReleaseHandle(OwnerId),
     Poll(ClientId),
     /// The client's subscription breaks.
     Deafen(ClientId),
@@ -157,7 +164,10 @@ impl Shared {
                 state.network.insert(Message::PollReply { to: from, poll, answer });
             }
             Message::Reply { to, request, answer } => {
-                self.act(state, to, events, |owner, cx| owner.on_reply(request, answer, cx));
+                self.tell_handle(state, to, request, answer, events);
+                if to < HANDLES {
+                    self.act(state, to, events, |owner, cx| owner.on_reply(request, answer, cx));
+                }
             }
             Message::PollReply { to, .. } => self.on_polled(state, to, message, events),
             Message::Pushed { to, push: Push::Grant { token, lasts, .. } } => {
@@ -170,7 +180,7 @@ impl Shared {
     /// Delivers a message if its addressee has a use for it, and drops it otherwise.
     pub fn deliver_or_drop(&self, state: &mut State, message: Message, events: &mut EventSet) {
         let has_use = match &message {
-            Message::Reply { to, request, .. } => state.owners[usize::from(*to)].awaits(request),
+            Message::Reply { to, request, .. } => state.awaits(*to, request),
             Message::PollReply { to, poll, .. } => state.clients[usize::from(*to)].awaits(poll),
             Message::Pushed { to, push } => {
                 let owner = &state.owners[usize::from(*to)];
@@ -202,9 +212,10 @@ impl Shared {
 
     /// The limit of a token matters as long as somebody may hold under it.
     pub fn forget_limits(&self, state: &mut State) {
-        let State { server, owners, network, ghost, .. } = state;
+        let State { server, owners, handles, network, ghost, .. } = state;
         let is_held = |token: Token| {
             owners.iter().any(|owner| matches!(&owner.stage, Stage::Holding(hold) if hold.token == token))
+                || handles.iter().any(|handle| handle.token == token && handle.is_wanted())
         };
         let is_told = |token: Token| {
             network.iter().any(|message| match message {
@@ -229,6 +240,7 @@ impl Shared {
                 Answer::Released(script.release(from, seq, (holds, weight), token, attempt, copies_until))
             }
             Request::Renew { token, only, .. } => Answer::Renewed(script.renew(from, token, only)),
+            Request::Give { from, to, seq, sent, token, .. } => Answer::Given(script.give(from, to, seq, sent, token)),
         }
     }
 

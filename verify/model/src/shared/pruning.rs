@@ -3,7 +3,8 @@
 
 use super::bounds::Bounds;
 use super::events::{Event, EventSet};
-use super::network::{Message, OwnerId, Request, Seq, Ticket, Time, Token};
+use super::handle::Handle;
+use super::network::{HANDLES, Message, OwnerId, Request, Seq, Ticket, Time, Token};
 use super::owner::{Owner, Stage};
 use super::poller::Client;
 use super::protocol::State;
@@ -17,12 +18,17 @@ pub struct Pruning<'a> {
 
 impl Pruning<'_> {
     pub fn prune(&self, state: &mut State, events: &mut EventSet) {
-        let State { now, server, owners, clients, network, .. } = state;
-        network.retain(|message| self.has_effect(message, *now, server, owners, clients, events));
+        let State { now, server, owners, handles, clients, network, .. } = state;
+        network.retain(|message| self.has_effect(message, *now, server, (owners, handles), clients, events));
         let in_flight: Vec<_> = network.iter().copied().collect();
         network.retain(|message| self.may_end_something(message, server, owners, &in_flight));
         if self.rules.r3_tombstone {
+            let holders = &server.holders;
             server.tombstones.retain(|owner, tombstone| {
+                if *owner >= HANDLES {
+                    let token = handles[usize::from(*owner - HANDLES)].token;
+                    return holders.iter().any(|(_, holder)| holder.token == token);
+                }
                 acquire_may_come(*owner, tombstone.seq, &owners[usize::from(*owner)], network.iter())
             });
         }
@@ -33,11 +39,16 @@ impl Pruning<'_> {
         message: &Message,
         now: Time,
         server: &Server,
-        owners: &[Owner],
+        (owners, handles): (&[Owner], &[Handle]),
         clients: &[Client],
         events: &mut EventSet,
     ) -> bool {
         match message {
+            Message::Reply { to, request, .. } if *to >= HANDLES => handles[usize::from(to - HANDLES)].awaits(request),
+            Message::ToServer { from, request } if *from >= HANDLES => {
+                let handle = handles[usize::from(from - HANDLES)];
+                handle.awaits(request) || server.holder_under(handle.token).is_some()
+            }
             Message::Reply { to, request, .. } => owners[usize::from(*to)].awaits(request),
             Message::Pushed { to, push } => owners[usize::from(*to)].may_use(push, self.rules),
             Message::PollReply { to, poll, .. } => clients[usize::from(*to)].awaits(poll),
@@ -58,6 +69,11 @@ impl Pruning<'_> {
                             held_under(*from, nested.token, server).is_some_and(|holder| holder.attempt <= seq)
                         });
                         !self.is_refused(*from, seq, sent, now, server, events) && (owner.awaits(request) || reenters)
+                    }
+                    // Tokens never come back (P2).
+                    Request::Give { token, sent, .. } => {
+                        let is_late = now > self.bounds.not_after(sent) && self.rules.r16_attach_heeds_leave;
+                        owner.awaits(request) || !is_late && server.holder_under(token).is_some()
                     }
                     Request::Renew { token, .. } => {
                         let checked = self.rules.r4_renew_compares_token && self.rules.r4_renew_only_extends;
@@ -99,6 +115,9 @@ impl Pruning<'_> {
         let (Request::Leave { seq, attempt, .. } | Request::Release { seq, attempt, holds: 0, .. }) = request else {
             return true;
         };
+        if from >= HANDLES {
+            return true;
+        }
         let owner = &owners[usize::from(from)];
         let finds_something = server.holders.get(&from).is_some_and(|holder| holder.attempt <= seq)
             || server.queue.contains(&Ticket { owner: from, seq: attempt });
@@ -121,7 +140,11 @@ fn acquire_may_come<'a>(
     owner: &Owner,
     mut in_flight: impl Iterator<Item = &'a Message>,
 ) -> bool {
-    let acquires = |request: &Request| matches!(*request, Request::Acquire { seq, .. } if seq <= up_to);
+    let acquires = |request: &Request| match *request {
+        Request::Acquire { seq, .. } => seq <= up_to,
+        Request::Give { to, seq, .. } => to == id && seq <= up_to,
+        _ => false,
+    };
     owner.may_send_acquire(up_to)
         || in_flight.any(|message| match message {
             Message::ToServer { from, request } => *from == id && acquires(request),

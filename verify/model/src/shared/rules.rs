@@ -92,6 +92,22 @@ rules! {
     r10_clock_in_tokens,
     r11_leave_after_loss,
     r11_seq_at_the_loss,
+    /// R16: a late detach takes nothing that its owner has attached since.
+    r16_give_compares_seq,
+    /// The guard is not valid while its detach is under way.
+    r16_guard_ends_first,
+    /// A copy of a detach does not bring back what was released.
+    r16_released_for_good,
+    /// An attach is refused when its owner has left.
+    r16_attach_heeds_leave,
+    /// After a detach the owner leaves, for copies of its acquire.
+    r16_detach_leaves,
+    /// What is given keeps its weight, whatever its new owner would ask for.
+    r16_keeps_weight,
+    /// Its new lease may be the first one to end.
+    r16_lowers_soon,
+    /// An owner that is still counted gets nothing.
+    r16_one_record,
     r14_freeze,
     r14_longest_lease,
     r14_acquire_heeds,

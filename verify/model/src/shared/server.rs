@@ -3,8 +3,8 @@
 use super::bounds::Bounds;
 use super::events::{Event, EventSet, Ghost, Violation};
 use super::network::{
-    Acquired, ClientId, FOREVER, Message, Nested, Network, OWNERS_OF_A_CLIENT, OwnerId, Place, Poll, Polled, Push,
-    Released, Renewed, Seq, Ticket, Time, Token, Weight,
+    Acquired, ClientId, FOREVER, HANDLE_SEQ, HANDLES, Message, Nested, Network, OWNERS_OF_A_CLIENT, OwnerId, Passed,
+    Place, Poll, Polled, Push, Released, Renewed, Seq, Ticket, Time, Token, Weight,
 };
 use super::rules::Rules;
 use crate::map::Map;
@@ -435,11 +435,45 @@ impl Script<'_> {
         }
     }
 
+    /// give.lua
+    pub fn give(&mut self, from: OwnerId, to: OwnerId, seq: Seq, sent: Time, token: Token) -> Passed {
+        let attempt = if to >= HANDLES { HANDLE_SEQ } else { seq };
+        // R1: before what refuses a copy, which says then that none was served.
+        if let Some(holder) = self.living(to).filter(|holder| holder.token == token && holder.attempt == attempt) {
+            return Passed::Given { remaining: holder.ends - self.now, weight: holder.weight };
+        }
+        let heeds = if to >= HANDLES { self.rules.r16_released_for_good } else { self.rules.r16_attach_heeds_leave };
+        let has_left = self.server.tombstones.get(&to).is_some_and(|tombstone| tombstone.seq >= attempt);
+        if heeds && (self.now > self.bounds.not_after(sent) || has_left) {
+            self.events.add(Event::GiveRefused);
+            return Passed::Refused;
+        }
+        let Some(holder) = self.living(from).filter(|holder| holder.token == token) else { return Passed::Lost };
+        if self.server.holders.get(&to).is_some() && self.rules.r16_one_record {
+            return Passed::Lost;
+        }
+        if holder.attempt > seq && self.rules.r16_give_compares_seq && from < HANDLES {
+            self.events.add(Event::GiveRefused);
+            return Passed::Refused;
+        }
+        self.events.add(if to >= HANDLES { Event::Detached } else { Event::Attached });
+        let weight = if self.rules.r16_keeps_weight { holder.weight } else { self.bounds.weight(to) };
+        let remaining = self.bounds.lease(to);
+        let ends = self.now + remaining;
+        self.server.holders.remove(&from);
+        if self.rules.r16_lowers_soon {
+            self.server.soon = self.server.soon.min(ends);
+        }
+        self.put(to, Holder { holds: 1, attempt, token, ends, weight });
+        Passed::Given { remaining, weight }
+    }
+
     /// revoke.lua: ends the hold under this token.
     pub fn revoke(&mut self, token: Token) {
         let Some((owner, _)) = self.server.holder_under(token) else { return };
         self.events.add(Event::Revoked);
-        if !self.is_deaf(owner) {
+        // A handle is no client's.
+        if !self.is_deaf(owner) && owner < HANDLES {
             self.network.insert(Message::Pushed { to: owner, push: Push::Revoked { token } });
         }
         self.end(owner);

@@ -16,6 +16,8 @@ const SMALL: Bounds = Bounds {
     attempts: 1,
     reentries: 0,
     shrinks: 0,
+    detaches: 0,
+    attaches: 0,
     retries: 1,
     in_flight: 2,
     end: 2,
@@ -61,6 +63,43 @@ const NESTED: Bounds = Bounds { reentries: 1, end: 1, ..SMALL };
 
 /// A writer that downgrades, or a permit that shrinks.
 const SHRINKS: Bounds = Bounds { shrinks: 1, weights: [2, 1, 1, 1], gives_up: false, ..SMALL };
+
+/// What one holds is detached and attached again, by anybody.
+const HANDLES: Bounds = Bounds {
+    detaches: 1,
+    attaches: 1,
+    retries: 0,
+    renews: false,
+    gives_up: false,
+    end: 1,
+    lease: 1,
+    last_lease: 1,
+    ..SMALL
+};
+
+/// The same with one client, whose requests are repeated.
+const REPEATED: Bounds =
+    Bounds { clients: 1, owners: 1, gives_up: true, retries: 1, in_flight: 3, lease: 2, end: 2, ..HANDLES };
+
+/// A permit shrinks before it is detached.
+const HANDLE_SHRINKS: Bounds = Bounds { weights: [2, 1, 1, 1], shrinks: 1, lease: 2, last_lease: 2, ..HANDLES };
+
+/// Two hold and one waits. The last one has a shorter lease, and gets in by attaching only.
+const HANDLE_LEASES: Bounds = Bounds {
+    clients: 4,
+    owners: 4,
+    weights: [1, 1, 1, 2],
+    begun: 3,
+    tries: true,
+    in_flight: 1,
+    lease: 3,
+    end: 1,
+    settles: false,
+    ..HANDLES
+};
+
+/// The last one has a shorter lease, and attaches after that is over.
+const HANDLE_AFTER: Bounds = Bounds { weights: [1; 4], lease: 3, end: 2, ..HANDLES };
 
 /// Leases of different lengths, so that some are over while others go on.
 const LEASES: Bounds = Bounds { weights: [1, 2, 1, 1], limits: [3; 4], lease: 3, last_lease: 1, renews: true, ..THREE };
@@ -147,6 +186,25 @@ fn base() -> Vec<Variant> {
             &[Nested, NestedPastAWaiter, RetryAnswered],
         ),
         holds("s-shrink", "a permit shrinks, requests repeated", SHRINKS, &[Shrunk, HandOver, RetryAnswered]),
+        holds(
+            "s-handles",
+            "2 clients; what one holds is detached, and extended, released or attached by anybody",
+            HANDLES,
+            &[Detached, Attached, HandleExtended, HandleReleased, HandOver, EnteredBeside],
+        ),
+        holds(
+            "s-handles-repeated",
+            "the same with 1 client, requests are lost and repeated",
+            Bounds { lossy: true, ..REPEATED },
+            &[Detached, Attached, GiveRefused, HandleExtended, HandleReleased],
+        ),
+        holds("s-handles-shrink", "a permit shrinks, and is detached", HANDLE_SHRINKS, &[Shrunk, Attached, HandOver]),
+        holds(
+            "s-handles-leases",
+            "4 clients; the one that attaches has a shorter lease",
+            HANDLE_LEASES,
+            &[Detached, Attached, TakenOut],
+        ),
         holds("s-leases", "3 clients with different leases", LEASES, &[TakenOut, LossReported, HashExpired]),
         holds("s-limits", "3 clients with different limits", LIMITS, &[EnteredBeside, Settled]),
         holds("s-permits", "3 clients, and set_permits", PERMITS, &[Paused, AboveLowered, Settled]),
@@ -289,6 +347,28 @@ fn dropped() -> Vec<Variant> {
         }),
         drop("s-r11-seq", "the leave after a loss takes its seq late (A1)", TWO_ATTEMPTS, |r| {
             r.r11_seq_at_the_loss = false
+        }),
+        drop("s-r16-seq", "a late detach takes what its owner has attached since", REPEATED, |r| {
+            r.r16_give_compares_seq = false
+        }),
+        drop("s-r16-guard", "a guard is valid while its detach is under way", REPEATED, |r| {
+            r.r16_guard_ends_first = false
+        }),
+        drop("s-r16-leaves", "an owner does not leave after a detach", REPEATED, |r| r.r16_detach_leaves = false),
+        drop("s-r16-release", "a copy of a detach brings back what was released", REPEATED, |r| {
+            r.r16_released_for_good = false
+        }),
+        drop("s-r16-attach", "an attach is served although its owner has left", REPEATED, |r| {
+            r.r16_attach_heeds_leave = false
+        }),
+        drop("s-r16-weight", "what is attached gets the weight that its owner asks for", HANDLE_SHRINKS, |r| {
+            r.r16_keeps_weight = false
+        }),
+        drop("s-r16-soon", "an attach with a shorter lease does not lower !soon", HANDLE_LEASES, |r| {
+            r.r16_lowers_soon = false
+        }),
+        drop("s-r16-record", "an owner whose ended hold is still counted attaches", HANDLE_AFTER, |r| {
+            r.r16_one_record = false
         }),
         drop("s-r14", "a server without its data does not freeze", STRICT, |r| r.r14_freeze = false),
         drop("s-r14-short", "the freeze is shorter than the longest lease", STRICT, |r| r.r14_longest_lease = false),

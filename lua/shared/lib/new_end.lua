@@ -1,0 +1,11 @@
+-- Writes a record with a new end. Pasted in place. Uses: call, lock, now (whole ms), longer (the end), set (field and record), summary
+-- (`!used`), tokens, token, token_ttl.
+local used, soon, rest = string.match(summary or '', '^(%d+ %d+) (%d+) (%d+ %d+)$')
+-- The bound of the ends stays one.
+if soon and longer < tonumber(soon) then
+  set[3], set[4] = '!used', used .. ' ' .. string.format('%d', longer) .. ' ' .. rest
+end
+call('HSET', lock, unpack(set))
+if call('PTTL', lock) < longer - now then call('PEXPIRE', lock, string.format('%d', longer - now)) end
+-- P2, as for a lock.
+if tokens and call('PEXPIRE', tokens, token_ttl) == 0 then call('SET', tokens, token, 'PX', token_ttl) end
