@@ -182,15 +182,19 @@ fn shared_call() -> impl Strategy<Value = String> {
             format!("shared/renew owner={owner} token={token} lease={lease} only={only}{remember}")
         },
     );
+    let give = (owner(), 1..9u32, token(), owner(), 1..9u32, millis(), terms()).prop_map(
+        |(from, seq, token, to, attempt, lease, terms)| {
+            format!("shared/give from={from} seq={seq} token={token} to={to} attempt={attempt} lease={lease} terms={terms} not_after=+9000")
+        },
+    );
     let force = (client(), token())
         .prop_map(|(client, token)| format!("shared/force_unlock caller={client} expected={token} not_after=+9000"));
     let set = prop::sample::select(&["", "", "0", "2", "9"][..])
         .prop_map(|permits| format!("shared/set_limit permits={permits} not_after=+9000"));
     let inspect = (0..5u32).prop_map(|most| format!("shared/inspect most={most}"));
-    let shared =
-        prop_oneof![9 => acquire, 4 => poll, 4 => leave, 6 => release, 3 => renew, 1 => force, 1 => set, 1 => inspect];
+    let shared = prop_oneof![9 => acquire, 4 => poll, 4 => leave, 6 => release, 3 => renew, 2 => give, 1 => force, 1 => set, 1 => inspect];
     let shared = (shared, prop::bool::weighted(0.05), prop::bool::weighted(0.02)).prop_map(|(call, strict, other)| {
-        let takes_it = !call.starts_with("shared/renew");
+        let takes_it = !["shared/renew", "shared/give"].iter().any(|name| call.starts_with(name));
         let strict = if strict && takes_it { " boot=1" } else { "" };
         let other = if other && takes_it { " kind=4" } else { "" };
         format!("{call}{strict}{other}")

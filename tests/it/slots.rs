@@ -450,7 +450,7 @@ const FIVE: &[&str] = &["lock", "queue", "deadlines", "tokens", TOMBSTONE];
 const SETTINGS: &str = "6000 5000 60000 fairlock:wake:";
 
 /// All scripts, with arguments as src/store/verbs sends them.
-const CALLS: [Call; 36] = {
+const CALLS: [Call; 37] = {
     const fn call(
         script: &'static str,
         what: &'static str,
@@ -515,6 +515,12 @@ const CALLS: [Call; 36] = {
         call("shared/poll", "names ours", SHARED_FIVE, &["3", "c", "2", SETTINGS]),
         call("shared/leave", "with a copy", SHARED_SIX, &["3", "+2000", "c:1", "5", "!3/c:1:5/1,5,3000/L", SETTINGS]),
         call("shared/renew", "", &["lock"], &["c:1", "TOKEN", "10000", "0"]),
+        call(
+            "shared/give",
+            "",
+            &["lock", "tokens", TOMBSTONE],
+            &["+2000us", "c:1", "5", "TOKEN", "c-5:0", "1", "10000", TERMS, "60000"],
+        ),
         call("shared/release", "to 0", SHARED_SIX, &["3", "c:1", "5", SETTINGS]),
         call("shared/release", "to 1", SHARED_SIX, &["3", "c:1", "5", SETTINGS, "1:TOKEN:1"]),
         call("shared/release", "with a copy", SHARED_SIX, &["3", "c:1", "5", SETTINGS, "+2000 !3/c:1:5/1,5,3000/L"]),
