@@ -119,6 +119,12 @@ const ON_ONE_SERVER: &[Kind] = &[
             call(async move { it.client.release(&handle).await })
         })
     }),
+    ("lost", Cost::Moment, |it| {
+        after(async move {
+            let guard = it.own.lock().await.unwrap();
+            call(async move { guard.lost().await })
+        })
+    }),
     ("ended", Cost::Moment, |it| {
         after(async move {
             let guard = it.own.lock().await.unwrap();

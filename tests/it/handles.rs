@@ -18,8 +18,8 @@ use crate::support::{
     virtually,
 };
 
-const SECOND: Duration = Duration::from_secs(1);
-const LEASE: Duration = Duration::from_secs(600);
+pub const SECOND: Duration = Duration::from_secs(1);
+pub const LEASE: Duration = Duration::from_secs(600);
 
 async fn held(client: &LockClient) -> LockGuard {
     client.lock("x").lock().await.unwrap()
@@ -33,17 +33,17 @@ async fn is_held(client: &LockClient) -> bool {
     client.lock("x").is_locked().await.unwrap()
 }
 
-async fn two(store: &Store) -> [LockClient; 2] {
+pub async fn two(store: &Store) -> [LockClient; 2] {
     [store.open(LockClient::builder()).await, store.open(LockClient::builder()).await]
 }
 
-async fn close(clients: [LockClient; 2]) {
+pub async fn close(clients: [LockClient; 2]) {
     for client in clients {
         client.close().await.unwrap();
     }
 }
 
-fn is_lost<T: std::fmt::Debug>(outcome: Result<T, AttachError>) -> bool {
+pub fn is_lost<T: std::fmt::Debug>(outcome: Result<T, AttachError>) -> bool {
     matches!(outcome, Err(AttachError::Handle(HandleError::Lost)))
 }
 

@@ -9,11 +9,8 @@ use fairlock::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::handles::{SERVED_UNHEARD, hex, unheard, with_gives, with_part};
-use crate::support::{Store, eventually, in_virtual_time, on_each_store};
-
-const SECOND: Duration = Duration::from_secs(1);
-const LEASE: Duration = Duration::from_secs(600);
+use crate::handles::{LEASE, SECOND, SERVED_UNHEARD, close, hex, is_lost, two, unheard, with_gives, with_part};
+use crate::support::{eventually, in_virtual_time, on_each_store};
 
 fn gate(client: &LockClient) -> FairSemaphore {
     client.semaphore("gate", 3)
@@ -30,20 +27,6 @@ async fn detached(client: &LockClient) -> HoldHandle {
 
 async fn used(client: &LockClient) -> u64 {
     gate(client).status().await.unwrap().used
-}
-
-async fn two(store: &Store) -> [LockClient; 2] {
-    [store.open(LockClient::builder()).await, store.open(LockClient::builder()).await]
-}
-
-async fn close(clients: [LockClient; 2]) {
-    for client in clients {
-        client.close().await.unwrap();
-    }
-}
-
-fn is_lost<T: std::fmt::Debug>(outcome: Result<T, AttachError>) -> bool {
-    matches!(outcome, Err(AttachError::Handle(HandleError::Lost)))
 }
 
 #[tokio::test]
