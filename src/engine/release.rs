@@ -282,6 +282,8 @@ impl Release {
         match *answer {
             Released::Freed { token, .. } if token == hold.token => hold.freed(),
             Released::Held { holds, .. } => hold.settle(Count { holds, ..sent.count }),
+            // Of an inner guard, and `take_over` was served before it. The next request asks how the hold ended.
+            Released::Lost if sent.count != Count::NONE && hold.is_taken_over() => {}
             // Not there under our token, but our lease is not over: the copy before this one freed it.
             _ if *answer != Released::Lost && again && now() < hold.deadline() => hold.freed(),
             // The freed hold had another token: a late copy of the acquire had taken the

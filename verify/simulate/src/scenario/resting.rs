@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use fairlock::{LockGuard, Owner};
+use fairlock::{LockGuard, Owner, Unlocked};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -55,6 +55,12 @@ pub const ALL: &[Scenario] = &[
         about: "A has a lock and asks for it once more, or gives an inner hold back, in a future that nobody polls. Then it gives back \
                 what it had first. That costs B, who waits, a quarter of a second (P6, decision 84).",
         play: |world| Box::pin(nested_calls_that_rest(world)),
+    },
+    Scenario {
+        name: "an-unlock-before-that-of-its-inner-hold",
+        about: "A gives an inner hold back, which takes long, and then what it had first. That goes first after a quarter of a \
+                second. So the late one finds nothing of A: nobody has taken it, and A must not be told of a loss (P8).",
+        play: |world| Box::pin(an_unlock_before_that_of_its_inner_hold(world)),
     },
     Scenario {
         name: "a-copy-of-the-first-question-about-a-part",
@@ -249,6 +255,24 @@ async fn nested_calls_that_rest(world: Arc<World>) {
         drop(call);
     }
     stage.ends([a, b]).await;
+}
+
+async fn an_unlock_before_that_of_its_inner_hold(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let a = stage.caller("A", |it| it).await;
+    let lock = a.client.lock(NAME);
+    let owner = Owner::new();
+    let held = async { (lock.lock().await.expect("it is free"), lock.lock().await.expect("it is its own")) };
+    let (outer, inner) = owner.scope(held).await;
+    a.next("release", Fate::RequestTakes(ms(400)));
+    a.says("gives the inner hold back");
+    drop(inner);
+    sleep(ms(2)).await;
+    a.next("release", Fate::ReplyTakes(ms(200)));
+    a.says("gives back what it had first");
+    let outcome = outer.unlock().await;
+    stage.expect(matches!(outcome, Ok(Unlocked::Freed)), &format!("it is free, and not {outcome:?}"));
+    stage.ends([a]).await;
 }
 
 /// Comes after [`NAME`] in the order of a set.

@@ -56,6 +56,8 @@ pub struct SharedChecker {
     claims: Vec<Claim>,
     /// Revoked, or lost with the server's data: their holders learn of it later.
     void: BTreeMap<Hold, Duration>,
+    /// A server took over that is behind by a renewal: until when that lease lasts, in server ms.
+    renewed_before: BTreeMap<Hold, i64>,
     unclaimed: BTreeMap<Hold, Duration>,
     connected: BTreeSet<String>,
     behind: Vec<String>,
@@ -118,6 +120,12 @@ impl SharedChecker {
     /// The keys were changed by something else than a script.
     pub fn resync(&mut self, name: &str, keys: Keys) {
         let it = self.names.entry(name.to_owned()).or_default();
+        for record in it.keys.records.values() {
+            if keys.under(record.token).is_some_and(|(_, now)| now.ends < record.ends) {
+                let until = self.renewed_before.entry((name.to_owned(), record.token)).or_default();
+                *until = record.ends.max(*until);
+            }
+        }
         it.keys = keys;
         it.fits_since = None;
     }
@@ -396,10 +404,12 @@ impl SharedChecker {
             if now.strict && it.keys.under(token).is_none() {
                 continue;
             }
+            // A server that may have forgotten renewals gives nothing away until their leases are over.
+            let until = self.renewed_before.get(&hold).copied().unwrap_or_default();
             let is_backed = it
                 .keys
                 .under(token)
-                .is_some_and(|(_, record)| record.ends > now.server_ms && record.weight >= claim.weight);
+                .is_some_and(|(_, record)| record.ends.max(until) > now.server_ms && record.weight >= claim.weight);
             if !is_backed {
                 wrong.push((
                     "P1",
