@@ -22,7 +22,7 @@
 --   freed, token, more   the owner held it; token is that of its hold
 --   held, holds, more    that many remain
 --   lost                 holds > 0, but the owner does not hold under that token
---   gone, more           the owner holds nothing from before this release
+--   gone, more           the owner holds nothing from before this release; of a handle also: its lease is over
 --   stale                a later request of the owner was served
 --
 -- Keeps: holds and weight are set, never counted down, so a second run changes nothing: the same answer for holds > 0, gone for
@@ -82,7 +82,7 @@ if place and not frozen then
       call('HDEL', lock, field)
       local summary = used .. ' ' .. holders .. ' ' .. (soon < ends and soon or ends) .. ' ' .. its_limit .. ' ' .. token
       call('HSET', lock, '!used', summary, '#' .. next_owner, '1 ' .. next_seq .. ' ' .. token .. ' ' .. ends .. ' ' .. terms)
-      call('PEXPIRE', lock, lease, 'GT')
+      if holders == '1' then call('PEXPIRE', lock, lease) else call('PEXPIRE', lock, lease, 'GT') end
       local ticket = next_owner .. ':' .. next_seq
       redis.pcall('PUBLISH', channel .. client, 'grant ' .. token .. ' ' .. lease .. ' ' .. MARK .. ticket .. ' ' .. lock)
       if second then call('ZREM', deadlines, ticket) else call('UNLINK', deadlines) end
@@ -122,5 +122,6 @@ if special then
   places = leave(this, tonumber(copies_until or rest), own or '', places)
 end
 local more = serve(look(places, nil, room), room)
--- Also after its end: nobody came in for it.
+-- Of a guard also after its end: nobody came in for it. A handle is lost then, as for its other requests.
+ours = ours and (is_held or not count)
 return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. its_token or '') .. ' ' .. more

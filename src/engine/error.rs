@@ -62,7 +62,8 @@ pub enum LockError {
         /// How many there are: by this client's own number, or as it is set for all clients.
         permits: u32,
     },
-    /// The name is in use as another kind: it is held, waited for or limited as that. Nothing was changed.
+    /// The name is in use as another kind: it is held, waited for or limited as that. Nothing was changed. Several
+    /// holders that ended without a release keep it in use until the longest lease that one of them had is over.
     #[error(
         "the name is in use as {is}, and was asked for as {asked}: use another name, or wait until it is not in use"
     )]

@@ -466,6 +466,14 @@ async fn release_rows() {
             again: "gone 0",
         },
         Row {
+            what: "of a handle whose lease is over: lost, and taken out",
+            before: &["holds c:1 4 7 1,2 -5", "holds d:1 2 8 1,2"],
+            call: "shared/release special=0:7:0",
+            reply: "gone 0",
+            after: "room 1 d:1=1,2,8,1,2,3000/L",
+            again: "gone 0",
+        },
+        Row {
             what: "frozen: nobody comes in",
             before: &["frozen 3600000", "holds c:1 4 7 1,1", "queues d:1:2"],
             call: "shared/release boot=1",
@@ -766,6 +774,21 @@ async fn give_rows() {
             assert!(bench.ttl("lock").await > before - 5000, "others hold longer");
             bench.call("shared/give from=d:1 seq=9 token=7 to=h:1 lease=90000 terms=9,9,2000/M").await;
             assert!(bench.ttl("lock").await > 80_000, "the hash lives as long as the longest lease");
+        }
+        for calls in [
+            &["shared/give from=c:1 seq=5 token=7 to=h:0 lease=500 terms=9,9,2000/M"][..],
+            &["shared/renew token=7 lease=500 only=4"],
+            &["shared/release"],
+            &["shared/release seq=9 special=+2000~!3/c:1:4/1,1,3000/L"],
+        ] {
+            for mut bench in Bench::each().await {
+                bench.prepare("holds c:1 4 7 1,1 60000").await;
+                bench.prepare("queues d:1:2").await;
+                for call in calls {
+                    bench.call(call).await;
+                }
+                assert!(bench.ttl("lock").await <= 3000, "{calls:?}: the hash ends with its only holder");
+            }
         }
     })
     .await;

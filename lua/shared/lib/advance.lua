@@ -111,7 +111,7 @@ local function serve(found, room, own)
     if #room.gone > 0 then call('HDEL', lock, unpack(room.gone)) end
     local summary = string.format('%d %d %d ', room.used, room.holders, soon) .. limit_before .. ' ' .. last_token
     call('HSET', lock, '!format', kind, '!used', summary, unpack(room.set))
-    if longest > 0 and call('PTTL', lock) < longest then call('PEXPIRE', lock, string.format('%d', longest)) end
+    if longest > 0 and (room.holders == #winners or call('PTTL', lock) < longest) then call('PEXPIRE', lock, string.format('%d', longest)) end
   elseif room.holders <= 0 and room.exists then
     call('DEL', lock)
   end

@@ -1,11 +1,12 @@
 -- Writes a record with a new end. Pasted in place. Uses: call, lock, now (whole ms), longer (the end), set (field and record), summary
 -- (`!used`), tokens, token, token_ttl.
-local used, soon, rest = string.match(summary or '', '^(%d+ %d+) (%d+) (%d+ %d+)$')
+local used, holders, soon, rest = string.match(summary or '', '^(%d+ (%d+)) (%d+) (%d+ %d+)$')
 -- The bound of the ends stays one.
 if soon and longer < tonumber(soon) then
   set[3], set[4] = '!used', used .. ' ' .. string.format('%d', longer) .. ' ' .. rest
 end
 call('HSET', lock, unpack(set))
-if call('PTTL', lock) < longer - now then call('PEXPIRE', lock, string.format('%d', longer - now)) end
+-- The key of a single holder ends with it: nobody has the name then, and it may be of another kind.
+if holders == '1' or call('PTTL', lock) < longer - now then call('PEXPIRE', lock, string.format('%d', longer - now)) end
 -- P2, as for a lock.
 if tokens and call('PEXPIRE', tokens, token_ttl) == 0 then call('SET', tokens, token, 'PX', token_ttl) end
