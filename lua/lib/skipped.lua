@@ -9,6 +9,6 @@ if heard then
   local score = noted > 0 and read('ZSCORE', deadlines, heard)
   if score and tonumber(score) <= now then noted = 0 end
 end
--- If all were passed over, one of them may be reachable again. Or the list was made shorter by hand.
-local skip = noted < places and noted or 0
+-- A client of theirs that can be reached again polls, and ends the note. More than there are: the list was made shorter by hand.
+local skip = noted <= places and noted or 0
 local from, size = 0, 2 -- the first in line is nearly always served

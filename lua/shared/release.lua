@@ -116,6 +116,8 @@ end
 -- R4: a late copy of this release must not end a later hold. The token is not compared, but for a handle, which comes from outside.
 local ours = holds and last <= this and not (count and its_token ~= token_of_hold)
 if ours then uncount(room, field, tonumber(weight)) end
+-- An earlier copy may have been refused after it had taken the owner out, and before it had counted that.
+if not holds and room.exists then take_out_ended(room) end
 if special then
   --#include leaving
   local copies_until, own = string.match(special, '^(%d+) (.*)$')
