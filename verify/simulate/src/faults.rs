@@ -65,4 +65,12 @@ pub const QUORUM_FAULTS: [&str; 10] = [
 ];
 
 /// What only runs of shared names have.
-pub const SHARED_FAULTS: [&str; 4] = ["permits_set", "revocations", "served_together", "shrinks_dropped"];
+pub const SHARED_FAULTS: [&str; 7] = [
+    "permits_set",
+    "revocations",
+    "served_together",
+    "shrinks_dropped",
+    "permits_detached",
+    "permits_attached",
+    "attaches_given_up",
+];

@@ -3,6 +3,7 @@
 mod actor;
 mod around;
 mod checker;
+mod handles;
 mod keys;
 mod run;
 mod trial;
