@@ -43,7 +43,8 @@ impl Actor {
             world.state().rested += lease;
         }
         let begun = world.elapsed();
-        let is_sure = self.must_be_held(name, token);
+        // A fixed lease may end meanwhile.
+        let is_sure = self.must_be_held(name, token) && held.valid_for() > Duration::from_millis(500);
         let detaching = permit.detach(lease);
         let outcome = if world.of_permit(8) == 0 {
             let limit = Duration::from_micros(world.of_permit(6000));
@@ -59,7 +60,7 @@ impl Actor {
             Ok(handle) => (handle, true),
             Err(DetachError::Unanswered { handle, .. }) => (handle, false),
             Err(DetachError::Refused { guard, reason, .. }) => {
-                self.is_still_there(name, &guard, weight, &reason);
+                self.is_still_there((name, weight), &guard, &reason, is_sure);
                 return Some(guard);
             }
             Err(error) => {
@@ -83,10 +84,10 @@ impl Actor {
         None
     }
 
-    fn is_still_there(&self, name: &str, permit: &Permit, weight: u32, reason: &DetachRefusal) {
+    fn is_still_there(&self, (name, weight): (&str, u32), permit: &Permit, reason: &DetachRefusal, is_sure: bool) {
         self.note("keeps", || format!("{}: {reason}", permit.token()));
         let expected = match reason {
-            DetachRefusal::Lost(_) => !self.must_be_held(name, permit.token()),
+            DetachRefusal::Lost(_) => !is_sure || !self.must_be_held(name, permit.token()),
             DetachRefusal::Nested(_) | DetachRefusal::SeveralServers | DetachRefusal::Lease(_) => false,
             _ => !self.is_undisturbed(),
         };
