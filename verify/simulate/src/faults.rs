@@ -1,10 +1,11 @@
 //! The kinds of faults. A corpus in which one of them never happens proves too little.
 
 /// Faults of one server, or of a cluster.
-pub const FAULTS: [&str; 46] = [
+pub const FAULTS: [&str; 47] = [
     "cancellations",
     "sets",
     "handles",
+    "extends",
     "deaths",
     "crowds",
     "disconnects",

@@ -155,7 +155,9 @@ pub struct State {
     pub later: fastrand::Rng,
     /// Draws what is done by handles, in runs that have them.
     handles: Option<fastrand::Rng>,
-    /// The same for handles of permits.
+    /// Guards extend their leases, in some of these runs.
+    extends: bool,
+    /// As `handles`, for those of permits.
     permits: Option<fastrand::Rng>,
     /// Futures of callers may rest.
     may_rest: bool,
@@ -247,7 +249,10 @@ impl World {
         let may_rest = seed::may_rest(seed);
         let handles = seed::has_handles(seed).then(|| fastrand::Rng::with_seed(seed ^ 0x4a4d));
         let permits = seed::has_handles_of_permits(seed).then(|| fastrand::Rng::with_seed(seed ^ 0x9e46));
-        Self::with(Setting { rng, handles, permits, may_rest, rates, strict, ahead, is_cluster, script: None }, verbose)
+        let setting = Setting { rng, handles, permits, may_rest, rates, strict, ahead, is_cluster, script: None };
+        let world = Self::with(setting, verbose);
+        world.state().extends = seed::has_extends(seed);
+        world
     }
 
     /// One server, the nodes of a cluster, or the servers of a quorum, and nothing goes wrong but what is written.
@@ -270,6 +275,7 @@ impl World {
                 rng,
                 later,
                 handles,
+                extends: false,
                 permits,
                 may_rest,
                 rested: Duration::ZERO,
@@ -351,6 +357,12 @@ impl World {
     /// Whether a hold is passed on by a handle now.
     pub fn passes_on(&self) -> bool {
         self.state().handles.as_mut().is_some_and(|random| random.u8(..4) == 0)
+    }
+
+    /// Whether a lease is extended now.
+    pub fn extends(&self) -> bool {
+        let mut state = self.state();
+        state.extends && state.handles.as_mut().is_some_and(|random| random.u8(..4) == 0)
     }
 
     /// As `below`, for what is done by a handle.
