@@ -496,7 +496,7 @@ impl Section<'_> {
         let most = if world.state().calm { 500 } else { 1000 };
         let lease = actor.shortest_lease + Duration::from_millis(world.of_handle(most));
         let (begun, before, was_sure) = (world.elapsed(), guard.valid_for(), self.must_be_held(token));
-        let (extended, rested) = actor.rests(Cost::Lease, Box::pin(guard.extend(lease))).await;
+        let (extended, rested) = actor.rests(Cost::All, Box::pin(guard.extend(lease))).await;
         let took = world.elapsed() - begun;
         actor.note("extends", || format!("{token} by {lease:?}: {extended:?}"));
         let is_sure = was_sure && !rested && self.must_be_held(token) && !world.is_overloaded(actor.client.id());
