@@ -20,7 +20,8 @@ use tokio::time::{Instant, sleep};
 use crate::support::{Embedded, on_several_in_virtual_time};
 
 const HOUR: Duration = Duration::from_secs(3600);
-const LEASE: Duration = Duration::from_secs(30);
+/// An hour is 30 of them: enough renewals to lose one.
+const LEASE: Duration = Duration::from_secs(120);
 const EACH: Duration = Duration::from_millis(250);
 
 type Call = Pin<Box<dyn Future<Output = ()>>>;
@@ -233,7 +234,7 @@ fn after(making: impl Future<Output = Call> + 'static) -> Making {
 }
 
 fn quorum_of(servers: &[EmbeddedServer]) -> LockClient {
-    LockClient::builder().without_strict_restart().embedded(servers).expect("the servers are there")
+    LockClient::builder().lease(LEASE).without_strict_restart().embedded(servers).expect("the servers are there")
 }
 
 /// `count` calls of one kind rest, and others do what they do.
@@ -242,7 +243,7 @@ async fn is_left_alone((what, cost, make): Kind, on_several: bool, count: usize)
     let silent = format!("redis://{}", listener.local_addr().unwrap());
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
         let servers: Vec<_> = servers.iter().map(|each| each.server.clone()).collect();
-        let open = || LockClient::builder().embedded(&servers[0]).expect("the server is there");
+        let open = || LockClient::builder().lease(LEASE).embedded(&servers[0]).expect("the server is there");
         let (client, other) = (open(), open());
         let (quorum, other_quorum) = (quorum_of(&servers), quorum_of(&servers));
         let mut kept = Vec::new();

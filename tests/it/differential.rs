@@ -355,7 +355,7 @@ fn random_calls_for_shared_names_agree_on_both_stores() {
 }
 
 fn agree(steps: BoxedStrategy<Vec<Step>>) {
-    let calls = from_env("FAIRLOCK_CALLS", 10_000);
+    let calls = from_env("FAIRLOCK_CALLS", 6000);
     let seed = from_env("FAIRLOCK_SEED", 0x5eed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let sides = runtime.block_on(limit_to(Duration::from_secs(30), async {

@@ -344,6 +344,14 @@ async fn release_rows() {
             again: "gone 0",
         },
         Row {
+            what: "a script that was refused had let an owner in, and left its place: it has its hold already",
+            before: &["holds c:1 4 7 1,2", "holds d:1 3 8 1,2", "queues d:1:3/1,2,3000/L"],
+            call: "shared/release",
+            reply: "freed 7 0",
+            after: "room 1 d:1=1,3,8,1,2,3000/L",
+            again: "gone 0",
+        },
+        Row {
             what: "an owner that comes in anew has lost its earlier hold, which makes room for the next one in the same call",
             before: &[
                 "holds c:1 4 7 1,2",

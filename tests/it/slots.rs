@@ -670,13 +670,13 @@ async fn at_rest(cluster: &mut Cluster, state: &State, call: &Call, hash: &str) 
     Rest { reply: without_time(reply), after: run.after }
 }
 
-#[tokio::test]
-async fn r13_each_script_in_a_slot_that_moves_runs_as_a_whole_or_not_at_all() {
+/// Each script of locks, or of shared names, over all states.
+async fn runs_as_a_whole_or_not_at_all(is_shared: bool) {
     limit_to(Duration::from_secs(600), async {
-        let calls: Vec<_> = CALLS.iter().collect();
+        let calls: Vec<_> = CALLS.iter().filter(|call| call.is_shared() == is_shared).collect();
         let scripts: BTreeSet<_> = calls.iter().map(|call| call.script).collect();
         // strict_restart, which uses boot.lua, is not for a cluster.
-        let library = SCRIPTS.keys().filter(|name| **name != "boot");
+        let library = SCRIPTS.keys().filter(|name| **name != "boot" && name.starts_with("shared/") == is_shared);
         assert!(library.eq(scripts.iter()), "each script of the library is called");
         let states = states();
         let found = search(&SCRIPTS, &calls, &states.iter().collect::<Vec<_>>()).await;
@@ -695,6 +695,16 @@ async fn r13_each_script_in_a_slot_that_moves_runs_as_a_whole_or_not_at_all() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn r13_each_script_of_a_lock_runs_as_a_whole_or_not_at_all_in_a_slot_that_moves() {
+    runs_as_a_whole_or_not_at_all(false).await;
+}
+
+#[tokio::test]
+async fn r13_each_script_of_a_shared_name_runs_as_a_whole_or_not_at_all_in_a_slot_that_moves() {
+    runs_as_a_whole_or_not_at_all(true).await;
 }
 
 /// The search finds a script that deletes a key and makes it again, as all scripts did that pass a lock on.

@@ -13,13 +13,14 @@ local function let_in(found, room, winner)
   count(room, winner.weight)
 end
 
--- Whether the owner has a hold from a later attempt than this one: a copy of its acquire came late and queued behind it (P1: the
--- record of the later hold must stay). An owner that comes in anew has lost its earlier hold, which counts no longer.
+-- Whether the owner has a hold from this attempt, which a script let in before it was refused, or from a later one: a copy of its
+-- acquire came late and queued behind it (P1: the record must stay). An owner that comes in anew has lost its earlier hold, which
+-- counts no longer.
 local function is_over(room, field, seq)
   local record = room.exists and room.weights[field] ~= 0 and read('HGET', lock, field)
   local _, attempt, _, ends, _, weight = string.match(record or '', RECORD)
   if not attempt then return false end
-  if tonumber(attempt) > tonumber(seq) and tonumber(ends) > now then return true end
+  if tonumber(attempt) >= tonumber(seq) and tonumber(ends) > now then return true end
   room.used, room.holders = room.used - (room.weights[field] or tonumber(weight)), room.holders - 1
   room.weights[field] = 0
   return false

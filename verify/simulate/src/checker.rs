@@ -906,6 +906,10 @@ impl Checker {
         }
         if let Some(holder) = lock.holder.as_mut() {
             holder.holds = holds;
+            // A give that was refused half-way may have given.
+            if ran.reply.is_err() {
+                holder.owner = owner;
+            }
         }
         let inexact = lock.inexact;
         let differs = told.is_some_and(|(_, told)| told != WITHOUT_LEASE && (told - until).abs() > 1 + slack);

@@ -64,6 +64,8 @@ pub struct SharedChecker {
     void: BTreeMap<Hold, Duration>,
     /// A server took over that is behind by a renewal: until when that lease lasts, in server ms.
     renewed_before: BTreeMap<Hold, i64>,
+    /// A script that changed their end was refused half-way: they may end with their key, before that.
+    half_renewed: BTreeSet<Hold>,
     unclaimed: BTreeMap<Hold, Duration>,
     /// Name and owner of handles that somebody has or may find.
     in_use: BTreeSet<(String, String)>,
@@ -240,6 +242,16 @@ impl SharedChecker {
         self.served_together += u64::from(handed_over > 1);
         let is_gone = |record: &&Record| record.ends <= server_ms && keys.under(record.token).is_none();
         self.expiries += before.records.values().filter(is_gone).count() as u64;
+        for record in before.records.values() {
+            let hold = (name.clone(), record.token);
+            if keys.under(record.token).is_some_and(|(_, it)| it.ends != record.ends) {
+                if is_clean {
+                    self.half_renewed.remove(&hold)
+                } else {
+                    self.half_renewed.insert(hold)
+                };
+            }
+        }
         if bare(ran.script) == "force_unlock" {
             for record in before.records.values().filter(|record| keys.under(record.token).is_none()) {
                 self.void.insert((name.clone(), record.token), now.at);
@@ -358,7 +370,9 @@ impl SharedChecker {
             // Decision 3: a later attempt of its owner takes its place.
             let is_followed = keys.records.get(*owner).is_some_and(|later| later.attempt > record.attempt);
             let is_own = is_followed || ran.args.iter().any(|arg| arg == *owner);
+            let is_whole = !self.half_renewed.contains(&(name.to_owned(), record.token));
             record.ends > server_ms
+                && is_whole
                 && keys.under(record.token).is_none()
                 && !is_own
                 && bare(ran.script) != "force_unlock"
