@@ -6,22 +6,7 @@ use fairlock::{AttachError, DetachError, DetachRefusal, FairSemaphore, HandleErr
 use tokio::time::timeout;
 
 use super::actor::Actor;
-
-/// A handle as others find it.
-#[derive(Clone)]
-pub struct Posted {
-    /// As it is stored and passed on.
-    text: String,
-    /// The key of the name.
-    name: String,
-    /// The owner that was made for it.
-    owner: String,
-    token: u64,
-    /// What it has to have, if that is known.
-    weight: Option<u32>,
-    /// Without faults it lasts until then, at least. Nothing is known once it was extended without an answer, or others have it too.
-    lasts_until: Duration,
-}
+use super::posted::Posted;
 
 /// The owner is inside of the text: `fairlock1_<prefix>_<name>_<owner>_…`, of which these are in hex.
 fn owner_in(text: &str) -> String {

@@ -5,6 +5,7 @@ mod around;
 mod checker;
 mod handles;
 mod keys;
+mod posted;
 mod run;
 mod trial;
 

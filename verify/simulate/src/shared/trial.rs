@@ -6,8 +6,8 @@ use fairlock::EmbeddedServer;
 use fairlock::simulation::Faults;
 
 use super::checker::{Now, SharedChecker};
-use super::handles::Posted;
 use super::keys::Keys;
+use super::posted::Posted;
 use crate::keys::key_of;
 use crate::world::{Around, World};
 
