@@ -50,19 +50,43 @@ struct Detaching {
     _turn: OwnedSemaphorePermit,
 }
 
+/// A detach that waits for its turn. Dropped, nothing has happened.
+struct Beginning(Option<Arc<Hold>>);
+
+impl Beginning {
+    fn has_its_turn(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        if let Some(hold) = self.0.take() {
+            hold.keep_after_all();
+        }
+    }
+}
+
 /// Gives what a guard holds to a handle.
 pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     let (hold, context) = (guard.hold.clone(), guard.hold.context().clone());
     if let Err(error) = context.options().check_lease("the lease of detach", lease) {
         return DetachOutcome::Refused(guard, NotDetached::Lease(error));
     }
+    // P6: before the turn, which another request of this owner may have. A future that rests there must not be renewed without a bound.
+    if let Err(reason @ NotDetached::Lost(_)) = hold.begin_to_detach() {
+        return DetachOutcome::Refused(guard, reason);
+    }
+    let beginning = Beginning(Some(hold.clone()));
     let turn = match take_turn(&hold).await {
         Ok(turn) => turn,
         Err(error) => return DetachOutcome::Refused(guard, NotDetached::Failed(error)),
     };
+    // A nested call may have ended meanwhile.
     if let Err(reason) = hold.begin_to_detach() {
         return DetachOutcome::Refused(guard, reason);
     }
+    beginning.has_its_turn();
     let seq = context.next_seq();
     let handle = Detached {
         kind: hold.entry.keys.kind,

@@ -398,7 +398,7 @@ impl Hold {
         self.state.lock().longest_lease
     }
 
-    /// Until [`keep_after_all`](Self::keep_after_all) it is not relied on. The caller has the owner's turn.
+    /// Until [`keep_after_all`](Self::keep_after_all) it is not relied on, nor renewed. Asked again in the owner's turn, it is certain.
     pub fn begin_to_detach(&self) -> Result<(), NotDetached> {
         if let Some(End::Lost(loss)) = self.expire_if_due() {
             return Err(NotDetached::Lost(loss));

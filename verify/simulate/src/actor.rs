@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use fairlock::simulation::{Task, owner_id};
 use fairlock::{
-    AttachError, DetachError, DetachRefusal, FairLock, HandleError, HoldHandle, LockClient, LockError, LockGuard, Loss,
-    Owner, UnlockError, Unlocked, owner,
+    AttachError, DetachError, DetachRefusal, ExtendError, FairLock, HandleError, HoldHandle, LockClient, LockError,
+    LockGuard, Loss, Owner, UnlockError, Unlocked, owner,
 };
 use tokio::time::{sleep, timeout};
 
@@ -465,6 +465,10 @@ impl Section<'_> {
             if self.guards.is_empty() {
                 return;
             }
+            if actor.world.extends() {
+                self.extend(token).await;
+                continue;
+            }
             if actor.world.passes_on() {
                 self.pass_on(token).await;
                 continue;
@@ -481,6 +485,36 @@ impl Section<'_> {
         self.wait_for_loss_or_go_on(token).await;
         while !self.guards.is_empty() {
             self.end_a_guard(token).await;
+        }
+    }
+
+    /// A new lease for the hold, which may be nested, and renewed or fixed. It never gets shorter.
+    async fn extend(&self, token: u64) {
+        let (actor, world) = (self.actor, &self.actor.world);
+        let Some(guard) = self.guards.last() else { return };
+        world.fault("extends");
+        let most = if world.state().calm { 500 } else { 1000 };
+        let lease = actor.shortest_lease + Duration::from_millis(world.of_handle(most));
+        let (begun, before, was_sure) = (world.elapsed(), guard.valid_for(), self.must_be_held(token));
+        let (extended, rested) = actor.rests(Cost::All, Box::pin(guard.extend(lease))).await;
+        let took = world.elapsed() - begun;
+        actor.note("extends", || format!("{token} by {lease:?}: {extended:?}"));
+        let is_sure = was_sure && !rested && self.must_be_held(token) && !world.is_overloaded(actor.client.id());
+        let report = |promise: &str, what: String| world.state().checker.report(promise, what);
+        match extended {
+            // The clocks may differ by a little, and the lease is that of when it was sent.
+            Ok(()) if is_sure && guard.valid_for() + took + lease / 20 < lease.max(before) => {
+                let left = guard.valid_for();
+                report("R5", format!("{token} was extended to {lease:?} and had {before:?}, and has {left:?}"));
+            }
+            Ok(()) => {}
+            Err(error @ (ExtendError::Lease(_) | ExtendError::Closed)) => {
+                report("errors", format!("{token} was not extended: {error}"));
+            }
+            Err(error) if is_sure && actor.has_runtime() && !world.was_down_since(begun) => {
+                report("errors", format!("without faults {token} was not extended: {error}"));
+            }
+            Err(_) => {}
         }
     }
 

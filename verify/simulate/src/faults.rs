@@ -1,10 +1,11 @@
 //! The kinds of faults. A corpus in which one of them never happens proves too little.
 
 /// Faults of one server, or of a cluster.
-pub const FAULTS: [&str; 46] = [
+pub const FAULTS: [&str; 47] = [
     "cancellations",
     "sets",
     "handles",
+    "extends",
     "deaths",
     "crowds",
     "disconnects",
@@ -65,4 +66,12 @@ pub const QUORUM_FAULTS: [&str; 10] = [
 ];
 
 /// What only runs of shared names have.
-pub const SHARED_FAULTS: [&str; 4] = ["permits_set", "revocations", "served_together", "shrinks_dropped"];
+pub const SHARED_FAULTS: [&str; 7] = [
+    "permits_set",
+    "revocations",
+    "served_together",
+    "shrinks_dropped",
+    "permits_detached",
+    "permits_attached",
+    "attaches_given_up",
+];

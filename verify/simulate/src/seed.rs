@@ -50,6 +50,16 @@ pub fn has_handles(seed: u64) -> bool {
     matches!(seed % 13, 0 | 10) && Topology::of(seed) != Topology::Quorum
 }
 
+/// And leases are extended. Not where the corpus had handles before, and not of shared names: those runs stay what they are.
+pub fn has_extends(seed: u64) -> bool {
+    has_handles(seed) && seed % 2 == 1 && Topology::of(seed) != Topology::Shared
+}
+
+/// Permits are passed on by handles. Other seeds than those of the lock's handles, which stay what they are.
+pub fn has_handles_of_permits(seed: u64) -> bool {
+    matches!(seed % 13, 5..8) && Topology::of(seed) == Topology::Shared
+}
+
 /// Random, and small enough to be read.
 pub fn random() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);

@@ -140,6 +140,7 @@ const REFUSALS: [&str; 4] =
 struct Setting {
     rng: fastrand::Rng,
     handles: Option<fastrand::Rng>,
+    permits: Option<fastrand::Rng>,
     may_rest: bool,
     rates: FaultRates,
     strict: bool,
@@ -154,6 +155,10 @@ pub struct State {
     pub later: fastrand::Rng,
     /// Draws what is done by handles, in runs that have them.
     handles: Option<fastrand::Rng>,
+    /// Guards extend their leases, in some of these runs.
+    extends: bool,
+    /// As `handles`, for those of permits.
+    permits: Option<fastrand::Rng>,
     /// Futures of callers may rest.
     may_rest: bool,
     /// How long others may have waited because of that, in the calm phase.
@@ -243,7 +248,11 @@ impl World {
         let strict = seed::is_strict(seed);
         let may_rest = seed::may_rest(seed);
         let handles = seed::has_handles(seed).then(|| fastrand::Rng::with_seed(seed ^ 0x4a4d));
-        Self::with(Setting { rng, handles, may_rest, rates, strict, ahead, is_cluster, script: None }, verbose)
+        let permits = seed::has_handles_of_permits(seed).then(|| fastrand::Rng::with_seed(seed ^ 0x9e46));
+        let setting = Setting { rng, handles, permits, may_rest, rates, strict, ahead, is_cluster, script: None };
+        let world = Self::with(setting, verbose);
+        world.state().extends = seed::has_extends(seed);
+        world
     }
 
     /// One server, the nodes of a cluster, or the servers of a quorum, and nothing goes wrong but what is written.
@@ -251,13 +260,14 @@ impl World {
         let rates = FaultRates { calm_delay: 1, clock_rate: 1.0, ..FaultRates::default() };
         let (rng, script) = (fastrand::Rng::with_seed(0), Some(Script::default()));
         let ahead = vec![0, 0, 5000];
-        let setting =
-            Setting { rng, handles: None, may_rest: false, rates, strict: false, ahead, is_cluster: false, script };
+        let (handles, permits) = (None, None);
+        let (may_rest, strict, is_cluster) = (false, false, false);
+        let setting = Setting { rng, handles, permits, may_rest, rates, strict, ahead, is_cluster, script };
         Self::with(setting, true)
     }
 
     fn with(setting: Setting, verbose: bool) -> Arc<Self> {
-        let Setting { rng, handles, may_rest, rates, strict, ahead, is_cluster, script } = setting;
+        let Setting { rng, handles, permits, may_rest, rates, strict, ahead, is_cluster, script } = setting;
         let later = fastrand::Rng::with_seed(rng.get_seed() ^ 0x5eed);
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -265,6 +275,8 @@ impl World {
                 rng,
                 later,
                 handles,
+                extends: false,
+                permits,
                 may_rest,
                 rested: Duration::ZERO,
                 refusing: Vec::new(),
@@ -347,9 +359,25 @@ impl World {
         self.state().handles.as_mut().is_some_and(|random| random.u8(..4) == 0)
     }
 
+    /// Whether a lease is extended now.
+    pub fn extends(&self) -> bool {
+        let mut state = self.state();
+        state.extends && state.handles.as_mut().is_some_and(|random| random.u8(..4) == 0)
+    }
+
     /// As `below`, for what is done by a handle.
     pub fn of_handle(&self, bound: u64) -> u64 {
         self.state().handles.as_mut().map_or(0, |random| random.u64(..bound))
+    }
+
+    /// As `below`, for what is done by a handle of permits.
+    pub fn of_permit(&self, bound: u64) -> u64 {
+        self.state().permits.as_mut().map_or(0, |random| random.u64(..bound))
+    }
+
+    /// Whether one in so many times something is done by a handle of permits: only in runs that have them.
+    pub fn by_handle_of_permits(&self, times: u64) -> bool {
+        self.state().permits.as_mut().is_some_and(|random| random.u64(..times) == 0)
     }
 
     /// How long a future of a caller rests that begins to do so now; mostly it does not.

@@ -33,7 +33,7 @@ enum How {
 const ALL: u32 = 1024;
 
 impl Actor {
-    fn world(&self) -> &World {
+    pub fn world(&self) -> &World {
         &self.trial.world
     }
 
@@ -42,6 +42,9 @@ impl Actor {
         while !self.world().state().ending {
             let settling = self.world().state().calm && self.world().is_settling();
             self.world().sleep_up_to(Duration::from_millis(if settling { 300 } else { 40 })).await;
+            if self.world().by_handle_of_permits(2) {
+                self.uses_a_handle().await;
+            }
             if self.world().chance(0.6) {
                 self.takes_permits().await;
             } else {
@@ -64,7 +67,7 @@ impl Actor {
         }
     }
 
-    fn note(&self, what: &'static str, more: impl FnOnce() -> String) {
+    pub fn note(&self, what: &'static str, more: impl FnOnce() -> String) {
         self.world().note(what, self.number, || format!("actor {} {}", self.number, more()));
     }
 
@@ -114,14 +117,14 @@ impl Actor {
         }
     }
 
-    async fn has_permits(&self, semaphore: &FairSemaphore, permit: Permit, weight: u32) {
+    pub async fn has_permits(&self, semaphore: &FairSemaphore, mut permit: Permit, weight: u32) {
         let (name, token) = (key_of(semaphore.name()), permit.token());
         if permit.weight() != weight {
             self.report("P4", format!("{weight} were asked for, and {} are there", permit.weight()));
         }
         self.begins(&name, permit.held(), weight);
         self.works().await;
-        let mut weight = weight;
+        let (mut weight, mut is_known) = (weight, true);
         if weight > 1 && self.world().chance(0.5) {
             let less = 1 + self.world().below(u64::from(weight - 1)) as u32;
             self.note("shrinks", || format!("{token} from {weight} to {less}"));
@@ -133,6 +136,7 @@ impl Actor {
             } else {
                 Some(permit.shrink_to(less).await)
             };
+            is_known = matches!(shrunk, Some(Ok(())));
             self.works().await;
             if matches!(shrunk, Some(Ok(()))) && permit.is_valid() && self.is_settled() {
                 self.trial.checker().check_hold(&name, token, 1, weight);
@@ -140,7 +144,15 @@ impl Actor {
             }
         }
         if self.world().chance(0.05) {
-            let _ = timeout(Duration::from_secs(5), permit.lost()).await;
+            // In the calm phase a crowd waits behind a few of these.
+            let longest = Duration::from_secs(if self.world().state().calm { 1 } else { 5 });
+            let _ = timeout(longest, permit.lost()).await;
+        }
+        if self.world().by_handle_of_permits(if self.world().state().calm { 12 } else { 3 }) {
+            match self.detaches(&name, permit, weight, is_known).await {
+                Some(again) => permit = again,
+                None => return,
+            }
         }
         self.ends(&name, token);
         if self.world().chance(0.3) {
@@ -286,7 +298,7 @@ impl Actor {
     }
 
     /// Without faults only its guards end a hold.
-    fn must_be_held(&self, name: &str, token: u64) -> bool {
+    pub fn must_be_held(&self, name: &str, token: u64) -> bool {
         self.is_settled() && !self.trial.checker().is_void(name, token)
     }
 
@@ -296,7 +308,7 @@ impl Actor {
         Waits(self)
     }
 
-    fn begins(&self, name: &str, held: Held, weight: u32) {
+    pub fn begins(&self, name: &str, held: Held, weight: u32) {
         self.note("has", || format!("{weight} of {name} under {}", held.token()));
         let (actor, process) = (self.number, self.client.id().to_owned());
         let claim = Claim { name: name.to_owned(), actor, process, held, weight, guards: 1 };
@@ -304,7 +316,7 @@ impl Actor {
         self.trial.look();
     }
 
-    fn ends(&self, name: &str, token: u64) {
+    pub fn ends(&self, name: &str, token: u64) {
         let claims = self.trial.checker().ends(name, token, self.number);
         drop(claims);
     }
@@ -313,7 +325,7 @@ impl Actor {
         self.trial.checker().changes(name, token, self.number, |claim| (claim.weight, claim.guards) = (weight, guards));
     }
 
-    fn report(&self, promise: &str, what: String) {
+    pub fn report(&self, promise: &str, what: String) {
         self.world().state().checker.report(promise, what);
     }
 
@@ -324,13 +336,15 @@ impl Actor {
             error,
             LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } | LockError::Permits { .. }
         );
-        let is_overloaded = self.world().is_overloaded(self.client.id());
-        let has_runtime = self.world().has_runtime(self.client.id());
-        let state = self.world().state();
-        if !expected && state.calm && !is_overloaded && has_runtime && !state.is_settling(self.world().elapsed()) {
-            drop(state);
+        if !expected && self.is_undisturbed() {
             self.report("errors", format!("without faults: {error:?}"));
         }
+    }
+
+    /// Each call of its client has an answer in time.
+    pub fn is_undisturbed(&self) -> bool {
+        let id = self.client.id();
+        self.is_settled() && !self.world().is_overloaded(id) && self.world().has_runtime(id)
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use fairlock::Held;
 use fairlock::simulation::Ran;
 
-use super::keys::{Keys, Place};
+use super::keys::{Keys, Place, Record};
+use crate::keys::client_of;
 
 const HOLDERS_AT_MOST: usize = 1024;
 /// Without faults a hold that nobody has is gone by then: a message on its way, a poll, and a leave.
@@ -20,6 +21,11 @@ const TOLD_WITHIN: Duration = Duration::from_millis(1200);
 /// Scripts for shared names are called as those of locks.
 pub fn bare(script: &'static str) -> &'static str {
     script.strip_prefix("shared/").unwrap_or(script)
+}
+
+/// Whether this owner is one that was made for a handle: `<client>-<seq>:0`.
+fn is_of_a_handle(owner: &str) -> bool {
+    client_of(owner).contains('-') && owner.ends_with(":0")
 }
 
 /// Name and token.
@@ -61,6 +67,12 @@ pub struct SharedChecker {
     /// A script that changed their end was refused half-way: they may end with their key, before that.
     half_renewed: BTreeSet<Hold>,
     unclaimed: BTreeMap<Hold, Duration>,
+    /// Name and owner of handles that somebody has or may find.
+    in_use: BTreeSet<(String, String)>,
+    /// The seq up to which an owner has left, and nothing is given to it any more (R3).
+    left: BTreeMap<(String, String), u64>,
+    /// A server took over that is behind by a give: another owner has it there.
+    given_before: BTreeSet<Hold>,
     connected: BTreeSet<String>,
     behind: Vec<String>,
     must_freeze_until: i64,
@@ -121,8 +133,12 @@ impl SharedChecker {
 
     /// The keys were changed by something else than a script.
     pub fn resync(&mut self, name: &str, keys: Keys) {
+        self.left.retain(|(of, _), _| of != name);
         let it = self.names.entry(name.to_owned()).or_default();
-        for record in it.keys.records.values() {
+        for (owner, record) in &it.keys.records {
+            if keys.under(record.token).is_some_and(|(now, _)| now != owner) {
+                self.given_before.insert((name.to_owned(), record.token));
+            }
             if keys.under(record.token).is_some_and(|(_, now)| now.ends < record.ends) {
                 let until = self.renewed_before.entry((name.to_owned(), record.token)).or_default();
                 *until = record.ends.max(*until);
@@ -159,6 +175,16 @@ impl SharedChecker {
     pub fn changes(&mut self, name: &str, token: u64, actor: usize, change: impl Fn(&mut Claim)) {
         let is_it = |claim: &&mut Claim| claim.name == name && claim.held.token() == token && claim.actor == actor;
         self.claims.iter_mut().filter(is_it).for_each(change);
+    }
+
+    /// Somebody has this handle.
+    pub fn is_in_use(&mut self, name: &str, owner: &str) {
+        self.in_use.insert((name.to_owned(), owner.to_owned()));
+    }
+
+    /// It has been attached or released, so its owner has nothing.
+    pub fn is_spent(&mut self, name: &str, owner: &str) {
+        self.in_use.remove(&(name.to_owned(), owner.to_owned()));
     }
 
     pub fn is_void(&self, name: &str, token: u64) -> bool {
@@ -207,14 +233,14 @@ impl SharedChecker {
                 self.check_order(&name, (owner, record.attempt), &before, &keys, server_ms);
             }
         }
-        let from_queue = |(owner, record): &&(&String, &super::keys::Record)| {
+        let from_queue = |(owner, record): &&(&String, &Record)| {
             before.places.iter().any(|place| place.is_of(owner, record.attempt))
         };
         let handed_over = granted.iter().filter(from_queue).count() as u64;
         self.grants += granted.len() as u64;
         self.handed_over += handed_over;
         self.served_together += u64::from(handed_over > 1);
-        let is_gone = |record: &&super::keys::Record| record.ends <= server_ms && keys.under(record.token).is_none();
+        let is_gone = |record: &&Record| record.ends <= server_ms && keys.under(record.token).is_none();
         self.expiries += before.records.values().filter(is_gone).count() as u64;
         for record in before.records.values() {
             let hold = (name.clone(), record.token);
@@ -234,8 +260,9 @@ impl SharedChecker {
         if is_clean {
             self.check_places(&name, ran, &before, &keys, server_ms);
             self.check_lost(&name, ran, &before, &keys, server_ms);
+            self.check_handles(&name, ran, &before, &keys, server_ms);
             if Self::served(ran) == Some(false) {
-                self.check_served(&name, ran, &keys, server_ms);
+                self.check_served(&name, ran, &before, &keys, server_ms);
             }
         } else {
             // What it has ended half-way nobody knows.
@@ -339,7 +366,7 @@ impl SharedChecker {
 
     /// A hold goes when its lease is over, by a request of its owner, or by force.
     fn check_lost(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
-        let goes = |(owner, record): &(&String, &super::keys::Record)| {
+        let goes = |(owner, record): &(&String, &Record)| {
             // Decision 3: a later attempt of its owner takes its place.
             let is_followed = keys.records.get(*owner).is_some_and(|later| later.attempt > record.attempt);
             let is_own = is_followed || ran.args.iter().any(|arg| arg == *owner);
@@ -363,6 +390,63 @@ impl SharedChecker {
         }
     }
 
+    /// R16: only what names a handle touches what it has. A give moves one record and nothing else.
+    fn check_handles(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
+        let Ok(reply) = &ran.reply else { return };
+        let status = reply[0].as_str();
+        let script = bare(ran.script);
+        let touched = before.records.iter().find(|(owner, record)| {
+            is_of_a_handle(owner)
+                && record.ends > server_ms
+                && keys.records.get(*owner) != Some(record)
+                && !ran.args.contains(owner)
+                && script != "force_unlock"
+        });
+        if let Some((owner, record)) = touched {
+            let what =
+                format!("{name}: {} of {} touched what {owner} has under {}", ran.script, ran.client, record.token);
+            self.violated("R16", what);
+        }
+        let number = |index: usize| ran.args.get(index).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+        match script {
+            "leave" => drop(self.left.insert((name.to_owned(), ran.args[3].clone()), number(4))),
+            "release" if ran.args.get(5).is_some_and(|special| special.starts_with("0:")) => {
+                self.left.insert((name.to_owned(), ran.args[2].clone()), number(3));
+            }
+            "give" => {
+                let (from, token, to, attempt) = (&ran.args[2], number(4), &ran.args[5], number(6));
+                let mut expected = before.records.clone();
+                let is_repeated = before.records.get(to).is_some_and(|it| it.token == token && it.attempt == attempt);
+                let lives = before.records.get(to).is_some_and(|it| it.ends > server_ms);
+                if status != "given" && is_repeated && lives {
+                    self.violated("R1", format!("{name}: {to} has {token} by {attempt}, and was told {status}"));
+                }
+                if status == "given" && !is_repeated {
+                    let given = expected.remove(from).filter(|it| it.token == token && it.ends > server_ms);
+                    let Some(given) = given else {
+                        return self
+                            .violated("R16", format!("{name}: {from} has given {token}, which it did not have"));
+                    };
+                    let ends = server_ms + number(7) as i64;
+                    expected.insert(to.clone(), Record { holds: 1, attempt, ends, ..given });
+                    if self.left.get(&(name.to_owned(), to.clone())).is_some_and(|left| *left >= attempt) {
+                        self.violated("R3", format!("{name}: {to} has left, and got {token} by {attempt}"));
+                    }
+                }
+                // Those whose lease is over may go with the whole hash.
+                let mut has = keys.records.clone();
+                for records in [&mut has, &mut expected] {
+                    records.retain(|_, record| record.ends > server_ms);
+                }
+                if has != expected {
+                    let (has, was) = (&keys.records, &before.records);
+                    self.violated("R16", format!("{name}: {status}, and {from} to {to} made {has:?} of {was:?}"));
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn first_that_fits<'a>(&self, keys: &'a Keys, server_ms: i64, caller: &str) -> Option<&'a Place> {
         // One whose client may live as far as the script sees it comes first, and may not fit. The caller reads its answer.
         let may_live = |place: &&Place| {
@@ -377,12 +461,17 @@ impl SharedChecker {
     }
 
     /// R6: who can be served is served by the call that makes room, or the call says that there is more.
-    fn check_served(&mut self, name: &str, ran: &Ran<'_>, keys: &Keys, server_ms: i64) {
+    fn check_served(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
         // Counted too high, it seems to have no room; it is counted anew when somebody has none.
         if self.names.get(name).is_some_and(|it| it.is_counted_high) {
             return;
         }
         if let Some(first) = self.first_that_fits(keys, server_ms, ran.client) {
+            // Its ticket was deleted by hand, and this call has made it again, behind its look at the queue. The next one serves it.
+            let is_back = |place: &Place| place.is_of(&first.owner, first.seq) && !place.has_ticket;
+            if bare(ran.script) == "acquire" && before.places.iter().any(is_back) {
+                return;
+            }
             let what = format!("{name}: {} left out {}:{}, which fits", ran.script, first.owner, first.seq);
             self.violated("P3", what);
         }
@@ -395,14 +484,27 @@ impl SharedChecker {
         for claim in &valid {
             let (name, token) = (&claim.name, claim.held.token());
             let hold = (name.clone(), token);
+            let others = self.names.get(name).and_then(|it| it.keys.under(token));
+            let others = others.map(|(owner, _)| owner).filter(|owner| client_of(owner) != claim.process);
             if let Some(since) = self.void.get(&hold) {
-                if now.settled && now.at > *since + TOLD_WITHIN && self.connected.contains(&claim.process) {
+                // Another server may have known its handle, which was attached there.
+                let is_there =
+                    self.names.get(name).is_some_and(|it| it.keys.under(token).is_some()) && others.is_none();
+                if now.settled && !is_there && now.at > *since + TOLD_WITHIN && self.connected.contains(&claim.process)
+                {
                     wrong.push((
                         "P8",
                         format!("actor {} still relies on {token} of {name}, which was ended", claim.actor),
                     ));
                 }
                 continue;
+            }
+            if let Some(owner) = others.filter(|_| !self.given_before.contains(&hold)) {
+                wrong.push(("R16", format!("actor {} relies on {token} of {name}, which {owner} has", claim.actor)));
+            }
+            if valid.iter().any(|other| (&other.name, other.held.token()) == (name, token) && other.actor < claim.actor)
+            {
+                wrong.push(("R16", format!("actor {} and another one rely on {token} of {name}", claim.actor)));
             }
             let Some(it) = self.names.get(name) else { continue };
             let limit = it.admitted.get(&token).copied().unwrap_or(0);
@@ -468,7 +570,11 @@ impl SharedChecker {
             .iter()
             .flat_map(|(name, it)| {
                 let living = it.keys.records.iter().filter(|(owner, record)| {
-                    record.ends > now.server_ms && self.connected.contains(crate::keys::client_of(owner))
+                    let is_in_use = || self.in_use.contains(&(name.clone(), (*owner).clone()));
+                    // Of a handle: nobody can use it.
+                    let is_watched =
+                        if is_of_a_handle(owner) { !is_in_use() } else { self.connected.contains(client_of(owner)) };
+                    record.ends > now.server_ms && is_watched
                 });
                 living.map(move |(_, record)| (name.clone(), record.token))
             })

@@ -3,7 +3,9 @@
 mod actor;
 mod around;
 mod checker;
+mod handles;
 mod keys;
+mod posted;
 mod run;
 mod trial;
 

@@ -7,6 +7,7 @@ use fairlock::simulation::Faults;
 
 use super::checker::{Now, SharedChecker};
 use super::keys::Keys;
+use super::posted::Posted;
 use crate::keys::key_of;
 use crate::world::{Around, World};
 
@@ -14,6 +15,8 @@ pub struct Trial {
     pub world: Arc<World>,
     checker: Mutex<SharedChecker>,
     server: Mutex<Option<EmbeddedServer>>,
+    /// Handles that are to be found.
+    posted: Mutex<Vec<Posted>>,
 }
 
 /// Names of shared holds. All others are locks.
@@ -30,7 +33,12 @@ pub fn shared_keys() -> impl Iterator<Item = String> {
 
 impl Trial {
     pub fn new(world: &Arc<World>) -> Arc<Self> {
-        Arc::new(Self { world: world.clone(), checker: Mutex::default(), server: Mutex::default() })
+        Arc::new(Self {
+            world: world.clone(),
+            checker: Mutex::default(),
+            server: Mutex::default(),
+            posted: Mutex::default(),
+        })
     }
 
     pub fn serve(&self, server: Option<EmbeddedServer>) {
@@ -39,6 +47,20 @@ impl Trial {
 
     pub fn server(&self) -> Option<EmbeddedServer> {
         self.server.lock().expect("a panic ends the simulation").clone()
+    }
+
+    pub fn post(&self, handle: Posted) {
+        self.posted.lock().expect("a panic ends the simulation").push(handle);
+    }
+
+    /// One of them, at random.
+    pub fn take_posted(&self) -> Option<Posted> {
+        let mut posted = self.posted.lock().expect("a panic ends the simulation");
+        if posted.is_empty() {
+            return None;
+        }
+        let index = self.world.of_permit(posted.len() as u64) as usize;
+        Some(posted.swap_remove(index))
     }
 
     /// Not while the state of the world is locked.
