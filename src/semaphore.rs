@@ -295,7 +295,8 @@ impl FairSemaphore {
     /// Sets the number of permits for all clients, whatever number each of them has named, until it is set to `None`. One round trip.
     ///
     /// If there are more now, the next in line get them at once. If there are fewer, those who hold permits keep them, and the
-    /// next in line wait until enough are released. With `Some(0)` nobody gets a permit: the gate is closed until it is opened
+    /// next in line wait until enough are released. Who waits for more than there are now waits on, and so do all behind it,
+    /// until there are enough or it gives up. With `Some(0)` nobody gets a permit: the gate is closed until it is opened
     /// again. Unlike all else of a name, this number does not expire. A server that loses its data loses it.
     ///
     /// ```

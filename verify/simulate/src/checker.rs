@@ -1138,9 +1138,11 @@ impl Checker {
     /// a message did not reach it, and is connected or the caller.
     fn first_in_line(&self, key: &str, ran: &Ran<'_>, ahead: usize) -> Option<String> {
         let lock = self.locks.get(key).filter(|lock| !lock.inexact)?;
+        // A release by a handle names no client that waits.
+        let caller = if ran.script == "release" { client_of(&ran.args[1]) } else { ran.client };
         let must_be_served = |waiter: &&Waiter| {
             let (name, client) = (client_of(&waiter.ticket), lock.client(&waiter.ticket));
-            client.lives(ran.at) && !client.unreachable && (self.is_connected(self.node, name) || name == ran.client)
+            client.lives(ran.at) && !client.unreachable && (self.is_connected(self.node, name) || name == caller)
         };
         lock.queue[..ahead.min(lock.queue.len())].iter().find(must_be_served).map(|waiter| waiter.ticket.clone())
     }

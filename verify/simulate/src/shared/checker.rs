@@ -466,7 +466,9 @@ impl SharedChecker {
         if self.names.get(name).is_some_and(|it| it.is_counted_high) {
             return;
         }
-        if let Some(first) = self.first_that_fits(keys, server_ms, ran.client) {
+        // A release by a handle names no client that waits.
+        let caller = if bare(ran.script) == "release" { crate::keys::client_of(&ran.args[2]) } else { ran.client };
+        if let Some(first) = self.first_that_fits(keys, server_ms, caller) {
             // Its ticket was deleted by hand, and this call has made it again, behind its look at the queue. The next one serves it.
             let is_back = |place: &Place| place.is_of(&first.owner, first.seq) && !place.has_ticket;
             if bare(ran.script) == "acquire" && before.places.iter().any(is_back) {

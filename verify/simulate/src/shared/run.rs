@@ -365,6 +365,8 @@ impl Run {
         }
         self.go_on_with_all_permits().await;
         sleep(SETTLING + LEFT_OVER).await;
+        // A smaller number may have been on its way when the calm began.
+        self.go_on_with_all_permits().await;
         sleep(CALM).await;
         self.nobody_waits_long();
         self.world.state().ending = true;
