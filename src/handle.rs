@@ -499,7 +499,8 @@ impl LockClient {
     /// Takes up what a handle holds: the owner of this [scope](crate::owner::scope), or a new one, has it from then on, under the
     /// same token, and it is renewed with [this client's lease](crate::LockClientBuilder::lease). One round trip.
     ///
-    /// It spends the handle: a second attach is [`Lost`](HandleError::Lost). What [`extend`](Self::extend) has promised for the
+    /// It spends the handle: a second attach is [`Lost`](HandleError::Lost), unless a failover has lost the first one, also
+    /// with [`strict_restart`](crate::LockClientBuilder::strict_restart). Then both rely on it until the first one hears. What [`extend`](Self::extend) has promised for the
     /// handle ends with it. A process that has it and did not attach is not notified, and has the same token.
     ///
     /// ```

@@ -62,8 +62,9 @@ pub enum LockError {
         /// How many there are: by this client's own number, or as it is set for all clients.
         permits: u32,
     },
-    /// The name is in use as another kind: it is held, waited for or limited as that. Nothing was changed. Several
-    /// holders that ended without a release keep it in use until the longest lease that one of them had is over.
+    /// The name is in use as another kind: it is held, waited for or limited as that. Nothing was changed. After
+    /// processes that died it may be in use for longer: for up to 90 s if they waited, and if several held it, until the
+    /// longest lease that one of them had is over.
     #[error(
         "the name is in use as {is}, and was asked for as {asked}: use another name, or wait until it is not in use"
     )]

@@ -1463,6 +1463,52 @@ async fn many(bench: &mut Bench, client: &str, first: i64, count: i64) {
     bench.command("PEXPIRE deadlines 90000").await;
 }
 
+/// The same for a semaphore.
+async fn many_shared(bench: &mut Bench, client: &str, count: i64) {
+    many(bench, client, 1, count).await;
+    bench.command("DEL queue").await;
+    for from in (1..=count).step_by(1000) {
+        let places: String = (from..from + 1000).map(|seq| format!(" !3/{client}:1:{seq}/1,1,3000/L")).collect();
+        bench.command(&format!("RPUSH queue{places}")).await;
+    }
+    bench.command("PEXPIRE queue 90000").await;
+}
+
+/// P6: what all waiters are passed over for is not looked at again, and neither are their places. Each pair walked past all
+/// of them, in 33 calls for a lock and as many for its release.
+#[tokio::test]
+async fn p6_a_newcomer_beside_unreachable_places_walks_past_them_once() {
+    limit(async {
+        for (acquire, release, poll) in [
+            ("acquire mode=0", "release", "poll waits=0"),
+            ("shared/acquire mode=0", "shared/release", "shared/poll waits=0"),
+        ] {
+            for mut bench in Bench::each().await {
+                if acquire.starts_with("shared") {
+                    many_shared(&mut bench, "x", 5000).await;
+                } else {
+                    many(&mut bench, "x", 1, 5000).await;
+                }
+                bench.prepare("unreachable x").await;
+                for pair in 0..3 {
+                    let (mut calls, seq) = (1, 10 * pair);
+                    while !bench.call(&format!("{acquire} owner=c:1 seq={}", seq + 1)).await.starts_with("held") {
+                        calls += 1;
+                        assert!(calls < 100, "{acquire}: it is free");
+                    }
+                    let mut reply = bench.call(&format!("{release} owner=c:1 seq={}", seq + 2)).await;
+                    while reply.ends_with(" 1") || reply.starts_with("polled 1") || reply.starts_with("shared 1") {
+                        reply = bench.call(poll).await;
+                        calls += 1;
+                    }
+                    assert!(pair == 0 || calls == 1, "{acquire}: {calls} calls");
+                }
+            }
+        }
+    })
+    .await;
+}
+
 /// How many commands the real server has run, also inside scripts.
 async fn commands_run(bench: &mut Bench) -> i64 {
     let info = String::from_utf8(match bench.command("INFO commandstats").await {

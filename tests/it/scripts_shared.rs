@@ -458,6 +458,14 @@ async fn release_rows() {
             again: "gone 0",
         },
         Row {
+            what: "again, and the first time it was refused after it had taken the owner out: its weight is counted no longer",
+            before: &["holds c:1 4 7 1,2", "holds e:1 2 8 1,2", "HDEL lock #c:1", "queues d:1:2/1,2,3000/L"],
+            call: "shared/release",
+            reply: "gone 0",
+            after: "room 2 d:1=1,2,T,1,2,3000/L e:1=1,2,8,1,2,3000/L",
+            again: "gone 0",
+        },
+        Row {
             what: "of a handle, under another token",
             before: &["holds c:1 4 7 1,1"],
             call: "shared/release special=0:8:0",
