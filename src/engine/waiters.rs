@@ -544,16 +544,11 @@ impl Waiters {
             is_first = true;
             Queue::new(waiter.keys.clone(), queued, due)
         });
-        // The server has forgotten it as what this client still waits for. That ends with their next poll.
-        if queue.keys.kind != waiter.keys.kind && queue.waiters.is_empty() {
-            // Its poller has not seen yet that it is empty, and goes on for this one.
-            let sooner = queue.sooner.clone();
-            *queue = Queue { sooner, ..Queue::new(waiter.keys.clone(), queued, due) };
-        } else if queue.keys.kind != waiter.keys.kind {
-            let other = LockError::OtherKind { is: queue.keys.kind, asked: waiter.keys.kind };
-            waiter.state.lock().trust = Some(queue.trust.clone());
-            waiter.set_outcome(WaitOutcome::Failed(other.into()));
-            return false;
+        let mut forgotten = BTreeMap::new();
+        if queue.keys.kind != waiter.keys.kind {
+            // The server has forgotten it as what this client has waited for. Its poller goes on for this one.
+            let new = Queue { sooner: queue.sooner.clone(), ..Queue::new(waiter.keys.clone(), queued, due) };
+            forgotten = std::mem::replace(queue, new).waiters;
         }
         queue.trust.learn(queued);
         // An answer to a request from before the last doubt is doubted as well. What verified the others meanwhile did
@@ -565,6 +560,11 @@ impl Waiters {
         queue.waiters.insert(waiter.seq, waiter.clone());
         queue.poll_by(due);
         waiter.state.lock().trust = Some(queue.trust.clone());
+        drop(queues);
+        for other in forgotten.into_values() {
+            let error = LockError::OtherKind { is: waiter.keys.kind, asked: other.keys.kind };
+            other.set_outcome(WaitOutcome::Failed(error.into()));
+        }
         is_first
     }
 
