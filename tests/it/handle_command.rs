@@ -7,7 +7,7 @@ use fairlock::LockClient;
 use nix::sys::signal::Signal;
 
 use crate::support::tool::{self, Tool};
-use crate::support::{Server, Timing, eventually, limit, on_a_server};
+use crate::support::{Proxy, Server, Timing, eventually, limit, on_a_server};
 
 const NAME: &str = "deploy:7";
 
@@ -207,6 +207,37 @@ async fn an_acquire_that_nobody_hears_of_leaves_nothing() {
     .await;
 }
 
+/// The pipe that it prints to is full, and nobody reads it.
+#[tokio::test]
+async fn a_signal_is_heard_while_nobody_reads_the_handle() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let dir = tempfile::tempdir().unwrap();
+        for (words, signal, expected, logged) in [
+            (&["acquire", "--lease", "30m"][..], Signal::SIGTERM, 128 + 15, "detached"),
+            (&["acquire", "--lease", "30m", "--json"], Signal::SIGINT, 128 + 2, "detached"),
+            (&["lock"], Signal::SIGTERM, 0, "acquired"),
+        ] {
+            let log = dir.path().join("log");
+            // As many bytes as a pipe takes.
+            let script = format!("head -c 65536 /dev/zero; exec \"$@\" 2> {}", log.display());
+            let words = [words, &[NAME, "--verbose"]].concat();
+            let running = Tool::behind(&["sh", "-c", &script, "sh"], &server.url(), &words).start();
+            // It is logged in the same turn in which it is printed.
+            let log = || std::fs::read_to_string(&log).unwrap_or_default();
+            eventually("it prints", async || log().contains(logged)).await;
+            assert!(is_held(&client).await);
+            running.signal(signal);
+            let (ended, _) = running.end().await;
+            assert_eq!(ended.code(), Some(expected), "{words:?}: {}", log());
+            assert!(!is_held(&client).await, "{words:?}");
+            std::fs::remove_file(dir.path().join("log")).unwrap();
+        }
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_command_runs_under_an_attached_handle_that_stays_usable() {
     on_a_server(async |server| {
@@ -255,6 +286,53 @@ async fn a_command_ends_when_its_handle_is_lost() {
             drop(attached);
             client.close().await.unwrap();
         }
+    })
+    .await;
+}
+
+/// P1: the next look at the hold would come after the end of the lease, and the network is silent until then. `lock` renews what
+/// it has taken itself, and ends its command in time as well.
+#[tokio::test]
+async fn p1_a_command_is_told_before_another_one_has_the_lock() {
+    limit(async {
+        let server = Server::start().await;
+        let under = async |is_attached: bool| {
+            let name = if is_attached { NAME } else { "deploy:8" };
+            let client = Timing::default().connect(&server.url()).await;
+            let proxy = Proxy::start(&server).await;
+            let script = "trap 'echo told; exit 0' TERM; echo in; sleep 60 & wait";
+            let words = if is_attached {
+                let handle = acquired(&server.url(), &["--lease", "9s"]).await;
+                ["lock", "--attach", &handle].map(ToOwned::to_owned).to_vec()
+            } else {
+                ["lock", name, "--lease", "9s"].map(ToOwned::to_owned).to_vec()
+            };
+            let words: Vec<_> =
+                words.iter().map(String::as_str).chain(["--timeout", "9s", "--", "sh", "-c", script]).collect();
+            let mut running = Tool::new(&proxy.url(), &words).start();
+            assert_eq!(running.line().await, "in");
+            let lock = client.lock(name);
+            let mut next = Box::pin(lock.lock());
+            tokio::select! {
+                _ = &mut next => panic!("it is held"),
+                () = eventually("it waits", async || client.lock(name).status().await.unwrap().waiters == 1) => {}
+            }
+            proxy.blackhole(true);
+            tokio::select! {
+                // What both have happened by now was in time: the other one has it later than it is told.
+                biased;
+                said = running.line() => assert_eq!(said, "told"),
+                _ = &mut next => panic!("two have it: {is_attached}"),
+            }
+            let guard = next.await.unwrap();
+            proxy.blackhole(false);
+            let (ended, err) = running.end().await;
+            assert_eq!(ended.code(), Some(75), "{err}");
+            assert!(err.contains("lost the lock"), "{err}");
+            guard.unlock().await.unwrap();
+            client.close().await.unwrap();
+        };
+        tokio::join!(under(true), under(false));
     })
     .await;
 }
