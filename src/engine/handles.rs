@@ -56,6 +56,8 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     if let Err(error) = context.options().check_lease("the lease of detach", lease) {
         return DetachOutcome::Refused(guard, NotDetached::Lease(error));
     }
+    // Whole milliseconds, as the server gets it: the text of the handle has no more either.
+    let lease = lease.saturating_sub(Duration::from_nanos(u64::from(lease.subsec_nanos() % 1_000_000)));
     let turn = match take_turn(&hold).await {
         Ok(turn) => turn,
         Err(error) => return DetachOutcome::Refused(guard, NotDetached::Failed(error)),

@@ -127,6 +127,8 @@ async fn each_wrong_use_has_its_exit_code_in_one_line() {
             (&url, &["release", &handle.replace("fairlock1", "fairlock2")], 2, "another format"),
             (&url, &["release", &handle, "--prefix", "other"], 2, "of the prefix"),
             (&url, &["extend", &handle, "1ms"], 2, "lease"),
+            (&url, &["extend", &handle, "99999d"], 2, "longer than 365 days"),
+            (&url, &["acquire", "x", "--lease", "99999d"], 2, "longer than 365 days"),
             (&url, &["extend", &handle], 2, "<LEASE>"),
             (&url, &["acquire", "x"], 2, "--lease"),
             (&url, &["acquire", "x", "--lease", "0s"], 2, "lease"),
@@ -140,6 +142,43 @@ async fn each_wrong_use_has_its_exit_code_in_one_line() {
             assert!(code == Some(expected) && err.contains(said), "{words:?}: {code:?} {err}");
         }
         assert_eq!(code(&url, &["release", &handle]).await.0, Some(0));
+    })
+    .await;
+}
+
+/// Messages end up in logs. Without its last character, or with a wrong one before it, a handle can be spent by those who know how
+/// one is made.
+#[tokio::test]
+async fn no_message_shows_a_handle_and_space_around_it_does_not_matter() {
+    on_a_server(async |server| {
+        let url = server.url();
+        let handle = acquired(&url, &["--lease", "1m"]).await;
+        let secret = handle.split('_').nth(3).unwrap();
+        let (cut, before, inside) = (&handle[..handle.len() - 1], format!("x{handle}"), format!("{handle}\u{1b}[0m"));
+        for words in [
+            &["release", cut][..],
+            &["release", &before],
+            &["release", &inside],
+            &["extend", cut, "1m"],
+            &["extend", "1m", &handle],
+            &["extend", &handle, &handle],
+            &["release", &handle, &handle],
+            &["release", &format!("--{handle}")],
+            &["lock", "--attach", cut, "--", "true"],
+            &[&handle],
+        ] {
+            let (code, err) = code(&url, words).await;
+            assert!(code == Some(2) && !err.contains(secret), "{words:?}: {code:?} {err}");
+        }
+        let (_, err) = code(&url, &["lock", "--attach", cut, "--", "true"]).await;
+        assert!(err.contains("--attach <HANDLE>: this is no handle"), "{err}");
+        for words in [
+            &["extend", &format!("{handle} "), "1m"][..],
+            &["lock", "--attach", &format!("\t{handle}"), "--", "true"],
+            &["release", &format!(" {handle}\r\n")],
+        ] {
+            assert_eq!(code(&url, words).await, (Some(0), String::new()), "{words:?}");
+        }
     })
     .await;
 }
