@@ -24,8 +24,9 @@ use crate::store::keys::{Kind, Share};
 /// has no URL and no password: the client that uses it brings the connection. It is not renewed. What it holds is free when
 /// its lease ends, as after a crash.
 ///
-/// **Whoever can connect to the server and has read a handle can spend it**, as whoever can connect can force the lock. Mind that in the log of
-/// a pipeline.
+/// **Whoever can connect to the server can spend a handle** that they have read, or made: name, owner and token, which the status of the
+/// lock shows, are all that it takes. (Those of a guard make no handle.) Whoever can connect can force the lock too. Mind that in the log
+/// of a pipeline.
 ///
 /// ```
 /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -93,7 +94,7 @@ impl HoldHandle {
         self.hold.token
     }
 
-    /// The lease that [`detach`](LockGuard::detach) was given. How much of it is left only the server knows.
+    /// The lease that [`detach`](LockGuard::detach) was given, in whole milliseconds. How much of it is left only the server knows.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -340,8 +341,8 @@ pub enum AttachError {
         /// What the call attaches.
         asked: Kind,
     },
-    /// As for the other calls by a handle. After [`Unreachable`](HandleError::Unreachable) the hold goes back as soon as the
-    /// server answers: what the request may have attached is released.
+    /// As for the other calls by a handle. After [`Unreachable`](HandleError::Unreachable) or [`Refused`](HandleError::Refused) the
+    /// hold goes back as soon as the server answers, if a request may have attached it: it is released.
     #[error(transparent)]
     Handle(#[from] HandleError),
 }
@@ -397,7 +398,8 @@ impl LockGuard {
     ///
     /// From the call on [`is_valid`](crate::Held::is_valid) is false. Each [`Held`](crate::Held) of this guard ends as
     /// [`Ended::Detached`](crate::Ended::Detached). The handle is not renewed: the lease has to cover the way to the
-    /// process that takes it up, and may be shorter or longer than before.
+    /// process that takes it up, and may be shorter or longer than before. [`max_hold`](crate::LockClientBuilder::max_hold) does not
+    /// limit it, nor what [`LockClient::extend`] sets for the handle.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -561,7 +563,11 @@ impl LockClient {
             Ok(guard) => guard.ok_or(AttachError::OwnerBusy),
             Err(LockError::Lost | LockError::Name(_) | LockError::OtherKind { .. }) => Err(HandleError::Lost.into()),
             Err(LockError::Lease(error) | LockError::Label(error)) => Err(HandleError::Lease(error).into()),
-            Err(LockError::Unreachable(cause)) => Err(HandleError::Unreachable(cause).into()),
+            // One that may pass: it was asked again until the time of the call was over.
+            Err(LockError::Unreachable(cause)) => Err(match cause.downcast_ref::<Refusal>() {
+                Some(refusal) => HandleError::Refused(refusal.clone()).into(),
+                None => HandleError::Unreachable(cause).into(),
+            }),
             Err(LockError::Refused(refusal)) => Err(HandleError::Refused(refusal).into()),
             Err(LockError::RuntimeGone) => Err(HandleError::RuntimeGone.into()),
             // The others do not occur here.
@@ -569,7 +575,8 @@ impl LockClient {
         }
     }
 
-    /// Sets a new lease for what a handle of either kind holds, from now on. One round trip. It never shortens, and leaves the handle usable.
+    /// Sets a new lease for what a handle of either kind holds, from now on. One round trip. It never shortens, leaves the handle usable,
+    /// and is not limited by [`max_hold`](crate::LockClientBuilder::max_hold).
     ///
     /// Any process with the handle may do it: a job that watches over others, or the process that was given it and does
     /// not attach.

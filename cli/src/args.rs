@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
-use fairlock::HoldHandle;
+use fairlock::{HoldHandle, ParseHandleError};
 
 use super::guard::{Use, Wait};
 
@@ -60,16 +61,18 @@ Examples:
   fairlock extend \"$HANDLE\" 1h
   fairlock release \"$HANDLE\"
 
-Nobody renews the lock of a handle: it is free when its lease ends. Whoever can connect and has read the handle can
-extend or release it.
+Nobody renews the lock of a handle: it is free when its lease ends. Whoever can connect, and has read the handle or what
+`status` shows of its hold, can extend or release it.
 
 Exit codes:
   0    done
   1    others have the lock
   2    wrong usage
   69   the server cannot be reached, or does not answer: nobody knows
+  71   something on this machine failed, as where the handle cannot be printed
   75   the handle holds nothing: its lease is over, it was released, attached or taken away
-  77   the server refuses";
+  77   the server refuses
+  128 + N  signal N came before the handle was printed; 141: nobody reads it. The lock is released";
 
 /// A fair distributed lock on Redis or Valkey.
 #[derive(Debug, Parser)]
@@ -196,7 +199,7 @@ pub struct Lock {
     #[arg(long, short = 'x')]
     pub exclusive: bool,
     /// Runs the command under the lock or the slot of a handle, which stays held.
-    #[arg(long, value_name = "HANDLE", requires = "cmd",
+    #[arg(long, value_parser = handle, value_name = "HANDLE", requires = "cmd",
         conflicts_with_all = ["name", "try_only", "wait", "lease", "label", "slots", "shared", "exclusive"])]
     pub attach: Option<HoldHandle>,
     #[command(flatten)]
@@ -288,6 +291,7 @@ pub struct Acquire {
 #[derive(Debug, clap::Args)]
 pub struct Extend {
     /// What `acquire` has printed.
+    #[arg(value_parser = handle)]
     pub handle: HoldHandle,
     /// From now on.
     #[arg(value_parser = lease)]
@@ -297,6 +301,7 @@ pub struct Extend {
 #[derive(Debug, clap::Args)]
 pub struct Release {
     /// What `acquire` has printed.
+    #[arg(value_parser = handle)]
     pub handle: HoldHandle,
 }
 
@@ -413,6 +418,11 @@ fn lease(text: &str) -> Result<Duration, String> {
     if lease < least { Err("a lease is at least 10ms".to_owned()) } else { Ok(lease) }
 }
 
+/// As a shell or a form hands it on, with a space or the end of a line.
+fn handle(text: &str) -> Result<HoldHandle, ParseHandleError> {
+    text.trim().parse()
+}
+
 /// Shorter ones would show nothing but be asked of the server all the time.
 fn interval(text: &str) -> Result<Duration, String> {
     let least = Duration::from_millis(10);
@@ -422,7 +432,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 /// An error as one line with advice.
 pub fn in_one_line(error: &clap::Error) -> String {
-    let text = error.render().to_string();
+    let text = without_handles(error);
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     // The first paragraph is the error; tips follow, then the usage.
     let paragraph = text.split("\n\n").next().unwrap_or_default();
@@ -430,6 +440,32 @@ pub fn in_one_line(error: &clap::Error) -> String {
     let what: Vec<_> = paragraph.lines().map(str::trim).collect();
     let line: Vec<_> = std::iter::once(what.join(" ")).chain(tips.map(str::to_owned)).collect();
     format!("{}; see '{} --help'", line.join("; "), called())
+}
+
+/// The error's text. Messages end up in logs, and a handle that cannot be read here can often be spent all the same.
+fn without_handles(error: &clap::Error) -> String {
+    let cause = std::error::Error::source(error);
+    if let (ErrorKind::ValueValidation, Some(ContextValue::String(argument)), Some(cause)) =
+        (error.kind(), error.get(ContextKind::InvalidArg), cause)
+        && argument.contains("<HANDLE>")
+    {
+        return format!("{argument}: {cause}");
+    }
+    // One that stands in the wrong place.
+    let is_of_a_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let text = error.render().to_string();
+    let shown = |piece: &str| {
+        let word = piece.trim_end_matches(|c| !is_of_a_word(c));
+        let begin = word.split_once('_').map(|(version, _)| version).filter(|version| is_version(version));
+        begin.map_or_else(|| piece.to_owned(), |begin| piece.replace(word, &format!("{begin}_…")))
+    };
+    text.split_inclusive(|c| !is_of_a_word(c)).map(shown).collect()
+}
+
+/// `fairlock1` is that of handles today.
+fn is_version(word: &str) -> bool {
+    let number = word.strip_prefix("fairlock").unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// `fairlock lock`, if the first argument is `lock`.

@@ -13,6 +13,8 @@ const WAITER_TTL: Duration = Duration::from_secs(6);
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const GRANT_TTL: Duration = Duration::from_secs(3);
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
+/// Of the library.
+const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// With the options that each command has. Times that the library wants to be shorter or longer than others follow those.
 pub fn builder(args: &Args, lease: Option<Duration>) -> LockClientBuilder {
@@ -39,6 +41,11 @@ fn usual_lease(args: &Args) -> Duration {
 /// be is refused before the lock is waited for.
 pub fn builder_for_handle(args: &Args, lease: Duration) -> Result<LockClientBuilder, Failure> {
     check_for_handles(args)?;
+    // Otherwise an option would be blamed that follows the lease.
+    if lease > LONGEST_LEASE {
+        let lease = humantime::format_duration(lease);
+        return Err(Failure::usage(format!("the lease of a handle ({lease}) must not be longer than 365 days")));
+    }
     if let Some(longest) = args.strict_restart.filter(|longest| *longest < lease) {
         let [longest, lease] = [longest, lease].map(humantime::format_duration);
         return Err(Failure::usage(format!(

@@ -1,6 +1,7 @@
 //! `fairlock acquire`, `extend`, `release`: a lock, or a slot of a semaphore, over steps of which each is a process of its own.
 
 use std::fmt::Debug;
+use std::io;
 
 use fairlock::{DetachError, DetachRefusal, HandleError, HoldHandle, LockClient};
 use serde::Serialize;
@@ -11,7 +12,7 @@ use super::exit::{self, Failure};
 use super::guard::Guard;
 use super::lock;
 use super::log::say;
-use super::output::Output;
+use super::output;
 use super::signals::Signals;
 
 #[derive(Debug, Serialize)]
@@ -22,7 +23,7 @@ struct Acquired<'a> {
     lease_ms: u64,
 }
 
-pub async fn acquire(args: &Args, acquire: &Acquire, out: &mut Output) -> Result<u8, Failure> {
+pub async fn acquire(args: &Args, acquire: &Acquire) -> Result<u8, Failure> {
     // As in `lock`: a signal must leave nothing.
     let mut signals = Signals::catch()?;
     // Until it is detached it is renewed, with a lease of the usual length at most.
@@ -38,11 +39,11 @@ pub async fn acquire(args: &Args, acquire: &Acquire, out: &mut Output) -> Result
         outcome = acquired(&client, acquire) => match outcome {
             Ok(None) => Ok(acquire.call.conflict_exit_code),
             Ok(Some(handle)) => {
-                let printed = print(&handle, acquire, out);
-                if printed.is_err() {
+                let printed = print(&handle, acquire, &mut signals).await;
+                if !matches!(printed, Ok(exit::OK)) {
                     give_back(&client, &handle).await;
                 }
-                printed.map(|()| exit::OK)
+                printed
             }
             Err((failure, handle)) => {
                 if let Some(handle) = handle {
@@ -87,14 +88,21 @@ fn not_detached<G: Debug>(error: DetachError<G>) -> NotDetached {
     }
 }
 
-fn print(handle: &HoldHandle, acquire: &Acquire, out: &mut Output) -> Result<(), Failure> {
-    if acquire.json {
+/// Returns the exit code. Unless that is 0, not all of the handle is printed.
+async fn print(handle: &HoldHandle, acquire: &Acquire, signals: &mut Signals) -> Result<u8, Failure> {
+    let line = if acquire.json {
         let lease_ms = u64::try_from(handle.lease().as_millis()).unwrap_or(u64::MAX);
-        out.json(&Acquired { handle, name: handle.name(), token: handle.token(), lease_ms })?;
+        let acquired = Acquired { handle, name: handle.name(), token: handle.token(), lease_ms };
+        serde_json::to_string(&acquired).map_err(io::Error::from)?
     } else {
-        out.line(handle.to_string())?;
+        handle.to_string()
+    };
+    tokio::select! {
+        // What is printed counts, whatever comes at the same time: somebody may rely on it.
+        biased;
+        printed = output::print_aside(line) => printed.map(|()| exit::OK),
+        signal = signals.next() => Ok(lock::ended_by(signal)),
     }
-    out.flush()
 }
 
 async fn give_back(client: &LockClient, handle: &HoldHandle) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fairlock::cli::owner_of;
 use fairlock::{HandleError, HoldHandle, Kind, LockClient, LockError, UnlockError};
 use nix::sys::signal::Signal;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::args::{Args, Call, Lock};
 use super::child::{self, Child};
@@ -16,13 +16,13 @@ use super::exit::{self, Failure};
 use super::guard::{Guard, Use, Wait};
 use super::log::say;
 use super::named::{AnyStatus, Named};
-use super::output::{Output, text};
+use super::output::{self, text};
 use super::signals::Signals;
 
 /// A loss is noticed after this time at the latest, or after a third of the lease: nobody is told of a handle's loss.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-pub async fn run(args: &Args, lock: &Lock, out: &mut Output) -> Result<u8, Failure> {
+pub async fn run(args: &Args, lock: &Lock) -> Result<u8, Failure> {
     // Before the first request: a signal that comes while the lock is waited for must not leave a place in the queue.
     let mut signals = Signals::catch()?;
     let builder = match &lock.attach {
@@ -35,7 +35,7 @@ pub async fn run(args: &Args, lock: &Lock, out: &mut Output) -> Result<u8, Failu
     };
     let outcome = match &lock.attach {
         Some(handle) => attached(&client, handle, lock, &mut signals).await,
-        None => locked(&client, lock, &mut signals, out).await,
+        None => locked(&client, lock, &mut signals).await,
     };
     if let Err(error) = client.close().await {
         say(&error.to_string());
@@ -43,14 +43,14 @@ pub async fn run(args: &Args, lock: &Lock, out: &mut Output) -> Result<u8, Failu
     outcome
 }
 
-async fn locked(client: &LockClient, lock: &Lock, signals: &mut Signals, out: &mut Output) -> Result<u8, Failure> {
+async fn locked(client: &LockClient, lock: &Lock, signals: &mut Signals) -> Result<u8, Failure> {
     let name = lock.name.as_deref().unwrap_or_default();
     let acquired = tokio::select! {
         acquired = acquire(client, name, lock.used_as(), &lock.call) => acquired?,
         signal = signals.next() => return Ok(ended_by(signal)),
     };
     match acquired {
-        Some(guard) if lock.cmd.is_empty() => hold(guard, signals, out).await,
+        Some(guard) if lock.cmd.is_empty() => hold(guard, signals).await,
         Some(guard) => run_under(guard, lock, signals).await,
         None => Ok(lock.call.conflict_exit_code),
     }
@@ -151,35 +151,48 @@ async fn still_held(client: &LockClient, handle: &HoldHandle, code: u8) -> Resul
     }
 }
 
-/// Extends the hold of a handle again and again. Returns when it is lost, or may be, and why. `extended`: before it was last asked for.
-async fn until_lost(client: &LockClient, handle: &HoldHandle, extended: Instant) -> String {
+/// Extends the hold of a handle again and again. Returns when it is lost, and no later than its lease may be over, and why.
+/// `asked`: before it was last extended.
+async fn until_lost(client: &LockClient, handle: &HoldHandle, mut asked: Instant) -> String {
     let lease = handle.lease();
-    // As the library counts: from before the request, and clocks may differ by a hundredth.
-    let sure = lease.saturating_sub(lease / 100);
-    let mut until = extended.checked_add(sure).unwrap_or(extended);
+    // As the library counts (R5): from before the request. Clocks may differ by a hundredth, and times are rounded.
+    let sure = lease.saturating_sub(lease / 100 + Duration::from_millis(2));
+    let mut until = asked.checked_add(sure).unwrap_or(asked);
+    let mut why = "the server does not answer".to_owned();
     loop {
-        sleep((lease / 3).min(LOOK_EVERY)).await;
-        let asked = Instant::now();
+        // From the last request, also if that had no answer. And not beyond the lease, whose end the next owner does not wait
+        // for (P1).
+        let look = asked.checked_add((lease / 3).min(LOOK_EVERY)).unwrap_or(asked);
+        sleep_until(look.min(until)).await;
+        asked = Instant::now();
+        // Otherwise one more request would be sent, which could extend it for nobody.
+        if asked >= until {
+            break;
+        }
         match timeout_at(until, client.extend(handle, lease)).await {
             Ok(Ok(())) => until = asked.checked_add(sure).unwrap_or(until),
             Ok(Err(HandleError::Lost)) => return HandleError::Lost.to_string(),
             // Asked again, until its lease is over.
-            Ok(Err(_)) if Instant::now() < until => {}
-            _ => return "its lease may be over, and the server does not answer".to_owned(),
+            Ok(Err(error)) => why = error.to_string(),
+            Err(_) => break,
         }
     }
+    format!("its lease may be over: {why}")
 }
 
 /// Holds it until a signal comes.
-async fn hold(guard: Guard, signals: &mut Signals, out: &mut Output) -> Result<u8, Failure> {
-    let printed = out.line(format!("{} {}", text(guard.name()), guard.token())).and_then(|()| out.flush());
-    if let Err(failure) = printed {
-        unlock(guard, exit::OK).await?;
-        return Err(failure);
-    }
+async fn hold(guard: Guard, signals: &mut Signals) -> Result<u8, Failure> {
+    let line = format!("{} {}", text(guard.name()), guard.token());
+    let not_printed = async {
+        match output::print_aside(line).await {
+            Ok(()) => std::future::pending().await,
+            Err(failure) => failure,
+        }
+    };
     tokio::select! {
         _ = signals.next() => unlock(guard, exit::OK).await,
         loss = guard.lost() => Err(Failure::new(exit::LOST, format!("lost the lock {:?}: {loss}", guard.name()))),
+        failure = not_printed => unlock(guard, exit::OK).await.and(Err(failure)),
     }
 }
 
@@ -204,8 +217,9 @@ async fn run_child(
             status = child.ended() => break status?,
             signal = signals.next() => child.pass_on(signal),
             loss = lost.as_mut(), if kill_at.is_none() => {
-                say(&format!("lost the lock {name:?}: {loss}; ending the command"));
+                // Before anything is said: nobody may read that.
                 child.send(Signal::SIGTERM);
+                say(&format!("lost the lock {name:?}: {loss}; ending the command"));
                 kill_at = Some(Instant::now().checked_add(lock.kill_after).unwrap_or_else(far_off));
             }
             () = sleep_until(kill_at.unwrap_or_else(far_off)), if kill_at.is_some() => {

@@ -1,8 +1,12 @@
 //! Standard output: colours on terminals only, one flush for each line of a stream.
 
+use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::os::fd::AsFd;
+use std::thread;
 
 use serde::Serialize;
+use tokio::sync::oneshot;
 
 use super::args::Color;
 use super::exit::Failure;
@@ -68,6 +72,16 @@ impl Output {
     pub fn flush(&mut self) -> Result<(), Failure> {
         Ok(self.out.flush()?)
     }
+}
+
+/// Prints a line by a thread of its own, while signals are heard and locks renewed: a pipe that nobody reads keeps it waiting.
+pub async fn print_aside(mut line: String) -> Result<(), Failure> {
+    line.push('\n');
+    // Not by `Stdout`: a thread that waits would keep that locked, and this process flushes it before it ends.
+    let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let (done, printed) = oneshot::channel();
+    thread::Builder::new().spawn(move || done.send(out.write_all(line.as_bytes())))?;
+    Ok(printed.await.map_err(io::Error::other)??)
 }
 
 /// Names, labels and texts of a server are arbitrary. Escape sequences are shown as `\u{1b}`.

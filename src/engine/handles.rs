@@ -78,6 +78,8 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
         return DetachOutcome::Refused(guard, reason);
     }
     let beginning = Beginning(Some(hold.clone()));
+    // Whole milliseconds, as the server gets it: the text of the handle has no more either.
+    let lease = lease.saturating_sub(Duration::from_nanos(u64::from(lease.subsec_nanos() % 1_000_000)));
     let turn = match take_turn(&hold).await {
         Ok(turn) => turn,
         Err(error) => return DetachOutcome::Refused(guard, NotDetached::Failed(error)),

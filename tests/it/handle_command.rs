@@ -7,7 +7,7 @@ use fairlock::LockClient;
 use nix::sys::signal::Signal;
 
 use crate::support::tool::{self, Tool};
-use crate::support::{Server, Timing, eventually, limit, on_a_server};
+use crate::support::{Proxy, Server, Timing, eventually, limit, on_a_server};
 
 const NAME: &str = "deploy:7";
 
@@ -127,6 +127,8 @@ async fn each_wrong_use_has_its_exit_code_in_one_line() {
             (&url, &["release", &handle.replace("fairlock1", "fairlock2")], 2, "another format"),
             (&url, &["release", &handle, "--prefix", "other"], 2, "of the prefix"),
             (&url, &["extend", &handle, "1ms"], 2, "lease"),
+            (&url, &["extend", &handle, "99999d"], 2, "longer than 365 days"),
+            (&url, &["acquire", "x", "--lease", "99999d"], 2, "longer than 365 days"),
             (&url, &["extend", &handle], 2, "<LEASE>"),
             (&url, &["acquire", "x"], 2, "--lease"),
             (&url, &["acquire", "x", "--lease", "0s"], 2, "lease"),
@@ -140,6 +142,43 @@ async fn each_wrong_use_has_its_exit_code_in_one_line() {
             assert!(code == Some(expected) && err.contains(said), "{words:?}: {code:?} {err}");
         }
         assert_eq!(code(&url, &["release", &handle]).await.0, Some(0));
+    })
+    .await;
+}
+
+/// Messages end up in logs. Without its last character, or with a wrong one before it, a handle can be spent by those who know how
+/// one is made.
+#[tokio::test]
+async fn no_message_shows_a_handle_and_space_around_it_does_not_matter() {
+    on_a_server(async |server| {
+        let url = server.url();
+        let handle = acquired(&url, &["--lease", "1m"]).await;
+        let secret = handle.split('_').nth(3).unwrap();
+        let (cut, before, inside) = (&handle[..handle.len() - 1], format!("x{handle}"), format!("{handle}\u{1b}[0m"));
+        for words in [
+            &["release", cut][..],
+            &["release", &before],
+            &["release", &inside],
+            &["extend", cut, "1m"],
+            &["extend", "1m", &handle],
+            &["extend", &handle, &handle],
+            &["release", &handle, &handle],
+            &["release", &format!("--{handle}")],
+            &["lock", "--attach", cut, "--", "true"],
+            &[&handle],
+        ] {
+            let (code, err) = code(&url, words).await;
+            assert!(code == Some(2) && !err.contains(secret), "{words:?}: {code:?} {err}");
+        }
+        let (_, err) = code(&url, &["lock", "--attach", cut, "--", "true"]).await;
+        assert!(err.contains("--attach <HANDLE>: this is no handle"), "{err}");
+        for words in [
+            &["extend", &format!("{handle} "), "1m"][..],
+            &["lock", "--attach", &format!("\t{handle}"), "--", "true"],
+            &["release", &format!(" {handle}\r\n")],
+        ] {
+            assert_eq!(code(&url, words).await, (Some(0), String::new()), "{words:?}");
+        }
     })
     .await;
 }
@@ -207,6 +246,37 @@ async fn an_acquire_that_nobody_hears_of_leaves_nothing() {
     .await;
 }
 
+/// The pipe that it prints to is full, and nobody reads it.
+#[tokio::test]
+async fn a_signal_is_heard_while_nobody_reads_the_handle() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let dir = tempfile::tempdir().unwrap();
+        for (words, signal, expected, logged) in [
+            (&["acquire", "--lease", "30m"][..], Signal::SIGTERM, 128 + 15, "detached"),
+            (&["acquire", "--lease", "30m", "--json"], Signal::SIGINT, 128 + 2, "detached"),
+            (&["lock"], Signal::SIGTERM, 0, "acquired"),
+        ] {
+            let log = dir.path().join("log");
+            // As many bytes as a pipe takes.
+            let script = format!("head -c 65536 /dev/zero; exec \"$@\" 2> {}", log.display());
+            let words = [words, &[NAME, "--verbose"]].concat();
+            let running = Tool::behind(&["sh", "-c", &script, "sh"], &server.url(), &words).start();
+            // It is logged in the same turn in which it is printed.
+            let log = || std::fs::read_to_string(&log).unwrap_or_default();
+            eventually("it prints", async || log().contains(logged)).await;
+            assert!(is_held(&client).await);
+            running.signal(signal);
+            let (ended, _) = running.end().await;
+            assert_eq!(ended.code(), Some(expected), "{words:?}: {}", log());
+            assert!(!is_held(&client).await, "{words:?}");
+            std::fs::remove_file(dir.path().join("log")).unwrap();
+        }
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_command_runs_under_an_attached_handle_that_stays_usable() {
     on_a_server(async |server| {
@@ -255,6 +325,53 @@ async fn a_command_ends_when_its_handle_is_lost() {
             drop(attached);
             client.close().await.unwrap();
         }
+    })
+    .await;
+}
+
+/// P1: the next look at the hold would come after the end of the lease, and the network is silent until then. `lock` renews what
+/// it has taken itself, and ends its command in time as well.
+#[tokio::test]
+async fn p1_a_command_is_told_before_another_one_has_the_lock() {
+    limit(async {
+        let server = Server::start().await;
+        let under = async |is_attached: bool| {
+            let name = if is_attached { NAME } else { "deploy:8" };
+            let client = Timing::default().connect(&server.url()).await;
+            let proxy = Proxy::start(&server).await;
+            let script = "trap 'echo told; exit 0' TERM; echo in; sleep 60 & wait";
+            let words = if is_attached {
+                let handle = acquired(&server.url(), &["--lease", "9s"]).await;
+                ["lock", "--attach", &handle].map(ToOwned::to_owned).to_vec()
+            } else {
+                ["lock", name, "--lease", "9s"].map(ToOwned::to_owned).to_vec()
+            };
+            let words: Vec<_> =
+                words.iter().map(String::as_str).chain(["--timeout", "9s", "--", "sh", "-c", script]).collect();
+            let mut running = Tool::new(&proxy.url(), &words).start();
+            assert_eq!(running.line().await, "in");
+            let lock = client.lock(name);
+            let mut next = Box::pin(lock.lock());
+            tokio::select! {
+                _ = &mut next => panic!("it is held"),
+                () = eventually("it waits", async || client.lock(name).status().await.unwrap().waiters == 1) => {}
+            }
+            proxy.blackhole(true);
+            tokio::select! {
+                // What both have happened by now was in time: the other one has it later than it is told.
+                biased;
+                said = running.line() => assert_eq!(said, "told"),
+                _ = &mut next => panic!("two have it: {is_attached}"),
+            }
+            let guard = next.await.unwrap();
+            proxy.blackhole(false);
+            let (ended, err) = running.end().await;
+            assert_eq!(ended.code(), Some(75), "{err}");
+            assert!(err.contains("lost the lock"), "{err}");
+            guard.unlock().await.unwrap();
+            client.close().await.unwrap();
+        };
+        tokio::join!(under(true), under(false));
     })
     .await;
 }

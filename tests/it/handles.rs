@@ -687,6 +687,20 @@ async fn what_is_lost_is_not_detached() {
     .await;
 }
 
+/// The server gets no more than whole milliseconds, and the text has no more.
+#[tokio::test]
+async fn a_handle_is_the_same_after_its_text_was_read() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder()).await;
+        let handle = held(&client).await.detach(Duration::from_micros(61_500_900)).await.unwrap();
+        assert_eq!(handle.lease(), Duration::from_millis(61_500));
+        assert_eq!(handle.to_string().parse::<HoldHandle>().unwrap(), handle);
+        client.release(&handle).await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 /// Without a connection nothing is sent: the guard goes on.
 #[tokio::test]
 async fn a_detach_that_was_not_sent_returns_the_guard() {
@@ -700,6 +714,34 @@ async fn a_detach_that_was_not_sent_returns_the_guard() {
         sleep(60 * SECOND).await;
         assert!(guard.is_valid(), "it is renewed as before");
         guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// A refusal that may pass is a refusal, and no silence, whatever is done by a handle.
+#[tokio::test]
+async fn what_the_server_refuses_is_told_as_refused() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder()).await;
+        let handle = detached(&client).await;
+        store.network.refuse(Some("NOREPLICAS Not enough good replicas to write."));
+        let refused =
+            |error: &HandleError| matches!(error, HandleError::Refused(refusal) if refusal.code == "NOREPLICAS");
+        let extended = client.extend(&handle, LEASE).await.unwrap_err();
+        let released = client.release(&handle).await.unwrap_err();
+        assert!(refused(&extended) && refused(&released), "{extended} {released}");
+        for owner in [None, Some(Owner::new())] {
+            let attaching = client.attach(&handle);
+            let attached = match owner {
+                None => attaching.await,
+                Some(owner) => owner.scope(attaching).await,
+            };
+            let Err(AttachError::Handle(error)) = attached else { panic!("{attached:?}") };
+            assert!(refused(&error), "{error}");
+        }
+        store.network.refuse(None);
+        client.attach(&handle).await.unwrap().unlock().await.unwrap();
         client.close().await.unwrap();
     })
     .await;
