@@ -546,9 +546,12 @@ impl Waiters {
         });
         let mut forgotten = BTreeMap::new();
         if queue.keys.kind != waiter.keys.kind {
-            // The server has forgotten it as what this client has waited for. Its poller goes on for this one.
-            let new = Queue { sooner: queue.sooner.clone(), ..Queue::new(waiter.keys.clone(), queued, due) };
-            forgotten = std::mem::replace(queue, new).waiters;
+            // The server has forgotten it as what this client has waited for. Its poller goes on for this one, and a round
+            // that is under way proves nothing about it.
+            forgotten = std::mem::take(&mut queue.waiters);
+            queue.keys = waiter.keys.clone();
+            queue.trust = Arc::new(Trust::new(queue.keys.kind, queued));
+            queue.doubt();
         }
         queue.trust.learn(queued);
         // An answer to a request from before the last doubt is doubted as well. What verified the others meanwhile did
