@@ -7,6 +7,7 @@ pub use crate::store::embedded::faults::{Delivery, Faults, Published, Ran, Redir
 pub use crate::store::embedded::keyspace::Snapshot;
 pub use crate::store::embedded::member::Slot;
 
+use crate::engine::owner::of_the_run;
 use crate::store::cluster::table::Table;
 use crate::store::embedded::EmbeddedNode;
 use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, Owner};
@@ -111,4 +112,9 @@ impl Looks {
         let Some(doubt) = self.0.upgrade().map(|table| table.doubt.clone()) else { return };
         doubt.notified().await;
     }
+}
+
+/// A run begins on this thread: its owners are numbered from 1, and it runs on no other thread.
+pub fn begin_run() {
+    of_the_run::begin();
 }

@@ -31,6 +31,10 @@ impl Owner {
     #[allow(clippy::new_without_default)] // two calls give two owners, which is not what Default promises
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        #[cfg(feature = "_simulation")]
+        if let Some(owner) = of_the_run::next() {
+            return owner;
+        }
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -47,5 +51,28 @@ impl Owner {
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Owner({})", self.0)
+    }
+}
+
+/// A run of the simulator is the same each time, whatever else its process does: a server sorts owners by their numbers.
+#[cfg(feature = "_simulation")]
+pub mod of_the_run {
+    use std::cell::Cell;
+
+    use super::Owner;
+
+    thread_local! {
+        static LAST: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    /// From now on the owners that this thread makes are numbered from 1.
+    pub fn begin() {
+        LAST.set(Some(0));
+    }
+
+    pub(super) fn next() -> Option<Owner> {
+        let number = LAST.get()? + 1;
+        LAST.set(Some(number));
+        Some(Owner(number))
     }
 }

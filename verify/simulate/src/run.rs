@@ -41,6 +41,7 @@ const LEAST_EXPIRIES: u64 = 2;
 pub fn run(seed: u64, verbose: bool) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime of one thread");
+    simulation::begin_run();
     runtime.block_on(async {
         let world = World::new(seed, verbose);
         if Topology::of(seed) == Topology::Quorum {

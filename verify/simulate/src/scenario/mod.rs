@@ -12,7 +12,7 @@ mod stage;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::simulation::Task;
+use fairlock::simulation::{self, Task};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -45,6 +45,7 @@ pub fn exists(name: &str) -> bool {
 
 fn play(scenario: &Scenario) -> Played {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    simulation::begin_run();
     runtime.expect("a runtime of one thread").block_on(async {
         let world = World::scripted();
         if timeout(LONGEST, (scenario.play)(world.clone())).await.is_err() {
