@@ -2319,6 +2319,8 @@ async fn give_rows() {
     let late = &format!("{DETACH} not_after=+-9000");
     let rows = [
         give("nobody holds it", &[][..], DETACH, "lost", ""),
+        // P1: refused as late, a guard would go on without a hold. Run `r16-over` of the model.
+        give("nobody does any more, and it is late", &[], late, "lost", ""),
         give("another owner does", &["held d:1 4 7"], DETACH, "lost", "lock d:1=1 4,7,0,3000/L"),
         give("under another token", &["held c:1 4 8"], DETACH, "lost", "lock c:1=1 4,8,0,3000/L"),
         give("it was attached since", &["held c:1 6 7"], DETACH, "stale", "lock c:1=1 6,7,0,3000/L"),

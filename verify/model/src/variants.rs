@@ -74,16 +74,16 @@ const HANDLES: Bounds =
 const REPEATED: Bounds = Bounds { clients: 1, owners: 1, retries: 1, in_flight: 3, ..HANDLES };
 
 /// A hold is extended. Its first renewal may come late, since it began with a push or was named by a poll.
-const EXTENDS: Bounds = Bounds { extends: 2, extend_to: &[1, 3], begun: true, retries: 0, in_flight: 2, end: 2, grant_ttl: [3, 3], waiter_ttl: 3, ..TRUST };
+const EXTENDS: Bounds = Bounds { extends: 2, extend_to: &[1, 3], begun: true, retries: 0, lossy: true, in_flight: 2, grant_ttl: [3, 3], waiter_ttl: 3, ..TRUST };
 
 /// The same with one client, which detaches and attaches what it has extended.
-const EXTENDS_AROUND: Bounds = Bounds { extends: 1, extend_to: &[1, 3], in_flight: 2, ..REPEATED };
+const EXTENDS_AROUND: Bounds = Bounds { extends: 1, extend_to: &[1, 3], lossy: true, ..REPEATED };
 
 /// Extends between nested calls and releases.
-const EXTENDS_NESTED: Bounds = Bounds { clients: 1, owners: 1, extends: 1, extend_to: &[3], in_flight: 3, ..NESTED };
+const EXTENDS_NESTED: Bounds = Bounds { clients: 1, owners: 1, extends: 1, extend_to: &[3], in_flight: 3, lossy: true, ..NESTED };
 
 /// A flush forgets an extended lease (R14).
-const EXTENDS_STRICT: Bounds = Bounds { extends: 1, extend_to: &[3], faults: &[Fault::Flush], gives_up: false, renews: false, ..STRICT };
+const EXTENDS_STRICT: Bounds = Bounds { extends: 1, extend_to: &[3], faults: &[Fault::Flush], gives_up: false, renews: false, begun: true, settles: false, ..STRICT };
 
 /// Two levels of holds.
 const NESTED: Bounds = Bounds { reentries: 1, end: 2, in_flight: 2, ..SMALL };
