@@ -266,9 +266,7 @@ impl Protocol {
                 Answer::Released(script.release(from, seq, holds, token, attempt, copies_until))
             }
             Request::Give { from, to, seq, sent, token, .. } => Answer::Given(script.give(from, to, seq, sent, token)),
-            Request::Extend { seq, token, lease, .. } => {
-                Answer::Renewed(script.renew_as_last(from, seq, token, lease))
-            }
+            Request::Extend { seq, token, lease, .. } => Answer::Renewed(script.renew_as_last(from, seq, token, lease)),
             Request::Renew { token, only, .. } => Answer::Renewed(script.renew(from, token, only)),
         }
     }

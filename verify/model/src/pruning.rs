@@ -79,7 +79,9 @@ impl Pruning<'_> {
                         let is_late = now > self.bounds.not_after(sent) && self.rules.r16_attach_heeds_leave;
                         owner.awaits(request) || !is_late && is_held_under(token, server)
                     }
-                    Request::Renew { token, .. } | Request::Extend { token, .. } => owner.awaits(request) || self.may_renew(token, server),
+                    Request::Renew { token, .. } | Request::Extend { token, .. } => {
+                        owner.awaits(request) || self.may_renew(token, server)
+                    }
                     Request::Release { holds: 1.., seq, token, .. } => {
                         owner.awaits(request) || held_under(*from, token, server).is_some_and(|lock| lock.attempt < seq)
                     }

@@ -205,7 +205,7 @@ fn base() -> Vec<Variant> {
         holds(
             "s-handles-over",
             "1 client, whose handle has a shorter lease than it had; requests are lost and repeated",
-            HANDLE_OVER,
+            Bounds { lossy: true, ..HANDLE_OVER },
             &[Detached, Attached, GiveRefused, HandleExtended, HandleReleased],
         ),
         holds("s-handles-shrink", "a permit shrinks, and is detached", HANDLE_SHRINKS, &[Shrunk, Attached, HandOver]),
