@@ -36,14 +36,15 @@ local _, last, current, ends, _, weight = string.match(fields[2] or '', RECORD)
 if last == attempt and current == token and tonumber(ends) > now then
   return 'given ' .. echo .. ' ' .. string.format('%d', ends - now) .. ' ' .. weight
 end
+local its_terms
+_, last, current, ends, its_terms, weight = string.match(fields[1] or '', RECORD)
+-- A lease that is over is given to nobody. P4: an owner whose ended hold is still counted would take that record's place.
+-- Before what refuses a copy, too: what a copy gave may be over, and then its owner has nothing to go on with (P1).
+if current ~= token or tonumber(ends) <= now or fields[2] then return 'lost ' .. echo end
 if #not_after < 16 or now_us > not_after then return 'late ' .. echo end
 -- R3, as for a lock.
 local left_up_to = read('GET', tombstone)
 if left_up_to and tonumber(left_up_to) >= tonumber(attempt) then return 'left ' .. echo end
-local its_terms
-_, last, current, ends, its_terms, weight = string.match(fields[1] or '', RECORD)
--- A lease that is over is given to nobody. P4: an owner whose ended hold is still counted would take that record's place.
-if current ~= token or tonumber(ends) <= now or fields[2] then return 'lost ' .. echo end
 -- R4, as for a lock.
 if tonumber(last) > tonumber(seq) then return 'stale ' .. echo end
 

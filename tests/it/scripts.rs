@@ -2316,9 +2316,11 @@ async fn give_rows() {
     let give = |what, before, call, reply, after| Row { what, before, call, reply, after, again: reply };
     const DETACH: &str = "give from=c:1 seq=5 token=7 to=h:0 lease=10000";
     const ATTACH: &str = "give from=h:0 seq=3 token=7 to=d:1 attempt=3 lease=10000 terms=3000/M";
-    let late = &format!("{DETACH} not_after=+-9000");
+    const LATE: &str = "give from=c:1 seq=5 token=7 to=h:0 lease=10000 not_after=+-9000";
     let rows = [
         give("nobody holds it", &[][..], DETACH, "lost", ""),
+        // P1: refused as late, a guard would go on without a hold. Run `r16-over` of the model.
+        give("nobody does any more, and it is late", &[], LATE, "lost", ""),
         give("another owner does", &["held d:1 4 7"], DETACH, "lost", "lock d:1=1 4,7,0,3000/L"),
         give("under another token", &["held c:1 4 8"], DETACH, "lost", "lock c:1=1 4,8,0,3000/L"),
         give("it was attached since", &["held c:1 6 7"], DETACH, "stale", "lock c:1=1 6,7,0,3000/L"),
@@ -2344,7 +2346,7 @@ async fn give_rows() {
         (&["held h:0 1 7"], ATTACH, "lock d:1=1 3,7,0,3000/M"),
         (&["held h:0 1 7", "tombstone d:1 2"], ATTACH, "lock d:1=1 3,7,0,3000/M | tombstone d:1=2"),
         // Late, and served before: so a refusal says that no copy was served.
-        (&["held h:0 1 7"], late, "lock h:0=1 1,7,0,3000/L"),
+        (&["held h:0 1 7"], LATE, "lock h:0=1 1,7,0,3000/L"),
     ];
     limit(async {
         for mut bench in Bench::each().await {
@@ -2361,7 +2363,7 @@ async fn give_rows() {
             }
             bench.command("FLUSHALL").await;
             bench.prepare("held c:1 4 7").await;
-            assert_eq!(bench.call(late).await, "late");
+            assert_eq!(bench.call(LATE).await, "late");
             bench.command("FLUSHALL").await;
             bench.prepare("held c:1 4 7").await;
             bench.command("DEL tokens").await;

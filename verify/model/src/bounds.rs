@@ -14,6 +14,9 @@ pub struct Bounds {
     /// Holds that are detached in a run, at most two, and how often each owner attaches one.
     pub detaches: u8,
     pub attaches: u8,
+    /// How often each owner extends its hold, and the leases that it asks for.
+    pub extends: u8,
+    pub extend_to: &'static [Time],
     /// Retries of each owner. Each puts one more copy of a request in flight.
     pub retries: u8,
     /// Polls of each client that it gives up while they are in flight.
@@ -84,6 +87,11 @@ impl Bounds {
     /// R2: until when an acquire that is sent at `sent` may be served.
     pub fn not_after(&self, sent: Time) -> Time {
         sent + self.operation_timeout
+    }
+
+    /// The longest lease that anybody asks for.
+    pub fn longest_lease(&self) -> Time {
+        self.extend_to.iter().copied().fold(self.lease, Time::max)
     }
 
     pub fn waits(&self, owner: OwnerId) -> bool {

@@ -159,7 +159,7 @@ impl Request {
                 visit(Number::Seq(client, attempt));
                 visit(Number::Token(token));
             }
-            Self::Give { seq, token, .. } => {
+            Self::Give { seq, token, .. } | Self::Extend { seq, token, .. } => {
                 visit(Number::Seq(client, seq));
                 visit(Number::Token(token));
             }

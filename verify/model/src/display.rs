@@ -28,6 +28,7 @@ impl Display for Action {
             Self::GiveUp(id) => write!(f, "{} gives up", name(id)),
             Self::Poll(id) => write!(f, "client {} polls", name(id)),
             Self::Renew(id) => write!(f, "{} renews", name(id)),
+            Self::Extend(id, lease) => write!(f, "{} extends its hold to {lease}", name(id)),
             Self::Reenter(id) => write!(f, "{} asks for one more hold", name(id)),
             Self::Unlock(id) => write!(f, "{} drops a guard", name(id)),
             Self::NoticeLoss(id) => write!(f, "{} notices that its deadline has passed", name(id)),
@@ -79,6 +80,9 @@ impl Display for Request {
                 write!(f, "release #{seq} to {holds}{}{}", CopiesUntil(copies_until), CopyNumber(copy))
             }
             Self::Renew { token, sent, .. } => write!(f, "renew token {token}, sent t{sent}"),
+            Self::Extend { seq, token, lease, sent, copy } => {
+                write!(f, "extend #{seq} of token {token} to {lease}, sent t{sent}{}", CopyNumber(copy))
+            }
             Self::Give { from, to, seq, token, sent, copy } => {
                 write!(
                     f,

@@ -70,6 +70,12 @@ pub enum Event {
     Attached,
     /// A copy of a detach or an attach was refused: late, behind a tombstone, or stale.
     GiveRefused,
+    /// A guard was extended, also by a copy behind a later request of its owner.
+    Extended,
+    ExtendedLate,
+    /// A first renewal made the lease shorter, or came behind another request.
+    Shortened,
+    NotShortened,
     HandleExtended,
     HandleReleased,
     /// The property about waiters followed a state to its end.

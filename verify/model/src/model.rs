@@ -82,6 +82,9 @@ impl Model for Protocol {
             offer(owner.may_notice_loss(*now), Action::NoticeLoss(id));
             offer(owner.may_send_late_leave(), Action::SendLateLeave(id));
             offer(handles.len() < usize::from(bounds.detaches) && owner.may_detach(*now), Action::Detach(id));
+            for lease in bounds.extend_to {
+                offer(owner.may_extend(*now), Action::Extend(id, *lease));
+            }
             for (handle, state) in (HANDLES..).zip(handles) {
                 offer(state.may_be_used() && owner.may_attach(), Action::Attach(id, handle));
             }
@@ -141,6 +144,7 @@ impl Model for Protocol {
             Action::Unlock(id) => self.act(&mut state, id, &mut events, Owner::unlock),
             Action::NoticeLoss(id) => self.act(&mut state, id, &mut events, Owner::lose),
             Action::SendLateLeave(id) => self.act(&mut state, id, &mut events, Owner::send_late_leave),
+            Action::Extend(id, lease) => self.act(&mut state, id, &mut events, |owner, cx| owner.extend(lease, cx)),
             Action::Detach(id) => self.detach(&mut state, id, &mut events),
             Action::Attach(id, handle) => self.attach(&mut state, id, handle, &mut events),
             Action::ExtendHandle(id) => state.extend_handle(id),

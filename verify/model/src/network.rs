@@ -61,6 +61,14 @@ pub enum Request {
         only: Seq,
         sent: Time,
     },
+    /// `extend`: never shortens. It is its owner's last request from then on: none before it shortens the lease (R16).
+    Extend {
+        seq: Seq,
+        token: Token,
+        lease: Time,
+        sent: Time,
+        copy: u8,
+    },
     /// Makes another owner the holder: `detach` if that is a handle, `attach` if the hold is taken from one.
     Give {
         from: OwnerId,

@@ -19,6 +19,7 @@ pub struct Owner {
     attempts: u8,
     reentries: u8,
     attaches: u8,
+    extends: u8,
     retries: u8,
     pub stage: Stage,
     /// R9: leaves without an answer. The background retries them while the owner may start again.
@@ -84,6 +85,10 @@ impl Hold {
         matches!(self.pending, Some(Request::Give { .. }))
     }
 
+    fn is_extending(&self) -> bool {
+        matches!(self.pending, Some(Request::Extend { .. }))
+    }
+
     /// The server is known to count as many holds as there are guards.
     pub fn is_settled(&self) -> bool {
         self.pending.is_none() && self.on_server == self.guards
@@ -112,8 +117,13 @@ impl Context<'_> {
     /// R5: the local deadline from an answer that names the remaining lease. It counts from before the
     /// request was sent, and is no later than the wanted lease allows.
     fn deadline(&self, sent: Time, remaining: Time) -> Time {
+        self.deadline_of(self.bounds.lease, sent, remaining)
+    }
+
+    /// The same for another lease than that of the lock.
+    fn deadline_of(&self, wanted: Time, sent: Time, remaining: Time) -> Time {
         let from = if self.rules.r5_deadline_from_request { sent } else { self.now };
-        from + if self.rules.r5_no_more_than_wanted { remaining.min(self.bounds.lease) } else { remaining }
+        from + if self.rules.r5_no_more_than_wanted { remaining.min(wanted) } else { remaining }
     }
 }
 
@@ -126,7 +136,7 @@ fn next_copy(request: Request, now: Time) -> Request {
             *sent = now;
         }
         Request::Leave { copy, .. } | Request::Release { copy, .. } => *copy += 1,
-        Request::Give { copy, sent, .. } => {
+        Request::Give { copy, sent, .. } | Request::Extend { copy, sent, .. } => {
             *copy += 1;
             *sent = now;
         }
@@ -151,6 +161,7 @@ impl Owner {
             attempts: bounds.attempts,
             reentries: bounds.reentries,
             attaches: bounds.attaches,
+            extends: bounds.extends,
             retries: bounds.retries,
             stage: Stage::Idle,
             leaving: Vec::new(),
@@ -187,7 +198,9 @@ impl Owner {
     pub fn may_give_up(&self) -> bool {
         match &self.stage {
             Stage::Acquiring { .. } | Stage::Waiting { .. } => true,
-            Stage::Holding(hold) => matches!(hold.pending, Some(Request::Acquire { .. } | Request::Give { .. })),
+            Stage::Holding(hold) => {
+                matches!(hold.pending, Some(Request::Acquire { .. } | Request::Give { .. } | Request::Extend { .. }))
+            }
             Stage::Idle => false,
         }
     }
@@ -217,6 +230,12 @@ impl Owner {
     pub fn may_reenter(&self, now: Time) -> bool {
         let may = |hold: &Hold| hold.guards > 0 && now < hold.deadline && hold.is_settled();
         matches!(&self.stage, Stage::Holding(hold) if self.reentries > 0 && may(hold))
+    }
+
+    /// In its turn.
+    pub fn may_extend(&self, now: Time) -> bool {
+        let may = |hold: &Hold| hold.guards > 0 && now < hold.deadline && hold.is_settled();
+        self.extends > 0 && matches!(&self.stage, Stage::Holding(hold) if may(hold))
     }
 
     /// Not with nested guards.
@@ -377,8 +396,40 @@ impl Owner {
             }
             // R16: the handle has it, or the leave ends it.
             Stage::Holding(ref hold) if hold.is_detaching() => self.lose(cx),
+            // Its copies may still be served.
+            Stage::Holding(ref mut hold) if hold.is_extending() => {
+                hold.pending = None;
+                self.settle(cx);
+            }
             Stage::Holding(_) => self.release(cx),
             Stage::Idle => {}
+        }
+    }
+
+    /// src/engine/handles.rs: asks for a lease from now on. As long as the server has that of a grant, for no less than
+    /// the first renewal would set.
+    pub fn extend(&mut self, wanted: Time, cx: &mut Context<'_>) {
+        self.extends -= 1;
+        let seq = self.take_seq();
+        if let Stage::Holding(hold) = &mut self.stage {
+            let lease = if hold.has_grant_lease { wanted.max(cx.bounds.lease) } else { wanted };
+            let (token, sent) = (hold.token, cx.now);
+            hold.pending = Some(cx.send(Request::Extend { seq, token, lease, sent, copy: 0 }));
+        }
+    }
+
+    fn on_extended(&mut self, lease: Time, sent: Time, answer: Renewed, cx: &mut Context<'_>) {
+        let Stage::Holding(hold) = &mut self.stage else { return };
+        hold.pending = None;
+        match answer {
+            Renewed::Renewed { remaining } => {
+                hold.extend(cx.deadline_of(lease, sent, remaining));
+                self.settle(cx);
+            }
+            Renewed::Lost => {
+                cx.events.add(Event::LossReported);
+                self.lose(cx);
+            }
         }
     }
 
@@ -509,9 +560,17 @@ impl Owner {
     pub fn unlock(&mut self, cx: &mut Context<'_>) {
         if let Stage::Holding(hold) = &mut self.stage {
             hold.guards -= 1;
-            if hold.pending.is_none() {
+            // The last release does not wait for the turn of an extend, whose future may rest.
+            if hold.pending.is_none() || hold.guards == 0 && hold.is_extending() {
                 self.release(cx);
             }
+        }
+    }
+
+    /// A guard may have been dropped while another request had the turn.
+    fn settle(&mut self, cx: &mut Context<'_>) {
+        if matches!(&self.stage, Stage::Holding(hold) if !hold.is_settled()) {
+            self.release(cx);
         }
     }
 
@@ -559,6 +618,7 @@ impl Owner {
                 self.on_acquired(sent, answer, cx)
             }
             (Request::Acquire { sent, .. }, Answer::Acquired(answer)) => self.on_reentered(sent, answer, cx),
+            (Request::Extend { lease, sent, .. }, Answer::Renewed(answer)) => self.on_extended(lease, sent, answer, cx),
             (Request::Renew { token, sent, .. }, Answer::Renewed(answer)) => self.on_renewed(token, sent, answer, cx),
             (Request::Release { copy, .. }, Answer::Released(answer)) => self.on_released(copy > 0, answer, cx),
             (Request::Give { token, sent, .. }, Answer::Given(answer)) => self.on_given(token, sent, answer, cx),

@@ -37,6 +37,8 @@ pub enum Action {
     Unlock(OwnerId),
     NoticeLoss(OwnerId),
     SendLateLeave(OwnerId),
+    /// To this lease.
+    Extend(OwnerId, Time),
     Detach(OwnerId),
     Attach(OwnerId, OwnerId),
     ExtendHandle(OwnerId),
@@ -264,6 +266,7 @@ impl Protocol {
                 Answer::Released(script.release(from, seq, holds, token, attempt, copies_until))
             }
             Request::Give { from, to, seq, sent, token, .. } => Answer::Given(script.give(from, to, seq, sent, token)),
+            Request::Extend { seq, token, lease, .. } => Answer::Renewed(script.renew_as_last(from, seq, token, lease)),
             Request::Renew { token, only, .. } => Answer::Renewed(script.renew(from, token, only)),
         }
     }

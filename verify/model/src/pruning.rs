@@ -72,14 +72,16 @@ impl Pruning<'_> {
                 match *request {
                     Request::Acquire { seq, sent, nested, .. } => {
                         !self.is_refused(*from, seq, sent, now, server, events)
-                            && (owner.awaits(request) || may_reenter(*from, seq, nested, server))
+                            && (owner.awaits(request) || self.may_reenter(*from, seq, nested, server))
                     }
                     // Tokens never come back (P2).
                     Request::Give { token, sent, .. } => {
                         let is_late = now > self.bounds.not_after(sent) && self.rules.r16_attach_heeds_leave;
                         owner.awaits(request) || !is_late && is_held_under(token, server)
                     }
-                    Request::Renew { token, .. } => owner.awaits(request) || self.may_renew(token, server),
+                    Request::Renew { token, .. } | Request::Extend { token, .. } => {
+                        owner.awaits(request) || self.may_renew(token, server)
+                    }
                     Request::Release { holds: 1.., seq, token, .. } => {
                         owner.awaits(request) || held_under(*from, token, server).is_some_and(|lock| lock.attempt < seq)
                     }
@@ -108,6 +110,13 @@ impl Pruning<'_> {
         self.rules.r2_not_after && (now > not_after || refused)
     }
 
+    /// A nested acquire finds "lost" once the token of its hold is gone: tokens never come back (P2).
+    fn may_reenter(&self, from: OwnerId, seq: Seq, nested: Option<Nested>, server: &Server) -> bool {
+        let Some(nested) = nested else { return true };
+        let is_stale = |lock: Lock| lock.attempt > seq && self.rules.r16_extend_compares_seq;
+        held_under(from, nested.token, server).is_some_and(|lock| !is_stale(lock))
+    }
+
     fn may_renew(&self, token: Token, server: &Server) -> bool {
         let checked = self.rules.r4_renew_compares_token && self.rules.r4_renew_only_extends;
         !checked || server.lock.is_some_and(|lock| lock.token == token)
@@ -131,12 +140,6 @@ impl Pruning<'_> {
             || finds_something
             || acquire_may_come(from, seq, owner, in_flight.iter())
     }
-}
-
-/// A nested acquire finds "lost" once the token of its hold is gone: tokens never come back (P2).
-fn may_reenter(from: OwnerId, seq: Seq, nested: Option<Nested>, server: &Server) -> bool {
-    let Some(nested) = nested else { return true };
-    held_under(from, nested.token, server).is_some_and(|lock| lock.attempt <= seq)
 }
 
 fn is_held_under(token: Token, server: &Server) -> bool {

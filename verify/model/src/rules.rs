@@ -28,6 +28,14 @@ pub struct Rules {
     pub r16_attach_heeds_leave: bool,
     /// R16: an owner whose hold was detached leaves, if a copy of its acquire may come.
     pub r16_detach_leaves: bool,
+    /// R16: a refused detach says that its owner still has the hold: what a handle had may be over.
+    pub r16_over_is_lost: bool,
+    /// R16: no request before an extend shortens the lease any more.
+    pub r16_extend_is_last: bool,
+    /// R16: an extend never shortens.
+    pub r16_extend_lengthens: bool,
+    /// R16: a late copy of an extend does not become the last request again.
+    pub r16_extend_compares_seq: bool,
     /// R4: a renewal never creates a hold.
     pub r4_renew_only_extends: bool,
     /// R5: a deadline counts from before the request was sent, not from the reply.
@@ -121,6 +129,8 @@ pub struct Rules {
     pub r14_freeze: bool,
     /// R14: for the longest lease.
     pub r14_longest_lease: bool,
+    /// R14: which may be that of an extend.
+    pub r14_covers_extends: bool,
     /// R14: while it is frozen an acquire takes nothing, and nothing is passed on.
     pub r14_acquire_heeds: bool,
     pub r14_pass_on_heeds: bool,
@@ -141,6 +151,10 @@ impl Default for Rules {
             r16_released_for_good: true,
             r16_attach_heeds_leave: true,
             r16_detach_leaves: true,
+            r16_over_is_lost: true,
+            r16_extend_is_last: true,
+            r16_extend_lengthens: true,
+            r16_extend_compares_seq: true,
             r4_renew_only_extends: true,
             r5_deadline_from_request: true,
             r5_no_more_than_wanted: true,
@@ -189,6 +203,7 @@ impl Default for Rules {
             r11_seq_at_the_loss: true,
             r14_freeze: true,
             r14_longest_lease: true,
+            r14_covers_extends: true,
             r14_acquire_heeds: true,
             r14_pass_on_heeds: true,
         }

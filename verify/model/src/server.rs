@@ -153,7 +153,9 @@ impl Script<'_> {
     /// its lease for that long.
     pub fn boot(&mut self) {
         if std::mem::take(&mut self.server.unbooted) && self.rules.r14_freeze {
-            let longest = if self.rules.r14_longest_lease { self.bounds.lease } else { self.bounds.lease - 1 };
+            let lease = self.bounds.lease;
+            let covered = if self.rules.r14_covers_extends { self.bounds.longest_lease() } else { lease };
+            let longest = if self.rules.r14_longest_lease { covered } else { lease - 1 };
             self.server.frozen_until = self.now + longest;
             self.events.add(Event::Frozen);
         }
@@ -418,10 +420,18 @@ impl Script<'_> {
         let ours = self.server.held_by(owner);
         match ours.filter(|lock| lock.token == token || !self.rules.r4_renew_compares_token) {
             Some(lock) if lock.attempt == only => {
+                if self.now + lease < lock.expires {
+                    self.events.add(Event::Shortened);
+                }
                 self.server.lock = Some(Lock { expires: self.now + lease, ..lock });
                 Renewed::Renewed { remaining: lease }
             }
-            Some(_) => Renewed::Renewed { remaining: self.extend(lease).1 },
+            Some(_) => {
+                if only > 0 {
+                    self.events.add(Event::NotShortened);
+                }
+                Renewed::Renewed { remaining: self.extend(lease).1 }
+            }
             None if self.server.lock.is_none() && !self.rules.r4_renew_only_extends => {
                 let expires = self.now + lease;
                 self.server.lock = Some(Lock { owner, holds: 1, attempt: only, token, expires });
@@ -431,12 +441,28 @@ impl Script<'_> {
         }
     }
 
+    /// lua/renew.lua with `+seq`
+    pub fn renew_as_last(&mut self, owner: OwnerId, seq: Seq, token: Token, lease: Time) -> Renewed {
+        let Some(lock) = self.server.held_by(owner).filter(|lock| lock.token == token) else { return Renewed::Lost };
+        let until = self.now + lease;
+        let expires = if self.rules.r16_extend_lengthens { lock.expires.max(until) } else { until };
+        let is_later = seq > lock.attempt || !self.rules.r16_extend_compares_seq;
+        self.events.add(if seq > lock.attempt { Event::Extended } else { Event::ExtendedLate });
+        let attempt = if is_later && self.rules.r16_extend_is_last { seq } else { lock.attempt };
+        self.server.lock = Some(Lock { attempt, expires, ..lock });
+        Renewed::Renewed { remaining: expires - self.now }
+    }
+
     /// lua/give.lua
     pub fn give(&mut self, from: OwnerId, to: OwnerId, seq: Seq, sent: Time, token: Token) -> Passed {
         let attempt = if to >= HANDLES { HANDLE_SEQ } else { seq };
         let remaining = self.bounds.lease;
-        // R1: before what refuses a copy, which says then that none was served.
-        if let Some(lock) = self.server.held_by(to).filter(|lock| lock.token == token && lock.attempt == attempt) {
+        let current = self.server.lock.filter(|lock| lock.token == token);
+        // R1: before what refuses a copy, which says then that none was served. What a copy was given may be over, too.
+        if current.is_none() && self.rules.r16_over_is_lost {
+            return Passed::Lost;
+        }
+        if let Some(lock) = current.filter(|lock| lock.owner == to && lock.attempt == attempt) {
             return Passed::Given { remaining: lock.expires - self.now };
         }
         let heeds = if to >= HANDLES { self.rules.r16_released_for_good } else { self.rules.r16_attach_heeds_leave };
@@ -444,17 +470,13 @@ impl Script<'_> {
         if heeds && (self.now > self.bounds.not_after(sent) || has_left) {
             return self.refuse_give();
         }
-        match self.server.lock.filter(|lock| lock.token == token) {
-            Some(lock) if lock.owner == from => {
-                if lock.attempt > seq && self.rules.r16_give_compares_seq && from < HANDLES {
-                    return self.refuse_give();
-                }
-                self.events.add(if to >= HANDLES { Event::Detached } else { Event::Attached });
-                self.server.lock = Some(Lock { owner: to, holds: 1, attempt, token, expires: self.now + remaining });
-                Passed::Given { remaining }
-            }
-            _ => Passed::Lost,
+        let Some(lock) = current.filter(|lock| lock.owner == from) else { return Passed::Lost };
+        if lock.attempt > seq && self.rules.r16_give_compares_seq && from < HANDLES {
+            return self.refuse_give();
         }
+        self.events.add(if to >= HANDLES { Event::Detached } else { Event::Attached });
+        self.server.lock = Some(Lock { owner: to, holds: 1, attempt, token, expires: self.now + remaining });
+        Passed::Given { remaining }
     }
 
     fn refuse_give(&mut self) -> Passed {

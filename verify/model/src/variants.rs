@@ -19,6 +19,8 @@ const SMALL: Bounds = Bounds {
     reentries: 0,
     detaches: 0,
     attaches: 0,
+    extends: 0,
+    extend_to: &[],
     retries: 1,
     timeouts: 0,
     in_flight: 3,
@@ -70,6 +72,38 @@ const HANDLES: Bounds =
 
 /// The same with one client, whose requests are repeated.
 const REPEATED: Bounds = Bounds { clients: 1, owners: 1, retries: 1, in_flight: 3, ..HANDLES };
+
+/// A hold is extended. Its first renewal may come late, since it began with a push or was named by a poll.
+const EXTENDS: Bounds = Bounds {
+    extends: 2,
+    extend_to: &[1, 3],
+    begun: true,
+    retries: 1,
+    settles: false,
+    in_flight: 2,
+    grant_ttl: [3, 3],
+    waiter_ttl: 3,
+    ..TRUST
+};
+
+/// The same with one client, which detaches and attaches what it has extended.
+const EXTENDS_AROUND: Bounds = Bounds { extends: 2, extend_to: &[1, 3], ..REPEATED };
+
+/// Extends between nested calls and releases.
+const EXTENDS_NESTED: Bounds =
+    Bounds { clients: 1, owners: 1, extends: 1, extend_to: &[3], in_flight: 3, lossy: true, ..NESTED };
+
+/// A flush forgets an extended lease (R14).
+const EXTENDS_STRICT: Bounds = Bounds {
+    extends: 1,
+    extend_to: &[3],
+    faults: &[Fault::Flush],
+    gives_up: false,
+    renews: false,
+    begun: true,
+    settles: false,
+    ..STRICT
+};
 
 /// Two levels of holds.
 const NESTED: Bounds = Bounds { reentries: 1, end: 2, in_flight: 2, ..SMALL };
@@ -177,6 +211,30 @@ fn base() -> Vec<Variant> {
             "the same, force_unlock once",
             Bounds { faults: &[Fault::ForceUnlock], end: 1, settles: true, ..HANDLES },
             &[Detached, Attached, HandleExtended, HandOver],
+        ),
+        holds(
+            "extend",
+            "2 clients extend what they hold, twice, beside a late first renewal, requests repeated",
+            EXTENDS,
+            &[Extended, ExtendedLate, Shortened, NotShortened, HandOver, LeaseExpired],
+        ),
+        holds(
+            "extend-detach",
+            "1 client extends, detaches and attaches, requests repeated",
+            EXTENDS_AROUND,
+            &[Extended, ExtendedLate, Detached, Attached, GiveRefused, LeaseExpired],
+        ),
+        holds(
+            "extend-nested",
+            "1 client extends between 2 levels of holds, requests are lost and repeated",
+            EXTENDS_NESTED,
+            &[Extended, ExtendedLate, Nested, RetryAnswered, LeaseExpired],
+        ),
+        holds(
+            "extend-strict",
+            "2 clients with strict_restart extend, FLUSHALL",
+            EXTENDS_STRICT,
+            &[Extended, Frozen, Thawed],
         ),
         holds(
             "lossy",
@@ -364,6 +422,16 @@ fn dropped() -> Vec<Variant> {
         drop("r16-attach", "an attach is served although its owner has left", REPEATED, |r| {
             r.r16_attach_heeds_leave = false
         }),
+        drop("r16-extend-last", "a late first renewal cuts the lease of an extend", EXTENDS, |r| {
+            r.r16_extend_is_last = false
+        }),
+        drop("r16-extend-longer", "an extend shortens", EXTENDS, |r| r.r16_extend_lengthens = false),
+        drop("r16-extend-late", "a late extend becomes the last request again", EXTENDS_NESTED, |r| {
+            r.r16_extend_compares_seq = false
+        }),
+        drop("r16-over", "a late detach is refused though the lease of its handle is over", EXTENDS_AROUND, |r| {
+            r.r16_over_is_lost = false
+        }),
         drop("r5", "deadlines count from the reply", SMALL, |r| r.r5_deadline_from_request = false),
         drop("r5-wanted", "a holder relies on the whole time of a grant", SHORT_LEASES, |r| {
             r.r5_no_more_than_wanted = false
@@ -390,6 +458,9 @@ fn dropped() -> Vec<Variant> {
         }),
         drop("r14", "a server without its data does not freeze", STRICT, |r| r.r14_freeze = false),
         drop("r14-short", "the freeze is shorter than the longest lease", STRICT, |r| r.r14_longest_lease = false),
+        drop("r14-extend", "the freeze is shorter than the lease of an extend", EXTENDS_STRICT, |r| {
+            r.r14_covers_extends = false
+        }),
         drop("r14-acquire", "an acquire takes a free lock in a freeze", STRICT, |r| r.r14_acquire_heeds = false),
         drop("r14-pass-on", "a poll or a leave passes a lock on in a freeze", STRICT, |r| r.r14_pass_on_heeds = false),
         drop(

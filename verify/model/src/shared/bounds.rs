@@ -1,6 +1,6 @@
 //! The bounds of a run, and what may happen to the server in it.
 
-use super::network::{ClientId, OWNERS_OF_A_CLIENT, OwnerId, Time, Token, Weight};
+use super::network::{ClientId, HANDLES, OWNERS_OF_A_CLIENT, OwnerId, Time, Token, Weight};
 
 /// The bounds of a run, and its durations in ticks.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +23,8 @@ pub struct Bounds {
     pub lease: Time,
     /// The lease of the last owner, if it is another one.
     pub last_lease: Time,
+    /// The lease that a handle is made with, if it is another one.
+    pub handle_lease: Option<Time>,
     pub grant_ttl: Time,
     pub waiter_ttl: Time,
     pub operation_timeout: Time,
@@ -78,7 +80,11 @@ impl Bounds {
     }
 
     pub fn lease(&self, owner: OwnerId) -> Time {
-        if owner + 1 == self.owners { self.last_lease } else { self.lease }
+        match self.handle_lease {
+            Some(lease) if owner >= HANDLES => lease,
+            _ if owner + 1 == self.owners => self.last_lease,
+            _ => self.lease,
+        }
     }
 
     /// Owners beyond the bounds have a client each (settle.rs).

@@ -106,6 +106,8 @@ rules! {
     r16_keeps_weight,
     /// Its new lease may be the first one to end.
     r16_lowers_soon,
+    /// A refused detach says that its owner still has the hold: what a handle had may be over.
+    r16_over_is_lost,
     /// An owner that is still counted gets nothing.
     r16_one_record,
     r14_freeze,

@@ -442,16 +442,19 @@ impl Script<'_> {
         if let Some(holder) = self.living(to).filter(|holder| holder.token == token && holder.attempt == attempt) {
             return Passed::Given { remaining: holder.ends - self.now, weight: holder.weight };
         }
+        let is_counted = self.server.holders.get(&to).is_some() && self.rules.r16_one_record;
+        let given = self.living(from).filter(|holder| holder.token == token && !is_counted);
+        // Before what refuses a copy: what a copy was given may be over.
+        if given.is_none() && self.rules.r16_over_is_lost {
+            return Passed::Lost;
+        }
         let heeds = if to >= HANDLES { self.rules.r16_released_for_good } else { self.rules.r16_attach_heeds_leave };
         let has_left = self.server.tombstones.get(&to).is_some_and(|tombstone| tombstone.seq >= attempt);
         if heeds && (self.now > self.bounds.not_after(sent) || has_left) {
             self.events.add(Event::GiveRefused);
             return Passed::Refused;
         }
-        let Some(holder) = self.living(from).filter(|holder| holder.token == token) else { return Passed::Lost };
-        if self.server.holders.get(&to).is_some() && self.rules.r16_one_record {
-            return Passed::Lost;
-        }
+        let Some(holder) = given else { return Passed::Lost };
         if holder.attempt > seq && self.rules.r16_give_compares_seq && from < HANDLES {
             self.events.add(Event::GiveRefused);
             return Passed::Refused;

@@ -23,6 +23,7 @@ const SMALL: Bounds = Bounds {
     end: 2,
     lease: 2,
     last_lease: 2,
+    handle_lease: None,
     grant_ttl: 2,
     waiter_ttl: 2,
     operation_timeout: 1,
@@ -80,6 +81,9 @@ const HANDLES: Bounds = Bounds {
 /// The same with one client, whose requests are repeated.
 const REPEATED: Bounds =
     Bounds { clients: 1, owners: 1, gives_up: true, retries: 1, in_flight: 3, lease: 2, end: 2, ..HANDLES };
+
+/// A handle has a shorter lease than its owner had.
+const HANDLE_OVER: Bounds = Bounds { last_lease: 3, handle_lease: Some(1), ..REPEATED };
 
 /// A permit shrinks before it is detached.
 const HANDLE_SHRINKS: Bounds = Bounds { weights: [2, 1, 1, 1], shrinks: 1, lease: 2, last_lease: 2, ..HANDLES };
@@ -196,6 +200,12 @@ fn base() -> Vec<Variant> {
             "s-handles-repeated",
             "the same with 1 client, requests are lost and repeated",
             Bounds { lossy: true, ..REPEATED },
+            &[Detached, Attached, GiveRefused, HandleExtended, HandleReleased],
+        ),
+        holds(
+            "s-handles-over",
+            "1 client, whose handle has a shorter lease than it had; requests are lost and repeated",
+            Bounds { lossy: true, ..HANDLE_OVER },
             &[Detached, Attached, GiveRefused, HandleExtended, HandleReleased],
         ),
         holds("s-handles-shrink", "a permit shrinks, and is detached", HANDLE_SHRINKS, &[Shrunk, Attached, HandOver]),
@@ -366,6 +376,9 @@ fn dropped() -> Vec<Variant> {
         }),
         drop("s-r16-soon", "an attach with a shorter lease does not lower !soon", HANDLE_LEASES, |r| {
             r.r16_lowers_soon = false
+        }),
+        drop("s-r16-over", "a late detach is refused though the lease of its handle is over", HANDLE_OVER, |r| {
+            r.r16_over_is_lost = false
         }),
         drop("s-r16-record", "an owner whose ended hold is still counted attaches", HANDLE_AFTER, |r| {
             r.r16_one_record = false
