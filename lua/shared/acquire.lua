@@ -94,9 +94,11 @@ local function held(count)
   local longer = math.max(tonumber(ends), math.floor(now) + lease)
   if longer > tonumber(ends) or last ~= this then
     call('HSET', lock, field, count .. ' ' .. seq .. ' ' .. its_token .. ' ' .. string.format('%d', longer) .. ' ' .. its_terms)
-    if call('PTTL', lock) < tonumber(lease) then call('PEXPIRE', lock, lease) end
   end
-  return 'held ' .. echo .. ' ' .. its_token .. ' ' .. count .. ' ' .. string.format('%d', longer - math.floor(now)) .. ' ' .. room.limit_before
+  -- Also for a retry: the request before may have been refused between these two.
+  local left = longer - math.floor(now)
+  if call('PTTL', lock) < left then call('PEXPIRE', lock, string.format('%d', left)) end
+  return 'held ' .. echo .. ' ' .. its_token .. ' ' .. count .. ' ' .. string.format('%d', left) .. ' ' .. room.limit_before
 end
 
 local count_of_hold, token_of_hold = string.match(mode or '', '^(%d+):(.*)$')

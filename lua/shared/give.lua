@@ -34,7 +34,10 @@ local fields = read('HMGET', lock, '#' .. from, '#' .. to, '!used')
 local _, last, current, ends, _, weight = string.match(fields[2] or '', RECORD)
 -- R1: before what refuses a copy, as for a lock.
 if last == attempt and current == token and tonumber(ends) > now then
-  return 'given ' .. echo .. ' ' .. string.format('%d', ends - now) .. ' ' .. weight
+  -- That copy may have been refused before it came to this.
+  local left = string.format('%d', ends - now)
+  if call('PTTL', lock) < tonumber(left) then call('PEXPIRE', lock, left) end
+  return 'given ' .. echo .. ' ' .. left .. ' ' .. weight
 end
 local its_terms
 _, last, current, ends, its_terms, weight = string.match(fields[1] or '', RECORD)

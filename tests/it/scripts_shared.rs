@@ -792,6 +792,16 @@ async fn give_rows() {
             bench.call("shared/give from=d:1 seq=9 token=7 to=h:1 lease=90000 terms=9,9,2000/M").await;
             assert!(bench.ttl("lock").await > 80_000, "the hash lives as long as the longest lease");
         }
+        // P1: the first copy was refused before it had set the key's time to live.
+        for again in [ATTACH, "shared/acquire owner=d:1 seq=3", "shared/acquire owner=d:1 seq=4 mode=1:7"] {
+            for mut bench in Bench::each().await {
+                bench.prepare("holds d:1 3 7 2,4 60000").await;
+                bench.command("PEXPIRE lock 1000").await;
+                let reply = bench.call(again).await;
+                assert!(reply.starts_with("given") || reply.starts_with("held"), "{again}: {reply}");
+                assert!(bench.ttl("lock").await > 50_000, "{again}: the key lives as long as the answer says");
+            }
+        }
         for calls in [
             &["shared/give from=c:1 seq=5 token=7 to=h:0 lease=500 terms=9,9,2000/M"][..],
             &["shared/renew token=7 lease=500 only=4"],
