@@ -7,7 +7,7 @@ pub use crate::store::embedded::faults::{Delivery, Faults, Published, Ran, Redir
 pub use crate::store::embedded::keyspace::Snapshot;
 pub use crate::store::embedded::member::Slot;
 
-use crate::engine::owner::of_the_run;
+use crate::engine::owner;
 use crate::store::cluster::table::Table;
 use crate::store::embedded::EmbeddedNode;
 use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, Owner};
@@ -116,5 +116,5 @@ impl Looks {
 
 /// A run begins on this thread: its owners are numbered from 1, and it runs on no other thread.
 pub fn begin_run() {
-    of_the_run::begin();
+    owner::begin_run();
 }

@@ -3,6 +3,18 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+// A run of the simulator is the same each time, whatever else its process does: a server sorts owners by their numbers.
+#[cfg(feature = "_simulation")]
+thread_local! {
+    static LAST_OF_THE_RUN: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on the owners that this thread makes are numbered from 1.
+#[cfg(feature = "_simulation")]
+pub fn begin_run() {
+    LAST_OF_THE_RUN.set(Some(0));
+}
+
 /// The identity that holds a lock. Calls under the same owner re-enter what that owner holds; calls under
 /// different owners exclude each other.
 ///
@@ -32,8 +44,9 @@ impl Owner {
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         #[cfg(feature = "_simulation")]
-        if let Some(owner) = of_the_run::next() {
-            return owner;
+        if let Some(last) = LAST_OF_THE_RUN.get() {
+            LAST_OF_THE_RUN.set(Some(last + 1));
+            return Self(last + 1);
         }
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
@@ -51,28 +64,5 @@ impl Owner {
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Owner({})", self.0)
-    }
-}
-
-/// A run of the simulator is the same each time, whatever else its process does: a server sorts owners by their numbers.
-#[cfg(feature = "_simulation")]
-pub mod of_the_run {
-    use std::cell::Cell;
-
-    use super::Owner;
-
-    thread_local! {
-        static LAST: Cell<Option<u64>> = const { Cell::new(None) };
-    }
-
-    /// From now on the owners that this thread makes are numbered from 1.
-    pub fn begin() {
-        LAST.set(Some(0));
-    }
-
-    pub(super) fn next() -> Option<Owner> {
-        let number = LAST.get()? + 1;
-        LAST.set(Some(number));
-        Some(Owner(number))
     }
 }
