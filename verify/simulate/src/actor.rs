@@ -585,6 +585,10 @@ impl Section<'_> {
         if !expected {
             world.state().checker.report("errors", format!("actor {}: not detached: {reason}", actor.number));
         }
+        // Its future rested, and a detach under way is not renewed.
+        if matches!(reason, DetachRefusal::Lost(_)) {
+            self.safe = None;
+        }
         if !is_nested {
             actor.add(actor.claim(self.lock, guard.held(), self.fixed));
         }

@@ -139,7 +139,8 @@ impl SharedChecker {
             if keys.under(record.token).is_some_and(|(now, _)| now != owner) {
                 self.given_before.insert((name.to_owned(), record.token));
             }
-            if keys.under(record.token).is_some_and(|(_, now)| now.ends < record.ends) {
+            // Forgotten altogether, it may come back with another server.
+            if keys.under(record.token).is_none_or(|(_, now)| now.ends < record.ends) {
                 let until = self.renewed_before.entry((name.to_owned(), record.token)).or_default();
                 *until = record.ends.max(*until);
             }
