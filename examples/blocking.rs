@@ -71,7 +71,7 @@ fn main() -> Outcome<()> {
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
     })?;
 
-    // A thread cannot work and await the loss of its lock. So long work checks before each of its steps.
+    // A thread cannot work and await the loss of its lock. Therefore long work checks before each of its steps.
     let guard = lock.lock()?;
     for _ in 0..10 {
         if !guard.is_valid() {

@@ -72,7 +72,7 @@ impl LockClient {
         FairLock::new(self.backend.lock(name.as_ref()))
     }
 
-    /// The semaphore of that name with so many permits, over all processes: 1 to 1024 bytes of anything. No round trip.
+    /// The semaphore of that name with this number of permits, over all processes: 1 to 1024 bytes of anything. No round trip.
     ///
     /// A name that cannot be is reported by the first call that needs the server.
     ///
@@ -122,7 +122,8 @@ impl LockClient {
     }
 
     /// The locks of this client's prefix that are held or waited for, and whose names match: `*` for all of them. In no
-    /// order. A lock that is free is not among them.
+    /// order. A lock that is free is not among them, but a semaphore is whose number of permits is
+    /// [set for all clients](crate::FairSemaphore::set_permits).
     ///
     /// The pattern is that of Redis' KEYS: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and `\` before a character that stands for
     /// itself. The stream looks through the keys of the server page by page with SCAN, in a cluster through those of each

@@ -215,7 +215,7 @@ impl Held {
     /// holder that does not know yet that it lost the lock. Nothing else is. Claim the resource with it before you read:
     /// see [the guide](crate::guide#fencing). It is below 2^53, so it fits an `i64` and a number of JSON.
     ///
-    /// Of a [`Permit`](crate::Permit) and of a reader it is an identity only: others hold the name at the same time, with smaller
+    /// The token of a [`Permit`](crate::Permit) and of a reader is an identity only: others hold the name at the same time, with smaller
     /// and greater tokens. See [`FairSemaphore`](crate::FairSemaphore#tokens) and [`FairRwLock`](crate::FairRwLock#tokens).
     ///
     /// ```

@@ -421,7 +421,7 @@ impl LockGuard {
     ///
     /// # Cancel safety
     /// Dropped, the hold is released in the background, also if the handle has it by then. A future that is kept has to be polled:
-    /// meanwhile nothing renews the hold, and nobody has the handle.
+    /// meanwhile nothing renews the hold, and no caller has the handle.
     #[allow(clippy::result_large_err)] // the guard, which the caller gets back
     pub async fn detach(self, lease: Duration) -> Result<HoldHandle, DetachError> {
         let guard = match self.into_any() {
@@ -563,7 +563,7 @@ impl LockClient {
             Ok(guard) => guard.ok_or(AttachError::OwnerBusy),
             Err(LockError::Lost | LockError::Name(_) | LockError::OtherKind { .. }) => Err(HandleError::Lost.into()),
             Err(LockError::Lease(error) | LockError::Label(error)) => Err(HandleError::Lease(error).into()),
-            // One that may pass: it was asked again until the time of the call was over.
+            // A transient refusal: it was asked again until the time of the call was over.
             Err(LockError::Unreachable(cause)) => Err(match cause.downcast_ref::<Refusal>() {
                 Some(refusal) => HandleError::Refused(refusal.clone()).into(),
                 None => HandleError::Unreachable(cause).into(),

@@ -1,4 +1,4 @@
-//! Lists all locks of a prefix that are held or waited for.
+//! Lists all locks of a prefix that are in use.
 
 use std::fmt;
 use std::pin::Pin;

@@ -169,7 +169,7 @@ impl FairLock {
 
     fn check_self_wait(&self) -> Result<(), LockError> {
         let waits_for = |hold: &Arc<Hold>| !hold.scoped && hold.live() > 0 && hold.holder == TaskOrThread::current();
-        // Of several servers a hold may have any majority.
+        // A hold on several servers may have any majority.
         let is_refused = self.refuses_self_wait
             && self
                 .lock

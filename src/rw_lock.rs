@@ -154,7 +154,7 @@ impl FairRwLock {
 
     /// Waits until it may read, first come, first served, without a time limit.
     ///
-    /// One round trip if there is no writer and nobody waits. If not, one more message when it is handed over, and a poll every
+    /// One round trip if there is neither a writer nor a waiter. If not, one more message when it is handed over, and a poll every
     /// `poll_interval`, which all waiters of this client for this name share. It also waits for a server that cannot be reached.
     ///
     /// ```
@@ -292,7 +292,7 @@ impl FairRwLock {
         guard.map(WriteGuard::new).ok_or(LockError::Timeout)
     }
 
-    /// Writes if nobody reads or writes, and no waiter that the server can reach is in the queue, else `None`. One round trip. It
+    /// Writes if there is no reader and no writer, and no waiter that the server can reach is in the queue, else `None`. One round trip. It
     /// never queues.
     ///
     /// ```
@@ -337,7 +337,7 @@ impl FairRwLock {
         with(self.write(), |guard| guard.0, section).await
     }
 
-    /// Who reads or writes and who waits, as of one instant on the server. Shows the first 100 readers and the first 100 waiters. One
+    /// The readers or the writer, and the waiters, as of one instant on the server. Shows the first 100 readers and the first 100 waiters. One
     /// round trip.
     ///
     /// ```

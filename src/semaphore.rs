@@ -13,7 +13,7 @@ use crate::guard::Held;
 use crate::status::{SemaphoreStatus, WAITERS_SHOWN};
 use crate::store::keys::Share;
 
-/// A semaphore, by its name: so many permits over all processes. Cheap to make and to clone. Making one sends nothing to
+/// A semaphore, by its name: N permits over all processes. Cheap to make and to clone. Making one sends nothing to
 /// the server. Made by [`LockClient::semaphore`](crate::LockClient::semaphore).
 ///
 /// # Fairness
@@ -172,7 +172,7 @@ impl FairSemaphore {
 
     /// Waits for that many permits, which are one [`Permit`]: all of them or none. The cost is that of [`acquire`](Self::acquire).
     ///
-    /// While it is first in line and they are not there, nobody behind it is served: so it gets them, whatever others want.
+    /// While it is first in line and they are not there, no waiter behind it is served: so it gets them, whatever others want.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -294,9 +294,9 @@ impl FairSemaphore {
 
     /// Sets the number of permits for all clients, whatever number each of them has named, until it is set to `None`. One round trip.
     ///
-    /// If there are more now, the next in line get them at once. If there are fewer, those who hold permits keep them, and the
-    /// next in line wait until enough are released. Who waits for more than there are now waits on, and so do all behind it,
-    /// until there are enough or it gives up. With `Some(0)` nobody gets a permit: the gate is closed until it is opened
+    /// If there are more now, the next in line get them at once. If there are fewer, holders keep their permits, and the
+    /// next in line wait until enough are released. A waiter for more than there are now waits on, and so do all behind it,
+    /// until there are enough or it gives up. With `Some(0)` no caller gets a permit: the gate is closed until it is opened
     /// again. Unlike all else of a name, this number does not expire. A server that loses its data loses it.
     ///
     /// ```
@@ -320,7 +320,7 @@ impl FairSemaphore {
         self.lock.at_server()?.set_limit(permits).await
     }
 
-    /// Who holds permits and who waits, as of one instant on the server. Shows the first 100 of either. One round trip.
+    /// The holders and the waiters, as of one instant on the server. Shows the first 100 of either. One round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {

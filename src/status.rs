@@ -118,7 +118,7 @@ fn is_usual(weight: &u32) -> bool {
     *weight == 1
 }
 
-/// Who holds the permits of a semaphore and who waits, as of one instant on the server. All times are by the server's clock.
+/// The holders and the waiters of a semaphore, as of one instant on the server. All times are by the server's clock.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -145,7 +145,7 @@ pub struct SemaphoreStatus {
     pub frozen_for: Option<Duration>,
 }
 
-/// Who reads or writes under a read-write lock and who waits, as of one instant on the server. All times are by the server's
+/// The readers or the writer of a read-write lock, and the waiters, as of one instant on the server. All times are by the server's
 /// clock.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

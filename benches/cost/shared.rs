@@ -104,13 +104,13 @@ fn rows(server: Server, rounds: usize) -> Outcome<Vec<f64>> {
     ROWS.iter().map(|row| median(row, &mut at)).collect()
 }
 
-/// A name that nobody used before.
+/// A name without keys.
 struct Name<'a> {
     server: Server,
     redis: Connection,
     hashes: HashMap<&'a str, String>,
     kind: &'static str,
-    /// Of the last owner.
+    /// The last owner releases.
     number: usize,
     key: String,
 }
@@ -157,7 +157,7 @@ impl Name<'_> {
         self.call("acquire", &keys, &[NEVER, &owner, &seq, LEASE, &format!("{LEASE}/"), SETTINGS], true)
     }
 
-    /// By the first owner.
+    /// The first owner releases.
     fn unlock(&mut self) -> Outcome<f64> {
         self.call("release", &["", ":queue", ":deadlines", ":token"], &[&Self::owner(1), "9000", SETTINGS], true)
     }

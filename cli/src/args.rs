@@ -28,7 +28,7 @@ Examples:
   fairlock lock --wait 30s --lease 10s --label \"job 17\" orders:42 -- ./ship 42
   fairlock lock --try --conflict-exit-code 0 cron -- ./once-in-the-cluster
   fairlock lock --slots 5 render -- ./render 17     at most five of them at a time
-  fairlock lock --shared index -- ./search          beside other readers; --exclusive is for one that writes
+  fairlock lock --shared index -- ./search          beside other readers; --exclusive is for writers
   fairlock lock db -- sh -c 'psql -v token=\"$FAIRLOCK_TOKEN\" -f migrate.sql'
 
 The command finds FAIRLOCK_NAME, FAIRLOCK_TOKEN and FAIRLOCK_OWNER in its environment. The token is greater than that
@@ -156,7 +156,7 @@ pub enum Command {
     Release(Release),
     /// Shows the holders and waiters of locks.
     Status(Status),
-    /// Lists the locks that are held or waited for.
+    /// Lists the locks that are held or waited for, and the semaphores whose number of slots was set for all programs.
     ///
     /// This needs the right to SCAN (+scan).
     List(List),
@@ -167,6 +167,10 @@ pub enum Command {
     /// For a holder that is known to be dead. A holder that is alive is notified, but works on until the message
     /// reaches it.
     ForceUnlock(ForceUnlock),
+    /// Sets the number of slots of a semaphore for all programs, whatever number each of them names. 0 pauses it.
+    ///
+    /// Programs that hold a slot keep it. The number stays until --unset. The status afterwards is shown.
+    SetPermits(SetPermits),
     /// Checks whether the server is fit for locks. Exit code 1: something breaks a promise.
     ///
     /// It takes and releases a lock of a name of its own.
@@ -192,10 +196,10 @@ pub struct Lock {
     /// A semaphore in place of a lock: at most N such commands run at a time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["shared", "exclusive"])]
     pub slots: Option<u32>,
-    /// A read-write lock, for one that reads: beside others with --shared.
+    /// A read-write lock, for readers: beside others with --shared.
     #[arg(long, short, conflicts_with = "exclusive")]
     pub shared: bool,
-    /// A read-write lock, for one that writes: alone.
+    /// A read-write lock, for a writer: alone.
     #[arg(long, short = 'x')]
     pub exclusive: bool,
     /// Runs the command under the lock or the slot of a handle, which stays held.
@@ -364,6 +368,21 @@ pub struct ForceUnlock {
 }
 
 #[derive(Debug, clap::Args)]
+pub struct SetPermits {
+    /// The semaphore.
+    pub name: String,
+    /// How many slots there are. 0: no program gets one.
+    #[arg(required_unless_present = "unset")]
+    pub permits: Option<u32>,
+    /// The number that each program names counts again.
+    #[arg(long, conflicts_with = "permits")]
+    pub unset: bool,
+    /// The status as a JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
 pub struct Doctor {
     /// One JSON object.
     #[arg(long)]
@@ -451,7 +470,7 @@ fn without_handles(error: &clap::Error) -> String {
     {
         return format!("{argument}: {cause}");
     }
-    // One that stands in the wrong place.
+    // An argument in the wrong place.
     let is_of_a_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let text = error.render().to_string();
     let shown = |piece: &str| {

@@ -13,7 +13,7 @@ const WAITER_TTL: Duration = Duration::from_secs(6);
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const GRANT_TTL: Duration = Duration::from_secs(3);
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
-/// Of the library.
+/// The bound of the library.
 const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// With the options that each command has. Times that the library wants to be shorter or longer than others follow those.

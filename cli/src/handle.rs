@@ -33,7 +33,7 @@ pub async fn acquire(args: &Args, acquire: &Acquire) -> Result<u8, Failure> {
         signal = signals.next() => return Ok(lock::ended_by(signal)),
     };
     let outcome = tokio::select! {
-        // The signal first: what is not printed is given back.
+        // The signal first: a handle that is not printed is released.
         biased;
         signal = signals.next() => Ok(lock::ended_by(signal)),
         outcome = acquired(&client, acquire) => match outcome {

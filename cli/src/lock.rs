@@ -19,7 +19,7 @@ use super::named::{AnyStatus, Named};
 use super::output::{self, text};
 use super::signals::Signals;
 
-/// A loss is noticed after this time at the latest, or after a third of the lease: nobody is told of a handle's loss.
+/// A loss is noticed after this time at the latest, or after a third of the lease: the server notifies nobody of a handle's loss.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 pub async fn run(args: &Args, lock: &Lock) -> Result<u8, Failure> {
@@ -165,7 +165,7 @@ async fn until_lost(client: &LockClient, handle: &HoldHandle, mut asked: Instant
         let look = asked.checked_add((lease / 3).min(LOOK_EVERY)).unwrap_or(asked);
         sleep_until(look.min(until)).await;
         asked = Instant::now();
-        // Otherwise one more request would be sent, which could extend it for nobody.
+        // Otherwise one more request would be sent, which could extend the hold without a command.
         if asked >= until {
             break;
         }
@@ -217,7 +217,7 @@ async fn run_child(
             status = child.ended() => break status?,
             signal = signals.next() => child.pass_on(signal),
             loss = lost.as_mut(), if kill_at.is_none() => {
-                // Before anything is said: nobody may read that.
+                // Before anything is printed: the reader may be stuck.
                 child.send(Signal::SIGTERM);
                 say(&format!("lost the lock {name:?}: {loss}; ending the command"));
                 kill_at = Some(Instant::now().checked_add(lock.kill_after).unwrap_or_else(far_off));

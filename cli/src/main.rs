@@ -19,6 +19,7 @@ mod named;
 mod orphan;
 mod output;
 mod render;
+mod set_permits;
 mod signals;
 mod status;
 mod watch;
@@ -77,6 +78,7 @@ fn run(args: &Args) -> Result<u8, Failure> {
         Command::List(list) => runtime()?.block_on(list::run(args, list, &mut out)),
         Command::Watch(watch) => runtime()?.block_on(watch::run(args, watch, &mut out)),
         Command::ForceUnlock(force) => runtime()?.block_on(force_unlock::run(args, force, &mut out)),
+        Command::SetPermits(set) => runtime()?.block_on(set_permits::run(args, set, &mut out)),
         Command::Doctor(doctor) => runtime()?.block_on(doctor::run(args, doctor, &mut out)),
         Command::Bench(bench) => runtime()?.block_on(bench::run(args, bench, &mut out)),
     }?;

@@ -35,12 +35,12 @@ impl Named {
     /// lock is reported, and the list goes on.
     pub async fn ask_listed(client: &LockClient, lock: FairLock) -> Result<Option<Self>, RequestError> {
         match Self::of(client, &lock).await {
-            Ok(named) => Ok((!named.status.is_free()).then_some(named)),
+            Ok(named) => Ok(named.status.is_listed().then_some(named)),
             Err(RequestError::Refused(refusal)) if refusal.message.contains("fairlock: the key ") => {
                 say(&format!("{}: {refusal}", text(lock.name())));
                 Ok(None)
             }
-            // It was given back, and taken as another kind, more than once since.
+            // It was released, and taken as another kind, more than once since.
             Err(RequestError::OtherKind { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -57,9 +57,7 @@ impl Named {
                 let status = AnyStatus::Lock(status?);
                 let limited = if status.is_free() { semaphore(client, name).await.ok() } else { None };
                 // A number that was set for all clients stands there without holders too.
-                limited
-                    .filter(|gate| matches!(gate, AnyStatus::Semaphore(gate) if gate.set_permits.is_some()))
-                    .unwrap_or(status)
+                limited.filter(|gate| gate.set_permits().is_some()).unwrap_or(status)
             }
         };
         Ok(Self { name: name.to_owned(), kind: status.kind(), status })
@@ -80,7 +78,7 @@ impl AnyStatus {
         }
     }
 
-    /// Those that are shown; a writer is the only one.
+    /// The holders that are shown; a writer is the only one.
     pub fn holders(&self) -> Vec<&Holder> {
         match self {
             Self::Lock(status) => status.holder.iter().collect(),
@@ -89,7 +87,7 @@ impl AnyStatus {
         }
     }
 
-    /// How many hold it, with those that are not shown.
+    /// The number of holders, with the hidden ones.
     pub fn holding(&self) -> u64 {
         match self {
             Self::Lock(status) => status.holder.is_some().into(),
@@ -126,6 +124,14 @@ impl AnyStatus {
         self.holding() == 0 && self.waiters() == 0
     }
 
+    fn is_listed(&self) -> bool {
+        !self.is_free() || self.set_permits().is_some()
+    }
+
+    fn set_permits(&self) -> Option<u32> {
+        if let Self::Semaphore(status) = self { status.set_permits } else { None }
+    }
+
     /// Whether a call would have to wait, as far as is known: a semaphore has no permit left.
     pub fn is_taken(&self) -> bool {
         match self {
@@ -139,7 +145,7 @@ impl AnyStatus {
         }
     }
 
-    /// Who has it, in a few words. `None`: nobody.
+    /// The holders in a few words. `None`: there are none.
     pub fn in_short(&self) -> Option<String> {
         let first = self.holders().first().map(|holder| text(&holder.label));
         match self {

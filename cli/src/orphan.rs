@@ -61,7 +61,7 @@ fn exec(parent: &str, signal: &str, words: &[OsString]) -> Failure {
     if let Err(error) = asked {
         return Failure::new(exit::CANNOT_RUN, format!("cannot ask for a signal when fairlock is killed: {error}"));
     }
-    // It was killed before: no signal will come, and somebody else may have the lock soon.
+    // It was killed before: no signal will come, and another process may have the lock soon.
     if nix::unistd::getppid().to_string() != parent {
         return Failure::new(exit::LOST, "fairlock was killed before the command had begun");
     }

@@ -74,7 +74,7 @@ impl Output {
     }
 }
 
-/// Prints a line by a thread of its own, while signals are heard and locks renewed: a pipe that nobody reads keeps it waiting.
+/// Prints a line by a thread of its own, while signals are heard and locks renewed: a full pipe keeps it waiting.
 pub async fn print_aside(mut line: String) -> Result<(), Failure> {
     line.push('\n');
     // Not by `Stdout`: a thread that waits would keep that locked, and this process flushes it before it ends.

@@ -49,7 +49,7 @@ end
 -- tickets that have not left.
 local function examine(from, size, found)
   local places, clients, unknown = read('LRANGE', queue, from, from + size - 1), {}, {}
-  local client, prefix, find, lives = '', ':', string.find, found.lives -- of the place before: many in a row are of one client
+  local client, prefix, find, lives = '', ':', string.find, found.lives -- client of the place before: many in a row have the same
   for i = 1, #places do
     local place = places[i]
     if find(place, prefix, 1, true) ~= 1 then

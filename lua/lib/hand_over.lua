@@ -1,7 +1,7 @@
 -- Gives the lock to the place of `owner` and notifies its client. Pasted in place. Uses: call, lock, tokens, settings,
 -- clock, now, now_us, stored, channel, client, client_until (server ms until which it lives), owner, seq, token, terms,
 -- grant_ttl, ending.
--- P6: a grant ends with its client's deadline, so many frozen waiters together cost one waiter time-to-live
+-- P6: a grant ends with its client's deadline, so all frozen waiters together cost one waiter time-to-live
 -- instead of one grant each.
 local lease = grant_ttl
 if client_until - now < tonumber(grant_ttl) then lease = string.format('%d', client_until - now) end

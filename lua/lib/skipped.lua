@@ -5,7 +5,7 @@ found.is_noted = noted > 0
 if frozen then return found end
 if heard then
   found.lives[heard] = now + waiter_ttl
-  -- Its places may be among those that were counted.
+  -- Its places may be among the counted ones.
   local score = noted > 0 and read('ZSCORE', deadlines, heard)
   if score and tonumber(score) <= now then noted = 0 end
 end

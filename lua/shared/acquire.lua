@@ -31,7 +31,7 @@
 --   late | left | stale  not_after has passed | a tombstone | a later attempt of the owner was served
 -- `more` is 1 when another call may serve more of the queue: poll, or ask again, at once.
 --
--- Keeps: the weights of all that hold it together are at most the limit that each came in under; nobody comes in past a live
+-- Keeps: the weights of all that hold it together are at most the limit that each came in under; no newcomer passes a live
 -- ticket (P3); a retry of the same seq gets the same answer and changes at most the lease (R1). A second run is such a retry.
 local lock, queue, deadlines, tokens, tombstone, limit, boot = unpack(KEYS)
 local request, kind, not_after, owner, seq, lease, terms, settings, mode = unpack(ARGV)
@@ -46,7 +46,7 @@ if #not_after < 16 or now_us > not_after then return 'late ' .. echo end
 --#include fields
 local field = '#' .. owner
 
--- The usual case in a straight line, as for a lock: there is room, nobody waits (P3), and this owner has neither a hold nor left.
+-- The usual case in a straight line, as for a lock: there is room, the queue is empty (P3), and this owner has neither a hold nor left.
 local keys = (frozen or mode and mode ~= '0') and 3 or call('EXISTS', lock, queue, tombstone, limit)
 if keys < 3 then
   local weight, own_limit = string.match(terms, '^(%d+),(%d+),')
@@ -114,7 +114,7 @@ if is_held and last > this then return 'stale ' .. echo end
 local places = read('LLEN', queue)
 local has_ticket = read('ZSCORE', deadlines, ticket)
 local most = room.set_limit or tonumber(own_limit)
--- One that waits already stays, and with a limit of 0 all wait.
+-- A waiter stays, and with a limit of 0 all wait.
 if weight > most and most > 0 and not (has_ticket and places > 0) then return 'heavy ' .. echo .. ' ' .. string.format('%d', most) end
 -- The owner asks for a first hold, so it has lost the earlier one and that leave is still under way.
 if holds then uncount(room, field, tonumber(its_weight)) end
@@ -129,7 +129,7 @@ if own then
   -- Its client is alive, and may wait with other owners.
   hear(client, read('ZSCORE', deadlines, client), false)
 elseif not found.stops and not found.more and not found.has_won[field] then
-  -- P3: nobody waits that could be served.
+  -- P3: no waiter could be served.
   local is_room
   is_room, found.more = has_room(room, weight, own_limit)
   if is_room then
@@ -148,7 +148,7 @@ if not waits then return 'busy ' .. echo .. ' ' .. serve(found, room, ticket) en
 -- before this one (P3).
 local known, with_mine = join()
 if with_mine then found.places = with_mine end
--- R7: the next grant is above this floor, and an older one that is still under way to the client is not.
+-- R7: the next grant is above this floor, and an older one still under way to the client is not.
 local floor = string.format('%d', token + #found.winners - 1)
 local more = serve(found, room, ticket)
 return queued(floor, more, known, with_mine and found.places)

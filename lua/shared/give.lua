@@ -18,7 +18,7 @@
 --
 -- Returns one text: status, request, server time (s and us), and
 --   given, lease left ms, weight
---   lost                 neither owner holds it under this token, or the one that gets it is counted already
+--   lost                 neither owner holds it under this token, or `to` is counted already
 --   late | left | stale  not_after has passed | a tombstone | a later request of `from` was served
 --
 -- Keeps: the token, the weight, and with it what is held together. It never creates a hold. A second run changes nothing: the same
@@ -41,7 +41,7 @@ if last == attempt and current == token and tonumber(ends) > now then
 end
 local its_terms
 _, last, current, ends, its_terms, weight = string.match(fields[1] or '', RECORD)
--- A lease that is over is given to nobody. P4: an owner whose ended hold is still counted would take that record's place.
+-- A lease that is over is not passed on. P4: an owner whose ended hold is still counted would take that record's place.
 -- Before what refuses a copy, too: what a copy gave may be over, and then its owner has nothing to go on with (P1).
 if current ~= token or tonumber(ends) <= now or fields[2] then return 'lost ' .. echo end
 if #not_after < 16 or now_us > not_after then return 'late ' .. echo end

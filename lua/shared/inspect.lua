@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- inspect: returns who holds a name, and the queue. It changes nothing.
+-- inspect: returns the holders of a name, and the queue. It changes nothing.
 --
 -- KEYS[1] lock       hash     #owner -> a record, !format, and !used: see lib/room.lua
 -- KEYS[2] queue      list     places, oldest first

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- leave: ends one attempt in any state: queued, granted, held, or unknown to the server. Whoever there is room for then comes in: a
--- heavy one that leaves the front may have kept others waiting.
+-- heavy waiter that leaves the front may have kept others waiting.
 --
 -- KEYS[1] lock       hash     #owner -> a record, !format, and !used: see lib/room.lua
 -- KEYS[2] queue      list     places, oldest first

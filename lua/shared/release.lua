@@ -33,7 +33,7 @@ local caller, field = owner, '#' .. owner
 
 --#include fields
 
--- The usual case in a straight line, as for a lock: nobody waits. Whatever is not as usual is left to what follows.
+-- The usual case in a straight line, as for a lock: the queue is empty. Whatever is not as usual is left to what follows.
 local queued = special and {} or redis.pcall('LRANGE', queue, '0', '1')
 if not special and not queued[1] and not queued.err then
   local found = redis.pcall('HMGET', lock, field, '!format', '!used')
@@ -124,6 +124,6 @@ if special then
   places = leave(this, tonumber(copies_until or rest), own or '', places)
 end
 local more = serve(look(places, nil, room), room)
--- Of a guard also after its end: nobody came in for it. A handle is lost then, as for its other requests.
+-- A guard's hold also after its end: no waiter came in for it. A handle is lost then, as for its other requests.
 ours = ours and (is_held or not count)
 return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. its_token or '') .. ' ' .. more

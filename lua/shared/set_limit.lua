@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- set_limit: sets the limit of a semaphore for all clients, or lets each client's own count again. Whoever there is room for then
--- comes in; who holds it keeps what it has.
+-- comes in; holders keep what they have.
 --
 -- KEYS[1] lock       hash     #owner -> a record, !format, and !used: see lib/room.lua
 -- KEYS[2] queue      list     places, oldest first
@@ -12,7 +12,7 @@
 -- ARGV[2] kind       3: a semaphore
 -- ARGV[3] not_after  server us after which the request is refused: another client may have set another limit since (R2)
 -- ARGV[4] caller     the client that sends the request
--- ARGV[5] permits    the limit, 0: nobody comes in; empty: no limit is set any more
+-- ARGV[5] permits    the limit, 0: no caller comes in; empty: no limit is set any more
 -- ARGV[6] settings   waiter_ttl (ms that a client lives without being heard), max_waiters, token_ttl (ms), channel prefix
 --
 -- Returns one text: status, request, server time (s and us), and

@@ -158,7 +158,7 @@ impl AcquireRequest<'_> {
         if self.is_over() { Err(self.entry.last_error.unreachable()) } else { Ok(()) }
     }
 
-    /// `before`: the limit of the client that holds or waits before this call; 0 if nobody does.
+    /// `before`: the limit of the client that holds or waits before this call; 0 if there is none.
     fn note_limit(&self, before: u32) {
         let Share { limit, .. } = self.share;
         let name = &self.entry.keys.name;
@@ -271,7 +271,7 @@ async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, L
                 return Ok(Some(hold));
             }
         }
-        // A limited call has no place to lose: it had the lock, and nobody polled it to take it.
+        // A limited call has no place to lose: it had the lock, and its future was not polled to take it.
         if request.is_over() {
             return Err(LockError::Unreachable(Arc::new(NotPolled)));
         }

@@ -24,7 +24,7 @@ pub struct Detached {
 const LATEST: i64 = 99_999_999_999_999;
 
 impl Detached {
-    /// Whether a handle can say this. A client's owner in it would take the hold away from a guard, which is told nothing: by a forced
+    /// Whether a handle can say this. A client's owner in it would take the hold away from a guard without a notice: by a forced
     /// unlock it would be (R16).
     pub fn is_of_a_handle(&self) -> bool {
         let number = self.owner.strip_suffix(":0").and_then(|owner| owner.rsplit_once('-')).map(|(_, number)| number);

@@ -150,7 +150,7 @@ pub struct Hold {
 struct HoldState {
     /// Guards alive.
     live: u32,
-    /// Of these, the guards that write.
+    /// The number of these guards that write.
     writers: u32,
     /// What it shall have of the name, see [`Share`].
     weight: u32,

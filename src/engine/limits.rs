@@ -11,7 +11,7 @@ const NAMES: usize = 1024;
 pub struct Limits(Mutex<HashMap<String, u32>>);
 
 impl Limits {
-    /// Whether this limit is not the last one that was seen at this name.
+    /// Whether this limit differs from the last limit seen at this name.
     pub fn is_new(&self, name: &str, limit: u32) -> bool {
         let mut seen = self.0.lock();
         if seen.get(name) == Some(&limit) {

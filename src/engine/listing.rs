@@ -1,4 +1,4 @@
-//! The names of all locks that are held or waited for, page by page.
+//! The names of all locks that are held or waited for, or whose number of permits is set for all clients, page by page.
 
 use std::collections::HashSet;
 use std::collections::VecDeque;
@@ -119,10 +119,10 @@ impl Listing {
         Ok(())
     }
 
-    /// Keeps the name if this key shows that the lock is held or waited for. The server could filter the keys by type,
-    /// but that costs it three times as much as sending them.
+    /// Keeps the name if this key shows that it is in use. The server could filter the keys by type, but that costs it three
+    /// times as much as sending them.
     fn keep(&mut self, prefix: &str, key: &str) {
-        let name = [Trace::Held, Trace::Waited].iter().find_map(|trace| trace.name_in(prefix, key));
+        let name = Trace::ALL.iter().find_map(|trace| trace.name_in(prefix, key));
         let name = name.filter(|name| (1..=LONGEST_NAME).contains(&name.len()));
         if let Some(name) = name.filter(|name| glob::matches(self.glob.as_bytes(), name.as_bytes()))
             && self.seen.is_new(name)
@@ -140,7 +140,7 @@ fn malformed() -> RequestError {
     RequestError::Unanswered(Arc::new(Malformed("a reply to SCAN without a cursor".into())))
 }
 
-/// Names that were listed: SCAN may find a key twice, and a name may have two keys.
+/// Names that were listed: SCAN may find a key twice, and a name may have several keys.
 #[derive(Default)]
 struct Seen {
     /// Not the names, which may be long. Among a million names two have the same hash once in 30 million lists.

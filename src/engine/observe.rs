@@ -60,7 +60,7 @@ pub struct ObservedCall<'a, W: Named> {
     metrics: &'a LockMetrics,
     /// Boxed: many may wait, and few have one.
     span: Option<Box<Span>>,
-    /// Somebody wants to know how long it took.
+    /// The duration is recorded.
     is_timed: bool,
     is_over: bool,
 }

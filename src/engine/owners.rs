@@ -136,7 +136,7 @@ impl<H> OwnerEntry<H> {
         self.last_error.get(|| runner.why_not_sent(&self.keys.lock))
     }
 
-    /// Why a call did not get its turn: what keeps the request of the one that has it.
+    /// Why a call did not get its turn: what keeps the request that has it.
     pub fn why_no_turn(&self, runner: &Runner) -> Cause {
         self.why_no_answer(runner).unwrap_or_else(|| Arc::new(OwnerBusy))
     }

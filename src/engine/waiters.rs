@@ -31,7 +31,7 @@ use crate::sync::Mutex;
 
 /// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
 const VERIFIED_IN_A_POLL: usize = 16;
-/// Of these, the number that are first in line among the client's own.
+/// The number of these that are first in line among the client's own.
 const OLDEST_IN_A_POLL: usize = 4;
 
 /// The parameters of an attempt.
@@ -276,7 +276,7 @@ impl Waiter {
         self.keys.place(&self.owner_id, self.seq, &self.terms)
     }
 
-    /// Of a shared name, what it waits for. Read from its terms, since few are asked.
+    /// The share that it waits for. Read from its terms, since few are asked.
     pub fn share(&self) -> Option<Share> {
         share_of(&self.terms)
     }

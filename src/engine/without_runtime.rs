@@ -12,7 +12,7 @@ use tokio::time::sleep_until;
 use super::hold::{Hold, Holds};
 use crate::store::clock::now;
 
-/// How often a hold is looked at whose detach rests: the deadline of that ends nothing.
+/// How often the thread checks a hold whose detach rests: the deadline of that ends nothing.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Called while the runtime is torn down. Starts a thread if there is something to watch.

@@ -276,7 +276,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// Records an error that another node may not have; returns `Err` for one that ends the call.
+    /// Records an error that another node may not have; returns an error that ends the call as `Err`.
     fn note(&self, error: LockError) -> Result<(), LockError> {
         match error {
             LockError::Unreachable(cause) => self.told.set(cause),

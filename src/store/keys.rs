@@ -144,15 +144,20 @@ pub enum Trace {
     Held,
     /// It is there while the name is waited for.
     Waited,
+    /// It is there while a number of permits is set for all clients.
+    Limited,
 }
 
 impl Trace {
+    pub const ALL: [Self; 3] = [Self::Held, Self::Waited, Self::Limited];
+
     /// The name. `None`: it is another kind of key, or of another prefix.
     pub fn name_in<'k>(self, prefix: &str, key: &'k str) -> Option<&'k str> {
         let named = key.strip_prefix(prefix)?.strip_prefix(":{n:")?;
         match self {
             Self::Held => named.strip_suffix('}'),
             Self::Waited => named.strip_suffix("}:queue"),
+            Self::Limited => named.strip_suffix("}:limit"),
         }
     }
 }
@@ -238,8 +243,9 @@ mod tests {
             let tombstone = keys.tombstone("0:1");
             assert_eq!(Keys::of_lock(Kind::Semaphore, "fairlock", &keys.lock).as_ref(), Some(&keys), "{name:?}");
             assert_eq!(Trace::Waited.name_in("fairlock", &keys.queue), Some(name));
-            for other in [&keys.deadlines, &keys.tokens, &keys.limit, &keys.tombstone("0:1")] {
-                for trace in [Trace::Held, Trace::Waited] {
+            assert_eq!(Trace::Limited.name_in("fairlock", &keys.limit), Some(name));
+            for other in [&keys.deadlines, &keys.tokens, &keys.tombstone("0:1")] {
+                for trace in Trace::ALL {
                     assert_eq!(trace.name_in("fairlock", other), None);
                 }
             }

@@ -170,7 +170,7 @@ impl Runner {
                 |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
             if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
                 let deadline = by.unwrap_or_else(|| self.limit());
-                // Nobody is ahead: it could have been sent before, but its caller did not poll it.
+                // No request is ahead: it could have been sent before, but its caller did not poll it.
                 if deadline <= now() {
                     return Err(RequestError::NotSent(Arc::new(NotPolled)));
                 }

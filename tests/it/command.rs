@@ -587,10 +587,50 @@ async fn slots_let_so_many_commands_run_at_a_time() {
         }
         first.say("go on\n").await;
         assert_eq!(first.end().await.0.code(), Some(0));
-        gate.set_permits(Some(0)).await.unwrap();
-        let (_, out, _) = ran(Tool::new(&server.url(), &["status", NAME])).await;
-        assert!(out.contains("paused"), "{out}");
-        gate.set_permits(None).await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_number_of_slots_is_set_for_all_programs() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let gate = client.semaphore(NAME, 1);
+        let one = gate.acquire().await.unwrap();
+        let waiting = tokio::spawn({
+            let gate = gate.clone();
+            async move { gate.acquire().await }
+        });
+        eventually("it waits", async || gate.status().await.unwrap().waiters == 1).await;
+        let (code, out, _) = ran(Tool::new(&server.url(), &["set-permits", NAME, "2"])).await;
+        assert!(code == Some(0) && out.contains("2 of 2 permits, as set for all clients"), "{out}");
+        let two = waiting.await.unwrap().unwrap();
+        one.release().await.unwrap();
+        two.release().await.unwrap();
+        // Nobody holds it or waits for it, and whoever looks finds it.
+        let (code, out, _) = ran(Tool::new(&server.url(), &["set-permits", "--json", NAME, "0"])).await;
+        assert!(code == Some(0) && out.contains(r#""set_permits":0"#), "{out}");
+        for (arguments, shown) in
+            [(&["list"][..], "paused"), (&["list", "--names"], NAME), (&["status", NAME], "paused")]
+        {
+            let (_, out, _) = ran(Tool::new(&server.url(), arguments)).await;
+            assert!(out.contains(shown), "{arguments:?}: {out}");
+        }
+        let (code, ..) = ran(Tool::new(&server.url(), &locked(&["--slots", "5", "--try", NAME], &["true"]))).await;
+        assert_eq!(code, Some(1), "it is paused");
+        let (code, ..) = ran(Tool::new(&server.url(), &["set-permits", NAME, "--unset"])).await;
+        assert_eq!(code, Some(0));
+        let (_, out, _) = ran(Tool::new(&server.url(), &["list", "--names"])).await;
+        assert_eq!(out, "");
+        let guard = client.lock(NAME).lock().await.unwrap();
+        let (code, _, err) = ran(Tool::new(&server.url(), &["set-permits", NAME, "2"])).await;
+        assert!(code == Some(2) && err.contains("is in use as a lock"), "{err}");
+        guard.unlock().await.unwrap();
+        for wrong in [&[NAME][..], &[NAME, "-1"], &[NAME, "4294967296"], &[NAME, "1", "--unset"]] {
+            let (code, ..) = ran(Tool::new(&server.url(), &[&["set-permits"], wrong].concat())).await;
+            assert_eq!(code, Some(2), "{wrong:?}");
+        }
         client.close().await.unwrap();
     })
     .await;

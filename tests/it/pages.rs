@@ -26,7 +26,7 @@ enum Proof {
 use Proof::{Elsewhere, Runs, Unrun};
 
 /// Each command line that the pages show.
-const SHOWN: [(&str, Proof); 48] = [
+const SHOWN: [(&str, Proof); 50] = [
     ("export FAIRLOCK_URL=redis://127.0.0.1/", Runs("{}; printenv FAIRLOCK_URL", "redis://127.0.0.1/")),
     ("fairlock lock nightly -- ./report.sh", Runs("{}", "the report of nightly")),
     ("fairlock status nightly", Runs("fairlock lock nightly -- {}", "held by")),
@@ -42,6 +42,11 @@ const SHOWN: [(&str, Proof); 48] = [
     (
         "fairlock force-unlock NAME",
         Runs("HANDLE=$(fairlock acquire orders:42 --lease 30m) && {} --yes && fairlock status orders:42", "free"),
+    ),
+    ("fairlock set-permits NAME 3", Runs("{} && fairlock list orders:42", "0 of 3 permits")),
+    (
+        "fairlock set-permits NAME --unset",
+        Runs("fairlock set-permits orders:42 0 && {} && fairlock lock --try --slots 1 orders:42 -- echo open", "open"),
     ),
     ("fairlock doctor", Runs("{}", "noeviction")),
     ("fairlock acl --user USER", Runs("{}", "ACL SETUSER worker")),
@@ -244,7 +249,9 @@ async fn run(line: &str, url: &str, dir: &Path) -> String {
 async fn the_options_of_the_page_are_those_of_the_command() {
     limit(async {
         let mut help = String::new();
-        for subcommand in ["", "lock", "status", "list", "watch", "force-unlock", "doctor", "acl", "bench"] {
+        for subcommand in
+            ["", "lock", "status", "list", "watch", "force-unlock", "set-permits", "doctor", "acl", "bench"]
+        {
             help += &run(&format!("fairlock {subcommand} --help"), "redis://127.0.0.1/", Path::new("/")).await;
         }
         let known: BTreeSet<&str> = options(&help).collect();

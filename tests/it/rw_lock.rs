@@ -29,13 +29,13 @@ async fn wait_for_waiters(document: &FairRwLock, waiters: u64) {
     eventually("they wait", async || document.status().await.unwrap().waiters == waiters).await;
 }
 
-/// Who reads, and whether somebody writes.
+/// The readers, and whether there is a writer.
 async fn inside(document: &FairRwLock) -> (u64, bool) {
     let status = document.status().await.unwrap();
     (status.reading, status.writer.is_some())
 }
 
-/// Waits, tells its number, and leaves when the test says so.
+/// Waits, sends its number, and leaves when the test asks for it.
 fn visit(document: &FairRwLock, access: Access, number: usize, line: &Line) -> JoinHandle<()> {
     let (document, came, mut leave) = (document.clone(), line.came.clone(), line.leave.subscribe());
     tokio::spawn(async move {

@@ -20,7 +20,7 @@ use crate::support::{
 const NAME: &str = "gate";
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What is in use and who waits.
+/// The permits in use, and the waiters.
 async fn counts(gate: &FairSemaphore) -> (u64, u64) {
     let status = gate.status().await.unwrap();
     (status.used, status.waiters)
@@ -30,7 +30,7 @@ async fn wait_for_waiters(gate: &FairSemaphore, waiters: u64) {
     eventually("they wait", async || counts(gate).await.1 == waiters).await;
 }
 
-/// Waits for that many permits, then tells its number, and gives them back.
+/// Waits for that many permits, then sends its number, and releases them.
 fn wait_in_line(
     gate: &FairSemaphore,
     permits: u32,
@@ -156,7 +156,7 @@ async fn p3_weighted_order() {
         held.release().await.unwrap();
         let rest: Vec<_> =
             [served.recv().await, served.recv().await, served.recv().await].into_iter().flatten().collect();
-        // The third and the fourth enter together, so either may tell first.
+        // The third and the fourth enter together, so either may report first.
         assert_eq!(rest[0], 1);
         assert!(rest[1..] == [2, 3] || rest[1..] == [3, 2], "{rest:?}");
         for wait in waits {
@@ -286,7 +286,7 @@ async fn p5_a_heavy_waiter_that_gives_up_makes_room_at_once() {
     .await;
 }
 
-/// One that cannot be reached is passed over at once, also if it would not fit; one that died silently costs a `waiter_ttl`.
+/// An unreachable client is passed over at once, also if it would not fit; a client that died silently costs a `waiter_ttl`.
 #[tokio::test]
 async fn p6_dead_and_unreachable_waiters() {
     limit(async {
@@ -660,7 +660,7 @@ async fn a_limit_that_differs_is_logged_once() {
     assert_eq!(logged.of("WARN", "clients name different numbers").len(), 1);
 }
 
-/// A closed gate: nobody gets in until it is opened, over a restart with the data too. Lost data opens it.
+/// A closed gate: no caller gets in until it is opened, over a restart with the data too. Lost data opens it.
 #[tokio::test]
 async fn a_paused_gate_after_a_restart_with_and_without_data() {
     limit(async {
@@ -711,7 +711,7 @@ async fn join_all_of_acquires_takes_a_permit_for_each() {
             assert_eq!(counts(&gate).await.0, 3);
             assert!(gate.try_acquire().await.unwrap().is_none());
             drop(permits);
-            // More than there are: each waits for the permits of those before it, which are given back.
+            // More than there are: each waits for the permits of the waiters before it, which release them.
             let all = join_all((0..10).map(|_| async {
                 let permit = gate.acquire().await.unwrap();
                 tokio::task::yield_now().await;
@@ -836,7 +836,7 @@ async fn several_masters_are_refused_at_the_first_call() {
     .await;
 }
 
-/// A task that waits for permits which it keeps itself never gets them; one that takes several of enough does no harm.
+/// A task that waits for permits which it holds itself never gets them; a task that takes several of enough does no harm.
 #[tokio::test]
 async fn a_task_that_waits_for_its_own_permits_is_warned_of() {
     let logged = Collect::default();

@@ -35,7 +35,7 @@ local function look(places, heard, room)
     has_won = {}, taken = {}, stops = frozen,
   }
   --#paste skipped
-  local cleared, dead = 0, 0 -- up to the last one that comes in
+  local cleared, dead = 0, 0 -- up to the last winner
   while not found.stops and from < places and found.work < WORK_AT_MOST do
     local block, clients, waits, has_living = examine(from, size, found)
     if #block == 0 then break end
@@ -86,7 +86,7 @@ local function look(places, heard, room)
   return found
 end
 
--- Lets in those that were found, and notifies their clients; takes their places out, and the dead ones at the head. Without a
+-- Lets in the waiters that were found, and notifies their clients; takes their places out, and the dead ones at the head. Without a
 -- holder the hash ends. Sets `found.places` to what is left. `own`: the ticket of this call, which reads the reply. Returns 1 if
 -- another call may let in more, else 0.
 local function serve(found, room, own)
@@ -107,7 +107,7 @@ local function serve(found, room, own)
     limit_before, last_token = winners[#winners].limit, token
   end
   if room.holders > 0 and (#room.set > 0 or #room.gone > 0 or room.is_new) then
-    -- Those that go are taken out first: what a refusal leaves is counted too high, and never too low (P1).
+    -- Ended holds are taken out first: what a refusal leaves is counted too high, and never too low (P1).
     if #room.gone > 0 then call('HDEL', lock, unpack(room.gone)) end
     local summary = string.format('%d %d %d ', room.used, room.holders, soon) .. limit_before .. ' ' .. last_token
     call('HSET', lock, '!format', kind, '!used', summary, unpack(room.set))

@@ -13,7 +13,7 @@ if set_limit and kind == '4' then refuse('3', limit) end
 if set_limit and not string.find(set_limit, '^%d+$') then refuse(nil, limit) end
 
 -- `record`: that of the field asked for; `set_limit`: the limit for all clients, if there is one. `gone`: fields that this call takes
--- out; `set`: fields and values that it sets; `weights`: of the fields that it changes, 0 for one that goes; `new` holders are not
+-- out; `set`: fields and values that it sets; `weights`: of the fields that it changes, 0 for a hold that ends; `new` holders are not
 -- in the hash yet, with the weight `of_new`.
 local room = {
   exists = used, used = tonumber(used or '0'), holders = tonumber(holders or '0'), soon = tonumber(soon) or 1 / 0,
@@ -33,7 +33,7 @@ local function uncount(room, field, weight)
   room.used, room.holders = room.used - weight, room.holders - 1
 end
 
--- A holder keeps this weight, which is less by so much.
+-- A holder keeps this weight, which is less by that difference.
 local function change(room, field, weight, less)
   room.weights[field], room.used = weight, room.used - less
 end
@@ -59,7 +59,7 @@ local function take_out_ended(room)
   room.used, room.holders, room.soon, room.is_new = used, holders, soon, true
 end
 
--- Whether one with this weight may come in, by the limit of its client or the one that is set. And if not, whether another call may
+-- Whether a caller with this weight may come in, by the limit of its client or the one that is set. And if not, whether another call may
 -- find that there is room, since more holders have ended than one call takes out.
 local function has_room(room, weight, its_limit)
   local most = (room.set_limit or tonumber(its_limit)) - weight

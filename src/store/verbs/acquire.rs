@@ -56,7 +56,7 @@ pub enum Acquired {
         token: u64,
         holds: u32,
         lease_left: Duration,
-        /// Of a shared name: the limit by which its client judged the holder before, or 0 if there was none.
+        /// The limit by which the client of the holder before judged it, or 0 if there was none. Only for shared names.
         limit_before: u32,
     },
     Queued {
@@ -80,7 +80,7 @@ pub enum Acquired {
         more: bool,
     },
     /// The weight of a share is above this limit, its client's or the one that is set for all of them. It has no place: a
-    /// waiter stays one when a limit is set below its weight, and a limit of 0 refuses nobody.
+    /// waiter stays one when a limit is set below its weight, and a limit of 0 refuses no call.
     TooHeavy { limit: u32 },
     /// The hold to re-enter is not there.
     Lost,

@@ -34,7 +34,7 @@ pub struct Give<'a> {
 pub enum Gave {
     Given {
         lease_left: Duration,
-        /// Of a shared name: what the hold has of it. Of a lock 0.
+        /// The weight of the hold. 0 for a lock.
         weight: u32,
     },
     /// Neither of the two holds the lock under this token, and no copy of this request can change that.

@@ -1,4 +1,4 @@
-//! inspect.lua: who holds the name, and the queue. It changes nothing.
+//! inspect.lua: the holders of the name, and the queue. It changes nothing.
 
 use std::time::Duration;
 
@@ -39,14 +39,14 @@ pub struct Inspected {
     pub shared: Option<Shared>,
 }
 
-/// A shared name, as it is used.
+/// A shared name and its limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shared {
     /// The weights of all holders together.
     pub used: u64,
     /// The limit that is set for all clients.
     pub set_limit: Option<u32>,
-    /// How many hold it, with those that are not named.
+    /// The number of holders, with the ones that are not listed.
     pub holders: u64,
     /// The first of them to be granted, in this order.
     pub named: Vec<HolderEntry>,
@@ -71,7 +71,7 @@ pub struct QueueEntry {
     pub ticket: String,
     pub deadline_in: Duration,
     pub label: String,
-    /// Of a shared name, what it waits for.
+    /// The weight that it waits for. Only for shared names.
     pub share: Option<Share>,
 }
 

@@ -19,7 +19,7 @@ pub struct Poll<'a> {
     pub keys: &'a Keys,
     /// This client waits for the lock, and is heard. Without that the poll only passes a free lock on.
     pub waits: bool,
-    /// Of a shared name: the answer names all that this client holds there (R15). Costs a look at each of the holders. Not with
+    /// Only for shared names: the answer names all that this client holds there (R15). Costs a look at each of the holders. Not with
     /// `waits`.
     pub names_ours: bool,
     /// To be looked for in the queue.
@@ -36,11 +36,11 @@ pub struct Polled {
     pub places: u64,
     /// This client is first in line.
     pub first: bool,
-    /// Of a lock.
+    /// The holder of a lock.
     pub holder: Option<PolledHolder>,
-    /// Of a shared name: the tickets asked for that hold it, in their order, and with `names_ours` all that this client holds.
+    /// For a shared name, the tickets asked for that hold it, in their order, and with `names_ours` all that this client holds.
     pub granted: Vec<PolledHolder>,
-    /// Of a shared name: until the first of the leases may end, and a waiter may be served.
+    /// For a shared name, the time until the first of the leases may end, and a waiter may be served.
     pub room_in: Option<Duration>,
     /// The lock is free, and the server grants nothing for this long (`strict_restart`). A shared name need not be free.
     pub frozen_for: Option<Duration>,

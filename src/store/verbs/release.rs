@@ -20,7 +20,7 @@ pub struct Release<'a> {
     pub token: u64,
     /// How many holds remain.
     pub holds: u32,
-    /// Of a shared name, the weight that remains with them: at most what the owner has.
+    /// For a shared name, the weight that remains with them: at most what the owner has.
     pub weight: u32,
     /// The seq of this release. A retry repeats it (R1).
     pub seq: u64,
@@ -30,7 +30,7 @@ pub struct Release<'a> {
     pub copies_until: i64,
     /// The terms of that attempt, see `keys::terms` and `keys::shared_terms`.
     pub terms: &'a str,
-    /// By its handle, which names the token. Then `copies_until` is that of the detach (R16).
+    /// A release by handle, which names the token. Then `copies_until` is that of the detach (R16).
     pub is_handle: bool,
 }
 
@@ -42,7 +42,7 @@ pub enum Released {
     },
     Held {
         holds: u32,
-        /// Of a shared name, whose waiters were served with what was given back.
+        /// The same for a shared name, whose waiters got what was released.
         more: bool,
     },
     Gone {

@@ -12,9 +12,9 @@ pub static SHARED: Script = Script::shared("shared/set_limit", include_str!("../
 
 #[derive(Debug, Clone, Copy)]
 pub struct SetLimit<'a> {
-    /// Of a semaphore.
+    /// The keys of a semaphore.
     pub keys: &'a Keys,
-    /// `None`: each client's own limit counts again. 0: nobody is served.
+    /// `None`: each client's own limit counts again. 0: no waiter is served.
     pub limit: Option<u32>,
 }
 

@@ -66,7 +66,7 @@ impl Network {
         run(&format!("ip link set {} up", host.link()));
     }
 
-    /// From now on nothing passes from one to the other, and nobody is told.
+    /// From now on nothing passes from one to the other, without a notice.
     pub fn drop_packets(&self, from: &Host, to: &Host) {
         run(&format!("ip rule add from {} to {} blackhole", from.address(), to.address()));
     }

@@ -54,7 +54,7 @@ const CLIENTS: &[Fault] = &[
     Fault { kind: "scripts", act: scripts, on: EVERYWHERE },
 ];
 
-/// Brings faults until it is told to stop. The last one is over when it returns.
+/// Brings faults until it has to stop. The last one is over when it returns.
 pub fn torment(arena: &Arena, seed: u64, only: &[String], stop: &AtomicBool) {
     std::thread::scope(|scope| {
         for (faults, pause, salt) in [(SERVERS, 1500..4000, 1), (CLIENTS, 1000..5000, 2)] {
@@ -241,7 +241,7 @@ fn wipe_server(arena: &Arena, rng: &mut Rng, kind: &str) {
     });
 }
 
-/// Of several masters one is restarted at a time, and the next one when it counts again: docs/quorum.md.
+/// One of several masters is restarted at a time, and the next one when it counts again: docs/quorum.md.
 fn restart(arena: &Arena, server: &Server) {
     server.launch();
     server.ready();
@@ -305,7 +305,7 @@ fn acl(arena: &Arena, rng: &mut Rng, kind: &str) {
     });
 }
 
-/// A failover that somebody asks for while all is well.
+/// A failover by hand while all is well.
 fn failover(arena: &Arena, rng: &mut Rng, kind: &str) {
     let (master, scope) = any_master(arena, rng);
     arena.fault_of_servers(kind, &scope, || {

@@ -1,4 +1,4 @@
-//! What a worker is told by its command line, as `key=value` words.
+//! The settings of a worker on its command line, as `key=value` words.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -100,7 +100,7 @@ impl Settings {
         (0..self.lines).map(|number| format!("line:{number}")).collect()
     }
 
-    /// Those that this worker shares with the one before it, or with the one behind it.
+    /// The names that this worker shares with the one before it, or with the one behind it.
     pub fn own_names(&self, of: u32) -> Vec<String> {
         (0..self.own).map(|number| format!("own:{}:{number}", of % self.workers)).collect()
     }

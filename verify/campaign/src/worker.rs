@@ -249,7 +249,7 @@ impl Caller {
         })
     }
 
-    /// A long line of waiters, of which the order can be told.
+    /// A long line of waiters whose order is known.
     fn in_line(mut self, name: String) -> Running {
         Box::pin(async move {
             while !self.worker.has_stopped() {
@@ -289,7 +289,7 @@ impl Caller {
         })
     }
 
-    /// As an operator would: looks who has it, and takes that hold away. One in eight times without looking.
+    /// As an operator would: reads the holder, and takes that hold away. One in eight times without looking.
     async fn force(&mut self, name: &str) {
         let lock = self.worker.client.lock(name);
         let Ok(status) = lock.status().await else { return };
@@ -449,7 +449,7 @@ impl Caller {
         self.register.read_line(&mut answer).await.expect("the register answers");
     }
 
-    /// Writes to the register, holds the lock for so long, and gives it back. Ends early at a loss.
+    /// Writes to the register, holds the lock for this time, and releases it. Ends early at a loss.
     async fn section(&mut self, id: u64, guard: LockGuard, length: Duration) {
         self.write(id, guard.name(), guard.token()).await;
         if !length.is_zero()

@@ -86,7 +86,7 @@ fn one_holder(history: &History, claims: &[Claim], held: &[usize], verdict: &mut
     }
 }
 
-/// P1 at the resource: it refuses the write of somebody who may rely on the lock, so a later holder was there.
+/// P1 at the resource: it refuses the write of a holder that may rely on the lock, so a later holder was there.
 fn refused_writes(history: &History, claims: &[Claim], verdict: &mut Verdict) {
     for write in history.writes.iter().filter(|write| !write.ok) {
         let Some(index) = write.call.and_then(|call| history.calls[call].hold) else { continue };
@@ -133,10 +133,10 @@ fn growing_tokens(history: &History, claims: &[Claim], held: &[usize], verdict: 
     }
 }
 
-/// P3: nobody gets the lock before a waiter that was in the queue when he asked.
+/// P3: no caller gets the lock before a waiter that was in the queue when he asked.
 fn in_order(history: &History, windows: &Windows, asked: &[usize], verdict: &mut Verdict) {
     let shard = asked.first().map_or(0, |call| history.shard_of(history.calls[*call].name));
-    // Waits that somebody could overtake, by when they were surely in the queue.
+    // Waits that could be overtaken, by when they were surely in the queue.
     let mut waits: Vec<(Time, &Call)> = Vec::new();
     for call in asked.iter().map(|call| &history.calls[*call]) {
         let queued = call.asked + QUEUED + 2 * history.stalled(call.asked, call.asked + QUEUED);
@@ -154,11 +154,11 @@ fn in_order(history: &History, windows: &Windows, asked: &[usize], verdict: &mut
     let mut gets: Vec<&Call> =
         asked.iter().map(|call| &history.calls[*call]).filter(|call| call.hold.is_some()).collect();
     gets.sort_by_key(|call| call.asked);
-    // The one with the latest turn of those that got it, and the one that waited for longest of those that did not.
+    // The latest turn, and the longest wait without a turn.
     let (mut waiting, mut latest, mut longest) = (waits.iter().peekable(), None::<(u64, &Call)>, None::<(Time, &Call)>);
     for call in gets {
         let (Some(token), got) = (token(history, call), call.ended) else { continue };
-        // Of several masters: who cannot reach the first one waits at another, and between the two there is no order.
+        // With several masters, a client that cannot reach the first one waits at another, and between the two there is no order.
         let elsewhere = history.run.topology == "quorum"
             && windows.is_suspended(Promise::Order, shard, history.host_of(call.client), call.asked, got);
         while let Some((_, wait)) = waiting.next_if(|(queued, _)| *queued < call.asked) {
@@ -185,7 +185,7 @@ fn token(history: &History, call: &Call) -> Option<u64> {
     call.hold.map(|hold| history.holds[hold].token)
 }
 
-/// Until when a call surely waited. One that ran out of time may have left just before it returned.
+/// Until when a call surely waited. A call that ran out of time may have left just before it returned.
 fn waits_until(history: &History, call: &Call) -> Time {
     let limit = call.limit.map_or(NEVER, |limit| call.asked + limit);
     let client = &history.clients[call.client];
@@ -205,7 +205,7 @@ fn handed_over(history: &History, windows: &Windows, held: &[usize], asked: &[us
     let mut waits: Vec<&Call> = asked.iter().map(|call| &history.calls[*call]).collect();
     waits.retain(|call| matches!(call.how, How::Lock | How::Timeout));
     waits.sort_by_key(|call| call.asked);
-    // The longest of them, to know how far back one that matters may have begun.
+    // The longest, to know how far back a relevant wait may have begun.
     let mut free_since = history.run.began;
     let ends = in_order.iter().map(|hold| hold.start).chain([history.run.ended]);
     for (index, next) in ends.enumerate() {
@@ -294,7 +294,7 @@ fn is_meant(force: &Force, hold: &Hold) -> bool {
     force.name == hold.name && force.token.is_none_or(|token| token == hold.token) && force.hit != Some(false)
 }
 
-/// The fault that a loss is counted for: for a hold that is gone rather one that forgets, for one that expired rather one that kept
+/// The fault that a loss is counted for: for a hold that is gone rather a fault that forgets, for an expired hold rather a fault that kept
 /// its client from renewing it, and of these the last that began.
 fn cause(history: &History, hold: &Hold, from: Time, to: Time) -> Option<usize> {
     let (shard, host) = (history.shard_of(hold.name), history.host_of(hold.client));

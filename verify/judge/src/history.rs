@@ -163,7 +163,7 @@ pub struct History {
     pub writes: Vec<Write>,
     /// The machine stood still in these.
     pub stalls: Vec<(Time, Time)>,
-    /// Keys that stayed; `None` if nobody looked.
+    /// Keys that stayed; `None` if it was not checked.
     pub left: Option<Vec<String>>,
     /// What the driver noticed: processes that died or hang.
     pub notes: Vec<(Time, String, String)>,

@@ -10,9 +10,9 @@ use crate::table::{PROMISES, TABLE};
 use crate::verdict::Verdict;
 
 const TEMPLATE: &str = include_str!("page.html");
-/// Of holds, and of waits. A row has about 30 bytes, so that the page stays far below 20 MB.
+/// The most holds, and the most waits. A row has about 30 bytes, so that the page stays far below 20 MB.
 const ROWS: usize = 120_000;
-/// Around so many violations everything is shown, for so long before and behind each.
+/// The violations around which everything is shown, and for which time before and after each.
 const WHOLE: (usize, Time) = (40, 5000 * MS);
 /// What lasts longer is shown first.
 const LONG: Time = 40 * MS;
@@ -93,7 +93,7 @@ fn data(history: &History, verdict: &Verdict, report: &Value) -> Value {
     })
 }
 
-/// The indices of what is shown: all around violations, then what is long, then every so many of the rest.
+/// The indices of what is shown: all around violations, then the long ones, then a sample of the rest.
 fn sample(verdict: &Verdict, count: usize, times: impl Fn(usize) -> (Time, Time)) -> Vec<usize> {
     let around: Vec<_> = verdict.violations.iter().take(WHOLE.0).map(|violation| violation.t).collect();
     let is_near =

@@ -34,7 +34,7 @@ impl Story {
         self.lines.push(format!(r#"{{"t":{nanos},"c":"{who}","e":"{event}",{fields}}}"#));
     }
 
-    /// A call that waits; what became of it is told later.
+    /// A call that waits; its outcome follows later.
     fn asks(&mut self, ms: u64, who: &str) -> u64 {
         self.calls += 1;
         self.line(ms, who, "ask", &format!(r#""id":{},"n":"x","how":"lock""#, self.calls));
@@ -188,7 +188,7 @@ fn p1_of_one_name_of_several_counts_from_the_call() {
     assert_eq!(told_late("lock"), ["P1"]);
 }
 
-/// A server that forgets a hold. From then on it is excused, but of those that strict clients have.
+/// A server that forgets a hold. From then on it is excused, but not the holds of strict clients.
 #[test]
 fn p1_is_suspended_where_a_server_forgot_and_for_what_it_forgot_alone() {
     let forgotten = |topology, second: u64| {
@@ -283,7 +283,7 @@ fn p3_is_suspended_for_the_client_that_had_no_connection_alone() {
     assert_eq!(overtaken(1000, Some(("silent", "a"))), NOTHING);
     assert_eq!(overtaken(1000, Some(("silent", "b"))), ["P3"]);
     assert_eq!(overtaken(1000, Some(("scripts", ""))), ["P3"]);
-    // Of several masters, who has another first server overtakes.
+    // With several masters, a client with another first server overtakes.
     assert_eq!(overtaken_on("quorum", 1000, Some(("silent", "b"))), NOTHING);
     assert_eq!(overtaken_on("quorum", 1000, None), ["P3"]);
 }
@@ -320,7 +320,7 @@ fn p5_what_is_left_behind() {
     assert_eq!(story.finds(), ["P5"]);
 }
 
-/// A lock is free, and somebody waits for it, for so long.
+/// A lock is free, and a client waits for it, for this time.
 fn blocked(ms: u64, fault: Option<&str>) -> Vec<&'static str> {
     let mut story = Story::new();
     story.holds(1000, 1100, "a.1", 1);
@@ -339,7 +339,7 @@ fn p6_a_free_lock_is_not_handed_over() {
     assert_eq!(blocked(3000, Some("memory")), NOTHING);
 }
 
-/// Nobody gets it, and always somebody wants it.
+/// No client gets it, and there is always a waiter.
 #[test]
 fn p6_a_lock_that_nobody_gets_any_more() {
     let mut story = Story::new();

@@ -58,7 +58,7 @@ const FAILS_OVER: &str = "sentinel, cluster";
 /// The first row that fits a fault counts.
 #[rustfmt::skip]
 pub const TABLE: &[Row] = &[
-    // Of one client: the others are promised everything, and it everything that needs no network.
+    // Faults of one client: the others are promised everything, and it everything that needs no network.
     Row { kind: "silent", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "a client without a connection is passed over" },
     Row { kind: "one-way-out", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "the same" },
     Row { kind: "one-way-in", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "the same" },
@@ -68,7 +68,7 @@ pub const TABLE: &[Row] = &[
     Row { kind: "connections", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "whose connection is gone is passed over" },
     Row { kind: "scripts", on: ALL, suspends: [KEPT, KEPT, KEPT, KEPT], why: "" },
     Row { kind: "start", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "fresh servers of strict clients grant nothing at first" },
-    // Of servers that refuse, or cannot be reached, and forget nothing.
+    // Faults of servers that refuse, or cannot be reached, and forget nothing.
     Row { kind: "memory", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
     Row { kind: "disk", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
     Row { kind: "acl", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
@@ -77,13 +77,13 @@ pub const TABLE: &[Row] = &[
     Row { kind: "ring", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "each client has another first server" },
     Row { kind: "clock", on: "quorum", suspends: [ms(100), ms(11_000), ms(11_000), ms(3000)], why: "a hold on just a majority ends with a server whose clock jumps" },
     Row { kind: "clock", on: ALL, suspends: [ms(100), ms(11_000), ms(11_000), ms(3000)], why: "a jump of the clock ends leases, or makes them longer" },
-    // Of servers that may fail over: an asynchronous failover forgets what was not replicated.
+    // Faults of servers that may fail over: an asynchronous failover forgets what was not replicated.
     Row { kind: "halves", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
     Row { kind: "cut-server", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
     Row { kind: "stop-server", on: "sentinel, sentinel strict, cluster", suspends: [ms(1000), freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "an asynchronous failover forgets, and a frozen primary goes on" },
     Row { kind: "kill-server", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
     Row { kind: "failover", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
-    // Of servers that forget all, where nobody froze them.
+    // Faults of servers that forget everything and are not frozen.
     Row { kind: "wipe-server", on: "single, sentinel, cluster", suspends: [ms(100), RECONNECT, RECONNECT, RECONNECT], why: "its data is gone" },
     Row { kind: "flush", on: "single, sentinel, cluster", suspends: [ms(100), RECONNECT, RECONNECT, RECONNECT], why: "its data is gone" },
     // All others, and those with `strict_restart`: one holder in each case, behind a freeze where there may be one.
@@ -103,14 +103,14 @@ pub type Lasting<'a> = (Time, Time, &'a [(Time, Time)]);
 
 /// The windows of a history in which promises are suspended.
 pub struct Windows {
-    /// By promise (and last: any fault at all), shard, and host (and last: all hosts).
+    /// Indexed by promise (and last: any fault at all), shard, and host (and last: all hosts).
     merged: Vec<Vec<Vec<Spans>>>,
     hosts: usize,
 }
 
 /// Shards of the largest topology.
 const SHARDS: usize = 3;
-/// So long after its end a loss may still be due to a fault: the longest lease, and finding a way back.
+/// How long after its end a fault may still cause a loss: the longest lease, and finding a way back.
 const AFTERMATH: Time = 10_000 * MS;
 
 impl Windows {

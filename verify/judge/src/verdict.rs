@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::history::{History, NEVER, Time};
 use crate::table::touches;
 
-/// Of each kind so many violations are kept; all are counted.
+/// The most violations of each kind that are kept; all are counted.
 const KEPT: usize = 200;
 
 pub struct Violation {
@@ -20,7 +20,7 @@ pub struct Violation {
 pub struct Verdict {
     pub violations: Vec<Violation>,
     pub counts: BTreeMap<&'static str, usize>,
-    /// By promise: what was judged, of what there was.
+    /// For each promise: how much was judged, and how much there was.
     judged: BTreeMap<&'static str, (u64, u64)>,
     /// Losses by cause, and by single fault.
     pub losses: BTreeMap<&'static str, usize>,

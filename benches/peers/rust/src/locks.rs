@@ -1,4 +1,4 @@
-//! The locks of Rust: `rust-locks fairlock|rslock HOST:PORT`. Each line of the input is answered with a line;
+//! The locks of Rust: `rust-locks fairlock|semaphore|rw-lock|rslock HOST:PORT`. Each line of the input is answered with a line;
 //! `benches/peers/README.md` says which there are.
 
 use std::time::{Duration, Instant};
@@ -11,15 +11,24 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 const LEASE: Duration = Duration::from_secs(30);
 /// rslock asks again after a random part of this. With its default of 200 ms it would mostly sleep.
 const PAUSE: Duration = Duration::from_millis(2);
+/// Permits of the semaphore.
+const PERMITS: u32 = 4;
+/// One worker in this many writes under a read-write lock.
+const WRITES: usize = 4;
 
 #[derive(Clone)]
 enum Peer {
     Fairlock(fairlock::LockClient),
+    Semaphore(fairlock::LockClient),
+    RwLock(fairlock::LockClient),
     Rslock(rslock::LockManager),
 }
 
 enum Guard {
     Fairlock(fairlock::LockGuard),
+    Permit(fairlock::Permit),
+    Read(fairlock::ReadGuard),
+    Write(fairlock::WriteGuard),
     Rslock(rslock::LockGuard),
 }
 
@@ -41,6 +50,8 @@ impl Peer {
     async fn connect(peer: &str, url: &str) -> Outcome<Self> {
         match peer {
             "fairlock" => Ok(Self::Fairlock(fairlock::LockClient::connect(url).await?)),
+            "semaphore" => Ok(Self::Semaphore(fairlock::LockClient::connect(url).await?)),
+            "rw-lock" => Ok(Self::RwLock(fairlock::LockClient::connect(url).await?)),
             "rslock" => {
                 let mut manager = rslock::LockManager::new(vec![url]);
                 manager.set_retry(3, PAUSE);
@@ -58,11 +69,11 @@ impl Peer {
                 self.race(name, workers.parse()?, hold, run, names == "own").await
             }
             ["hold", name] => {
-                *held = Some(self.lock(name).await?);
+                *held = Some(self.take(name, 0).await?);
                 Ok("held".into())
             }
             ["free"] => {
-                held.take().ok_or("nothing is held")?.unlock().await?;
+                held.take().ok_or("nothing is held")?.free().await?;
                 Ok("freed".into())
             }
             ["wait", name, workers] => {
@@ -76,25 +87,28 @@ impl Peer {
     }
 
     async fn wait(self, name: String) -> Outcome<()> {
-        let _guard = self.lock(&name).await?;
+        let _guard = self.take(&name, 0).await?;
         println!("got");
         std::future::pending().await
     }
 
-    async fn lock(&self, name: &str) -> Outcome<Guard> {
-        match self {
-            Self::Fairlock(client) => Ok(Guard::Fairlock(client.lock(name).lock().await?)),
+    async fn take(&self, name: &str, worker: usize) -> Outcome<Guard> {
+        Ok(match self {
+            Self::Fairlock(client) => Guard::Fairlock(client.lock(name).lock().await?),
+            Self::Semaphore(client) => Guard::Permit(client.semaphore(name, PERMITS).acquire().await?),
+            Self::RwLock(client) if worker % WRITES == 0 => Guard::Write(client.rw_lock(name).write().await?),
+            Self::RwLock(client) => Guard::Read(client.rw_lock(name).read().await?),
             Self::Rslock(manager) => {
-                Ok(Guard::Rslock(manager.acquire(name, LEASE).await.map_err(|error| error.to_string())?))
+                Guard::Rslock(manager.acquire(name, LEASE).await.map_err(|error| error.to_string())?)
             }
-        }
+        })
     }
 
     /// All workers take the lock as often as they can until the time is up.
     async fn race(&self, name: &str, workers: usize, hold: Duration, run: Duration, own: bool) -> Outcome<String> {
         let until = Instant::now() + run;
         let named = |i| if own { format!("{name}{i}") } else { name.to_owned() };
-        let running: Vec<_> = (0..workers).map(|i| tokio::spawn(self.clone().work(named(i), hold, until))).collect();
+        let running: Vec<_> = (0..workers).map(|i| tokio::spawn(self.clone().work(named(i), i, hold, until))).collect();
         let (mut longest, mut counts, mut pairs) = (Duration::ZERO, String::new(), Vec::new());
         for task in running {
             let (count, waited, seen) = task.await??;
@@ -107,20 +121,27 @@ impl Peer {
         Ok(format!("{} {} {}{counts}", longest.as_nanos(), at(50), at(99)))
     }
 
-    async fn work(self, name: String, hold: Duration, until: Instant) -> Outcome<(u64, Duration, Vec<Duration>)> {
+    async fn work(
+        self,
+        name: String,
+        worker: usize,
+        hold: Duration,
+        until: Instant,
+    ) -> Outcome<(u64, Duration, Vec<Duration>)> {
         let (mut count, mut longest, mut pairs) = (0, Duration::ZERO, Vec::new());
         while Instant::now() < until {
             let asked = Instant::now();
-            let guard = self.lock(&name).await?;
+            let guard = self.take(&name, worker).await?;
             let waited = asked.elapsed();
             longest = longest.max(waited);
             // A wait that ends after the time is up is no turn, but it is a wait.
             count += u64::from(Instant::now() < until);
             if !hold.is_zero() {
-                tokio::time::sleep(hold).await;
+                // tokio's clock has steps of a millisecond, so its sleep would take up to two.
+                tokio::task::spawn_blocking(move || std::thread::sleep(hold)).await?;
             }
             let given = Instant::now();
-            guard.unlock().await?;
+            guard.free().await?;
             pairs.push(waited + given.elapsed());
         }
         Ok((count, longest, pairs))
@@ -128,11 +149,12 @@ impl Peer {
 }
 
 impl Guard {
-    async fn unlock(self) -> Outcome<()> {
+    async fn free(self) -> Outcome<()> {
         match self {
-            Self::Fairlock(guard) => {
-                guard.unlock().await?;
-            }
+            Self::Fairlock(guard) => drop(guard.unlock().await?),
+            Self::Permit(permit) => permit.release().await?,
+            Self::Read(guard) => drop(guard.unlock().await?),
+            Self::Write(guard) => drop(guard.unlock().await?),
             Self::Rslock(guard) => guard.release().await,
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Runs the workloads of `scripts/peers`, in turns on one server for each peer, and prints their tables. Each argument is
-//! the programs of a language, `LANGUAGE=COMMAND`; `--short` asks whether everything runs, its figures say nothing.
+//! the programs of a language, `LANGUAGE=COMMAND`; `--short` asks whether everything runs, its figures say nothing, and
+//! `--shared` leaves out the locks: only semaphores and read-write locks.
 
 mod process;
 mod server;
@@ -27,7 +28,32 @@ const PEERS: [(&str, &str, &str, Kind); 10] = [
     ("PostgreSQL advisory lock", "go", "postgres", Kind::Postgres),
     ("etcd mutex", "go", "etcd", Kind::Etcd),
 ];
+/// What several hold at once: 4 permits, and a read-write lock for which a quarter of the workers write.
+const SHARED: [(&str, &str, &str, Kind); 4] = [
+    ("**fairlock** semaphore", "rust", "semaphore", Kind::Redis),
+    ("Redisson RPermitExpirableSemaphore", "java", "redisson-semaphore", Kind::Redis),
+    ("**fairlock** read-write lock", "rust", "rw-lock", Kind::Redis),
+    ("Redisson RReadWriteLock", "java", "redisson-rw-lock", Kind::Redis),
+];
 const PROCESSES: usize = 4;
+
+const ONE: Race = Race { workers: 1, processes: 1, hold_us: 0, own: true };
+const TURNS_OF_16: Race = Race { workers: 16, processes: 1, hold_us: 1000, own: false };
+const SPREAD: Race = Race { workers: 4, processes: PROCESSES, ..TURNS_OF_16 };
+
+/// A workload, its rounds, the seconds of one, its title, and what is shown.
+type Table = (Race, usize, u64, &'static str, &'static [Column]);
+
+const TABLES: [Table; 6] = [
+    (ONE, 7, 2, "lock and unlock, one worker", &[TURNS, P50, P99, SERVER, CLIENT]),
+    (Race { workers: 64, ..ONE }, 3, 3, "64 workers, a name each", &[TURNS, SERVER, CLIENT]),
+    (TURNS_OF_16, 3, 3, "16 workers, one name, 1 ms inside", &[TURNS, JAIN, LONGEST, SERVER, CLIENT]),
+    (Race { hold_us: 0, ..TURNS_OF_16 }, 3, 3, "the same, nothing inside", &[TURNS, JAIN, LONGEST]),
+    (SPREAD, 3, 3, "four processes with 4 workers each, one name, 1 ms inside", &[TURNS, JAIN, LONGEST]),
+    (Race { hold_us: 0, ..SPREAD }, 3, 3, "the same, nothing inside", &[TURNS, JAIN, LONGEST]),
+];
+/// From here on all workers want one name.
+const OF_ONE_NAME: usize = 2;
 
 /// A peer with a server of its own, and processes that use it.
 struct Peer {
@@ -42,7 +68,14 @@ impl Peer {
         Process::start(&self.command)
     }
 
-    /// A new process waits behind the holder and ten waiters that were killed: how long, once the lock was given back.
+    /// Ends those of before.
+    fn start_all(&mut self) -> Outcome<()> {
+        self.processes.clear();
+        self.processes = (0..PROCESSES).map(|_| self.start()).collect::<Outcome<_>>()?;
+        Ok(())
+    }
+
+    /// A new process waits behind the holder and ten waiters that were killed: how long, from the release of the lock.
     fn behind_killed_waiters(&self, settle: Duration, limit: Duration) -> Outcome<Option<Duration>> {
         let (mut holder, mut dead, mut next) = (self.start()?, self.start()?, self.start()?);
         holder.ask("hold dead-waiters")?;
@@ -67,57 +100,64 @@ impl Peer {
 
 fn main() -> Outcome<()> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    let short = arguments.iter().any(|argument| argument == "--short");
-    arguments.retain(|argument| argument != "--short");
+    let mut is_there = |option: &str| {
+        let before = arguments.len();
+        arguments.retain(|argument| argument != option);
+        arguments.len() < before
+    };
+    let (short, shared_alone) = (is_there("--short"), is_there("--shared"));
     let languages: BTreeMap<&str, &str> = arguments.iter().filter_map(|argument| argument.split_once('=')).collect();
-    let mut peers = Vec::new();
-    for (title, language, name, kind) in PEERS {
-        if let (Some(command), Some(server)) = (languages.get(language), Server::start(kind, &languages)?) {
+    if !shared_alone {
+        let mut peers = start(&PEERS, &languages)?;
+        races(&mut peers, short, &TABLES)?;
+        kills(&mut peers, short)?;
+    }
+    races(&mut start(&SHARED, &languages)?, short, &TABLES[OF_ONE_NAME..])
+}
+
+fn start(peers: &[(&'static str, &str, &str, Kind)], languages: &BTreeMap<&str, &str>) -> Outcome<Vec<Peer>> {
+    let mut started = Vec::new();
+    for &(title, language, name, kind) in peers {
+        if let (Some(command), Some(server)) = (languages.get(language), Server::start(kind, languages)?) {
             let words = command.split_whitespace().map(str::to_owned);
             let command = words.chain([name.to_owned(), server.address.clone()]).collect();
             let mut peer = Peer { title, command, server, processes: Vec::new() };
-            peer.processes = (0..PROCESSES).map(|_| peer.start()).collect::<Outcome<_>>()?;
-            peers.push(peer);
+            peer.start_all()?;
+            started.push(peer);
         }
     }
-    races(&mut peers, short)?;
-    kills(&mut peers, short)
+    Ok(started)
 }
 
-fn races(peers: &mut [Peer], short: bool) -> Outcome<()> {
-    let scaled = |rounds, seconds: u64| if short { (1, 300) } else { (rounds, 1000 * seconds) };
-    let one = Race { workers: 1, processes: 1, hold_us: 0, own: true };
-    let names = Race { workers: 64, ..one };
-    let turns = Race { workers: 16, processes: 1, hold_us: 1000, own: false };
-    let spread = Race { workers: 4, processes: PROCESSES, ..turns };
-    for (race, rounds, title, columns) in [
-        (one, scaled(7, 2), "lock and unlock, one worker", &[TURNS, P50, P99, SERVER, CLIENT][..]),
-        (names, scaled(3, 3), "64 workers, a name each", &[TURNS, SERVER, CLIENT]),
-        (turns, scaled(3, 3), "16 workers, one name, 1 ms inside", &[TURNS, JAIN, LONGEST, SERVER, CLIENT]),
-        (Race { hold_us: 0, ..turns }, scaled(3, 3), "the same, nothing inside", &[TURNS, JAIN, LONGEST]),
-        (spread, scaled(3, 3), "four processes with 4 workers each, one name, 1 ms inside", &[TURNS, JAIN, LONGEST]),
-        (Race { hold_us: 0, ..spread }, scaled(3, 3), "the same, nothing inside", &[TURNS, JAIN, LONGEST]),
-    ] {
-        let seen = in_turns(peers, race, rounds)?;
+fn races(peers: &mut [Peer], short: bool, tables: &[Table]) -> Outcome<()> {
+    for &(race, rounds, seconds, title, columns) in tables {
+        let seen = in_turns(peers, race, if short { (1, 300) } else { (rounds, 1000 * seconds) })?;
         let heads: Vec<&str> = columns.iter().map(|column| column.0).collect();
         println!("\n| {title} | {} |\n|---|{}", heads.join(" | "), "---|".repeat(heads.len()));
         for (peer, rounds) in peers.iter().zip(&seen) {
-            let cells: Vec<String> = columns.iter().map(|column| (column.1)(rounds)).collect();
+            let cell = |column: &Column| rounds.as_ref().map_or_else(|| "stuck".into(), |rounds| (column.1)(rounds));
+            let cells: Vec<String> = columns.iter().map(cell).collect();
             println!("| {} | {} |", peer.title, cells.join(" | "));
         }
     }
     Ok(())
 }
 
-/// Round by round through all peers. A first round of each is not counted: runtimes compile, connections are made.
-fn in_turns(peers: &mut [Peer], race: Race, (rounds, ms): (usize, u64)) -> Outcome<Vec<Vec<Round>>> {
-    let mut seen: Vec<Vec<Round>> = peers.iter().map(|_| Vec::new()).collect();
+/// Round by round through all peers. A first round of each is not counted: runtimes compile, connections are made. `None` for a
+/// peer that got stuck: it goes on with the next table, in new processes.
+fn in_turns(peers: &mut [Peer], race: Race, (rounds, ms): (usize, u64)) -> Outcome<Vec<Option<Vec<Round>>>> {
+    let mut seen: Vec<_> = peers.iter().map(|_| Some(Vec::new())).collect();
     for round in 0..=rounds {
-        for (peer, seen) in peers.iter_mut().zip(&mut seen) {
-            let result = race.run(&mut peer.processes, &peer.server, if round == 0 { ms.min(1000) } else { ms });
-            let result = result.map_err(|error| format!("{}: {error}", peer.title))?;
-            if round > 0 {
-                seen.push(result);
+        for (peer, rounds) in peers.iter_mut().zip(&mut seen) {
+            let Some(counted) = rounds else { continue };
+            match race.run(&mut peer.processes, &peer.server, if round == 0 { ms.min(1000) } else { ms }) {
+                Ok(_) if round == 0 => {}
+                Ok(result) => counted.push(result),
+                Err(error) => {
+                    eprintln!("{}: {error}", peer.title);
+                    *rounds = None;
+                    peer.start_all()?;
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::Outcome;
 
-/// For an answer. Whoever waits for so long is stuck.
+/// For an answer. A process that takes longer is stuck.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Killed when dropped.

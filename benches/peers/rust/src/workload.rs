@@ -20,10 +20,10 @@ pub struct Round {
     pub p50_ns: f64,
     pub p99_ns: f64,
     pub longest_ns: f64,
-    /// Of what each worker got, or each process if there are several: 1 when all got the same.
+    /// Jain's index over the workers, or over the processes if there are several: 1 when all got the same.
     pub jain: f64,
     pub client_us: f64,
-    /// PostgreSQL has a process for each connection, which nobody counts here.
+    /// `None` for PostgreSQL, which has a process for each connection.
     pub server_us: Option<f64>,
 }
 

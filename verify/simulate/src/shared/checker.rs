@@ -11,7 +11,7 @@ use super::keys::{Keys, Place, Record};
 use crate::keys::client_of;
 
 const HOLDERS_AT_MOST: usize = 1024;
-/// Without faults a hold that nobody has is gone by then: a message on its way, a poll, and a leave.
+/// Without faults a hold without a guard is gone by then: a message on its way, a poll, and a leave.
 const GHOSTS_LIVE: Duration = Duration::from_millis(1500);
 /// P7: without faults a waiter that fits is served by then: 100 ms, and a poll on its way.
 const SERVED_WITHIN: Duration = Duration::from_millis(150);
@@ -23,7 +23,7 @@ pub fn bare(script: &'static str) -> &'static str {
     script.strip_prefix("shared/").unwrap_or(script)
 }
 
-/// Whether this owner is one that was made for a handle: `<client>-<seq>:0`.
+/// Whether this owner was made for a handle: `<client>-<seq>:0`.
 fn is_of_a_handle(owner: &str) -> bool {
     client_of(owner).contains('-') && owner.ends_with(":0")
 }
@@ -67,7 +67,7 @@ pub struct SharedChecker {
     /// A script that changed their end was refused half-way: they may end with their key, before that.
     half_renewed: BTreeSet<Hold>,
     unclaimed: BTreeMap<Hold, Duration>,
-    /// Name and owner of handles that somebody has or may find.
+    /// Name and owner of handles that an actor has or may find.
     in_use: BTreeSet<(String, String)>,
     /// The seq up to which an owner has left, and nothing is given to it any more (R3).
     left: BTreeMap<(String, String), u64>,
@@ -178,7 +178,7 @@ impl SharedChecker {
         self.claims.iter_mut().filter(is_it).for_each(change);
     }
 
-    /// Somebody has this handle.
+    /// An actor has this handle.
     pub fn is_in_use(&mut self, name: &str, owner: &str) {
         self.in_use.insert((name.to_owned(), owner.to_owned()));
     }
@@ -266,7 +266,7 @@ impl SharedChecker {
                 self.check_served(&name, ran, &before, &keys, server_ms);
             }
         } else {
-            // What it has ended half-way nobody knows.
+            // How far it went is unknown.
             let lost: Vec<_> = before.records.values().filter(|it| keys.under(it.token).is_none()).collect();
             let lost: Vec<_> = lost.into_iter().map(|record| ((name.clone(), record.token), now.at)).collect();
             self.void.extend(lost);
@@ -338,7 +338,7 @@ impl SharedChecker {
         }
     }
 
-    /// P3: nobody comes in past a waiter that could be served.
+    /// P3: no caller comes in past a waiter that could be served.
     fn check_order(&mut self, name: &str, (owner, seq): (&str, u64), before: &Keys, keys: &Keys, server_ms: i64) {
         let own = before.places.iter().position(|place| place.is_of(owner, seq)).unwrap_or(before.places.len());
         let stays = |place: &&Place| keys.places.iter().any(|other| other.is_of(&place.owner, place.seq));
@@ -463,7 +463,7 @@ impl SharedChecker {
 
     /// R6: who can be served is served by the call that makes room, or the call says that there is more.
     fn check_served(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
-        // Counted too high, it seems to have no room; it is counted anew when somebody has none.
+        // Counted too high, it seems to have no room; it is counted anew when a caller finds none.
         if self.names.get(name).is_some_and(|it| it.is_counted_high) {
             return;
         }
@@ -574,7 +574,7 @@ impl SharedChecker {
             .flat_map(|(name, it)| {
                 let living = it.keys.records.iter().filter(|(owner, record)| {
                     let is_in_use = || self.in_use.contains(&(name.clone(), (*owner).clone()));
-                    // Of a handle: nobody can use it.
+                    // The handle cannot be used.
                     let is_watched =
                         if is_of_a_handle(owner) { !is_in_use() } else { self.connected.contains(client_of(owner)) };
                     record.ends > now.server_ms && is_watched

@@ -1,0 +1,22 @@
+//! `fairlock set-permits`.
+
+use super::args::{Args, SetPermits};
+use super::connect::connect;
+use super::exit::{self, Failure};
+use super::named::Named;
+use super::output::Output;
+use super::status::show;
+
+/// Shows the status that the name has then: of a second request, so others may have come in between.
+pub async fn run(args: &Args, set: &SetPermits, out: &mut Output) -> Result<u8, Failure> {
+    let client = connect(args).await?;
+    // The number of this client does not matter: it asks for no permit.
+    client.semaphore(&set.name, 1).set_permits(set.permits).await?;
+    let named = Named::ask(&client, &set.name).await?;
+    if set.json {
+        out.json(&named)?
+    } else {
+        show(&named, out)?
+    }
+    Ok(exit::OK)
+}
