@@ -13,6 +13,8 @@ use crate::backend::{Backend, majority};
 use crate::client::LockClient;
 use crate::engine::Engine;
 use crate::engine::context::Context;
+#[cfg(feature = "embedded")]
+use crate::engine::owner::Owner;
 use crate::error::ConnectError;
 use crate::metrics::Metrics;
 use crate::quorum::context::Quorum;
@@ -572,7 +574,7 @@ impl LockClientBuilder {
         let servers = servers.as_ref();
         let prepared = Prepared::new(self, servers.len(), false)?;
         let _entered = prepared.runtime.enter();
-        let id = servers.first().map(EmbeddedServer::next_client).unwrap_or_default();
+        let id = embedded_id();
         let tried = servers.iter().enumerate().map(|(number, server)| {
             let address =
                 if servers.len() > 1 { format!("embedded server {number}") } else { "the embedded server".into() };
@@ -596,8 +598,7 @@ impl LockClientBuilder {
     ) -> Result<(LockClient, Arc<Table<EmbeddedNode>>), ConnectError> {
         let prepared = Prepared::new(self, 1, false)?;
         let _entered = prepared.runtime.enter();
-        let Some(first) = nodes.first() else { return Err(ConnectError::NoMasters { address: String::new() }) };
-        let (id, options) = (first.next_client(), prepared.options("an embedded cluster".into()));
+        let (id, options) = (embedded_id(), prepared.options("an embedded cluster".into()));
         let changes = Arc::<Changes>::default();
         let (all, seat_options, client, seat_changes) =
             (nodes.to_vec(), options.clone(), id.clone(), Arc::clone(&changes));
@@ -609,6 +610,13 @@ impl LockClientBuilder {
         let engine = prepared.engine(Box::new(router), options, id, spawn_hook);
         Ok((prepared.client(vec![(engine, Ok(()))])?, table))
     }
+}
+
+/// Unlike a random one it is the same each time a run of the simulator is repeated. A number for each server would not do: a client of
+/// one of several servers would have the id of another client there.
+#[cfg(feature = "embedded")]
+fn embedded_id() -> String {
+    format!("{:032x}", Owner::new().number())
 }
 
 /// Checked options, and the runtime of a client.

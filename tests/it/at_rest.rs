@@ -15,7 +15,7 @@ use std::time::Duration;
 use fairlock::{EmbeddedServer, FairLock, LockClient, Owner};
 use futures::FutureExt;
 use futures::future::join_all;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{Embedded, on_several_in_virtual_time};
 
@@ -142,6 +142,9 @@ const ON_ONE_SERVER: &[Kind] = &[
     ("lock_all", Cost::Lease, |it| {
         rests(async move { it.client.lock_all([it.lock.name(), it.taken.name()]).lock().await })
     }),
+    ("lock_all, with a part", Cost::Lease, |it| {
+        with_a_part(async move { it.client.lock_all([it.lock.name(), it.taken.name()]).lock().await })
+    }),
     ("lock_all, try_lock", Cost::Lease, |it| {
         rests(async move { it.client.lock_all([it.lock.name()]).try_lock().await })
     }),
@@ -170,6 +173,15 @@ const ON_ONE_SERVER: &[Kind] = &[
 const ON_SEVERAL: &[Kind] = &[
     ("lock", Cost::Moment, |it| rests(async move { it.of_quorum.lock().await })),
     ("lock, at a gate", Cost::Moment, |it| rests(async move { it.quorum_taken.lock().await })),
+    ("lock, with a part", Cost::Lease, |it| {
+        after(async move {
+            for server in &it.servers[1..] {
+                let client = LockClient::builder().lease(LEASE).embedded(server).unwrap();
+                it.keep_briefly(client.lock(it.of_quorum.name()).lock().await.unwrap());
+            }
+            with_a_part(async move { it.of_quorum.lock().await }).await
+        })
+    }),
     ("try_lock", Cost::Moment, |it| rests(async move { it.of_quorum.try_lock().await })),
     ("lock_timeout", Cost::Moment, |it| rests(async move { it.of_quorum.lock_timeout(2 * HOUR).await })),
     ("with", Cost::Moment, |it| rests(async move { it.of_quorum.with(async |_| ()).await })),
@@ -200,6 +212,9 @@ const ON_SEVERAL: &[Kind] = &[
     ("status", Cost::Moment, |it| rests(async move { it.of_quorum.status().await })),
     ("force_unlock", Cost::Moment, |it| rests(async move { it.of_quorum.force_unlock().await })),
     ("lock_all", Cost::Moment, |it| rests(async move { it.quorum.lock_all([it.of_quorum.name()]).lock().await })),
+    ("lock_all, with a part", Cost::Lease, |it| {
+        with_a_part(async move { it.quorum.lock_all([it.of_quorum.name(), it.quorum_taken.name()]).lock().await })
+    }),
     ("lock_all, unlock", Cost::Moment, |it| {
         after(async move {
             call(it.quorum.lock_all([it.of_quorum.name(), it.quorum_own.name()]).lock().await.unwrap().unlock())
@@ -231,6 +246,15 @@ fn rests<T: 'static>(future: impl Future<Output = T> + 'static) -> Making {
 
 fn after(making: impl Future<Output = Call> + 'static) -> Making {
     Box::pin(making)
+}
+
+/// Polled until it has what is free of what it wants, which it cannot have as a whole.
+fn with_a_part<T: 'static>(future: impl Future<Output = T> + 'static) -> Making {
+    let mut call = call(future);
+    after(async move {
+        timeout(Duration::from_millis(100), &mut call).await.expect_err("others have a part");
+        call
+    })
 }
 
 fn quorum_of(servers: &[EmbeddedServer]) -> LockClient {

@@ -352,11 +352,6 @@ impl EmbeddedServer {
         self.shared.connections.lock().values().map(|subscriber| subscriber.connection.clone()).collect()
     }
 
-    /// Ids count up, so that a simulated run can be repeated exactly.
-    pub(crate) fn next_client(&self) -> String {
-        format!("{:032x}", self.next_number())
-    }
-
     fn next_number(&self) -> u64 {
         self.shared.next_number.fetch_add(1, Ordering::Relaxed)
     }

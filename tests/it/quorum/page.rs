@@ -53,6 +53,21 @@ async fn a_held_sees_each_end() {
     .await;
 }
 
+/// P1: with the same id one of them would leave for the other.
+#[tokio::test]
+async fn clients_of_one_and_of_several_embedded_servers_are_not_mixed_up() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let several = embedded(quick(), servers);
+        for server in servers {
+            let alone: Vec<_> = (0..10).map(|_| quick().embedded(&server.server).unwrap()).collect();
+            let held = alone[9].lock("x").lock().await.unwrap();
+            assert!(alone.iter().all(|client| client.id() != several.id()));
+            held.unlock().await.unwrap();
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn owners_and_their_counts() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
