@@ -125,7 +125,7 @@ impl LockClient {
 /// | `poll_interval` | 2 s | how often a waiting client asks, in case a message was lost |
 /// | `grant_ttl` | 3 s, or one and a half `poll_interval` if that is longer | how long a lock handed to a waiter of this client is kept for it until it answers; longer than `poll_interval` |
 /// | `token_ttl` | 24 h | how long the last token of an unused name is remembered |
-/// | `max_waiters` | 65,536 | how many may wait for one name; one whose process died counts until its `waiter_ttl` is over |
+/// | `max_waiters` | 65,536 | how many may wait for one name; one whose process died counts until its `waiter_ttl` is over, and for one `waiter_ttl` more where no client was heard meanwhile |
 /// | `strict_restart` | off; on several servers the lease | how long a server that was started anew grants nothing, at least |
 /// | `clock_difference` | 1 s | on several servers: by how much the clock of each may be off |
 /// | `server_timeout` | `operation_timeout` / 4 | on several servers: how long one may take before the others go on without it |

@@ -26,10 +26,10 @@ impl LockList {
             let lock = name.map(|name| FairLock::new(backend.lock(&name)));
             Some((lock, (backend, listing)))
         });
-        Self { locks: locks.boxed() }
+        Self { locks: locks.fuse().boxed() }
     }
 
-    /// The next lock, or `None` at the end. For loops without a crate for streams.
+    /// The next lock, or `None` at the end and whenever it is called after that. For loops without a crate for streams.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {

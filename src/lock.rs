@@ -149,8 +149,8 @@ impl FairLock {
     ///
     /// It looks at the holds of this client that were taken outside of a [scope](crate::owner::scope), where nothing nests. What a task
     /// is, tokio says; outside of tasks it is the thread. So it also refuses branches of one task that exclude each other rightly, as
-    /// in a `join!` or a `select!`: spawn those, or do without this. A hold that was taken by another task, and handed to this one, is
-    /// not noticed.
+    /// in a `join!` or a `select!`: spawn those, or do without this. A hold counts as that of the task
+    /// that took it, also after its guard was moved into another one.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -338,8 +338,9 @@ impl FairLock {
     ///
     /// # Errors
     /// [`RequestError::Unanswered`] if it was sent and not answered, by a majority of several. It is never retried
-    /// automatically, since a second run could end the next holder's lock: look at [`status`](Self::status), then
-    /// decide.
+    /// automatically, since a second run could end the next holder's lock. For an
+    /// [`operation_timeout`](crate::LockClientBuilder::operation_timeout) it may still run, and end what the next holder has got by then: use
+    /// [`force_unlock_token`](Self::force_unlock_token), which ends no other hold.
     ///
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.

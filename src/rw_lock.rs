@@ -507,7 +507,9 @@ impl WriteGuard {
     /// between. While this owner has other guards that write, it stays a writer.
     ///
     /// It waits for the answer, at most for an operation time-out. Without one the client goes on trying in the background, and the
-    /// other readers enter later: that is no error.
+    /// other readers enter later: that is no error. It waits for other calls of its own owner: a nested one whose future is kept and not
+    /// polled delays it, for as long as that is kept. A failover that loses what was written last counts a writer again until the guard
+    /// ends: others wait, and nothing else is harmed.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -520,15 +522,13 @@ impl WriteGuard {
     /// ```
     ///
     /// # Errors
-    /// The loss, if the lock was lost before. Then nothing is held.
+    /// The loss, if the lock was lost before, or meanwhile. Then nothing is held.
     ///
     /// # Cancel safety
     /// If the future is dropped, the guard is dropped with it, and released.
     pub async fn downgrade(mut self) -> Result<ReadGuard, Loss> {
-        match self.0.guard.downgrade().run().await {
-            Err(UnlockError::Lost(loss)) => Err(loss),
-            _ => Ok(ReadGuard(self.0)),
-        }
+        self.0.guard.downgrade().await?;
+        Ok(ReadGuard(self.0))
     }
 
     /// A view of the hold that can be cloned and given to others. No round trip.

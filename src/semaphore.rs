@@ -312,7 +312,9 @@ impl FairSemaphore {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`]. Without an answer it may have run, and may be called again.
+    /// See [`RequestError`]. Without an answer it may have run, and may be called again. For an
+    /// [`operation_timeout`](crate::LockClientBuilder::operation_timeout) it may also still run, after a later call that sets another
+    /// number: wait for that long before such a call, or look at [`status`](Self::status) after that.
     ///
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
@@ -389,7 +391,9 @@ impl Permit {
     /// Releases all but that many permits. One round trip.
     ///
     /// It waits for the answer, at most for an operation time-out. Without one the client goes on trying in the background, and the
-    /// others get the permits later: that is no error.
+    /// others get the permits later: that is no error, also where the client's runtime has ended, and they get them with the end of the
+    /// lease. It waits for other calls of its own owner: a nested one whose future is kept and not polled delays it. A failover that
+    /// loses what was written last counts the larger number again until the permit ends: others wait, and nothing else is harmed.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -401,7 +405,7 @@ impl Permit {
     /// ```
     ///
     /// # Errors
-    /// [`ShrinkError::Lost`] if the permits were lost; [`ShrinkError::Permits`] for none, and for more than there are. To release
+    /// [`ShrinkError::Lost`] if the permits were lost before, or meanwhile; [`ShrinkError::Permits`] for none, and for more than there are. To release
     /// all of them there is [`release`](Self::release); more than there are have to be waited for, by another call.
     ///
     /// # Cancel safety
@@ -411,10 +415,7 @@ impl Permit {
         if permits == 0 || permits > weight {
             return Err(ShrinkError::Permits { wanted: permits, permits: weight });
         }
-        match self.guard.shrink_to(permits).run().await {
-            Err(UnlockError::Lost(loss)) => Err(ShrinkError::Lost(loss)),
-            _ => Ok(()),
-        }
+        self.guard.shrink_to(permits).await.map_err(ShrinkError::Lost)
     }
 
     /// Releases the permits and waits for the server's answer. One round trip.

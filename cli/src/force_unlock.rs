@@ -19,6 +19,9 @@ struct Outcome<'a> {
     was_held: bool,
     /// The holder a moment before.
     holder: Option<Holder>,
+    /// Others hold it.
+    #[serde(skip)]
+    is_held: bool,
 }
 
 pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
@@ -37,7 +40,8 @@ pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u
         Some(token) => lock.force_unlock_token(token).await?,
         None => lock.force_unlock_shown(&shown).await?,
     };
-    tell(&Outcome { name: &force.name, was_held, holder }, force, out)
+    let is_held = holder.is_some();
+    tell(&Outcome { name: &force.name, was_held, holder, is_held }, force, out)
 }
 
 /// Ends one hold of a semaphore or of a read-write lock.
@@ -55,7 +59,8 @@ async fn revoke(client: &LockClient, force: &ForceUnlock, out: &mut Output) -> R
         AnyStatus::RwLock(_) => client.rw_lock(&force.name).revoke(token).await?,
         _ => client.semaphore(&force.name, 1).revoke(token).await?,
     };
-    tell(&Outcome { name: &force.name, was_held, holder }, force, out)
+    let is_held = named.status.holding() > 0;
+    tell(&Outcome { name: &force.name, was_held, holder, is_held }, force, out)
 }
 
 fn tell(outcome: &Outcome<'_>, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
@@ -73,9 +78,9 @@ fn told(outcome: &Outcome<'_>) -> String {
         Some(holder) if outcome.was_held => {
             format!("{name} was taken away from {}, token {}", render::text(&holder.label), holder.token)
         }
-        Some(_) => format!("nothing was changed: {name} is not held under that token"),
         None if outcome.was_held => format!("{name} was taken away"),
-        None => format!("{name} was not held"),
+        _ if outcome.is_held => format!("nothing was changed: {name} is not held under that token"),
+        _ => format!("{name} was not held"),
     }
 }
 

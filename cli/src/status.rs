@@ -34,6 +34,7 @@ pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {
             out.line(format!("  {}", permits(status)))?;
             show_holders(&named.status, out)?;
         }
+        AnyStatus::RwLock(_) if named.status.holding() == 0 => out.line("  free")?,
         AnyStatus::RwLock(_) => show_holders(&named.status, out)?,
     }
     if let Some(left) = named.status.frozen_for() {
@@ -80,9 +81,6 @@ fn show_lock(status: &LockStatus, out: &mut Output) -> Result<(), Failure> {
 /// A line for each holder of a semaphore or of a read-write lock.
 fn show_holders(status: &AnyStatus, out: &mut Output) -> Result<(), Failure> {
     let holders = status.holders();
-    if holders.is_empty() {
-        out.line("  free")?;
-    }
     for holder in &holders {
         let (label, share) = (render::text(&holder.label), share(status, holder.weight));
         let times = (render::duration(holder.held_for), render::duration(holder.lease_left));

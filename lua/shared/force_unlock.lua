@@ -41,6 +41,8 @@ for i = 1, #fields, 2 do
     uncount(room, fields[i], tonumber(weight))
   end
 end
+-- As for a release that is sent again.
+if not owner and room.exists then take_out_ended(room) end
 -- Before anything is published or written: it refuses what it cannot read.
 local found = look(places, nil, room)
 if owner then

@@ -62,7 +62,7 @@ pub enum LockError {
         /// How many there are: by this client's own number, or as it is set for all clients.
         permits: u32,
     },
-    /// The name is in use as another kind: it is held, waited for or limited as that. Nothing was changed. After
+    /// The name is in use as another kind: it is held or waited for as that, or limited as a semaphore. Nothing was changed. After
     /// processes that died it may be in use for longer: for up to 90 s if they waited, and if several held it, until the
     /// longest lease that one of them had is over.
     #[error(

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Engine;
-use super::hold::Hold;
+use super::error::{Loss, UnlockError};
+use super::hold::{End, Hold};
 use super::release::Release;
 
 pub struct EngineGuard {
@@ -38,18 +39,27 @@ impl EngineGuard {
         self.end()
     }
 
-    /// It only reads from here on. The same as for a release: the request is sent when that is run, or in the background.
-    pub fn downgrade(&mut self) -> Release {
+    /// It only reads from here on. The same as for a release: the request is sent when this is run, or in the background.
+    pub async fn downgrade(&mut self) -> Result<(), Loss> {
         if std::mem::take(&mut self.is_writer) {
             self.hold.downgrade();
         }
-        Release::new(self.hold.clone())
+        self.give_some_back().await
     }
 
     /// From here on it has that much of the name. The same as for a release.
-    pub fn shrink_to(&self, weight: u32) -> Release {
+    pub async fn shrink_to(&self, weight: u32) -> Result<(), Loss> {
         self.hold.shrink_to(weight);
-        Release::new(self.hold.clone())
+        self.give_some_back().await
+    }
+
+    /// Without an answer it goes on in the background, which is no error, unless the hold is over by then.
+    async fn give_some_back(&self) -> Result<(), Loss> {
+        let outcome = Release::new(self.hold.clone()).run().await;
+        match (outcome, self.hold.expire_if_due()) {
+            (Err(UnlockError::Lost(loss)), _) | (_, Some(End::Lost(loss))) => Err(loss),
+            _ => Ok(()),
+        }
     }
 
     /// The hold has ended with it, and there is nothing to give back.

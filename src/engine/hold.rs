@@ -433,7 +433,6 @@ impl Hold {
             state.live = 0;
             (request, state.copies_until > 0)
         };
-        self.stop_renewing();
         self.set_over();
         self.holding.detached(&self.who(), self.token, || self.held_for());
         (request, copies)
@@ -525,7 +524,7 @@ impl Hold {
         let (due, before) = {
             let mut state = self.state.lock();
             // The final unlock may have overtaken the renewal that leads here.
-            if state.end.is_some() || self.done.is_cancelled() {
+            if state.end.is_some() || state.forgotten {
                 return;
             }
             if unanswered {
@@ -553,13 +552,15 @@ impl Hold {
         if is_the_last { state.deadline } else { due.min(state.deadline) }
     }
 
-    /// The final unlock is under way, or the hold is over: no more renewals.
+    /// The final unlock is under way, or the hold is over: no more renewals. What was to be its next one looks whether that has ended.
     pub fn stop_renewing(&self) {
         self.done.cancel();
-        let due = self.state.lock().due.take();
-        if let Some(due) = due {
-            self.holds.schedule.remove(due, self.attempt);
-        }
+    }
+
+    /// The final unlock was sent, and its outcome is not known: the future of its caller may rest.
+    pub fn is_being_released(&self) -> bool {
+        let state = self.state.lock();
+        self.done.is_cancelled() && state.end.is_none() && !state.forgotten && state.live == 0
     }
 
     /// Counts one guard less. A release reports it to the server.
@@ -622,7 +623,6 @@ impl Hold {
     pub fn freed(&self) {
         // A reported loss stays a loss.
         self.state.lock().end.get_or_insert(End::Freed);
-        self.stop_renewing();
         self.set_over();
         self.holding.freed(&self.who(), self.token, || self.held_for());
     }
@@ -637,7 +637,6 @@ impl Hold {
             }
             state.forgotten = true;
         }
-        self.stop_renewing();
         self.set_over();
         self.holding.forgotten(&self.who(), self.token, || self.held_for());
     }
@@ -650,6 +649,10 @@ impl Hold {
         let mut state = self.state.lock();
         state.taken_over |= state.live == 0;
         state.taken_over.then(|| self.context().next_seq())
+    }
+
+    pub fn is_forgotten(&self) -> bool {
+        self.state.lock().forgotten
     }
 
     pub fn is_taken_over(&self) -> bool {
@@ -685,6 +688,11 @@ impl Hold {
     }
 
     fn set_over(&self) {
+        self.done.cancel();
+        let due = self.state.lock().due.take();
+        if let Some(due) = due {
+            self.holds.schedule.remove(due, self.attempt);
+        }
         self.over.cancel();
         if let Some(whole) = self.whole.get().and_then(Weak::upgrade) {
             whole.part_has_ended();

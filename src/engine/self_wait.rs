@@ -68,9 +68,10 @@ fn excludes(holds: &Holds, hold: &Hold, waiter: &Waiter) -> bool {
         return true;
     }
     let of_task = holds.owners.holds_at(&hold.entry.keys.lock, SEARCHED).into_iter();
-    let kept: u32 =
-        of_task.filter(|other| other.holder == hold.holder && other.is_valid()).map(|other| other.weight()).sum();
-    waiter.share().is_none_or(|share| kept.saturating_add(share.weight) > share.limit)
+    let of_task = of_task.filter(|other| other.holder == hold.holder && other.is_valid());
+    // Two of them may seem valid although the server has lost one.
+    let kept: u64 = of_task.map(|other| u64::from(other.weight())).sum();
+    waiter.share().is_none_or(|share| kept + u64::from(share.weight) > u64::from(share.limit))
 }
 
 fn has_waited_long(waiter: &Waiter, hold: &Hold) -> bool {

@@ -12,6 +12,7 @@ use tokio::time::timeout_at;
 use super::error::Loss;
 use super::hold::{Hold, Holds, Question};
 use super::lease;
+use super::release;
 use super::schedule::Schedule;
 use crate::store::runtime::survive;
 use crate::store::verbs::renew::{Renew, Renewed};
@@ -36,6 +37,10 @@ pub fn start(holds: &Arc<Holds>) {
 
 /// Attends to a hold: sends its next request, and puts it back on the schedule. At its deadline it is lost.
 pub async fn attend(hold: Arc<Hold>) -> Renewal {
+    if hold.is_being_released() {
+        release::finish(hold).await;
+        return Renewal::Over;
+    }
     let done = hold.done.clone();
     // Pinned here, since `run_until_cancelled` would have room for it twice.
     let look = pin!(async {
@@ -63,7 +68,11 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
     });
     // The final unlock ends this. A renewal behind it would find the lock gone, and a released hold must not be renewed
     // (P10).
-    done.run_until_cancelled(look).await.unwrap_or(Renewal::Over)
+    let outcome = done.run_until_cancelled(look).await;
+    outcome.unwrap_or_else(|| {
+        hold.schedule(true);
+        Renewal::Over
+    })
 }
 
 /// One request, within the operation time-out. Moves the hold's deadline, or ends the hold.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout_at;
 
-use super::admission::InFlight;
+use super::admission::{InFlight, PATIENCE};
 use super::call::Call;
 use super::changes::Changes;
 use super::clock::{ServerClock, millis, now};
@@ -170,9 +170,11 @@ impl Runner {
                 |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
             if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
                 let deadline = by.unwrap_or_else(|| self.limit());
-                // No request is ahead: it could have been sent before, but its caller did not poll it.
-                if deadline <= now() {
-                    return Err(RequestError::NotSent(Arc::new(NotPolled)));
+                let late = now().checked_duration_since(deadline);
+                if let Some(late) = late {
+                    // Requests that run out of time together free their slots at the end of this one's time.
+                    let cause: Cause = if late < PATIENCE { Arc::new(NoTurn) } else { Arc::new(NotPolled) };
+                    return Err(RequestError::NotSent(cause));
                 }
                 return Ok(Admitted { in_flight, deadline, priority });
             }

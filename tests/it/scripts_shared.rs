@@ -534,6 +534,14 @@ async fn leave_rows() {
             again: "gone 0",
         },
         Row {
+            what: "again, and the first time it was refused after it had taken the owner out",
+            before: &["holds c:1 4 7 2,3", "holds d:1 2 8 1,3", "HDEL lock #c:1", "tombstone c:1 5", "queues e:1:3/2,3,3000/L"],
+            call: "shared/leave",
+            reply: "gone 0",
+            after: "room 3 d:1=1,2,8,1,3,3000/L e:1=1,3,T,2,3,3000/L | tombstone c:1=5",
+            again: "gone 0",
+        },
+        Row {
             what: "of an earlier attempt: the later one is not touched (R4)",
             before: &["holds c:1 6 7 1,1"],
             call: "shared/leave",
@@ -830,6 +838,14 @@ async fn force_unlock_and_set_limit_rows() {
             call: "shared/force_unlock expected=7",
             reply: "freed 7 0",
             after: "room 2 d:2=1,2,T,1,2,3000/L e:1=1,3,8,1,2,3000/L",
+            again: "free 0",
+        },
+        Row {
+            what: "again, and the first time it was refused after it had taken the owner out: its weight is counted no longer",
+            before: &["holds d:1 2 7 2,2", "HDEL lock #d:1", "queues e:1:3/2,2,3000/L"],
+            call: "shared/force_unlock expected=7",
+            reply: "free 0",
+            after: "room 2 e:1=1,3,T,2,2,3000/L",
             again: "free 0",
         },
         Row {
