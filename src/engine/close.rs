@@ -98,7 +98,7 @@ async fn drain(engine: &Engine) {
     // The background has finished its own releases by now. What is left belongs to callers that stand
     // still, and they may have the turn.
     for hold in engine.holds.owners.holds() {
-        if hold.live() == 0 && hold.end().is_none() {
+        if hold.live() == 0 && hold.is_open() {
             context.spawn(release::take_over(hold));
         }
     }
@@ -107,6 +107,5 @@ async fn drain(engine: &Engine) {
 
 /// Holds that the server may still count.
 fn unfinished(engine: &Engine) -> usize {
-    let is_open = |hold: &Hold| hold.end().is_none();
-    engine.holds.owners.holds().iter().filter(|hold| is_open(hold)).count()
+    engine.holds.owners.holds().iter().filter(|hold| hold.is_open()).count()
 }

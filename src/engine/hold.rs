@@ -326,10 +326,12 @@ impl Hold {
     pub fn ended(&self) -> Option<Ended> {
         let end = if self.live() > 0 { self.expire_if_due() } else { self.end() };
         match end {
+            // Said once, it stays so: what a late release finds is known to its caller alone.
+            _ if self.state.lock().forgotten => Some(Ended::Freed),
             Some(End::Lost(loss)) => Some(Ended::Lost(loss)),
             Some(End::Freed) => Some(Ended::Freed),
             Some(End::Detached) => Some(Ended::Detached),
-            None => self.state.lock().forgotten.then_some(Ended::Freed),
+            None => None,
         }
     }
 
@@ -541,6 +543,7 @@ impl Hold {
 
     fn next_due(&self, state: &HoldState, unanswered: bool) -> Instant {
         let due = match state.renewed {
+            _ if self.done.is_cancelled() => state.deadline,
             _ if unanswered => now() + lease::retry_pause(self.lease),
             _ if state.doubts < state.owed => now(),
             None => lease::first_renewal(self.began, state.deadline),
@@ -552,15 +555,20 @@ impl Hold {
         if is_the_last { state.deadline } else { due.min(state.deadline) }
     }
 
-    /// The final unlock is under way, or the hold is over: no more renewals. What was to be its next one looks whether that has ended.
+    /// The final unlock is under way, or the hold is over: no more renewals.
     pub fn stop_renewing(&self) {
         self.done.cancel();
     }
 
-    /// The final unlock was sent, and its outcome is not known: the future of its caller may rest.
+    /// The final unlock was sent, and its outcome is not known.
     pub fn is_being_released(&self) -> bool {
         let state = self.state.lock();
-        self.done.is_cancelled() && state.end.is_none() && !state.forgotten && state.live == 0
+        self.done.is_cancelled() && state.end.is_none() && state.live == 0
+    }
+
+    /// Watchers wait for the outcome of the final unlock until the lease is over: the future of its caller may rest.
+    pub fn await_release(self: &Arc<Self>) {
+        if self.deadline() <= now() { self.forget() } else { self.schedule(false) }
     }
 
     /// Counts one guard less. A release reports it to the server.
@@ -651,8 +659,10 @@ impl Hold {
         state.taken_over.then(|| self.context().next_seq())
     }
 
-    pub fn is_forgotten(&self) -> bool {
-        self.state.lock().forgotten
+    /// Whether it has no end yet, for its watchers either.
+    pub fn is_open(&self) -> bool {
+        let state = self.state.lock();
+        state.end.is_none() && !state.forgotten
     }
 
     pub fn is_taken_over(&self) -> bool {

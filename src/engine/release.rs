@@ -286,8 +286,6 @@ impl Release {
             Released::Lost if sent.count != Count::NONE && hold.is_taken_over() => {}
             // Not there under our token, but our lease is not over: the copy before this one freed it.
             _ if *answer != Released::Lost && again && now() < hold.deadline() => hold.freed(),
-            // Watchers were told that it was released.
-            _ if hold.is_forgotten() => hold.freed(),
             // The freed hold had another token: a late copy of the acquire had taken the
             // lock again, after ours had been lost (R11).
             _ => hold.lose(Loss::Gone),
@@ -300,8 +298,8 @@ impl Drop for Release {
         if self.finished {
             return;
         }
-        // Lost or freed meanwhile: a task of its own would find nothing to do.
-        if self.hold.end().is_some() {
+        // Lost or freed meanwhile, or its lease is over: a task of its own would find nothing to do.
+        if !self.hold.is_open() {
             return;
         }
         // The turn goes along. If it was free, a nested call could begin with a count that this release
@@ -317,16 +315,7 @@ impl Drop for Release {
     }
 }
 
-/// Finishes a release whose answer its caller has not read: that future may rest, and others wait to hear of the end.
-pub async fn finish(hold: Arc<Hold>) {
-    // Later the lock may be gone because it was freed, or because its lease is over, and nobody could say which.
-    if now() < hold.deadline() {
-        take_over(hold.clone()).await;
-    }
-    hold.forget();
-}
-
-/// Finishes a release that its caller has begun and may never drive again.
+/// Finishes a release that its caller has begun and may never drive again: for `close`.
 ///
 /// The caller keeps the owner's turn. That does no harm here: there is no guard left, none can begin any more, and so
 /// every release of this hold sets 0 on the server (P4). Either one may find the lock freed by the other, which

@@ -12,7 +12,6 @@ use tokio::time::timeout_at;
 use super::error::Loss;
 use super::hold::{Hold, Holds, Question};
 use super::lease;
-use super::release;
 use super::schedule::Schedule;
 use crate::store::runtime::survive;
 use crate::store::verbs::renew::{Renew, Renewed};
@@ -38,7 +37,7 @@ pub fn start(holds: &Arc<Holds>) {
 /// Attends to a hold: sends its next request, and puts it back on the schedule. At its deadline it is lost.
 pub async fn attend(hold: Arc<Hold>) -> Renewal {
     if hold.is_being_released() {
-        release::finish(hold).await;
+        hold.await_release();
         return Renewal::Over;
     }
     let done = hold.done.clone();
@@ -70,7 +69,7 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
     // (P10).
     let outcome = done.run_until_cancelled(look).await;
     outcome.unwrap_or_else(|| {
-        hold.schedule(true);
+        hold.schedule(false);
         Renewal::Over
     })
 }

@@ -570,6 +570,8 @@ async fn slots_let_so_many_commands_run_at_a_time() {
         // Taken away by its token, and the next one runs.
         let (code, _, err) = ran(Tool::new(&server.url(), &["force-unlock", "--yes", NAME])).await;
         assert!(code == Some(2) && err.contains("--token"), "{err}");
+        let (code, out, _) = ran(Tool::new(&server.url(), &["force-unlock", "--yes", "--token", "7", NAME])).await;
+        assert!(code == Some(0) && out.contains("nothing was changed"), "{out}");
         let (code, out, _) = ran(Tool::new(&server.url(), &["force-unlock", "--yes", "--token", &token, NAME])).await;
         assert!(code == Some(0) && out.contains("was taken away"), "{out}");
         let (ended, err) = second.end().await;
@@ -615,7 +617,7 @@ async fn the_number_of_slots_is_set_for_all_programs() {
             [(&["list"][..], "paused"), (&["list", "--names"], NAME), (&["status", NAME], "paused")]
         {
             let (_, out, _) = ran(Tool::new(&server.url(), arguments)).await;
-            assert!(out.contains(shown), "{arguments:?}: {out}");
+            assert!(out.contains(shown) && !out.contains("free"), "{arguments:?}: {out}");
         }
         let (code, ..) = ran(Tool::new(&server.url(), &locked(&["--slots", "5", "--try", NAME], &["true"]))).await;
         assert_eq!(code, Some(1), "it is paused");

@@ -44,6 +44,10 @@ async fn a_list_has_what_is_held_or_waited_for_and_nothing_else() {
         assert_eq!(listed(&client, "").await, Vec::<String>::new());
         let too_long = client.list("x".repeat(1025)).next().await;
         assert!(matches!(too_long, Some(Err(RequestError::Name(_)))), "{too_long:?}");
+        let mut none = client.list("none");
+        for _ in 0..3 {
+            assert!(none.next().await.is_none(), "P10: it may be asked again");
+        }
         drop(guards);
         waiting.await.unwrap().unwrap().unlock().await.unwrap();
         client.close().await.unwrap();

@@ -220,3 +220,25 @@ async fn a_request_that_had_no_turn_says_so() {
     assert!(cause.to_string().contains("no answer yet"), "{cause}");
     client.close().await.unwrap();
 }
+
+/// Those ahead run out of time at the same moment, and free their slots then. It was said that this caller had not polled.
+#[cfg(feature = "embedded")]
+#[tokio::test]
+async fn a_request_that_had_no_turn_at_a_silent_server_does_not_blame_its_caller() {
+    in_virtual_time(async |embedded| {
+        let client = embedded.open(LockClient::builder()).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        embedded.network.silence(true);
+        let calls = (0..600).map(|_| {
+            let lock = client.lock("y");
+            tokio::spawn(async move { lock.status().await })
+        });
+        for outcome in futures::future::join_all(calls).await {
+            let error = outcome.unwrap().unwrap_err().to_string();
+            assert!(!error.contains("not polled"), "{error}");
+        }
+        embedded.network.silence(false);
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use fairlock::{FairLock, LockClient, LockError, LockGuard, Loss, Owner, UnlockError};
+use fairlock::{Ended, FairLock, LockClient, LockError, LockGuard, Loss, Owner, UnlockError, Unlocked};
 use futures::FutureExt;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
@@ -57,6 +57,42 @@ async fn unlocks_that_rest_cost_no_other_hold() {
         unlock_all(kept).await;
     })
     .await;
+}
+
+/// Whoever watches the hold waited for as long as the future of its unlock rested, and then heard of a loss that was none.
+#[tokio::test]
+async fn the_end_of_a_hold_is_known_while_its_unlock_rests() {
+    let lease = 6 * SECOND;
+    for is_fixed in [false, true] {
+        for then in ["dropped", "polled", "closed"] {
+            in_virtual_time(async |embedded| {
+                embedded.network.delay(MILLI);
+                let (client, other) = (embedded.open(LockClient::builder().lease(lease)).await, client(embedded).await);
+                let lock = if is_fixed { client.lock("x").with_lease(lease) } else { client.lock("x") };
+                let guard = lock.lock().await.unwrap();
+                let held = guard.held();
+                let mut resting = rest(vec![guard.unlock()]).await;
+                let next = other.lock("x").lock().await.unwrap();
+                let ended = timeout(lease + SECOND, held.ended()).await;
+                assert_eq!(ended.expect("its lease is over"), Ended::Freed, "{is_fixed}, {then}");
+                sleep(2 * lease).await;
+                match then {
+                    "dropped" => drop(resting),
+                    "polled" => assert_eq!(resting.remove(0).await.unwrap(), Unlocked::Freed, "{is_fixed}"),
+                    _ => {
+                        client.close().await.unwrap();
+                        let outcome = resting.remove(0).await;
+                        assert!(!matches!(outcome, Err(UnlockError::Lost(_))), "{is_fixed}: {outcome:?}");
+                    }
+                }
+                sleep(2 * lease).await;
+                assert_eq!(held.ended().await, Ended::Freed, "{is_fixed}, {then}: it was no loss");
+                assert!(next.is_valid());
+                next.unlock().await.unwrap();
+            })
+            .await;
+        }
+    }
 }
 
 #[tokio::test]

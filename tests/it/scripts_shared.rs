@@ -535,7 +535,13 @@ async fn leave_rows() {
         },
         Row {
             what: "again, and the first time it was refused after it had taken the owner out",
-            before: &["holds c:1 4 7 2,3", "holds d:1 2 8 1,3", "HDEL lock #c:1", "tombstone c:1 5", "queues e:1:3/2,3,3000/L"],
+            before: &[
+                "holds c:1 4 7 2,3",
+                "holds d:1 2 8 1,3",
+                "HDEL lock #c:1",
+                "tombstone c:1 5",
+                "queues e:1:3/2,3,3000/L",
+            ],
             call: "shared/leave",
             reply: "gone 0",
             after: "room 3 d:1=1,2,8,1,3,3000/L e:1=1,3,T,2,3,3000/L | tombstone c:1=5",

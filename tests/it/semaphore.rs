@@ -946,3 +946,21 @@ async fn p1_a_server_that_was_started_anew_grants_no_permits_until_the_longest_l
         next.release().await.unwrap();
     }
 }
+
+/// P8: with an answer that does not come the client goes on trying, but not for what it holds no longer.
+#[tokio::test]
+async fn p8_what_shrinks_or_downgrades_while_its_lease_ends_is_lost() {
+    in_virtual_time(async |server| {
+        let client = server.open(LockClient::builder().operation_timeout(SECOND)).await;
+        let lease = 4 * SECOND;
+        let permit = client.semaphore(NAME, 2).with_lease(lease).acquire_many(2).await.unwrap();
+        let writing = client.rw_lock("document").with_lease(lease).write().await.unwrap();
+        tokio::time::sleep(lease - SECOND / 2).await;
+        server.network.silence(true);
+        let (shrunk, downgraded) = tokio::join!(permit.shrink_to(1), writing.downgrade());
+        assert_eq!(shrunk, Err(ShrinkError::Lost(Loss::Expired)));
+        assert!(matches!(downgraded, Err(Loss::Expired)), "{downgraded:?}");
+        server.network.silence(false);
+    })
+    .await;
+}
