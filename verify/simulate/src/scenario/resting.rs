@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use fairlock::{LockGuard, Owner, Unlocked};
+use fairlock::{Ended, LockGuard, Owner, Unlocked};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -18,7 +18,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "unlocks-that-rest",
         about: "256 unlocks were sent, and nobody looks at their answers for a minute. The other locks of this client must be \
-                renewed all the same: overload costs no lock that is held (P8, s4).",
+                renewed all the same: overload costs no lock that is held (P8, s4). And watchers of what was unlocked hear of the end.",
         play: |world| Box::pin(unlocks_that_rest(world)),
     },
     Scenario {
@@ -107,6 +107,7 @@ async fn unlocks_that_rest(world: Arc<World>) {
     let a = stage.caller("A", |it| it).await;
     let given = held(&a, "given", 256).await;
     let kept = held(&a, "kept", 50).await;
+    let watchers: Vec<_> = given.iter().map(LockGuard::held).collect();
     step(&stage.world, "A gives 256 locks back, and does not look at the answers");
     let mut unlocks: Vec<_> = given.into_iter().map(|guard| Box::pin(guard.unlock())).collect();
     for unlock in &mut unlocks {
@@ -114,6 +115,10 @@ async fn unlocks_that_rest(world: Arc<World>) {
     }
     stage.passes(ms(60_000)).await;
     all_are_valid(&stage, &kept);
+    for watcher in watchers {
+        let ended = timeout(Duration::ZERO, watcher.ended()).await;
+        stage.expect(ended == Ok(Ended::Freed), &format!("its watchers know that it was freed, and not {ended:?}"));
+    }
     drop((unlocks, kept));
     stage.ends([a]).await;
 }
