@@ -22,6 +22,10 @@ struct Line<'a> {
     n: Option<&'a str>,
     how: Option<&'a str>,
     limit: Option<u64>,
+    mode: Option<&'a str>,
+    of: Option<u64>,
+    w: Option<u64>,
+    from: Option<&'a str>,
     tok: Option<u64>,
     until: Option<Time>,
     fixed: Option<u64>,
@@ -87,6 +91,9 @@ pub enum How {
     Try,
     /// One name of several.
     All,
+    /// By a handle, which it takes up, or gives back. No new hold is granted.
+    Attach,
+    Release,
 }
 
 #[derive(Debug)]
@@ -97,6 +104,14 @@ pub struct Call {
     pub how: How,
     pub asked: Time,
     pub limit: Option<Time>,
+    /// `lock`, `permit`, `read` or `write`.
+    pub mode: &'static str,
+    /// What it asks for, and how much of the name there is.
+    pub weight: u64,
+    pub of: u64,
+    /// By a handle: of which hold that was made, as `CLIENT/ID`, and as an index.
+    from: Option<String>,
+    pub handle_of: Option<usize>,
     /// When its outcome was there; `NEVER` if there was none.
     pub ended: Time,
     pub why: Option<String>,
@@ -121,6 +136,36 @@ pub struct Hold {
     pub listens: bool,
     /// How many holds there were in nested calls.
     pub nested: Vec<(bool, u64)>,
+    pub weight: u64,
+    /// From when on it relied on less, and on how much.
+    pub shrunk: Option<(Time, u64)>,
+    pub detached: Option<Detached>,
+    /// The hold that was granted: this one, or the one that was detached and attached first.
+    pub grant: usize,
+}
+
+/// What became of a guard that was detached.
+#[derive(Debug, Clone)]
+pub struct Detached {
+    pub asked: Time,
+    pub lease: Time,
+    pub answered: Time,
+    /// Until when the handle holds it, by the clock of who detached it; 0 if that is not known.
+    pub until: Time,
+    /// The guard has it as before.
+    pub was_refused: bool,
+}
+
+impl Hold {
+    /// Until when its holder relied on it, if nothing ends it earlier.
+    pub fn given_away(&self) -> Time {
+        self.free.min(self.detached.as_ref().map_or(NEVER, |detached| detached.asked))
+    }
+
+    /// Its handle, if it has become one.
+    pub fn handle(&self) -> Option<&Detached> {
+        self.detached.as_ref().filter(|detached| !detached.was_refused)
+    }
 }
 
 #[derive(Debug)]
@@ -140,6 +185,13 @@ pub struct Force {
     /// When it was answered, and whether it ended a hold.
     pub to: Time,
     pub hit: Option<bool>,
+}
+
+impl Force {
+    /// Whether this is the hold that is meant.
+    pub fn may_end(&self, hold: &Hold) -> bool {
+        self.name == hold.name && self.token.is_none_or(|token| token == hold.token) && self.hit != Some(false)
+    }
 }
 
 /// A write that the register was asked for.
@@ -169,6 +221,8 @@ pub struct History {
     pub notes: Vec<(Time, String, String)>,
     /// Which shard has a name. Others than clusters have one.
     pub shard: HashMap<usize, usize>,
+    /// The calls by the handle of a hold.
+    uses: HashMap<usize, Vec<usize>>,
     /// Lines that no process finished.
     pub torn: usize,
     ids: HashMap<String, usize>,
@@ -206,6 +260,7 @@ impl History {
     pub fn finish(&mut self) {
         self.stalls.sort_unstable();
         self.writes.sort_by_key(|write| write.t);
+        self.link_handles();
         for client in 0..self.clients.len() {
             let Client { host, began, .. } = self.clients[client];
             let next = self.clients.iter().filter(|other| other.host == host && other.began > began);
@@ -219,6 +274,38 @@ impl History {
         }
         let last = self.clients.iter().map(|client| client.closing).filter(|closing| *closing != NEVER);
         self.run.ended = last.min().unwrap_or(self.run.quiet).max(self.run.quiet);
+    }
+
+    /// Which process writes about a handle in which order is not known before all is read.
+    fn link_handles(&mut self) {
+        for call in 0..self.calls.len() {
+            let Some((client, id)) = self.calls[call].from.as_ref().and_then(|from| from.split_once('/')) else {
+                continue;
+            };
+            let client = self.ids.get(&format!("client {client}")).copied();
+            let Some(key) = client.zip(id.parse().ok()) else { continue };
+            let hold = self.by_id.get(&key).and_then(|call| self.calls[*call].hold);
+            self.calls[call].handle_of = hold;
+            hold.into_iter().for_each(|hold| self.uses.entry(hold).or_default().push(call));
+        }
+        for hold in 0..self.holds.len() {
+            let mut grant = hold;
+            // Each was attached later than it was detached: there is a first.
+            while let Some(before) = self.calls[self.holds[grant].call].handle_of {
+                grant = before;
+            }
+            self.holds[hold].grant = grant;
+        }
+    }
+
+    /// The calls by the handle that was made of this hold.
+    pub fn uses(&self, hold: usize) -> impl Iterator<Item = &Call> {
+        self.uses.get(&hold).into_iter().flatten().map(|call| &self.calls[*call])
+    }
+
+    /// It was granted, and not attached.
+    pub fn is_grant(&self, hold: usize) -> bool {
+        self.calls[self.holds[hold].call].how != How::Attach
     }
 
     fn id(&mut self, list: fn(&mut Self) -> &mut Vec<String>, prefix: &str, word: &str) -> usize {
@@ -337,12 +424,28 @@ impl History {
             Some("timeout") => How::Timeout,
             Some("try") => How::Try,
             Some("all") => How::All,
+            Some("attach") => How::Attach,
+            Some("release") => How::Release,
             _ => How::Lock,
         };
-        let (name, limit) = (self.name(line.n), line.limit.map(|limit| limit * MS));
+        let name = self.name(line.n);
         self.by_id.insert((client, line.id), self.calls.len());
-        let (ended, why, hold) = (NEVER, None, None);
-        self.calls.push(Call { client, id: line.id, name, how, asked: line.t, limit, ended, why, hold });
+        self.calls.push(Call {
+            client,
+            id: line.id,
+            name,
+            how,
+            asked: line.t,
+            limit: line.limit.map(|limit| limit * MS),
+            mode: ["permit", "read", "write"].into_iter().find(|mode| line.mode == Some(mode)).unwrap_or("lock"),
+            weight: line.w.unwrap_or(1),
+            of: line.of.unwrap_or(1),
+            from: line.from.map(ToOwned::to_owned),
+            handle_of: None,
+            ended: NEVER,
+            why: None,
+            hold: None,
+        });
     }
 
     fn outcome(&mut self, line: &Line, index: usize) {
@@ -366,14 +469,33 @@ impl History {
             lost: None,
             listens: false,
             nested: Vec::new(),
+            weight: call.weight,
+            shrunk: None,
+            detached: None,
+            grant: self.holds.len(),
         });
     }
 
     fn of_hold(line: &Line, hold: &mut Hold) {
         let why = || line.why.clone().unwrap_or_default();
-        hold.until = hold.until.max(line.until.unwrap_or_default());
-        hold.listens |= matches!(line.e, "until" | "lost");
+        if matches!(line.e, "until" | "lost") {
+            hold.until = hold.until.max(line.until.unwrap_or_default());
+            hold.listens = true;
+        }
         match line.e {
+            "shrink" => hold.shrunk = Some((line.t, line.w.unwrap_or_default())),
+            "detach" => {
+                let lease = line.lease.unwrap_or_default() * MS;
+                let (asked, answered, until, was_refused) = (line.t, NEVER, 0, false);
+                hold.detached = Some(Detached { asked, lease, answered, until, was_refused });
+            }
+            "detached" => {
+                if let Some(detached) = &mut hold.detached {
+                    detached.answered = line.t;
+                    detached.until = line.until.unwrap_or_default();
+                    detached.was_refused = line.why.as_deref() == Some("refused");
+                }
+            }
             // `end`: a call that was dropped together with what it held.
             "free" | "end" => hold.free = line.t,
             "freed" => hold.freed = Some((line.t, why())),
