@@ -92,7 +92,7 @@ impl Caller {
             _ => [self.attach(posted).await, None],
         };
         for (id, guard) in got.into_iter().flatten() {
-            let length = if self.rng.bool() { self.ms(0..300) } else { self.ms(1000..6000) };
+            let length = if self.rng.u32(0..3) > 0 { self.ms(0..300) } else { self.ms(1000..5000) };
             if !self.rely(id, &guard, length).await {
                 continue;
             }

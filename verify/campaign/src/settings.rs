@@ -29,7 +29,7 @@ pub struct Settings {
     pub lines: u32,
     /// Names that two workers want, and that are held for long.
     pub own: u32,
-    /// Names of each kind that several may hold, and names whose locks are detached: so many each. Several masters have none.
+    /// Names of each kind that several may hold: so many each, and twice as many whose locks are detached. Several masters have none.
     pub shared: u32,
     /// The pause between two `force_unlock`; zero for none.
     pub force: Duration,
@@ -111,7 +111,7 @@ impl Settings {
 
     /// Locks that some detach, and others attach.
     pub fn handle_names(&self) -> Vec<String> {
-        self.shared_names("handle").collect()
+        (0..2 * self.shared).map(|number| format!("handle:{number}")).collect()
     }
 
     /// With the numbers of their permits.
@@ -180,6 +180,6 @@ mod tests {
             sweep: false,
         };
         assert_eq!(Settings::read(&settings.words()), settings);
-        assert_eq!(settings.all_names().len(), 16 + 4 + 60 + 5 * 2);
+        assert_eq!(settings.all_names().len(), 16 + 4 + 60 + 6 * 2);
     }
 }

@@ -29,12 +29,14 @@ impl Claim {
     }
 
     /// That of the handle that was made of a hold: from the detach until another one takes it up or gives it back, or may have done
-    /// so, or its lease ends.
+    /// so, or its lease ends. Nobody hears that it was forced.
     pub fn of_handle(history: &History, index: usize) -> Option<Self> {
         let hold = &history.holds[index];
         let handle = hold.handle().filter(|handle| handle.until > 0)?;
         let used = history.uses(index).filter(|call| call.why.as_deref() != Some("lost")).map(|call| call.asked).min();
-        let end = handle.until.min(used.unwrap_or(NEVER)).max(handle.asked);
+        let hits = history.forces.iter().filter(|force| force.hit == Some(true) && force.may_end(hold));
+        let forced = hits.map(|force| force.to).filter(|to| *to > handle.asked).min();
+        let end = handle.until.min(used.unwrap_or(NEVER)).min(forced.unwrap_or(NEVER)).max(handle.asked);
         Some(Self::until_excused(history, hold, (handle.asked, end), handle.asked))
     }
 

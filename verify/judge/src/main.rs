@@ -12,6 +12,7 @@ mod page;
 mod planted;
 #[cfg(test)]
 mod planted_shared;
+mod record;
 mod server_end;
 #[cfg(test)]
 mod story;
