@@ -4,7 +4,7 @@ use crate::claims::{Claim, growing_tokens, one_holder, place, refused_writes};
 use crate::handles::{handles_gone, spent_once};
 use crate::history::{Call, Client, Fault, History, Hold, How, MS, NEVER, Time};
 use crate::server_end::server_end;
-use crate::table::{Promise, Windows, covered, touches};
+use crate::table::{Lasting, Promise, Windows, covered, touches};
 use crate::verdict::{SLACK, Verdict};
 
 /// A call is in the queue of a server that works, this long after it was made.
@@ -96,12 +96,11 @@ fn waits_until(history: &History, call: &Call) -> Time {
     call.ended.min(limit).min(client.killed).min(client.closing)
 }
 
-/// P6, P7, P9: a lock that is free goes to a waiter soon. Of what several may hold, only that is free which nobody holds at all: the
-/// share of the report is that of all time in which somebody waits for it.
+/// P6, P7, P9: a lock that is free goes to a waiter soon. What several may hold is free if there is room for the heaviest of all
+/// that wait, and nobody comes in.
 fn handed_over(history: &History, windows: &Windows, held: &[usize], asked: &[usize], verdict: &mut Verdict) {
-    let Some(first) = asked.first() else { return };
-    let shard = history.shard_of(history.calls[*first].name);
-    let is_shared = history.calls[*first].of > 1;
+    let Some(first) = asked.first().map(|call| &history.calls[*call]) else { return };
+    let shard = history.shard_of(first.name);
     let longest = |time: fn(&Client) -> Time| history.clients.iter().map(time).max().unwrap_or_default();
     let deaths = 2 * longest(|client| client.waiter_ttl) + longest(|client| client.grant_ttl);
     let (lease, poll) = (longest(|client| client.lease), longest(|client| client.waiter_ttl) / 3);
@@ -111,46 +110,66 @@ fn handed_over(history: &History, windows: &Windows, held: &[usize], asked: &[us
     let mut waits: Vec<&Call> = asked.iter().map(|call| &history.calls[*call]).collect();
     waits.retain(|call| matches!(call.how, How::Lock | How::Timeout));
     waits.sort_by_key(|call| call.asked);
-    // The longest, to know how far back a relevant wait may have begun.
-    let mut free_since = history.run.began;
+    // What the server may have, and until when.
+    let mut taken: Vec<(Time, u64)> = Vec::new();
+    let mut since = history.run.began;
     let ends = in_order.iter().map(start).chain([history.run.ended]);
     for (index, next) in ends.enumerate() {
-        let gap = next.saturating_sub(free_since);
+        let gap = next.saturating_sub(since);
         if gap > SLACK && next <= history.run.ended {
             let live: Vec<_> = waits
                 .iter()
                 .take_while(|call| call.asked < next)
+                .filter(|call| waits_until(history, call) > since)
                 .map(|call| {
                     let host = history.host_of(call.client);
-                    (call.asked, waits_until(history, call), windows.of(Promise::Handover, shard, Some(host)))
+                    let windows = windows.of(Promise::Handover, shard, Some(host));
+                    (call.weight, (call.asked, waits_until(history, call), windows))
                 })
-                .filter(|(_, until, _)| *until > free_since)
                 .collect();
-            let waited = covered(live, free_since, next);
+            let heaviest = live.iter().map(|(weight, _)| *weight).max().unwrap_or(1);
+            let free_since = since.max(room_since(&taken, first.of.saturating_sub(heaviest)));
+            let live: Vec<Lasting> = live.into_iter().map(|(_, wait)| wait).collect();
+            let waited = covered(live.clone(), free_since, next);
             let stalls = 2 * history.stalled(free_since, next);
             let died = history.faults.iter().any(|fault| {
                 fault.hosts.is_some() && fault.from < next && fault.to.saturating_add(deaths + lease) > free_since
             });
             let bound = SLACK + poll + stalls + if died { deaths } else { 0 };
-            match is_shared {
-                true => verdict.judged("P6 P7 shared", waited, 0),
-                false => verdict.judged("P6 P7", waited, gap),
+            if first.of > 1 {
+                verdict.judged("P6 P7 shared", waited, covered(live, since, next));
+            } else if next.saturating_sub(free_since) > SLACK {
+                verdict.judged("P6 P7", waited, next - free_since);
             }
             if waited > bound {
-                let name = &history.names[history.calls[*first].name];
+                let name = &history.names[first.name];
                 let text =
                     format!("{name}: free, and wanted for {} ms, in which {} are allowed", waited / MS, bound / MS);
                 verdict.broken("P6 P7", next, text);
             }
         }
         if let Some(hold) = in_order.get(index) {
-            free_since = free_since.max(server_end(history, windows, *hold));
+            since = since.max(next);
+            taken.retain(|(end, _)| *end > since);
+            taken.push((server_end(history, windows, *hold), history.holds[*hold].weight));
         }
     }
-    if is_shared {
-        let all = waits.iter().map(|call| (call.asked, waits_until(history, call), &[][..])).collect();
-        verdict.judged("P6 P7 shared", 0, covered(all, history.run.began, history.run.ended));
+}
+
+/// Since when no more than this is taken, if nobody comes in.
+fn room_since(taken: &[(Time, u64)], most: u64) -> Time {
+    let mut taken = taken.to_vec();
+    taken.sort_unstable();
+    let mut left: u64 = taken.iter().map(|(_, weight)| weight).sum();
+    let mut since = 0;
+    for (end, weight) in taken {
+        if left <= most {
+            break;
+        }
+        left -= weight;
+        since = end;
     }
+    since
 }
 
 /// No hold is lost without a reason: a fault, a `force_unlock`, a lease that is not renewed, or a machine that stood still.

@@ -189,20 +189,29 @@ fn p5_a_limit_that_stays() {
     assert_eq!(story.finds(), ["P5"]);
 }
 
-/// Permits of which some are free are not judged; of which all are free, they are.
+/// `b` waits until 4500 ms, while `c` has one of three permits.
 #[test]
-fn p6_permits_that_nobody_holds_are_not_handed_over() {
-    let while_another_holds = |to: u64| {
+fn p6_permits_are_not_handed_over_although_there_is_room() {
+    let waits_for = |wanted, others: Option<Share>, until: u64| {
         let mut story = Story::new();
-        story.shares(1000, 1100, "a.1", ONE, 1);
-        story.shares(1001, to, "c.1", ONE, 2);
-        let waits = story.asks_share(1050, "b.1", TWO);
+        story.shares(1000, 1100, "a.1", TWO, 1);
+        story.shares(1001, until, "c.1", ONE, 2);
+        let waits = story.asks_share(1050, "b.1", wanted);
+        let heavier = others.map(|others| story.asks_share(1060, "a.1", others));
         story.gets(4500, "b.1", waits, 3);
         story.frees(4600, "b.1", waits);
+        if let Some(id) = heavier {
+            story.gets(4601, "a.1", id, 4);
+            story.frees(4700, "a.1", id);
+        }
         story.finds()
     };
-    assert_eq!(while_another_holds(1101), ["P6 P7"]);
-    assert_eq!(while_another_holds(4400), NOTHING);
+    let all = Share("permit", 3, 3);
+    assert_eq!(waits_for(TWO, None, 4400), ["P6 P7"]);
+    // No room for it, or for another one that may be before it.
+    assert_eq!(waits_for(all, None, 4400), NOTHING);
+    assert_eq!(waits_for(TWO, Some(all), 4400), NOTHING);
+    assert_eq!(waits_for(all, None, 1200), ["P6 P7"]);
 }
 
 #[test]
