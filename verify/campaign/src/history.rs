@@ -6,14 +6,14 @@
 //! | `e` | written by | fields |
 //! |---|---|---|
 //! | `client` | a worker that begins | `host`, and its settings in ms: `lease`, `op`, `poll`, `wttl`, `gttl` |
-//! | `ask` | before a call | `id`, `n` the name, `how` (lock, timeout, try, all, attach, release), `limit` in ms if there is one; of what several may hold: `mode` (permit, read, write), `w` what is asked for, `of` what there is; by a handle: `from` which hold it was made of, as `CLIENT/ID` |
+//! | `ask` | before a call | `id`, `n` the name, `how` (lock, timeout, try, all, attach, release), `limit` in ms if there is one |
 //! | `hold` | after a call that got the lock | `id`, `tok`, `until` the local deadline, `fixed` if the lease is not renewed |
 //! | `until` | a holder whose deadline has moved | `id`, `until` |
 //! | `shrink` | before a holder gives a part back, or a writer becomes a reader | `id`, `w` what is left |
 //! | `end` | after a call that got nothing, before one is dropped | `id`, `why` |
 //! | `in`, `out` | a nested call: after it got a guard, after that was unlocked | `id` of the hold, `k` holds there are now |
 //! | `detach` | before a guard is detached | `id`, `lease` of the handle in ms |
-//! | `detached` | after it | `id`, `why` (ok, unanswered: the handle has the hold, or nothing; refused: the guard has it), `until` the handle's deadline if ok |
+//! | `detached` | after it | `id`, `why` (ok, unanswered, refused), `until` the local deadline of the handle if ok |
 //! | `free` | before an unlock or a drop | `id` |
 //! | `freed` | after an unlock | `id`, `why` |
 //! | `lost` | a holder that hears of its loss | `id`, `why`, `until` the last deadline it knew of |
@@ -25,8 +25,13 @@
 //! | `place` | the driver: which shard of a cluster has a name | `n`, `shard` |
 //! | `fault`, `healed` | the driver: before a fault, and when nothing of it is left | `id`, `kind`, `hosts`, `shards` |
 //!
-//! A name is held by one at a time if the calls for it have no `of`; else by as many as weigh no more than that together. A writer
-//! weighs all of it. A hold that was attached has the token of the hold `from` which its handle was made.
+//! What several may hold has three more fields in `ask`: `mode` (permit, read, write), `w` what is asked for, and `of` what there is
+//! of the name, the same in all of its calls. Holders may weigh `of` together. A reader weighs 1, and a writer all. Without these
+//! fields it is a lock: 1 of 1.
+//!
+//! A call by a handle (attach, release) has `from` in `ask`: the hold that the handle was made of, as `CLIENT/ID`. It has no limit.
+//! After an attach the hold has a line `hold` of its own, with the same token. `detached` with `unanswered`: the handle has the hold, or
+//! nothing; with `refused`: the guard has it as before.
 
 use std::fmt::Arguments;
 use std::fs::File;

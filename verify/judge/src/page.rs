@@ -79,8 +79,11 @@ fn data(history: &History, verdict: &Verdict, report: &Value) -> Value {
         let suspends: Vec<_> = row.suspends.iter().map(after).collect();
         json!([row.kind, row.on, suspends, row.why])
     });
+    let mut shared = vec![false; history.names.len()];
+    history.calls.iter().for_each(|call| shared[call.name] = call.of > 1);
     json!({
         "report": report,
+        "shared": shared,
         "names": history.names,
         "clients": history.clients.iter().map(|client| &client.name).collect::<Vec<_>>(),
         "holds": holds,
