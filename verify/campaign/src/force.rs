@@ -41,9 +41,7 @@ impl Caller {
     }
 
     async fn revoke_permits(&mut self) {
-        let settings = &self.worker.settings;
-        let (long, short) = (settings.long_semaphores(), settings.semaphores());
-        let among = if self.rng.bool() { long } else { short };
+        let among = self.worker.settings.all_semaphores();
         let (name, permits) = self.rng.choice(&among).expect("there are semaphores");
         let semaphore = self.worker.client.semaphore(name, *permits);
         let Ok(status) = semaphore.status().await else { return };

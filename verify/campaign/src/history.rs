@@ -30,7 +30,7 @@
 //! fields it is a lock: 1 of 1.
 //!
 //! A call by a handle (attach, release) has `from` in `ask`: the hold that the handle was made of, as `CLIENT/ID`. It has no limit.
-//! After an attach the hold has a line `hold` of its own, with the same token. `detached` with `unanswered`: the handle has the hold, or
+//! After an attach the hold has a line `hold` of its own, with the same token; it weighs what the hold weighed. `detached` with `unanswered`: the handle has the hold, or
 //! nothing; with `refused`: the guard has it as before.
 
 use std::fmt::Arguments;

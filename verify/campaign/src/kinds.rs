@@ -4,7 +4,8 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use fairlock::{
-    FairLock, FairRwLock, FairSemaphore, Held, LockError, LockGuard, Loss, Permit, ReadGuard, UnlockError, WriteGuard,
+    AttachError, DetachError, FairLock, FairRwLock, FairSemaphore, Held, HoldHandle, LockClient, LockError, LockGuard,
+    Loss, Permit, ReadGuard, UnlockError, WriteGuard,
 };
 
 /// What a writer takes of a read-write lock. A reader takes one.
@@ -64,6 +65,32 @@ impl Guard for WriteGuard {
 
     async fn release(self) -> Result<(), UnlockError> {
         self.unlock().await.map(drop)
+    }
+}
+
+/// A guard that a handle can be made of.
+pub trait Detachable: Guard + Sized {
+    fn detach(self, lease: Duration) -> impl Future<Output = Result<HoldHandle, DetachError<Self>>> + Send;
+    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, AttachError>> + Send;
+}
+
+impl Detachable for LockGuard {
+    fn detach(self, lease: Duration) -> impl Future<Output = Result<HoldHandle, DetachError>> + Send {
+        LockGuard::detach(self, lease)
+    }
+
+    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, AttachError>> + Send {
+        client.attach(handle)
+    }
+}
+
+impl Detachable for Permit {
+    fn detach(self, lease: Duration) -> impl Future<Output = Result<HoldHandle, DetachError<Self>>> + Send {
+        Permit::detach(self, lease)
+    }
+
+    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, AttachError>> + Send {
+        client.attach_permit(handle)
     }
 }
 

@@ -124,6 +124,15 @@ impl Settings {
         self.shared_names("sem-long").map(|name| (name, 6)).collect()
     }
 
+    /// Whose permits some detach, and others attach.
+    pub fn handle_semaphores(&self) -> Vec<(String, u32)> {
+        self.shared_names("sem-handle").map(|name| (name, 3)).collect()
+    }
+
+    pub fn all_semaphores(&self) -> Vec<(String, u32)> {
+        [self.semaphores(), self.long_semaphores(), self.handle_semaphores()].concat()
+    }
+
     pub fn rw_names(&self) -> Vec<String> {
         self.shared_names("rw").collect()
     }
@@ -144,7 +153,7 @@ impl Settings {
     }
 
     pub fn all_names(&self) -> Vec<String> {
-        let semaphores = self.semaphores().into_iter().chain(self.long_semaphores()).map(|(name, _)| name);
+        let semaphores = self.all_semaphores().into_iter().map(|(name, _)| name);
         let rw_names = self.rw_names().into_iter().chain(self.long_rw_names());
         self.locks().into_iter().chain(semaphores).chain(rw_names).collect()
     }
@@ -180,6 +189,6 @@ mod tests {
             sweep: false,
         };
         assert_eq!(Settings::read(&settings.words()), settings);
-        assert_eq!(settings.all_names().len(), 16 + 4 + 60 + 6 * 2);
+        assert_eq!(settings.all_names().len(), 16 + 4 + 60 + 7 * 2);
     }
 }

@@ -126,6 +126,10 @@ async fn start(worker: &Arc<Worker>) -> JoinSet<()> {
         callers.push(Caller::new(worker, &mut rng).await.that_detaches(name.clone()));
         callers.push(Caller::new(worker, &mut rng).await.that_attaches(name));
     }
+    for (name, permits) in settings.handle_semaphores() {
+        callers.push(Caller::new(worker, &mut rng).await.that_detaches_permits(name.clone(), permits));
+        callers.push(Caller::new(worker, &mut rng).await.that_attaches_permits(name));
+    }
     if !settings.force.is_zero() {
         callers.push(Caller::new(worker, &mut rng).await.by_force());
     }
@@ -141,7 +145,7 @@ async fn sweep(worker: &Arc<Worker>) {
     for name in settings.locks() {
         sweep_one(&mut caller, &client.lock(&name)).await;
     }
-    for (name, of) in settings.semaphores().into_iter().chain(settings.long_semaphores()) {
+    for (name, of) in settings.all_semaphores() {
         sweep_one(&mut caller, &Permits { semaphore: client.semaphore(name, of), of, weight: of }).await;
     }
     for name in settings.rw_names().into_iter().chain(settings.long_rw_names()) {

@@ -143,7 +143,24 @@ impl History {
                 grant = before;
             }
             self.holds[hold].grant = grant;
+            self.holds[hold].weight = self.weight_of(hold);
         }
+        // A call by a handle does not say how much there is.
+        let mut of = vec![1; self.names.len()];
+        self.calls.iter().for_each(|call| of[call.name] = call.of.max(of[call.name]));
+        self.calls.iter_mut().for_each(|call| call.of = of[call.name]);
+    }
+
+    /// What a hold weighed at first: if it was attached, what the one before it had left.
+    fn weight_of(&self, hold: usize) -> u64 {
+        let mut at = hold;
+        while let Some(before) = self.calls[self.holds[at].call].handle_of {
+            at = before;
+            if let Some((_, left)) = self.holds[at].shrunk {
+                return left;
+            }
+        }
+        self.calls[self.holds[at].call].weight
     }
 
     /// The calls by the handle that was made of this hold.

@@ -295,6 +295,26 @@ fn p1_two_attach_one_handle() {
 }
 
 #[test]
+fn p1_permits_weigh_under_a_handle_and_attached_what_they_weighed() {
+    for from in [1300, 1600] {
+        let beside = |share| {
+            let mut story = Story::new();
+            let id = story.asks_share(999, "a.1", Share("permit", 3, 3));
+            story.gets(1000, "a.1", id, 7);
+            story.shrinks(1050, "a.1", id, 2);
+            story.detaches(1100, "a.1", id);
+            let attached = story.uses(1500, "b.1", "attach", ("a.1", id));
+            story.gets(1510, "b.1", attached, 7);
+            story.shares(from, from + 4, "c.1", share, 8);
+            story.frees(1700, "b.1", attached);
+            story.finds()
+        };
+        assert_eq!(beside(ONE), NOTHING);
+        assert_eq!(beside(TWO), ["P1"], "{from}");
+    }
+}
+
+#[test]
 fn p2_an_attach_changes_the_token() {
     let (mut story, first) = detached();
     let attached = story.uses(1500, "b.1", "attach", ("a.1", first));
