@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Permit, ShrinkError, WriteGuard};
+use fairlock::{Ended, Held, Loss, Permit, ShrinkError, WriteGuard};
 use tokio::time::sleep;
 
 use crate::caller::{Caller, Running};
@@ -96,9 +96,9 @@ impl Caller {
         }
         let left = self.rng.u32(1..weight);
         self.shrinks(id, left);
-        match permit.shrink_to(left).await {
-            Err(ShrinkError::Lost(loss)) => self.worker.lost(id, loss, 0),
-            _ => self.section(id, permit, length / 2).await,
+        match unless_lost(permit.held(), permit.shrink_to(left)).await {
+            Err(loss) | Ok(Err(ShrinkError::Lost(loss))) => self.worker.lost(id, loss, 0),
+            Ok(_) => self.section(id, permit, length / 2).await,
         }
     }
 
@@ -111,14 +111,23 @@ impl Caller {
             return;
         }
         self.shrinks(id, 1);
-        match guard.downgrade().await {
-            Err(loss) => self.worker.lost(id, loss, 0),
-            Ok(guard) => self.section(id, guard, length / 2).await,
+        match unless_lost(guard.held(), guard.downgrade()).await {
+            Err(loss) | Ok(Err(loss)) => self.worker.lost(id, loss, 0),
+            Ok(Ok(guard)) => self.section(id, guard, length / 2).await,
         }
     }
 
     /// Before the call: from here on it relies on no more.
     fn shrinks(&self, id: u64, weight: u32) {
         self.worker.history.line("shrink", format_args!(r#""id":{id},"w":{weight}"#));
+    }
+}
+
+/// A call of a holder, which hears of a loss meanwhile: without an answer the call takes an operation time-out.
+async fn unless_lost<T>(held: Held, call: impl Future<Output = T>) -> Result<T, Loss> {
+    tokio::select! {
+        biased;
+        Ended::Lost(loss) = held.ended() => Err(loss),
+        outcome = call => Ok(outcome),
     }
 }
