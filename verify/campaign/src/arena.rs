@@ -79,7 +79,8 @@ impl Arena {
     fn settings(&self, number: u32, workers: u32, host: &Host, rng: &mut Rng) -> Settings {
         let ms = Duration::from_millis;
         let poll = ms(*rng.choice(&[500, 700, 1000]).expect("some"));
-        let strict = if self.strict || self.topology.kind == Kind::Quorum { ms(LEASES[1]) } else { Duration::ZERO };
+        let several_masters = self.topology.kind == Kind::Quorum;
+        let strict = if self.strict || several_masters { ms(LEASES[1]) } else { Duration::ZERO };
         Settings {
             id: String::new(),
             host: host.name.clone(),
@@ -97,8 +98,10 @@ impl Arena {
             names: 16,
             tasks: 20,
             lines: 3,
-            // All that can be lost at once: 6 times 13, and those of the names above. Below 100, so that no single fault says much.
-            own: 13,
+            // All that can be lost at once: 6 times `own`, what is shared, and the names above. Below 100, so that no single fault
+            // says much.
+            own: if several_masters { 13 } else { 8 },
+            shared: if several_masters { 0 } else { 2 },
             force: ms(2000),
             sweep: false,
         }

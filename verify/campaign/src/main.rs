@@ -14,13 +14,19 @@
 //! Each process is a child of this one, inside namespaces of its own: all ends with it, however it ends.
 
 mod arena;
+mod caller;
+mod force;
+mod handles;
 mod history;
 mod hosts;
+mod kinds;
+mod locks;
 mod nemesis;
 mod pulse;
 mod register;
 mod server;
 mod settings;
+mod shared;
 mod topology;
 mod worker;
 

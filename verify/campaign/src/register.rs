@@ -1,5 +1,6 @@
-//! What the locks protect: a register for each name, which refuses a token smaller than the greatest it has seen. A process of
-//! its own; the clients reach it over a Unix socket, which no fault of the network touches.
+//! What the locks protect: a register for each name, which refuses a token smaller than the greatest it has seen of a writer. And
+//! where handles are posted for other clients, the last one of each name. A process of its own; the clients reach it over a Unix
+//! socket, which no fault of the network touches.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -9,33 +10,54 @@ use std::sync::{Arc, Mutex};
 
 use crate::history::History;
 
+/// What it knows of each name.
+#[derive(Default)]
+struct Names {
+    greatest: HashMap<String, u64>,
+    posted: HashMap<String, String>,
+}
+
 /// Serves until it is killed.
 pub fn serve(socket: &Path, history: History) {
     let listener = UnixListener::bind(socket).expect("the folder is there");
-    let state = Arc::new((Mutex::new(HashMap::new()), history));
+    let state = Arc::new((Mutex::new(Names::default()), history));
     for stream in listener.incoming().map_while(Result::ok) {
         let state = state.clone();
-        std::thread::spawn(move || answer(&stream, &state.0, &state.1));
+        std::thread::spawn(move || serve_one(&stream, &state.0, &state.1));
     }
 }
 
-/// A request is `CLIENT ID NAME TOKEN`, the answer `ok` or `old`.
-fn answer(stream: &UnixStream, greatest: &Mutex<HashMap<String, u64>>, history: &History) {
+fn serve_one(stream: &UnixStream, names: &Mutex<Names>, history: &History) {
     for line in BufReader::new(stream).lines().map_while(Result::ok) {
-        let [client, id, name, token] = line.split(' ').collect::<Vec<_>>()[..] else { return };
-        let Ok(token) = token.parse::<u64>() else { return };
-        let ok = {
-            let mut greatest = greatest.lock().expect("no writer panics");
-            let last = greatest.entry(name.to_owned()).or_default();
-            let ok = token >= *last;
-            *last = token.max(*last);
-            // Written under the lock: the order of the lines is that of the writes.
-            history.line("write", format_args!(r#""by":"{client}","id":{id},"n":"{name}","tok":{token},"ok":{ok}"#));
-            ok
-        };
-        let answer: &[u8] = if ok { b"ok\n" } else { b"old\n" };
-        if (&*stream).write_all(answer).is_err() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let Some(answer) = answer(&words, &mut names.lock().expect("no writer panics"), history) else { return };
+        if (&*stream).write_all(format!("{answer}\n").as_bytes()).is_err() {
             return;
         }
+    }
+}
+
+/// `write CLIENT ID NAME TOKEN`, or `read` in its place: `ok` or `old`. `post NAME FROM HANDLE`: `ok`. `take NAME`: `FROM HANDLE`, or
+/// `none`.
+fn answer(words: &[&str], names: &mut Names, history: &History) -> Option<String> {
+    match words {
+        [access, client, id, name, token] => {
+            let token = token.parse::<u64>().ok()?;
+            let greatest = names.greatest.entry((*name).to_owned()).or_default();
+            let ok = token >= *greatest;
+            // Others read with smaller and greater tokens.
+            if *access == "write" {
+                *greatest = token.max(*greatest);
+            }
+            // Under the lock: the order of the lines is that of the writes.
+            history.line("write", format_args!(r#""by":"{client}","id":{id},"n":"{name}","tok":{token},"ok":{ok}"#));
+            Some(if ok { "ok" } else { "old" }.to_owned())
+        }
+        ["post", name, from, handle] => {
+            names.posted.insert((*name).to_owned(), format!("{from} {handle}"));
+            Some("ok".to_owned())
+        }
+        ["take", name] => Some(names.posted.remove(*name).unwrap_or_else(|| "none".to_owned())),
+        _ => None,
     }
 }

@@ -29,6 +29,8 @@ pub struct Settings {
     pub lines: u32,
     /// Names that two workers want, and that are held for long.
     pub own: u32,
+    /// Names of each kind that several may hold: so many each, and twice as many whose locks are detached. Several masters have none.
+    pub shared: u32,
     /// The pause between two `force_unlock`; zero for none.
     pub force: Duration,
     /// Only locks each name once, to pass on what dead processes left, and ends.
@@ -56,6 +58,7 @@ impl Settings {
             ("tasks", self.tasks.to_string()),
             ("lines", self.lines.to_string()),
             ("own", self.own.to_string()),
+            ("shared", self.shared.to_string()),
             ("force", ms(self.force)),
             ("sweep", self.sweep.to_string()),
         ];
@@ -86,6 +89,7 @@ impl Settings {
             tasks: small("tasks"),
             lines: small("lines"),
             own: small("own"),
+            shared: small("shared"),
             force: time("force"),
             sweep: text("sweep") == "true",
         }
@@ -105,9 +109,53 @@ impl Settings {
         (0..self.own).map(|number| format!("own:{}:{number}", of % self.workers)).collect()
     }
 
-    pub fn all_names(&self) -> Vec<String> {
+    /// Locks that some detach, and others attach.
+    pub fn handle_names(&self) -> Vec<String> {
+        (0..2 * self.shared).map(|number| format!("handle:{number}")).collect()
+    }
+
+    /// With the numbers of their permits.
+    pub fn semaphores(&self) -> Vec<(String, u32)> {
+        self.shared_names("sem").zip((2..).step_by(3)).collect()
+    }
+
+    /// Whose permits are held for long.
+    pub fn long_semaphores(&self) -> Vec<(String, u32)> {
+        self.shared_names("sem-long").map(|name| (name, 6)).collect()
+    }
+
+    /// Whose permits some detach, and others attach.
+    pub fn handle_semaphores(&self) -> Vec<(String, u32)> {
+        self.shared_names("sem-handle").map(|name| (name, 3)).collect()
+    }
+
+    pub fn all_semaphores(&self) -> Vec<(String, u32)> {
+        [self.semaphores(), self.long_semaphores(), self.handle_semaphores()].concat()
+    }
+
+    pub fn rw_names(&self) -> Vec<String> {
+        self.shared_names("rw").collect()
+    }
+
+    pub fn long_rw_names(&self) -> Vec<String> {
+        self.shared_names("rw-long").collect()
+    }
+
+    fn shared_names(&self, kind: &'static str) -> impl Iterator<Item = String> {
+        (0..self.shared).map(move |number| format!("{kind}:{number}"))
+    }
+
+    /// Names that one holds at a time.
+    pub fn locks(&self) -> Vec<String> {
         let own = (0..self.workers).flat_map(|worker| self.own_names(worker));
-        self.work_names().into_iter().chain(self.line_names()).chain(own).collect()
+        let names = self.work_names().into_iter().chain(self.line_names()).chain(own);
+        names.chain(self.handle_names()).collect()
+    }
+
+    pub fn all_names(&self) -> Vec<String> {
+        let semaphores = self.all_semaphores().into_iter().map(|(name, _)| name);
+        let rw_names = self.rw_names().into_iter().chain(self.long_rw_names());
+        self.locks().into_iter().chain(semaphores).chain(rw_names).collect()
     }
 }
 
@@ -136,10 +184,11 @@ mod tests {
             tasks: 24,
             lines: 4,
             own: 10,
+            shared: 2,
             force: 2 * second,
             sweep: false,
         };
         assert_eq!(Settings::read(&settings.words()), settings);
-        assert_eq!(settings.all_names().len(), 16 + 4 + 60);
+        assert_eq!(settings.all_names().len(), 16 + 4 + 60 + 7 * 2);
     }
 }

@@ -1,13 +1,14 @@
 //! The promises, looked for in a history. Each function is one of them; the numbers are those of README.md.
 
-use crate::history::{Call, Fault, Force, History, Hold, How, MS, NEVER, Time};
-use crate::table::{Promise, Windows, covered, touches, window};
-use crate::verdict::Verdict;
+use crate::claims::{Claim, growing_tokens, one_holder, place, refused_writes};
+use crate::handles::{handles_gone, spent_once};
+use crate::history::{Call, Client, Fault, History, Hold, How, MS, NEVER, Time};
+use crate::server_end::server_end;
+use crate::table::{Lasting, Promise, Windows, covered, touches};
+use crate::verdict::{SLACK, Verdict};
 
 /// A call is in the queue of a server that works, this long after it was made.
 const QUEUED: Time = 500 * MS;
-/// What a machine that is busy with the campaign may add to any time.
-const SLACK: Time = 750 * MS;
 
 /// Everything there is to check.
 pub fn judge(history: &History) -> Verdict {
@@ -23,6 +24,8 @@ pub fn judge(history: &History) -> Verdict {
         handed_over(history, &windows, held, asked, &mut verdict);
     }
     refused_writes(history, &claims, &mut verdict);
+    spent_once(history, &mut verdict);
+    handles_gone(history, &windows, &mut verdict);
     losses(history, &windows, &mut verdict);
     nested(history, &mut verdict);
     told(history, &windows, &mut verdict);
@@ -30,107 +33,6 @@ pub fn judge(history: &History) -> Verdict {
     nothing_left(history, &mut verdict);
     verdict.violations.sort_by_key(|violation| (violation.promise, violation.t));
     verdict
-}
-
-/// For how long a holder could rely on its hold: from when it had it until it gave it back, heard of its loss, or its local
-/// deadline passed. `cut`: the table excuses what comes later.
-#[derive(Clone, Copy)]
-pub struct Claim {
-    pub start: Time,
-    pub end: Time,
-    pub cut: Time,
-}
-
-impl Claim {
-    pub fn of(history: &History, hold: &Hold) -> Self {
-        let lost = hold.lost.as_ref().map_or(NEVER, |(t, _)| *t);
-        let end = hold.until.min(hold.free).min(lost).max(hold.start);
-        let shard = history.shard_of(hold.name);
-        // One name of several is held for as long as the call waits for the others.
-        let call = &history.calls[hold.call];
-        let began = if call.how == How::All { call.asked } else { hold.start };
-        let by_fault = history.faults.iter().filter(|fault| touches(fault, shard, None)).filter_map(|fault| {
-            let (from, to) = window(history, fault, Promise::One)?;
-            (began < to && end > from).then_some(from)
-        });
-        let by_force = history.forces.iter().filter(|force| force.name == hold.name).filter_map(|force| {
-            let meant = force.token.is_none_or(|token| token == hold.token) && force.hit != Some(false);
-            let may_run_until = if force.to == NEVER { force.from + 10_000 * MS } else { force.to };
-            (meant && began < may_run_until && end > force.from).then_some(force.from)
-        });
-        let cut = by_fault.chain(by_force).min().unwrap_or(end).clamp(hold.start, end);
-        Self { start: hold.start, end, cut }
-    }
-}
-
-fn place(history: &History, hold: &Hold) -> String {
-    format!("{} token {} of {}", history.names[hold.name], hold.token, history.clients[hold.client].name)
-}
-
-/// P1: no two claims at the same time.
-fn one_holder(history: &History, claims: &[Claim], held: &[usize], verdict: &mut Verdict) {
-    let mut in_order = held.to_vec();
-    in_order.sort_by_key(|hold| claims[*hold].start);
-    let mut last: Option<usize> = None;
-    for hold in in_order {
-        let claim = claims[hold];
-        verdict.judged("P1", claim.cut - claim.start, claim.end - claim.start);
-        if let Some(other) = last.filter(|other| claims[*other].cut > claim.start && claim.cut > claim.start) {
-            let both = claims[other].cut.min(claim.cut) - claim.start;
-            let (one, two) = (place(history, &history.holds[other]), place(history, &history.holds[hold]));
-            verdict.broken("P1", claim.start, format!("{one} and {two} for {} us", both / 1000));
-        }
-        if last.is_none_or(|other| claims[other].cut < claim.cut) {
-            last = Some(hold);
-        }
-    }
-}
-
-/// P1 at the resource: it refuses the write of a holder that may rely on the lock, so a later holder was there.
-fn refused_writes(history: &History, claims: &[Claim], verdict: &mut Verdict) {
-    for write in history.writes.iter().filter(|write| !write.ok) {
-        let Some(index) = write.call.and_then(|call| history.calls[call].hold) else { continue };
-        if claims[index].start <= write.t && write.t < claims[index].cut {
-            let what = place(history, &history.holds[index]);
-            verdict.broken("P1", write.t, format!("{what}: the register has a later one, and it is valid"));
-        }
-    }
-}
-
-/// P2: who asked when another hold was there has a greater token. Never suspended.
-fn growing_tokens(history: &History, claims: &[Claim], held: &[usize], verdict: &mut Verdict) {
-    let hold = |index: &usize| &history.holds[*index];
-    let asked = |index: &usize| history.calls[hold(index).call].asked;
-    let mut by_start = held.to_vec();
-    by_start.sort_by_key(|index| hold(index).start);
-    let mut by_asked = held.to_vec();
-    by_asked.sort_by_key(asked);
-    let mut before = by_start.iter().peekable();
-    let mut greatest: Option<&usize> = None;
-    let larger = |one: &usize, other: Option<&usize>| other.is_none_or(|other| hold(one).token > hold(other).token);
-    for index in &by_asked {
-        while let Some(earlier) = before.next_if(|earlier| hold(earlier).start < asked(index)) {
-            if larger(earlier, greatest) {
-                greatest = Some(earlier);
-            }
-        }
-        verdict.judged("P2", 1, 1);
-        if let Some(earlier) = greatest.filter(|earlier| !larger(index, Some(earlier))) {
-            let (one, two) = (place(history, hold(earlier)), place(history, hold(index)));
-            verdict.broken("P2", hold(index).start, format!("{two} was asked for when {one} was there"));
-        }
-    }
-    // Two that may both rely on it, one behind the other. A guard whose hold was taken away by force before its call returned
-    // was never valid.
-    let is_relied_on = |claim: &Claim| claim.cut == claim.end && claim.start < claim.end;
-    let relied_on: Vec<_> = by_start.iter().filter(|index| is_relied_on(&claims[**index])).collect();
-    for pair in relied_on.windows(2) {
-        let in_turn = claims[*pair[0]].end <= claims[*pair[1]].start;
-        if in_turn && hold(pair[0]).token >= hold(pair[1]).token {
-            let (one, two) = (place(history, hold(pair[0])), place(history, hold(pair[1])));
-            verdict.broken("P2", hold(pair[1]).start, format!("{two} comes behind {one}"));
-        }
-    }
 }
 
 /// P3: no caller gets the lock before a waiter that was in the queue when he asked.
@@ -145,7 +47,7 @@ fn in_order(history: &History, windows: &Windows, asked: &[usize], verdict: &mut
             continue;
         }
         let is_live = !windows.is_suspended(Promise::Order, shard, history.host_of(call.client), call.asked, until);
-        verdict.judged("P3", u64::from(is_live), 1);
+        verdict.judged(if call.of > 1 { "P3 shared" } else { "P3" }, u64::from(is_live), 1);
         if is_live {
             waits.push((queued, call));
         }
@@ -153,6 +55,8 @@ fn in_order(history: &History, windows: &Windows, asked: &[usize], verdict: &mut
     waits.sort_by_key(|(queued, _)| *queued);
     let mut gets: Vec<&Call> =
         asked.iter().map(|call| &history.calls[*call]).filter(|call| call.hold.is_some()).collect();
+    // What a handle holds is in no queue.
+    gets.retain(|call| call.how != How::Attach);
     gets.sort_by_key(|call| call.asked);
     // The latest turn, and the longest wait without a turn.
     let (mut waiting, mut latest, mut longest) = (waits.iter().peekable(), None::<(u64, &Call)>, None::<(Time, &Call)>);
@@ -192,79 +96,80 @@ fn waits_until(history: &History, call: &Call) -> Time {
     call.ended.min(limit).min(client.killed).min(client.closing)
 }
 
-/// P6, P7, P9: a lock that is free goes to a waiter soon.
+/// P6, P7, P9: a lock that is free goes to a waiter soon. What several may hold is free if there is room for the heaviest of all
+/// that wait, and nobody comes in.
 fn handed_over(history: &History, windows: &Windows, held: &[usize], asked: &[usize], verdict: &mut Verdict) {
-    let Some(first) = asked.first() else { return };
-    let shard = history.shard_of(history.calls[*first].name);
-    let longest =
-        |time: fn(&crate::history::Client) -> Time| history.clients.iter().map(time).max().unwrap_or_default();
+    let Some(first) = asked.first().map(|call| &history.calls[*call]) else { return };
+    let shard = history.shard_of(first.name);
+    let longest = |time: fn(&Client) -> Time| history.clients.iter().map(time).max().unwrap_or_default();
     let deaths = 2 * longest(|client| client.waiter_ttl) + longest(|client| client.grant_ttl);
     let (lease, poll) = (longest(|client| client.lease), longest(|client| client.waiter_ttl) / 3);
-    let mut in_order: Vec<&Hold> = held.iter().map(|hold| &history.holds[*hold]).collect();
-    in_order.sort_by_key(|hold| hold.start);
+    let start = |hold: &usize| history.holds[*hold].start;
+    let mut in_order = held.to_vec();
+    in_order.sort_by_key(start);
     let mut waits: Vec<&Call> = asked.iter().map(|call| &history.calls[*call]).collect();
     waits.retain(|call| matches!(call.how, How::Lock | How::Timeout));
     waits.sort_by_key(|call| call.asked);
-    // The longest, to know how far back a relevant wait may have begun.
-    let mut free_since = history.run.began;
-    let ends = in_order.iter().map(|hold| hold.start).chain([history.run.ended]);
+    // What the server may have, and until when.
+    let mut taken: Vec<(Time, u64)> = Vec::new();
+    let mut since = history.run.began;
+    let ends = in_order.iter().map(start).chain([history.run.ended]);
     for (index, next) in ends.enumerate() {
-        let gap = next.saturating_sub(free_since);
+        let gap = next.saturating_sub(since);
         if gap > SLACK && next <= history.run.ended {
             let live: Vec<_> = waits
                 .iter()
                 .take_while(|call| call.asked < next)
+                .filter(|call| waits_until(history, call) > since)
                 .map(|call| {
                     let host = history.host_of(call.client);
-                    (call.asked, waits_until(history, call), windows.of(Promise::Handover, shard, Some(host)))
+                    let windows = windows.of(Promise::Handover, shard, Some(host));
+                    (call.weight, (call.asked, waits_until(history, call), windows))
                 })
-                .filter(|(_, until, _)| *until > free_since)
                 .collect();
-            let waited = covered(live, free_since, next);
+            let heaviest = live.iter().map(|(weight, _)| *weight).max().unwrap_or(1);
+            let free_since = since.max(room_since(&taken, first.of.saturating_sub(heaviest)));
+            let live: Vec<Lasting> = live.into_iter().map(|(_, wait)| wait).collect();
+            let waited = covered(live.clone(), free_since, next);
             let stalls = 2 * history.stalled(free_since, next);
             let died = history.faults.iter().any(|fault| {
                 fault.hosts.is_some() && fault.from < next && fault.to.saturating_add(deaths + lease) > free_since
             });
             let bound = SLACK + poll + stalls + if died { deaths } else { 0 };
-            verdict.judged("P6 P7", waited, gap);
+            if first.of > 1 {
+                verdict.judged("P6 P7 shared", waited, covered(live, since, next));
+            } else if next.saturating_sub(free_since) > SLACK {
+                verdict.judged("P6 P7", waited, next - free_since);
+            }
             if waited > bound {
-                let name = &history.names[history.calls[*first].name];
+                let name = &history.names[first.name];
                 let text =
                     format!("{name}: free, and wanted for {} ms, in which {} are allowed", waited / MS, bound / MS);
                 verdict.broken("P6 P7", next, text);
             }
         }
         if let Some(hold) = in_order.get(index) {
-            free_since = free_since.max(server_end(history, windows, hold));
+            since = since.max(next);
+            taken.retain(|(end, _)| *end > since);
+            taken.push((server_end(history, windows, *hold), history.holds[*hold].weight));
         }
     }
 }
 
-/// Until when the server may have this hold, at the latest.
-fn server_end(history: &History, windows: &Windows, hold: &Hold) -> Time {
-    let client = &history.clients[hold.client];
-    // A renewal that was under way in a partition arrives when that is over, and lasts for a lease.
-    let after_lease = |last: Time| {
-        let shard = history.shard_of(hold.name);
-        let cut = history.faults.iter().filter(|fault| touches(fault, shard, Some(client.host)));
-        let healed = cut.filter(|fault| fault.from < last && fault.to.saturating_add(client.lease) > last);
-        let healed = healed.map(|fault| fault.to.min(history.run.ended)).max().unwrap_or_default();
-        last.max(healed) + client.lease + client.lease / 50 + 100 * MS
-    };
-    match (&hold.lost, &hold.freed) {
-        (Some((t, why)), _) if why == "forced" || why == "gone" => *t,
-        (Some((t, _)), _) => after_lease(*t),
-        (None, Some((t, why))) if why == "ok" => *t,
-        (None, Some((t, _))) => after_lease(*t),
-        // Dropped, or the process died.
-        (None, None) if hold.free != NEVER && client.killed > hold.free + client.op => {
-            if windows.has_cause(history.shard_of(hold.name), client.host, hold.free, hold.free) {
-                return after_lease(hold.free);
-            }
-            hold.free + SLACK
+/// Since when no more than this is taken, if nobody comes in.
+fn room_since(taken: &[(Time, u64)], most: u64) -> Time {
+    let mut taken = taken.to_vec();
+    taken.sort_unstable();
+    let mut left: u64 = taken.iter().map(|(_, weight)| weight).sum();
+    let mut since = 0;
+    for (end, weight) in taken {
+        if left <= most {
+            break;
         }
-        (None, None) => after_lease(client.killed.min(client.closed).min(history.run.ended)),
+        left -= weight;
+        since = end;
     }
+    since
 }
 
 /// No hold is lost without a reason: a fault, a `force_unlock`, a lease that is not renewed, or a machine that stood still.
@@ -274,7 +179,7 @@ fn losses(history: &History, windows: &Windows, verdict: &mut Verdict) {
         let Some((t, why)) = hold.lost.as_ref().map(|(t, why)| (*t, why.as_str())).or(of_unlock) else { continue };
         let client = &history.clients[hold.client];
         let since = hold.start.min(t.saturating_sub(client.lease + 1000 * MS));
-        let is_forced = history.forces.iter().any(|force| is_meant(force, hold) && force.from < t);
+        let is_forced = history.forces.iter().any(|force| force.may_end(hold) && force.from < t);
         let stalled = history.stalled(t.saturating_sub(client.lease), t) > client.lease / 4;
         let cause = if is_forced { None } else { cause(history, hold, since, t) };
         verdict.loss(history, is_forced, cause);
@@ -288,10 +193,6 @@ fn losses(history: &History, windows: &Windows, verdict: &mut Verdict) {
             verdict.broken("loss", t, format!("{}: {why}, and nothing had happened", place(history, hold)));
         }
     }
-}
-
-fn is_meant(force: &Force, hold: &Hold) -> bool {
-    force.name == hold.name && force.token.is_none_or(|token| token == hold.token) && force.hit != Some(false)
 }
 
 /// The fault that a loss is counted for: for a hold that is gone rather a fault that forgets, for an expired hold rather a fault that kept
@@ -329,7 +230,7 @@ fn told(history: &History, windows: &Windows, verdict: &mut Verdict) {
         let client = &history.clients[hold.client];
         let (shard, host) = (history.shard_of(hold.name), client.host);
         let lost = hold.lost.as_ref().map_or(NEVER, |(t, _)| *t);
-        let told = hold.free.min(lost).min(client.killed).min(client.closing);
+        let told = hold.given_away().min(lost).min(client.killed).min(client.closing);
         if told > hold.until {
             // Only a process that was stopped does not notice its own deadline.
             let bound = hold.until.saturating_add(SLACK + 2 * history.stalled(hold.until, told.min(history.run.ended)));
@@ -345,10 +246,14 @@ fn told(history: &History, windows: &Windows, verdict: &mut Verdict) {
         }
     }
     for force in history.forces.iter().filter(|force| force.hit == Some(true) && force.token.is_some()) {
-        let Some(hold) = history.holds.iter().rfind(|hold| hold.listens && is_meant(force, hold)) else { continue };
+        let Some(hold) =
+            history.holds.iter().filter(|hold| hold.listens && force.may_end(hold)).max_by_key(|hold| hold.start)
+        else {
+            continue;
+        };
         let client = &history.clients[hold.client];
         let lost = hold.lost.as_ref().map_or(NEVER, |(t, _)| *t);
-        let told = hold.free.min(lost).min(client.killed).min(client.closing).min(hold.until + SLACK);
+        let told = hold.given_away().min(lost).min(client.killed).min(client.closing).min(hold.until + SLACK);
         let bound = force.to.max(hold.start) + SLACK + 2 * history.stalled(force.from, force.to + SLACK);
         let excused = windows.is_suspended(Promise::Told, history.shard_of(hold.name), client.host, force.from, bound);
         verdict.judged("P8", u64::from(!excused), 1);
@@ -375,7 +280,12 @@ fn each_call_ends(history: &History, verdict: &mut Verdict) {
         if call.ended == NEVER && client.closed != NEVER {
             verdict.broken("ends", call.asked, format!("{}: without an end", name()));
         }
-        let longest = if call.how == How::Try { Some(client.op) } else { call.limit };
+        let longest = match call.how {
+            How::Try => Some(client.op),
+            // They may wait for their turn, and then for an answer.
+            How::Attach | How::Release => Some(2 * client.op),
+            _ => call.limit,
+        };
         let Some(longest) = longest.filter(|_| call.ended != NEVER) else { continue };
         verdict.judged("ends", 1, 1);
         if !within(call.asked, call.ended, call.client, longest) {
@@ -384,8 +294,14 @@ fn each_call_ends(history: &History, verdict: &mut Verdict) {
         }
     }
     for hold in &history.holds {
-        let Some((t, _)) = &hold.freed else { continue };
         let op = history.clients[hold.client].op;
+        if let Some(detached) = hold.detached.as_ref().filter(|detached| detached.answered != NEVER)
+            && !within(detached.asked, detached.answered, hold.client, 2 * op)
+        {
+            let took = (detached.answered - detached.asked) / MS;
+            verdict.broken("ends", detached.answered, format!("{}: detach took {took} ms", place(history, hold)));
+        }
+        let Some((t, _)) = &hold.freed else { continue };
         if !within(hold.free, *t, hold.client, op) {
             verdict.broken("ends", *t, format!("{}: unlock took {} ms", place(history, hold), (t - hold.free) / MS));
         }

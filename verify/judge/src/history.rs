@@ -6,10 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// Nanoseconds of the clock that all processes share.
-pub type Time = u64;
-pub const MS: Time = 1_000_000;
-pub const NEVER: Time = Time::MAX;
+pub use crate::record::{Call, Client, Detached, Fault, Force, Hold, How, MS, NEVER, Run, Time, Write};
 
 /// One line. Which fields there are depends on `e`.
 #[derive(Deserialize)]
@@ -22,6 +19,10 @@ struct Line<'a> {
     n: Option<&'a str>,
     how: Option<&'a str>,
     limit: Option<u64>,
+    mode: Option<&'a str>,
+    of: Option<u64>,
+    w: Option<u64>,
+    from: Option<&'a str>,
     tok: Option<u64>,
     until: Option<Time>,
     fixed: Option<u64>,
@@ -49,107 +50,6 @@ struct Line<'a> {
     text: Option<String>,
 }
 
-/// The settings of a run.
-#[derive(Default, Debug)]
-pub struct Run {
-    pub topology: String,
-    pub seed: u64,
-    pub strict: bool,
-    /// How long a server that may have forgotten something grants nothing.
-    pub freeze: Time,
-    pub began: Time,
-    /// No fault comes from here on.
-    pub quiet: Time,
-    pub ended: Time,
-}
-
-/// A client process.
-#[derive(Debug)]
-pub struct Client {
-    pub name: String,
-    pub host: usize,
-    pub lease: Time,
-    pub op: Time,
-    pub waiter_ttl: Time,
-    pub grant_ttl: Time,
-    pub began: Time,
-    pub closing: Time,
-    pub closed: Time,
-    /// It was killed then, at the latest.
-    pub killed: Time,
-}
-
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub enum How {
-    /// Without a limit, until it gets the lock or is dropped.
-    Lock,
-    Timeout,
-    Try,
-    /// One name of several.
-    All,
-}
-
-#[derive(Debug)]
-pub struct Call {
-    pub client: usize,
-    pub id: u64,
-    pub name: usize,
-    pub how: How,
-    pub asked: Time,
-    pub limit: Option<Time>,
-    /// When its outcome was there; `NEVER` if there was none.
-    pub ended: Time,
-    pub why: Option<String>,
-    pub hold: Option<usize>,
-}
-
-#[derive(Debug)]
-pub struct Hold {
-    pub call: usize,
-    pub client: usize,
-    pub name: usize,
-    pub token: u64,
-    pub start: Time,
-    /// The greatest local deadline that its holder has seen.
-    pub until: Time,
-    pub is_fixed: bool,
-    /// When its holder began to give it back.
-    pub free: Time,
-    pub freed: Option<(Time, String)>,
-    pub lost: Option<(Time, String)>,
-    /// Its holder waited to hear of its loss. Who only writes something and gives it back does not.
-    pub listens: bool,
-    /// How many holds there were in nested calls.
-    pub nested: Vec<(bool, u64)>,
-}
-
-#[derive(Debug)]
-pub struct Fault {
-    pub kind: String,
-    pub hosts: Option<Vec<usize>>,
-    pub shards: Option<Vec<usize>>,
-    pub from: Time,
-    pub to: Time,
-}
-
-#[derive(Debug)]
-pub struct Force {
-    pub name: usize,
-    pub token: Option<u64>,
-    pub from: Time,
-    /// When it was answered, and whether it ended a hold.
-    pub to: Time,
-    pub hit: Option<bool>,
-}
-
-/// A write that the register was asked for.
-#[derive(Debug)]
-pub struct Write {
-    pub t: Time,
-    pub call: Option<usize>,
-    pub ok: bool,
-}
-
 #[derive(Default)]
 pub struct History {
     pub run: Run,
@@ -169,6 +69,8 @@ pub struct History {
     pub notes: Vec<(Time, String, String)>,
     /// Which shard has a name. Others than clusters have one.
     pub shard: HashMap<usize, usize>,
+    /// The calls by the handle of a hold.
+    uses: HashMap<usize, Vec<usize>>,
     /// Lines that no process finished.
     pub torn: usize,
     ids: HashMap<String, usize>,
@@ -206,6 +108,7 @@ impl History {
     pub fn finish(&mut self) {
         self.stalls.sort_unstable();
         self.writes.sort_by_key(|write| write.t);
+        self.link_handles();
         for client in 0..self.clients.len() {
             let Client { host, began, .. } = self.clients[client];
             let next = self.clients.iter().filter(|other| other.host == host && other.began > began);
@@ -219,6 +122,55 @@ impl History {
         }
         let last = self.clients.iter().map(|client| client.closing).filter(|closing| *closing != NEVER);
         self.run.ended = last.min().unwrap_or(self.run.quiet).max(self.run.quiet);
+    }
+
+    /// Which process writes about a handle in which order is not known before all is read.
+    fn link_handles(&mut self) {
+        for call in 0..self.calls.len() {
+            let Some((client, id)) = self.calls[call].from.as_ref().and_then(|from| from.split_once('/')) else {
+                continue;
+            };
+            let client = self.ids.get(&format!("client {client}")).copied();
+            let Some(key) = client.zip(id.parse().ok()) else { continue };
+            let hold = self.by_id.get(&key).and_then(|call| self.calls[*call].hold);
+            self.calls[call].handle_of = hold;
+            hold.into_iter().for_each(|hold| self.uses.entry(hold).or_default().push(call));
+        }
+        for hold in 0..self.holds.len() {
+            let mut grant = hold;
+            // Each was attached later than it was detached: there is a first.
+            while let Some(before) = self.calls[self.holds[grant].call].handle_of {
+                grant = before;
+            }
+            self.holds[hold].grant = grant;
+            self.holds[hold].weight = self.weight_of(hold);
+        }
+        // A call by a handle does not say how much there is.
+        let mut of = vec![1; self.names.len()];
+        self.calls.iter().for_each(|call| of[call.name] = call.of.max(of[call.name]));
+        self.calls.iter_mut().for_each(|call| call.of = of[call.name]);
+    }
+
+    /// What a hold weighed at first: if it was attached, what the one before it had left.
+    fn weight_of(&self, hold: usize) -> u64 {
+        let mut at = hold;
+        while let Some(before) = self.calls[self.holds[at].call].handle_of {
+            at = before;
+            if let Some((_, left)) = self.holds[at].shrunk {
+                return left;
+            }
+        }
+        self.calls[self.holds[at].call].weight
+    }
+
+    /// The calls by the handle that was made of this hold.
+    pub fn uses(&self, hold: usize) -> impl Iterator<Item = &Call> {
+        self.uses.get(&hold).into_iter().flatten().map(|call| &self.calls[*call])
+    }
+
+    /// It was granted, and not attached.
+    pub fn is_grant(&self, hold: usize) -> bool {
+        self.calls[self.holds[hold].call].how != How::Attach
     }
 
     fn id(&mut self, list: fn(&mut Self) -> &mut Vec<String>, prefix: &str, word: &str) -> usize {
@@ -337,12 +289,28 @@ impl History {
             Some("timeout") => How::Timeout,
             Some("try") => How::Try,
             Some("all") => How::All,
+            Some("attach") => How::Attach,
+            Some("release") => How::Release,
             _ => How::Lock,
         };
-        let (name, limit) = (self.name(line.n), line.limit.map(|limit| limit * MS));
+        let name = self.name(line.n);
         self.by_id.insert((client, line.id), self.calls.len());
-        let (ended, why, hold) = (NEVER, None, None);
-        self.calls.push(Call { client, id: line.id, name, how, asked: line.t, limit, ended, why, hold });
+        self.calls.push(Call {
+            client,
+            id: line.id,
+            name,
+            how,
+            asked: line.t,
+            limit: line.limit.map(|limit| limit * MS),
+            mode: ["permit", "read", "write"].into_iter().find(|mode| line.mode == Some(mode)).unwrap_or("lock"),
+            weight: line.w.unwrap_or(1),
+            of: line.of.unwrap_or(1),
+            from: line.from.map(ToOwned::to_owned),
+            handle_of: None,
+            ended: NEVER,
+            why: None,
+            hold: None,
+        });
     }
 
     fn outcome(&mut self, line: &Line, index: usize) {
@@ -366,14 +334,33 @@ impl History {
             lost: None,
             listens: false,
             nested: Vec::new(),
+            weight: call.weight,
+            shrunk: None,
+            detached: None,
+            grant: self.holds.len(),
         });
     }
 
     fn of_hold(line: &Line, hold: &mut Hold) {
         let why = || line.why.clone().unwrap_or_default();
-        hold.until = hold.until.max(line.until.unwrap_or_default());
-        hold.listens |= matches!(line.e, "until" | "lost");
+        if matches!(line.e, "until" | "lost") {
+            hold.until = hold.until.max(line.until.unwrap_or_default());
+            hold.listens = true;
+        }
         match line.e {
+            "shrink" => hold.shrunk = Some((line.t, line.w.unwrap_or_default())),
+            "detach" => {
+                let lease = line.lease.unwrap_or_default() * MS;
+                let (asked, answered, until, was_refused) = (line.t, NEVER, 0, false);
+                hold.detached = Some(Detached { asked, lease, answered, until, was_refused });
+            }
+            "detached" => {
+                if let Some(detached) = &mut hold.detached {
+                    detached.answered = line.t;
+                    detached.until = line.until.unwrap_or_default();
+                    detached.was_refused = line.why.as_deref() == Some("refused");
+                }
+            }
             // `end`: a call that was dropped together with what it held.
             "free" | "end" => hold.free = line.t,
             "freed" => hold.freed = Some((line.t, why())),

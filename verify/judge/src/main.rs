@@ -4,10 +4,18 @@
 //! are judged in campaigns alone.
 
 mod checks;
+mod claims;
+mod handles;
 mod history;
 mod page;
 #[cfg(test)]
 mod planted;
+#[cfg(test)]
+mod planted_shared;
+mod record;
+mod server_end;
+#[cfg(test)]
+mod story;
 mod table;
 mod verdict;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::checks::Claim;
+use crate::claims::Claim;
 use crate::history::{Call, History, MS, NEVER, Time};
 use crate::table::{PROMISES, TABLE};
 use crate::verdict::Verdict;
@@ -29,7 +29,9 @@ fn data(history: &History, verdict: &Verdict, report: &Value) -> Value {
     let first = history.clients.iter().map(|client| client.began).min().unwrap_or_default();
     // In tenths of a millisecond.
     let at = |t: Time| t.min(history.run.ended).saturating_sub(first) / (MS / 10);
-    let holds: Vec<_> = history.holds.iter().map(|hold| (Claim::of(history, hold), hold)).collect();
+    let handles = history.holds.iter().enumerate();
+    let handles = handles.filter_map(|(index, hold)| Some((Claim::of_handle(history, index)?, hold)));
+    let holds: Vec<_> = history.holds.iter().map(|hold| (Claim::of(history, hold), hold)).chain(handles).collect();
     let chosen = sample(verdict, holds.len(), |index| (holds[index].0.start, holds[index].0.end));
     let holds: Vec<Value> = chosen
         .into_iter()
@@ -77,8 +79,11 @@ fn data(history: &History, verdict: &Verdict, report: &Value) -> Value {
         let suspends: Vec<_> = row.suspends.iter().map(after).collect();
         json!([row.kind, row.on, suspends, row.why])
     });
+    let mut shared = vec![false; history.names.len()];
+    history.calls.iter().for_each(|call| shared[call.name] = call.of > 1);
     json!({
         "report": report,
+        "shared": shared,
         "names": history.names,
         "clients": history.clients.iter().map(|client| &client.name).collect::<Vec<_>>(),
         "holds": holds,

@@ -165,6 +165,17 @@ pub fn window(history: &History, fault: &Fault, promise: Promise) -> Option<(Tim
     Some((fault.from, fault.to.saturating_add(after.ms * MS + freeze)))
 }
 
+/// Whether a failover within this time may have forgotten that a handle was used, also with `strict_restart`: so it may be used once
+/// more, while the one that has used it relies on it.
+pub fn forgets_uses(history: &History, shard: usize, from: Time, to: Time) -> bool {
+    let fails_over = |fault: &Fault| {
+        ["halves", "cut-server", "stop-server", "kill-server", "failover"].contains(&fault.kind.as_str())
+            && FAILS_OVER.contains(history.run.topology.as_str())
+    };
+    let within = |fault: &Fault| fault.from < to && fault.to.saturating_add(1000 * MS) > from;
+    history.faults.iter().any(|fault| fails_over(fault) && within(fault) && touches(fault, shard, None))
+}
+
 fn merge(mut windows: Spans) -> Spans {
     windows.sort_unstable();
     let mut merged: Spans = Vec::new();

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::history::{History, NEVER, Time};
+use crate::history::{History, Hold, How, MS, NEVER, Time};
 use crate::table::touches;
 
 /// The most violations of each kind that are kept; all are counted.
 const KEPT: usize = 200;
+/// What a machine that is busy with the campaign may add to any time.
+pub const SLACK: Time = 750 * MS;
 
 pub struct Violation {
     pub promise: &'static str,
@@ -79,7 +81,9 @@ impl Verdict {
             "strict": run.strict,
             "seed": run.seed,
             "seconds": run.quiet.saturating_sub(run.began) / 1_000_000_000,
-            "acquisitions": history.holds.len(),
+            "acquisitions": (0..history.holds.len()).filter(|hold| history.is_grant(*hold)).count(),
+            "by_mode": by_mode(history),
+            "handles": handles(history),
             "names": history.names.len(),
             "clients": history.clients.len(),
             "handovers": handovers(history),
@@ -99,10 +103,32 @@ fn round(share: f64) -> f64 {
     (share * 10_000.0).round() / 10_000.0
 }
 
-/// Holds that began while another process was about to give the same name back, which had it before: from hand to hand.
+fn by_mode(history: &History) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    let granted = history.holds.iter().enumerate().filter(|(index, _)| history.is_grant(*index));
+    granted.for_each(|(_, hold)| *counts.entry(history.calls[hold.call].mode).or_default() += 1);
+    counts
+}
+
+/// How many there were, and what became of the calls by them.
+fn handles(history: &History) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    let detached = history.holds.iter().filter(|hold| hold.handle().is_some_and(|handle| handle.until > 0)).count();
+    counts.insert("detached".to_owned(), detached);
+    for call in history.calls.iter().filter(|call| call.handle_of.is_some()) {
+        let how = if call.how == How::Attach { "attach" } else { "release" };
+        let outcome = if call.hold.is_some() { "ok" } else { call.why.as_deref().unwrap_or("no answer") };
+        *counts.entry(format!("{how} {outcome}")).or_default() += 1;
+    }
+    counts
+}
+
+/// Holds of locks that began while another process was about to give the same name back, which had it before: from hand to hand.
 fn handovers(history: &History) -> usize {
     let mut count = 0;
     for mut held in history.by_name(&history.holds, |hold| hold.name) {
+        let is_lock = |hold: &Hold| history.calls[hold.call].of == 1;
+        held.retain(|hold| history.is_grant(*hold) && is_lock(&history.holds[*hold]));
         held.sort_by_key(|hold| history.holds[*hold].token);
         count += held
             .windows(2)

@@ -1,0 +1,75 @@
+//! An operator who takes holds away.
+
+use fairlock::RequestError;
+use tokio::time::sleep;
+
+use crate::caller::{Caller, Running};
+
+impl Caller {
+    pub fn by_force(mut self) -> Running {
+        Box::pin(async move {
+            let settings = self.worker.settings.clone();
+            while !self.worker.has_stopped() {
+                sleep(settings.force.mul_f64(0.5 + self.rng.f64())).await;
+                let own = settings.own_names(self.rng.u32(0..settings.workers));
+                let (kind, shared) = (self.rng.u32(0..8), settings.shared > 0);
+                match kind {
+                    2 if shared => self.force_one_of(&settings.handle_names()).await,
+                    3 if shared => self.revoke_permits().await,
+                    4 if shared => self.revoke_read_or_write().await,
+                    0 | 1 => self.force_one_of(&settings.work_names()).await,
+                    _ => self.force_one_of(&own).await,
+                }
+            }
+        })
+    }
+
+    /// Reads the holder, and takes that hold away. One in eight times without looking.
+    async fn force_one_of(&mut self, names: &[String]) {
+        let name = self.rng.choice(names).expect("there are names");
+        let lock = self.worker.client.lock(name);
+        let Ok(status) = lock.status().await else { return };
+        let Some(holder) = status.holder else { return };
+        let token = (self.rng.u32(0..8) > 0).then_some(holder.token);
+        let forced = async {
+            match token {
+                Some(token) => lock.force_unlock_token(token).await,
+                None => lock.force_unlock().await,
+            }
+        };
+        self.force(name, token, forced).await;
+    }
+
+    async fn revoke_permits(&mut self) {
+        let among = self.worker.settings.all_semaphores();
+        let (name, permits) = self.rng.choice(&among).expect("there are semaphores");
+        let semaphore = self.worker.client.semaphore(name, *permits);
+        let Ok(status) = semaphore.status().await else { return };
+        if let Some(holder) = self.rng.choice(&status.holders) {
+            self.force(name, Some(holder.token), semaphore.revoke(holder.token)).await;
+        }
+    }
+
+    async fn revoke_read_or_write(&mut self) {
+        let settings = &self.worker.settings;
+        let (long, short) = (settings.long_rw_names(), settings.rw_names());
+        let among = if self.rng.bool() { long } else { short };
+        let name = self.rng.choice(&among).expect("there are names");
+        let lock = self.worker.client.rw_lock(name);
+        let Ok(status) = lock.status().await else { return };
+        let holders: Vec<_> = status.writer.iter().chain(&status.readers).collect();
+        if let Some(holder) = self.rng.choice(&holders) {
+            self.force(name, Some(holder.token), lock.revoke(holder.token)).await;
+        }
+    }
+
+    async fn force(&self, name: &str, token: Option<u64>, forced: impl Future<Output = Result<bool, RequestError>>) {
+        let id = self.worker.new_id();
+        let token = token.map_or_else(String::new, |token| format!(r#","tok":{token}"#));
+        self.worker.history.line("force", format_args!(r#""id":{id},"n":"{name}"{token}"#));
+        // Without an answer it may have run.
+        if let Ok(hit) = forced.await {
+            self.worker.history.line("forced", format_args!(r#""id":{id},"hit":{hit}"#));
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Holds that outlive a guard: a handle is spent once, and holds what it was promised to hold.
+
+use crate::claims::{is_repeated, place};
+use crate::history::{History, How, MS, NEVER};
+use crate::table::Windows;
+use crate::verdict::Verdict;
+
+/// P1: of all that attach one handle only one gets it.
+pub fn spent_once(history: &History, verdict: &mut Verdict) {
+    for (index, hold) in history.holds.iter().enumerate() {
+        let mut attached: Vec<_> = history.uses(index).filter(|call| call.hold.is_some()).collect();
+        attached.sort_by_key(|call| call.asked);
+        for (number, call) in attached.iter().enumerate() {
+            let excused = is_repeated(history, call);
+            verdict.judged("P1 attach", u64::from(!excused), 1);
+            if number > 0 && !excused {
+                let who = &history.clients[call.client].name;
+                verdict.broken("P1", call.ended, format!("{}: attached again by {who}", place(history, hold)));
+            }
+        }
+    }
+}
+
+/// No handle is lost without a reason before its deadline: used by another one, forced, a fault, or a machine that stood still.
+pub fn handles_gone(history: &History, windows: &Windows, verdict: &mut Verdict) {
+    let by_handle = |how: How| matches!(how, How::Attach | How::Release);
+    let gone = history.calls.iter().filter(|call| by_handle(call.how) && call.why.as_deref() == Some("lost"));
+    for (call, index) in gone.filter_map(|call| Some((call, call.handle_of?))) {
+        let hold = &history.holds[index];
+        let Some(handle) = hold.handle().filter(|handle| handle.until > call.ended) else { continue };
+        let others = history.uses(index).filter(|other| other.why.as_deref() != Some("lost"));
+        let was_used = others.map(|other| other.asked).min().unwrap_or(NEVER) < call.ended;
+        let was_forced = history.forces.iter().any(|force| force.may_end(hold) && force.from < call.ended);
+        let (shard, host) = (history.shard_of(hold.name), history.host_of(call.client));
+        let has_cause = windows.has_cause(shard, host, handle.asked, call.ended);
+        let stalled = history.stalled(handle.asked, call.ended) > handle.lease / 4;
+        if !(was_used || was_forced || has_cause || stalled) {
+            let early = (handle.until - call.ended) / MS;
+            let text =
+                format!("{}: its handle is gone {early} ms early, and nothing had happened", place(history, hold));
+            verdict.broken("loss", call.ended, text);
+        }
+    }
+}
