@@ -352,6 +352,9 @@ impl FairLock {
     /// at [`status`](Self::status) first takes away the hold that was shown, and not that of the next holder. One round
     /// trip.
     ///
+    /// On several servers, one that served the request late may show a greater token than that of the guard. Then this returns `false`
+    /// for the guard's token: [`force_unlock_shown`](Self::force_unlock_shown) takes what is shown.
+    ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("orders:42");
@@ -372,7 +375,7 @@ impl FairLock {
         if let [one] = self.lock.each() {
             return one.force_unlock(Some(token)).await;
         }
-        // Each server has a token of its own for the hold, and the guard has the greatest of them.
+        // Each server has a token of its own for the hold, and the guard has the greatest of those that it counts.
         let shown = self.status().await?;
         let is_it = shown.holder.as_ref().is_some_and(|holder| holder.token == token);
         if is_it { self.force_unlock_shown(&shown).await } else { Ok(false) }

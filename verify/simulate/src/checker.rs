@@ -1211,9 +1211,11 @@ impl Checker {
             // Not if a failover had left so little of its lease.
             let in_time = self.lock(key).restored.get(&before.token).is_none_or(|until| before.until > *until);
             let is_stalled = self.is_stalled(client_of(&before.owner), now);
-            // A grant may be shorter than a moment.
+            // A grant may be shorter than a moment. A detach may rest with the answer that a handle has it.
+            let hold = (key.to_owned(), before.token);
+            let rests = |owner: &String| self.resting.contains_key(owner);
             let rests =
-                self.resting.contains_key(&before.owner) || self.rested_with.contains(&(key.to_owned(), before.token));
+                rests(&before.owner) || self.owners.get(&hold).is_some_and(rests) || self.rested_with.contains(&hold);
             if expired && in_time && !is_stalled && !was_stalled && !rests && self.settled {
                 // Without faults all holds are released: no process dies, and no actor works longer than a fixed lease.
                 self.violated("P5", format!("a hold of {} on {key} was left to expire", before.owner));
