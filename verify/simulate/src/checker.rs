@@ -82,9 +82,10 @@ struct Lock {
     /// But for clients with a deadline before it: they were forgiven an earlier one.
     spent: i64,
     /// When the present script runs (server time, microseconds), and until when it must take no other client for dead
-    /// (ms).
+    /// (ms), but for those with a deadline before `pardoned_from`.
     at: i64,
     pardoned_until: i64,
+    pardoned_from: i64,
     /// The node of the cluster that serves it. 0 where there is one server.
     node: usize,
     /// Its slot moves, or did until a moment ago (common time, ms): calls wait.
@@ -308,7 +309,7 @@ impl Lock {
     /// As the present script must see it.
     fn client(&self, ticket: &str) -> Client {
         let mut client = self.clients.get(client_of(ticket)).copied().unwrap_or_default();
-        if client.until > 0 && client.until >= self.spent && !client.lives(self.at) {
+        if client.until > 0 && client.until >= self.pardoned_from && !client.lives(self.at) {
             client.until = client.until.max(self.pardoned_until);
         }
         client
@@ -736,14 +737,15 @@ impl Checker {
         lock.at = ran.at;
         let is_silent = waiter_ttl.is_some_and(|waiter_ttl| lock.is_silent(waiter_ttl));
         let is_new = keys.forgiven_until > lock.forgiven_until;
-        if is_silent {
-            (lock.pardoned_until, lock.spent) =
-                (ran.at / 1000 + waiter_ttl.unwrap_or_default() - 1, lock.forgiven_until);
+        (lock.pardoned_until, lock.pardoned_from) = if is_silent {
+            (ran.at / 1000 + waiter_ttl.unwrap_or_default() - 1, lock.forgiven_until)
         } else {
-            lock.pardoned_until = lock.forgiven_until;
-        }
+            (lock.forgiven_until, lock.spent)
+        };
         let heard = (lock.last_heard, lock.forgiven_until, lock.at / 1000, keys.forgiven_until);
-        (lock.last_heard, lock.forgiven_until) = (keys.last_heard, keys.forgiven_until);
+        // As the keys say, since a script that saw a silence need not have noted it: it was late. And the one before, which was over
+        // by the clock of that node, may not be over by that of the next.
+        (lock.last_heard, lock.forgiven_until, lock.spent) = (keys.last_heard, keys.forgiven_until, keys.spent);
         if is_new && !is_silent && !lock.inexact {
             self.violated("P6", format!("a silence on {key} was forgiven, and somebody had been heard: {heard:?}"));
         }
