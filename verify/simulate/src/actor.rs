@@ -252,6 +252,7 @@ impl Actor {
 
     /// As another owner.
     async fn attach_and_end(&self, lock: &FairLock, handle: &HoldHandle, token: u64) {
+        let begun = self.world.elapsed();
         match self.client.attach(handle).await {
             Ok(guard) => {
                 self.attached(lock, &guard, token);
@@ -259,7 +260,7 @@ impl Actor {
                 self.end(lock, token);
                 let _ = guard.unlock().await;
             }
-            Err(error) => self.check_attach(&error, false),
+            Err(error) => self.check_attach(&error, begun, false),
         }
     }
 
@@ -272,14 +273,14 @@ impl Actor {
         self.add(self.claim(lock, guard.held(), None));
     }
 
-    fn check_attach(&self, error: &AttachError, rested: bool) {
+    fn check_attach(&self, error: &AttachError, begun: Duration, rested: bool) {
         self.note("attaches nothing", || error.to_string());
         let expected = match error {
             // Its lease may be over, or the detach had no answer.
             AttachError::Handle(HandleError::Lost) => true,
             AttachError::Handle(HandleError::RuntimeGone) => !self.has_runtime(),
             AttachError::Handle(HandleError::Unreachable(_) | HandleError::Refused(_)) => {
-                rested || self.world.is_settling()
+                rested || self.world.is_settling() || self.world.was_down_since(begun)
             }
             _ => false,
         };
@@ -596,7 +597,7 @@ impl Section<'_> {
     }
 
     async fn attach_again(&mut self, handle: &HoldHandle, token: u64) {
-        let actor = self.actor;
+        let (actor, begun) = (self.actor, self.actor.world.elapsed());
         let attaching = Box::pin(actor.client.attach(handle));
         let (attached, rested) = actor.rests(Cost::Lease, attaching).await;
         match attached {
@@ -606,7 +607,7 @@ impl Section<'_> {
                 (self.fixed, self.safe) = (None, None);
                 self.guards.push(guard);
             }
-            Err(error) => actor.check_attach(&error, rested),
+            Err(error) => actor.check_attach(&error, begun, rested),
         }
     }
 
