@@ -19,9 +19,6 @@ struct Outcome<'a> {
     was_held: bool,
     /// The holder a moment before.
     holder: Option<Holder>,
-    /// Others hold it.
-    #[serde(skip)]
-    is_held: bool,
 }
 
 pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
@@ -41,7 +38,7 @@ pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u
         None => lock.force_unlock_shown(&shown).await?,
     };
     let is_held = holder.is_some();
-    tell(&Outcome { name: &force.name, was_held, holder, is_held }, force, out)
+    tell(&Outcome { name: &force.name, was_held, holder }, is_held, force, out)
 }
 
 /// Ends one hold of a semaphore or of a read-write lock.
@@ -60,26 +57,27 @@ async fn revoke(client: &LockClient, force: &ForceUnlock, out: &mut Output) -> R
         _ => client.semaphore(&force.name, 1).revoke(token).await?,
     };
     let is_held = named.status.holding() > 0;
-    tell(&Outcome { name: &force.name, was_held, holder, is_held }, force, out)
+    tell(&Outcome { name: &force.name, was_held, holder }, is_held, force, out)
 }
 
-fn tell(outcome: &Outcome<'_>, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
+/// `is_held`: whether there was a holder a moment before.
+fn tell(outcome: &Outcome<'_>, is_held: bool, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
     if force.json {
         out.json(outcome)?;
     } else {
-        out.line(told(outcome))?;
+        out.line(told(outcome, is_held))?;
     }
     Ok(exit::OK)
 }
 
-fn told(outcome: &Outcome<'_>) -> String {
+fn told(outcome: &Outcome<'_>, is_held: bool) -> String {
     let name = render::text(outcome.name);
     match &outcome.holder {
         Some(holder) if outcome.was_held => {
             format!("{name} was taken away from {}, token {}", render::text(&holder.label), holder.token)
         }
         None if outcome.was_held => format!("{name} was taken away"),
-        _ if outcome.is_held => format!("nothing was changed: {name} is not held under that token"),
+        _ if is_held => format!("nothing was changed: {name} is not held under that token"),
         _ => format!("{name} was not held"),
     }
 }

@@ -40,8 +40,7 @@ read('ZCARD', deadlines)
 local ours = holds and tonumber(attempt) <= tonumber(seq)
 if ours then uncount(room, field, tonumber(weight)) end
 -- As for a release that is sent again: the copy before this one had left its tombstone.
-local left_up_to = not holds and room.exists and read('GET', tombstone)
-if left_up_to and tonumber(left_up_to) >= tonumber(seq) then take_out_ended(room) end
+if not holds and room.exists and left_up_to and tonumber(left_up_to) >= tonumber(seq) then take_out_ended(room) end
 places = leave(tonumber(seq), tonumber(copies_until), place, places)
 local more = serve(look(places, nil, room), room)
 return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. its_token or '') .. ' ' .. more

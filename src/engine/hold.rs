@@ -562,12 +562,11 @@ impl Hold {
 
     /// The final unlock was sent, and its outcome is not known.
     pub fn is_being_released(&self) -> bool {
-        let state = self.state.lock();
-        self.done.is_cancelled() && state.end.is_none() && state.live == 0
+        self.done.is_cancelled() && self.live() == 0 && self.is_open()
     }
 
     /// Watchers wait for the outcome of the final unlock until the lease is over: the future of its caller may rest.
-    pub fn await_release(self: &Arc<Self>) {
+    pub fn forget_when_due(self: &Arc<Self>) {
         if self.deadline() <= now() { self.forget() } else { self.schedule(false) }
     }
 
@@ -687,11 +686,10 @@ impl Hold {
             state.end = Some(End::Lost(loss));
             request
         };
-        // Not inside the block above, since this takes the lock on the state again. The holder is notified without any
-        // network (P8).
         self.stop_renewing();
         // Before the notifications, on which a quorum may lose its holds on other servers.
         cleanup::leave(context, request);
+        // The holder is notified without any network (P8).
         self.set_over();
         // Last: the log and the recorder are the user's, and may panic.
         self.tell_of_loss(loss);

@@ -37,7 +37,7 @@ pub fn start(holds: &Arc<Holds>) {
 /// Attends to a hold: sends its next request, and puts it back on the schedule. At its deadline it is lost.
 pub async fn attend(hold: Arc<Hold>) -> Renewal {
     if hold.is_being_released() {
-        hold.await_release();
+        hold.forget_when_due();
         return Renewal::Over;
     }
     let done = hold.done.clone();

@@ -170,8 +170,7 @@ impl Runner {
                 |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
             if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
                 let deadline = by.unwrap_or_else(|| self.limit());
-                let late = now().checked_duration_since(deadline);
-                if let Some(late) = late {
+                if let Some(late) = now().checked_duration_since(deadline) {
                     // Requests that run out of time together free their slots at the end of this one's time.
                     let cause: Cause = if late < PATIENCE { Arc::new(NoTurn) } else { Arc::new(NotPolled) };
                     return Err(RequestError::NotSent(cause));

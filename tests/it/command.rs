@@ -610,7 +610,7 @@ async fn the_number_of_slots_is_set_for_all_programs() {
         let two = waiting.await.unwrap().unwrap();
         one.release().await.unwrap();
         two.release().await.unwrap();
-        // Nobody holds it or waits for it, and whoever looks finds it.
+        // It is neither held nor waited for, and is found all the same.
         let (code, out, _) = ran(Tool::new(&server.url(), &["set-permits", "--json", NAME, "0"])).await;
         assert!(code == Some(0) && out.contains(r#""set_permits":0"#), "{out}");
         for (arguments, shown) in

@@ -1,5 +1,6 @@
 //! What all callers of a client process have in common: they ask, wait, rely on what they got, give it back, and write all of it down.
 
+use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -173,11 +174,11 @@ impl Caller {
         }
     }
 
-    pub fn ms(&mut self, range: std::ops::Range<u64>) -> Duration {
+    pub fn ms(&mut self, range: Range<u64>) -> Duration {
         Duration::from_millis(self.rng.u64(range))
     }
 
-    /// Of a section: mostly none.
+    /// The length of a section: mostly none.
     pub fn length(&mut self) -> Duration {
         match self.rng.u32(0..200) {
             0 => self.ms(100..600),

@@ -44,7 +44,7 @@ impl Caller {
         Box::pin(self.take_all::<Permit>(name))
     }
 
-    /// Others take the handle, or it goes on itself, or nobody does.
+    /// Others take the handle, or this caller goes on itself, or the lease of the handle ends.
     async fn begin<W: Wanted>(&mut self, wanted: &W)
     where
         W::Guard: Detachable,

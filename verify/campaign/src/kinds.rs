@@ -130,7 +130,7 @@ impl Wanted for FairLock {
     }
 }
 
-/// So many permits of a semaphore.
+/// A number of permits of a semaphore.
 pub struct Permits {
     pub semaphore: FairSemaphore,
     pub of: u32,

@@ -1,5 +1,6 @@
 //! Callers of locks.
 
+use std::ops::Range;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -47,29 +48,25 @@ impl Caller {
     }
 
     /// A long line of waiters whose order is known.
-    pub fn in_line(mut self, name: String) -> Running {
-        Box::pin(async move {
-            let lock = self.worker.client.lock(&name);
-            while !self.worker.has_stopped() {
-                let length = self.ms(20..60);
-                if let Some((id, guard)) = self.wait(&lock, None).await {
-                    self.section(id, guard, length).await;
-                }
-                sleep(self.ms(0..100)).await;
-            }
-        })
+    pub fn in_line(self, name: String) -> Running {
+        self.again_and_again(name, 20..60, 0..100)
     }
 
     /// Holds it for seconds, so that there is much to lose.
-    pub fn for_long(mut self, name: String) -> Running {
+    pub fn for_long(self, name: String) -> Running {
+        self.again_and_again(name, 3000..12_000, 0..300)
+    }
+
+    /// Holds it for as many ms, and pauses for as many.
+    fn again_and_again(mut self, name: String, lengths: Range<u64>, pauses: Range<u64>) -> Running {
         Box::pin(async move {
             let lock = self.worker.client.lock(&name);
             while !self.worker.has_stopped() {
-                let length = self.ms(3000..12_000);
+                let length = self.ms(lengths.clone());
                 if let Some((id, guard)) = self.wait(&lock, None).await {
                     self.section(id, guard, length).await;
                 }
-                sleep(self.ms(0..300)).await;
+                sleep(self.ms(pauses.clone())).await;
             }
         })
     }

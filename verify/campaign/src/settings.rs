@@ -29,7 +29,7 @@ pub struct Settings {
     pub lines: u32,
     /// Names that two workers want, and that are held for long.
     pub own: u32,
-    /// Names of each kind that several may hold: so many each, and twice as many whose locks are detached. Several masters have none.
+    /// The number of names of each kind that several may hold; there are twice as many whose locks are detached. Several masters have none.
     pub shared: u32,
     /// The pause between two `force_unlock`; zero for none.
     pub force: Duration,

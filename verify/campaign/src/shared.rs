@@ -67,7 +67,7 @@ impl Caller {
         })
     }
 
-    /// Mostly one permit, and at most so many.
+    /// Mostly one permit, and at most `most`.
     fn permits(&mut self, name: &str, of: u32, most: u32) -> Permits {
         let weight = if self.rng.u32(0..3) > 0 { 1 } else { self.rng.u32(1..=most) };
         Permits { semaphore: self.worker.client.semaphore(name, of), of, weight }

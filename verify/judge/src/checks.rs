@@ -97,7 +97,7 @@ fn waits_until(history: &History, call: &Call) -> Time {
 }
 
 /// P6, P7, P9: a lock that is free goes to a waiter soon. What several may hold is free if there is room for the heaviest of all
-/// that wait, and nobody comes in.
+/// that wait, and no caller comes in.
 fn handed_over(history: &History, windows: &Windows, held: &[usize], asked: &[usize], verdict: &mut Verdict) {
     let Some(first) = asked.first().map(|call| &history.calls[*call]) else { return };
     let shard = history.shard_of(first.name);
@@ -156,7 +156,7 @@ fn handed_over(history: &History, windows: &Windows, held: &[usize], asked: &[us
     }
 }
 
-/// Since when no more than this is taken, if nobody comes in.
+/// Since when no more than this is taken, if no caller comes in.
 fn room_since(taken: &[(Time, u64)], most: u64) -> Time {
     let mut taken = taken.to_vec();
     taken.sort_unstable();

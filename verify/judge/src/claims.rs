@@ -19,7 +19,7 @@ impl Claim {
     pub fn of(history: &History, hold: &Hold) -> Self {
         let lost = hold.lost.as_ref().map_or(NEVER, |(t, _)| *t);
         let call = &history.calls[hold.call];
-        // An attach that succeeds found what the handle had: nobody had it in between.
+        // An attach that succeeds found what the handle had: it was never free in between.
         let start = if call.how == How::Attach { call.asked } else { hold.start };
         let end = hold.until.min(hold.given_away()).min(lost).max(start);
         // One name of several is held for as long as the call waits for the others.
@@ -29,14 +29,13 @@ impl Claim {
     }
 
     /// That of the handle that was made of a hold: from the detach until another one takes it up or gives it back, or may have done
-    /// so, or its lease ends. Nobody hears that it was forced.
+    /// so, or its lease ends. A handle hears nothing of a force.
     pub fn of_handle(history: &History, index: usize) -> Option<Self> {
         let hold = &history.holds[index];
         let handle = hold.handle().filter(|handle| handle.until > 0)?;
-        let used = history.uses(index).filter(|call| call.why.as_deref() != Some("lost")).map(|call| call.asked).min();
         let hits = history.forces.iter().filter(|force| force.hit == Some(true) && force.may_end(hold));
         let forced = hits.map(|force| force.to).filter(|to| *to > handle.asked).min();
-        let end = handle.until.min(used.unwrap_or(NEVER)).min(forced.unwrap_or(NEVER)).max(handle.asked);
+        let end = handle.until.min(history.first_use(index)).min(forced.unwrap_or(NEVER)).max(handle.asked);
         Some(Self::until_excused(history, hold, (handle.asked, end), handle.asked))
     }
 

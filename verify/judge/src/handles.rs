@@ -1,7 +1,7 @@
 //! Holds that outlive a guard: a handle is spent once, and holds what it was promised to hold.
 
 use crate::claims::{is_repeated, place};
-use crate::history::{History, How, MS, NEVER};
+use crate::history::{History, How, MS};
 use crate::table::Windows;
 use crate::verdict::Verdict;
 
@@ -28,8 +28,7 @@ pub fn handles_gone(history: &History, windows: &Windows, verdict: &mut Verdict)
     for (call, index) in gone.filter_map(|call| Some((call, call.handle_of?))) {
         let hold = &history.holds[index];
         let Some(handle) = hold.handle().filter(|handle| handle.until > call.ended) else { continue };
-        let others = history.uses(index).filter(|other| other.why.as_deref() != Some("lost"));
-        let was_used = others.map(|other| other.asked).min().unwrap_or(NEVER) < call.ended;
+        let was_used = history.first_use(index) < call.ended;
         let was_forced = history.forces.iter().any(|force| force.may_end(hold) && force.from < call.ended);
         let (shard, host) = (history.shard_of(hold.name), history.host_of(call.client));
         let has_cause = windows.has_cause(shard, host, handle.asked, call.ended);

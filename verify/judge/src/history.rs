@@ -168,6 +168,12 @@ impl History {
         self.uses.get(&hold).into_iter().flatten().map(|call| &self.calls[*call])
     }
 
+    /// When a handle was asked first for what it holds, by a call that may have been served.
+    pub fn first_use(&self, hold: usize) -> Time {
+        let served = self.uses(hold).filter(|call| call.why.as_deref() != Some("lost"));
+        served.map(|call| call.asked).min().unwrap_or(NEVER)
+    }
+
     /// It was granted, and not attached.
     pub fn is_grant(&self, hold: usize) -> bool {
         self.calls[self.holds[hold].call].how != How::Attach

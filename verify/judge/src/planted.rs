@@ -58,8 +58,7 @@ fn p1_is_suspended_by_force_for_the_hold_that_is_meant_alone() {
         let mut story = Story::new();
         let loser = story.asks(999, "a.1");
         story.gets(1000, "a.1", loser, 1);
-        story.line(1100, "c.1", "force", &format!(r#""id":99,"n":"x","tok":{token}"#));
-        story.line(1110, "c.1", "forced", r#""id":99,"hit":true"#);
+        story.forces(1100, token);
         story.holds(1105, 1200, "b.1", 2);
         story.loses(1112, "a.1", loser, "forced");
         story.finds()
@@ -285,8 +284,7 @@ fn p8_a_holder_does_not_hear_that_it_was_forced() {
     let mut story = Story::new();
     let loser = story.asks(999, "a.1");
     story.gets(1000, "a.1", loser, 1);
-    story.line(1100, "c.1", "force", r#""id":99,"n":"x","tok":1"#);
-    story.line(1110, "c.1", "forced", r#""id":99,"hit":true"#);
+    story.forces(1100, 1);
     story.loses(3900, "a.1", loser, "gone");
     assert_eq!(story.finds(), ["P8"]);
 }

@@ -44,7 +44,7 @@ fn nothing_is_found_where_all_is_well() {
     story.ends(1710, "c.1", released, "ok");
     assert_eq!(story.finds(), NOTHING);
 
-    // Nobody takes it: its lease ends.
+    // It is not taken: its lease ends.
     let (mut story, first) = detached();
     story.holds(3200, 3300, "b.1", 8);
     let late = story.uses(3400, "c.1", "attach", ("a.1", first));
@@ -106,8 +106,7 @@ fn p1_of_permits_is_suspended_by_force_for_the_hold_that_is_meant_alone() {
         let loser = story.asks_share(999, "a.1", TWO);
         story.gets(1000, "a.1", loser, 1);
         story.shares(1010, 1200, "c.1", ONE, 2);
-        story.line(1100, "c.1", "force", &format!(r#""id":99,"n":"x","tok":{token}"#));
-        story.line(1110, "c.1", "forced", r#""id":99,"hit":true"#);
+        story.forces(1100, token);
         story.shares(1105, 1200, "b.1", TWO, 3);
         story.loses(1112, "a.1", loser, "forced");
         story.finds()
@@ -127,7 +126,7 @@ fn p2_a_token_that_goes_back_or_is_given_twice() {
     assert_eq!(second(6), NOTHING);
     assert_eq!(second(5), ["P2"]);
     assert_eq!(second(4), ["P2"]);
-    // Both asked before the other one had it, and were in at the same time: in which order nobody can say, but each has its own.
+    // Both asked before the other one had it, and were in at the same time: in an unknown order, but each has its own.
     let at_once = |token| {
         let mut story = Story::new();
         let ids = [story.asks_share(999, "a.1", ONE), story.asks_share(999, "b.1", ONE)];
@@ -219,8 +218,7 @@ fn p8_a_reader_does_not_hear_that_it_was_revoked() {
     let mut story = Story::new();
     let loser = story.asks_share(999, "a.1", READ);
     story.gets(1000, "a.1", loser, 1);
-    story.line(1100, "c.1", "force", r#""id":99,"n":"x","tok":1"#);
-    story.line(1110, "c.1", "forced", r#""id":99,"hit":true"#);
+    story.forces(1100, 1);
     story.loses(3900, "a.1", loser, "gone");
     assert_eq!(story.finds(), ["P8"]);
 }
@@ -247,7 +245,7 @@ fn calls_for_shares_and_by_handles_without_an_end() {
 
 #[test]
 fn p1_another_one_holds_between_detach_and_attach() {
-    // While it has its guard, while the handle has it, while it is attached, and in the lease of a handle that nobody takes.
+    // While it has its guard, while the handle has it, while it is attached, and in the lease of a handle that is not taken.
     for (from, token) in [(1050, 8), (1300, 8), (1505, 8), (1600, 8)] {
         let (mut story, first) = detached();
         let attached = story.uses(1500, "b.1", "attach", ("a.1", first));
@@ -261,7 +259,7 @@ fn p1_another_one_holds_between_detach_and_attach() {
     assert_eq!(story.finds(), ["P1"]);
 }
 
-/// Without an answer nobody knows whether the handle has it: until it is attached.
+/// Without an answer it is unknown whether the handle has it: until it is attached.
 #[test]
 fn p1_of_a_handle_is_promised_by_an_answer() {
     let mut story = Story::new();
@@ -328,8 +326,7 @@ fn a_handle_that_is_gone_before_its_deadline() {
     let gone_at = |ms: u64, force: Option<u64>| {
         let (mut story, first) = detached();
         if let Some(token) = force {
-            story.line(1200, "c.1", "force", &format!(r#""id":99,"n":"x","tok":{token}"#));
-            story.line(1210, "c.1", "forced", r#""id":99,"hit":true"#);
+            story.forces(1200, token);
         }
         let late = story.uses(ms, "b.1", "attach", ("a.1", first));
         story.ends(ms + 10, "b.1", late, "lost");
@@ -341,7 +338,7 @@ fn a_handle_that_is_gone_before_its_deadline() {
     assert_eq!(gone_at(1500, Some(6)), ["loss"]);
 }
 
-/// A handle that nobody takes, one that was attached by a client that died, and one that was released: then the next one has it.
+/// A handle that is not taken, one that was attached by a client that died, and one that was released: then the next one has it.
 #[test]
 fn p7_a_handle_that_holds_nothing_any_more_is_in_the_way() {
     let next_at = |ms: u64, release: bool| {

@@ -43,7 +43,7 @@ pub enum How {
     Try,
     /// One name of several.
     All,
-    /// By a handle, which it takes up, or gives back. No new hold is granted.
+    /// A call by a handle, which it takes up, or gives back. No new hold is granted.
     Attach,
     Release,
 }
@@ -61,7 +61,7 @@ pub struct Call {
     /// What it asks for, and how much of the name there is.
     pub weight: u64,
     pub of: u64,
-    /// By a handle: of which hold that was made, as `CLIENT/ID`, and as an index.
+    /// For a call by a handle, the hold that it was made of, as `CLIENT/ID`, and as an index.
     pub from: Option<String>,
     pub handle_of: Option<usize>,
     /// When its outcome was there; `NEVER` if there was none.

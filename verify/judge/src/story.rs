@@ -111,6 +111,12 @@ impl Story {
         id
     }
 
+    /// `c` takes the hold under this token away.
+    pub fn forces(&mut self, ms: u64, token: u64) {
+        self.line(ms, "c.1", "force", &format!(r#""id":99,"n":"x","tok":{token}"#));
+        self.line(ms + 10, "c.1", "forced", r#""id":99,"hit":true"#);
+    }
+
     pub fn fault(&mut self, from: u64, to: u64, kind: &str, hosts: &str) {
         self.calls += 1;
         let hosts = if hosts.is_empty() { String::new() } else { format!(r#","hosts":["{hosts}"]"#) };
