@@ -386,6 +386,19 @@ async fn release_rows() {
             again: "gone 0",
         },
         Row {
+            what: "who comes in has a second place, since its ticket was lost and it queued again: that one hides nobody",
+            before: &[
+                "holds c:1 4 7 1,2",
+                "queues d:1:2/2,2,3000/L",
+                "queues d:1:2/2,2,3000/L",
+                "queues e:1:3/1,4,3000/L",
+            ],
+            call: "shared/release",
+            reply: "freed 7 0",
+            after: "room 3 d:1=1,2,T,2,2,3000/L e:1=1,3,T,1,4,3000/L",
+            again: "gone 0",
+        },
+        Row {
             what: "the next ticket is of the owner that releases",
             before: &["holds c:1 4 7 1,1", "queues c:1:6"],
             call: "shared/release",

@@ -9,7 +9,7 @@ local SERVED_AT_MOST = 32
 local function let_in(found, room, winner)
   local field = '#' .. winner.owner
   found.winners[#found.winners + 1], found.of[#found.winners + 1] = winner, field
-  found.has_won[field] = true
+  found.has_won[field] = winner.seq
   count(room, winner.weight)
 end
 
@@ -49,17 +49,21 @@ local function look(places, heard, room)
         local owner, client, seq, terms, weight, its_limit, grant_ttl = string.match(place, PLACE)
         if not owner then refuse_place(place) end
         weight = tonumber(weight)
-        local is_room, more = has_room(room, weight, its_limit)
-        -- A second ticket of one owner would replace the hold of the first.
-        found.more = is_room and (#found.winners == SERVED_AT_MOST or found.has_won['#' .. owner]) or more
-        if found.more or not is_room then
-          found.stops, found.passed = true, at
-          break
-        end
-        -- P6: a grant ends with its client's deadline.
-        local lease = math.floor(math.min(tonumber(grant_ttl), until_ms - now))
-        if not is_over(room, '#' .. owner, seq) then
-          let_in(found, room, { owner = owner, client = client, seq = seq, terms = terms, weight = weight, limit = its_limit, lease = lease })
+        local field = '#' .. owner
+        -- One that comes in may have a second place: its ticket was lost, and it queued again. That place must not hide those behind it.
+        if found.has_won[field] ~= seq then
+          local is_room, more = has_room(room, weight, its_limit)
+          -- A second ticket of one owner would replace the hold of the first.
+          found.more = is_room and (#found.winners == SERVED_AT_MOST or found.has_won[field]) or more
+          if found.more or not is_room then
+            found.stops, found.passed = true, at
+            break
+          end
+          -- P6: a grant ends with its client's deadline.
+          local lease = math.floor(math.min(tonumber(grant_ttl), until_ms - now))
+          if not is_over(room, field, seq) then
+            let_in(found, room, { owner = owner, client = client, seq = seq, terms = terms, weight = weight, limit = its_limit, lease = lease })
+          end
         end
         found.dead[#found.dead + 1] = before(place, '/')
         goes = true
