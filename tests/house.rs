@@ -594,6 +594,28 @@ fn anchor(heading: &str) -> String {
     words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-')).collect::<String>().replace(' ', "-")
 }
 
+/// "Decision 84" must lead to one text.
+#[test]
+fn each_decision_has_a_number_of_its_own() {
+    let page = fs::read_to_string(root().join("docs/decisions.md")).unwrap();
+    let numbers = page.lines().filter_map(|line| line.split_once(". **")?.0.parse().ok());
+    let mut seen = BTreeSet::<u32>::new();
+    for number in numbers {
+        assert!(seen.insert(number), "two decisions have the number {number}");
+    }
+    let texts = ["src", "lua", "verify", "tests", "docs"].into_iter().flat_map(|dir| files(dir, ""));
+    for path in
+        texts.filter(|path| ["rs", "lua", "md"].iter().any(|ending| path.extension().is_some_and(|is| is == *ending)))
+    {
+        let text = fs::read_to_string(&path).unwrap();
+        for rest in text.to_lowercase().split("decision ").skip(1) {
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            let is_there = digits.parse().map_or(true, |number| seen.contains(&number));
+            assert!(is_there, "{}: there is no decision {digits}", path.display());
+        }
+    }
+}
+
 /// `scripts/package --lowest` builds with these.
 #[test]
 fn the_lowest_versions_are_those_of_the_manifest() {
