@@ -252,7 +252,7 @@ impl LockClient {
     ///
     /// # Cancel safety
     /// The end runs in the background: a future that is dropped, or is not polled again, closes the client
-    /// all the same. Call it again to wait.
+    /// all the same. Call it again to wait for the same outcome.
     pub async fn close(&self) -> Result<(), CloseError> {
         self.backend.close().await
     }

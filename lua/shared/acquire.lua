@@ -50,11 +50,13 @@ local field = '#' .. owner
 local keys = (frozen or mode and mode ~= '0') and 3 or call('EXISTS', lock, queue, tombstone, limit)
 if keys < 3 then
   local weight, own_limit = string.match(terms, '^(%d+),(%d+),')
-  local others, set, used, holders, soon, limit_before, current = keys, nil, 0, 0, nil, '0', nil
+  -- What is taken then, and by how many: texts while the hash is new, since Redis formats a number of Lua for more than the match above costs.
+  local others, set, used, holders, soon, limit_before, current = keys, nil, weight, '1', nil, '0', nil
   if keys > 0 then
     local fields = redis.pcall('HMGET', lock, field, '!format', '!used')
     if fields[2] == kind and not fields[1] then
       others, used, holders, soon, limit_before, current = keys - 1, string.match(fields[3] or '', SUMMARY)
+      if used then used, holders = used + weight, holders + 1 end
     end
   end
   if others == 1 then
@@ -62,11 +64,11 @@ if keys < 3 then
   end
   -- Otherwise there is a queue, a tombstone, a hash of another kind, or a hold of this owner.
   local is_usual = used and (others == 0 or others == 1 and set)
-  if is_usual and used + weight <= tonumber(set or own_limit) and tonumber(holders) < 1024 then
+  if is_usual and tonumber(used) <= tonumber(set or own_limit) and tonumber(holders) <= 1024 then
     --#paste token
     --#paste remember
     local ends = string.sub(now_us, 1, 13) + lease .. ''
-    local summary = used + weight .. ' ' .. holders + 1 .. ' ' .. (soon and soon < ends and soon or ends) .. ' ' .. own_limit .. ' ' .. token
+    local summary = used .. ' ' .. holders .. ' ' .. (soon and soon < ends and soon or ends) .. ' ' .. own_limit .. ' ' .. token
     call('HSET', lock, '!format', kind, '!used', summary, field, '1 ' .. seq .. ' ' .. token .. ' ' .. ends .. ' ' .. terms)
     if current then call('PEXPIRE', lock, lease, 'GT') else call('PEXPIRE', lock, lease) end
     return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease .. ' ' .. limit_before

@@ -38,11 +38,12 @@ local queued = special and {} or redis.pcall('LRANGE', queue, '0', '1')
 if not special and not queued[1] and not queued.err then
   local found = redis.pcall('HMGET', lock, field, '!format', '!used')
   local attempt, its_token, weight = string.match(found[1] or '', '^%d+ (%d+) (%d+) %d+ (%d+),')
-  local used, holders, rest = string.match(found[2] == kind and found[3] or '', '^(%d+) (%d+) (.*)$')
-  if used and attempt and tonumber(attempt) <= tonumber(seq) then
+  local holders = string.match(found[2] == kind and found[3] or '', '^%d+ (%d+) ')
+  if holders and attempt and tonumber(attempt) <= tonumber(seq) then
     if holders == '1' then
       call('DEL', lock)
     else
+      local used, rest = string.match(found[3], '^(%d+) %d+ (.*)$')
       call('HDEL', lock, field)
       call('HSET', lock, '!used', used - weight .. ' ' .. holders - 1 .. ' ' .. rest)
     end

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Engine;
@@ -26,11 +25,28 @@ pub fn warn_of(held: usize) {
     }
 }
 
-/// Closes the client and waits for its releases and leaves. Returns how many had no answer.
+/// Closes the client and waits for its releases and leaves. Returns how many had no answer: the same to all who call it.
 pub async fn close(engine: &Arc<Engine>) -> usize {
     let context = &engine.context;
     // Before anything is lost. If the runtime is gone, none of these gets an answer.
     let at_first = unfinished(engine);
+    // Only on a closed tracker does `wait` ever end. Tasks can still be spawned on it. `true` for the first caller alone.
+    if context.tasks.close() {
+        begin(engine);
+    }
+    // With a limit: in a runtime that is not driven no task ends.
+    let waiting = context.gone.run_until_cancelled(timeout(4 * context.operation_timeout(), context.unfinished.wait()));
+    if let Some(Ok(unfinished)) = waiting.await {
+        return *unfinished;
+    }
+    // Without an answer the runtime is gone, or does not run.
+    forget(engine);
+    let _ = context.unfinished.set(at_first);
+    context.unfinished.get().copied().unwrap_or(at_first)
+}
+
+fn begin(engine: &Arc<Engine>) {
+    let context = &engine.context;
     // First refuse new calls, then look for waits, then for holds: a call that acquires in between is
     // found as the one or as the other.
     context.closing.cancel();
@@ -42,24 +58,13 @@ pub async fn close(engine: &Arc<Engine>) -> usize {
     for hold in engine.holds.owners.holds() {
         hold.lose(Loss::Closed);
     }
-    // Only on a closed tracker does `wait` ever end. Tasks can still be spawned on it.
-    context.tasks.close();
-    // In the background: a caller that drops this future or does not poll it again has closed the client all the same.
-    let (told, unfinished) = oneshot::channel();
+    // In the background: a caller that drops its future or does not poll it again has closed the client all the same.
     let ending = engine.clone();
-    context.spawn_unwatched(async move { end(&ending, told).await });
-    // With a limit: in a runtime that is not driven no task ends.
-    let waiting = context.gone.run_until_cancelled(timeout(4 * context.operation_timeout(), unfinished));
-    let left = waiting.await.and_then(|in_time| in_time.ok()?.ok());
-    // Without an answer the runtime is gone, or does not run.
-    left.unwrap_or_else(|| {
-        forget(engine);
-        at_first
-    })
+    context.spawn_unwatched(async move { end(&ending).await });
 }
 
-/// Waits for the releases and leaves, ends the connection, and reports how many had no answer.
-async fn end(engine: &Engine, told: oneshot::Sender<usize>) {
+/// Waits for the releases and leaves, ends the connection, and notes how many had no answer.
+async fn end(engine: &Engine) {
     let context = &engine.context;
     let drained = tokio::select! {
         biased;
@@ -71,7 +76,7 @@ async fn end(engine: &Engine, told: oneshot::Sender<usize>) {
     forget(engine);
     let unfinished = if drained { 0 } else { left };
     tracing::debug!(target: "fairlock::client", client = %context.runner.client, unfinished, "closed");
-    let _ = told.send(unfinished);
+    let _ = context.unfinished.set(unfinished);
 }
 
 /// After the drain. Otherwise leaves and releases could not be sent, and others would wait for their leases.

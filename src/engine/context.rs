@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use tokio::runtime::Handle;
+use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -27,6 +28,8 @@ pub struct Context {
     pub runner: Runner,
     /// Cancelled by `close`: new calls are refused and waits end.
     pub closing: CancellationToken,
+    /// How many requests had no answer when it was closed.
+    pub unfinished: SetOnce<usize>,
     /// Cancelled when the runtime of the client has ended: waits end, and nothing more can be sent.
     pub gone: CancellationToken,
     /// Cancelled with either: no call can be served any longer.
@@ -60,6 +63,7 @@ impl Context {
             runner,
             over: closing.child_token(),
             closing,
+            unfinished: SetOnce::new(),
             gone: CancellationToken::new(),
             tasks: TaskTracker::new(),
             farewells,

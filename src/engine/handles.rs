@@ -262,7 +262,7 @@ impl Drop for Detaching {
 
 /// Sets a new lease from now on, unless more is left.
 pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetached> {
-    let lease = hold.lease_to_extend(wanted).map_err(NotDetached::Lease)?;
+    hold.check_extend(wanted).map_err(NotDetached::Lease)?;
     let context = hold.context();
     // In turn with releases and nested calls: the seq must not come between one of them and its answer.
     let _turn = take_turn(hold).await.map_err(NotDetached::Failed)?;
@@ -273,6 +273,8 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetache
             Some(End::Freed | End::Detached) => return Err(NotDetached::Lost(Loss::Gone)),
             None => {}
         }
+        // At each try: the turn and an answer that is lost take time, and `max_hold` leaves less.
+        let lease = hold.lease_to_extend(wanted);
         let question = Question { lease, only: Only::Extend(seq), doubts: hold.doubts() };
         let entry = &hold.entry;
         let (keys, owner, token) = (&entry.keys, &entry.owner_id, hold.token);

@@ -380,19 +380,27 @@ impl Hold {
         true
     }
 
-    /// For `extend`, whose lease is never shorter than the lease that the holder has asked for: the lease to ask for.
-    pub fn lease_to_extend(&self, wanted: Duration) -> Result<Duration, OptionsError> {
+    /// Whether `extend` may ask for this lease.
+    pub fn check_extend(&self, wanted: Duration) -> Result<(), OptionsError> {
         let options = self.context().options();
         options.check_lease("the lease of extend", wanted)?;
+        self.left_of_max_hold().map_or(Ok(()), |left| options.check_max_hold(wanted, left))
+    }
+
+    fn left_of_max_hold(&self) -> Option<Duration> {
+        let held = now().saturating_duration_since(self.state.lock().whole_since);
+        self.context().options().max_hold.map(|longest| longest.saturating_sub(held))
+    }
+
+    /// The lease to ask for in an `extend`. Never shorter than what the holder has asked for: the next renewal comes only then, and the first
+    /// one, which would set that lease, goes with an extend. But a hold that is renewed ends with `max_hold` all the same.
+    pub fn lease_to_extend(&self, wanted: Duration) -> Duration {
+        let left = self.left_of_max_hold().filter(|_| self.watched);
         let mut state = self.state.lock();
-        if let Some(longest) = options.max_hold {
-            options
-                .check_max_hold(wanted, longest.saturating_sub(now().saturating_duration_since(state.whole_since)))?;
-        }
-        // The next renewal comes only then; and the first one, which would set this lease, goes with an extend.
-        let lease = if self.watched || state.renewed.is_none() { wanted.max(self.lease) } else { wanted };
+        let own = if self.watched || state.renewed.is_none() { self.lease } else { wanted };
+        let lease = wanted.max(left.map_or(own, |left| own.min(left)));
         state.longest_lease = state.longest_lease.max(lease);
-        Ok(lease)
+        lease
     }
 
     /// The longest that the server may keep it.

@@ -238,14 +238,22 @@ async fn a_close_that_is_dropped_or_not_polled_again_closes_all_the_same() {
         if is_dropped {
             closing = None;
         }
+        // Found by an attack: one that came between ended with the first one, and said that all was given back.
+        let (late, tick) = (client.clone(), timing.operation_timeout);
+        let late = tokio::spawn(async move {
+            tokio::time::sleep(tick).await;
+            late.close().await
+        });
         let over = async { while watch.changed().await.is_some() {} };
         let longest = 3 * timing.operation_timeout + Duration::from_secs(1);
         tokio::time::timeout(longest, over).await.expect("the watch ends");
         assert_eq!(client.state().connection(), fairlock::ConnectionState::Closed);
         assert_eq!(guard.lost().await, Loss::Closed);
+        assert_eq!(late.await.unwrap().unwrap_err().unfinished, 1);
         if let Some(closing) = closing {
             assert_eq!(closing.await.unwrap_err().unfinished, 1, "it says how it ended, when it is asked again");
         }
+        assert_eq!(client.close().await.unwrap_err().unfinished, 1, "and so does each later call");
     }
 }
 

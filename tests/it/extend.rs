@@ -103,6 +103,32 @@ async fn a_lease_that_does_not_fit_is_refused_by_the_name_of_what_it_does_not_fi
     .await;
 }
 
+/// Found by an attack: an extend asked for the whole lease of the client, so one of 5 s at 44 s held for 73 s.
+#[tokio::test]
+async fn a_hold_that_is_renewed_ends_with_max_hold_however_often_it_is_extended() {
+    for (at, every) in [(44, None), (35, Some(2 * SECOND)), (0, Some(7 * SECOND))] {
+        in_virtual_time(async |store| {
+            let client = store.open(LockClient::builder().lease(30 * SECOND).max_hold(50 * SECOND)).await;
+            let (guard, held) = (client.lock("x").lock().await.unwrap(), Instant::now());
+            sleep(at * SECOND).await;
+            let extending = async {
+                guard.extend(5 * SECOND).await.unwrap();
+                while let Some(pause) = every {
+                    sleep(pause).await;
+                    // From the 45th second on it is refused.
+                    let _ = guard.extend(5 * SECOND).await;
+                }
+                guard.lost().await
+            };
+            tokio::select! { _ = guard.lost() => {} _ = extending => {} }
+            let lasted = held.elapsed();
+            assert!((48 * SECOND..=50 * SECOND).contains(&lasted), "{lasted:?}");
+            client.close().await.unwrap();
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn an_extend_without_an_answer_leaves_the_lease_as_it_was() {
     in_virtual_time(async |store| {
