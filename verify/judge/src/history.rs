@@ -367,8 +367,8 @@ impl History {
                     detached.was_refused = line.why.as_deref() == Some("refused");
                 }
             }
-            // `end`: a call that was dropped together with what it held.
-            "free" | "end" => hold.free = line.t,
+            // `end`: a call that was dropped together with what it held, or while it gave that back: the first of both counts.
+            "free" | "end" => hold.free = hold.free.min(line.t),
             "freed" => hold.freed = Some((line.t, why())),
             "lost" => hold.lost = Some((line.t, why())),
             "in" | "out" => hold.nested.push((line.e == "in", line.k.unwrap_or_default())),
