@@ -35,6 +35,17 @@ fn p1_a_hold_inside_of_a_longer_one() {
 }
 
 #[test]
+fn p1_not_by_a_call_that_is_dropped_while_it_gives_back() {
+    let mut story = Story::new();
+    let id = story.asks(999, "a.1");
+    story.gets(1000, "a.1", id, 1);
+    story.line(1010, "a.1", "free", &format!(r#""id":{id}"#));
+    story.holds(1020, 1040, "b.1", 2);
+    story.ends(1050, "a.1", id, "cancelled");
+    assert!(story.finds().is_empty());
+}
+
+#[test]
 fn p1_before_the_deadline_of_one_that_is_dead() {
     let mut story = Story::new();
     let dead = story.asks(999, "a.1");
