@@ -249,9 +249,10 @@ impl LockClientBuilder {
     }
 
     /// Ends a hold that is renewed after this long, or after its first lease if that is longer, so a forgotten guard cannot keep
-    /// the lock forever. Neither nested locks nor [`extend`](crate::LockGuard::extend) make it longer. For a set of locks it counts from when all are held. It is a limit for
-    /// guards: neither for the lease of a [detach](crate::LockGuard::detach), nor for what [`LockClient::extend`] sets for a handle. A
-    /// hold that is attached again begins it anew. Defaults to no limit.
+    /// the lock forever. Neither nested locks nor [`extend`](crate::LockGuard::extend) make it longer. For a set of locks it
+    /// counts from when all are held. It is a limit for guards: neither for the lease of a
+    /// [detach](crate::LockGuard::detach), nor for what [`LockClient::extend`] sets for a handle. A hold that is attached again
+    /// begins it anew. Defaults to no limit.
     ///
     /// ```
     /// # use std::time::Duration;

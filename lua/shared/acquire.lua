@@ -50,7 +50,7 @@ local field = '#' .. owner
 local keys = (frozen or mode and mode ~= '0') and 3 or call('EXISTS', lock, queue, tombstone, limit)
 if keys < 3 then
   local weight, own_limit = string.match(terms, '^(%d+),(%d+),')
-  -- What is taken then, and by how many: texts while the hash is new, since Redis formats a number of Lua for more than the match above costs.
+  -- What is taken then, and by how many. Texts while the hash is new: to make a text of a number is expensive.
   local others, set, used, holders, soon, limit_before, current = keys, nil, weight, '1', nil, '0', nil
   if keys > 0 then
     local fields = redis.pcall('HMGET', lock, field, '!format', '!used')

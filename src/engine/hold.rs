@@ -384,21 +384,18 @@ impl Hold {
     pub fn check_extend(&self, wanted: Duration) -> Result<(), OptionsError> {
         let options = self.context().options();
         options.check_lease("the lease of extend", wanted)?;
-        self.left_of_max_hold().map_or(Ok(()), |left| options.check_max_hold(wanted, left))
-    }
-
-    fn left_of_max_hold(&self) -> Option<Duration> {
         let held = now().saturating_duration_since(self.state.lock().whole_since);
-        self.context().options().max_hold.map(|longest| longest.saturating_sub(held))
+        options.max_hold.map_or(Ok(()), |longest| options.check_max_hold(wanted, longest.saturating_sub(held)))
     }
 
-    /// The lease to ask for in an `extend`. Never shorter than what the holder has asked for: the next renewal comes only then, and the first
-    /// one, which would set that lease, goes with an extend. But a hold that is renewed ends with `max_hold` all the same.
+    /// The lease to ask for in an `extend`. Never shorter than what the holder has asked for: the next renewal comes only
+    /// then, and the first one, which would set that lease, goes with an extend. But a hold that is renewed ends with
+    /// `max_hold` all the same.
     pub fn lease_to_extend(&self, wanted: Duration) -> Duration {
-        let left = self.left_of_max_hold().filter(|_| self.watched);
         let mut state = self.state.lock();
         let own = if self.watched || state.renewed.is_none() { self.lease } else { wanted };
-        let lease = wanted.max(left.map_or(own, |left| own.min(left)));
+        let rest = self.renewed_until(&state).map(|last| last.saturating_duration_since(now()));
+        let lease = wanted.max(rest.map_or(own, |rest| own.min(rest)));
         state.longest_lease = state.longest_lease.max(lease);
         lease
     }

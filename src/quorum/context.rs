@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures::future::{Either, join_all, select};
@@ -100,20 +100,13 @@ impl Quorum {
     pub async fn close(&self) -> Option<(usize, usize)> {
         let nodes = &self.nodes;
         close::warn_of(self.held());
-        let outcomes: Vec<_> = nodes.all.iter().map(|_| OnceLock::new()).collect();
-        let close_one = async |index: usize| {
-            if let (Some(node), Some(outcome)) = (nodes.all.get(index), outcomes.get(index)) {
-                let _ = outcome.set(close::close(&node.engine).await);
-            }
-        };
         let (used, others): (Vec<_>, Vec<_>) = (0..nodes.all.len()).partition(|index| nodes.is_usable(*index));
+        let close_all = |indices: Vec<usize>| {
+            let engines = indices.into_iter().filter_map(|index| Some(&nodes.all.get(index)?.engine));
+            join_all(engines.map(close::close))
+        };
         let closing = pin!(async {
-            match select(
-                pin!(join_all(used.into_iter().map(close_one))),
-                pin!(join_all(others.into_iter().map(close_one))),
-            )
-            .await
-            {
+            match select(close_all(used), close_all(others)).await {
                 // A server that is down does not answer. But it may be up again.
                 Either::Left((_, others)) => drop(timeout(nodes.node_timeout, others).await),
                 Either::Right((_, used)) => drop(used.await),
@@ -121,9 +114,9 @@ impl Quorum {
         });
         // Without its runtime no client waits for anything. Otherwise each one has begun, and ends in the background.
         if self.drive(closing).await.is_none() {
-            join_all((0..nodes.all.len()).map(close_one)).await;
+            join_all(nodes.all.iter().map(|node| close::close(&node.engine))).await;
         }
-        let outcomes = || outcomes.iter().filter_map(OnceLock::get);
+        let outcomes = || nodes.all.iter().filter_map(|node| node.engine.context.unfinished.get());
         let unfinished = outcomes().sum();
         let closed = outcomes().filter(|unfinished| **unfinished == 0).count();
         let servers = nodes.all.len() - closed;

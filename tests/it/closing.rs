@@ -238,7 +238,7 @@ async fn a_close_that_is_dropped_or_not_polled_again_closes_all_the_same() {
         if is_dropped {
             closing = None;
         }
-        // Found by an attack: one that came between ended with the first one, and said that all was given back.
+        // Found by an attack: a second close ended together with the first one, and returned Ok.
         let (late, tick) = (client.clone(), timing.operation_timeout);
         let late = tokio::spawn(async move {
             tokio::time::sleep(tick).await;
