@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use futures::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::task::{unconstrained, yield_now};
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep_until, timeout_at};
 
 use super::backoff::Backoff;
 use super::clock::now;
@@ -120,12 +120,12 @@ impl RequestLimit {
         Self(Mutex::new(Places { free: limit, next_number: 0, waiting: BTreeMap::new(), given: BTreeMap::new() }))
     }
 
-    /// Passes over those whose turn came before `since`. Returns how many, and whether there are later ones.
-    fn pass_over(&self, since: Instant) -> (usize, bool) {
+    /// Passes over those whose turn came before `since`. Returns how many, and when the first of the others got its turn.
+    fn pass_over(&self, since: Instant) -> (usize, Option<Instant>) {
         let mut places = self.0.lock();
         let all = places.given.len();
         places.given.retain(|_, given| *given > since);
-        (all - places.given.len(), !places.given.is_empty())
+        (all - places.given.len(), places.given.values().min().copied())
     }
 }
 
@@ -290,15 +290,15 @@ impl Admission {
         let shared = &self.shared;
         loop {
             shared.given.notified().await;
-            let mut goes_on = true;
-            while goes_on {
-                sleep(PATIENCE).await;
+            let mut first = Some(now());
+            while let Some(given) = first.take() {
+                sleep_until((given + PATIENCE).into()).await;
                 // If the whole runtime stood still, the woken waiters look first.
                 yield_now().await;
-                goes_on = false;
+                let since = now() - PATIENCE;
                 for priority in [Priority::Urgent, Priority::Release, Priority::Cleanup, Priority::Normal] {
-                    let (passed_over, are_more) = shared.line(priority).pass_over(now() - PATIENCE);
-                    goes_on |= are_more;
+                    let (passed_over, next) = shared.line(priority).pass_over(since);
+                    first = first.into_iter().chain(next).min();
                     (0..passed_over).for_each(|_| shared.give_back(priority));
                 }
             }

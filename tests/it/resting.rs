@@ -95,6 +95,31 @@ async fn the_end_of_a_hold_is_known_while_its_unlock_rests() {
     }
 }
 
+/// Seed 229: only the first turn was looked at after 250 ms, and one that came just behind it after nearly twice that.
+#[tokio::test]
+async fn each_turn_that_rests_costs_a_moment() {
+    in_virtual_time(async |embedded| {
+        let client = client(embedded).await;
+        let mut guards = lock_many(&client, "n", 513).await;
+        embedded.network.delay(300 * MILLI);
+        let mut unlocks_of = |count: usize| guards.drain(..count).map(LockGuard::unlock).collect::<Vec<_>>();
+        // All slots, and the first turns of those behind them: these take their turns.
+        let half = tokio::spawn(join_all(unlocks_of(128)));
+        sleep(100 * MILLI).await;
+        let others = tokio::spawn(join_all(unlocks_of(256)));
+        tokio::task::yield_now().await;
+        // The turns that come 100 ms later are theirs.
+        let resting = rest(unlocks_of(128)).await;
+        let began = Instant::now();
+        unlock_all(guards).await;
+        let waited = began.elapsed();
+        // Two answers, the moment, and a few ms.
+        assert!(waited < 1460 * MILLI, "{waited:?}");
+        drop((half.await, others.await, resting));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn tries_that_rest_keep_no_place_from_others() {
     // P-B s44: free names took 10 to 25 s.

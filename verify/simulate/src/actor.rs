@@ -528,7 +528,7 @@ impl Section<'_> {
             actor.end(self.lock, token);
         }
         world.fault("handles");
-        let begun = world.elapsed();
+        let (begun, left) = (world.elapsed(), guard.valid_for());
         // Longer than it takes to attach without faults. In the calm phase others wait for a few of them.
         let lease = actor.shortest_lease + Duration::from_secs(1);
         let detaching = Box::pin(guard.detach(lease));
@@ -536,7 +536,7 @@ impl Section<'_> {
             Ok(handle) => (handle, true),
             Err(DetachError::Unanswered { handle, .. }) => (handle, false),
             Err(DetachError::Refused { guard, reason, .. }) => {
-                return self.goes_on_after(guard, &reason, begun, is_nested);
+                return self.goes_on_after(guard, &reason, (begun, begun + left), is_nested);
             }
             Err(error) => return world.state().checker.report("errors", error.to_string()),
         };
@@ -570,12 +570,23 @@ impl Section<'_> {
     }
 
     /// The guard is as it was.
-    fn goes_on_after(&mut self, guard: LockGuard, reason: &DetachRefusal, begun: Duration, is_nested: bool) {
+    fn goes_on_after(
+        &mut self,
+        guard: LockGuard,
+        reason: &DetachRefusal,
+        (begun, lasts_until): (Duration, Duration),
+        is_nested: bool,
+    ) {
         let (actor, world, token) = (self.actor, &self.actor.world, guard.token());
         actor.note("keeps", || format!("{token}: {reason}"));
+        // A detach under way is not renewed (P6), so a long one ends the hold by itself: nobody relies on it then.
+        let has_lapsed = world.elapsed() >= lasts_until;
+        if has_lapsed {
+            self.safe = None;
+        }
         let expected = match reason {
             DetachRefusal::Nested(_) => is_nested,
-            DetachRefusal::Lost(_) => true,
+            DetachRefusal::Lost(_) => !self.must_be_held(token),
             DetachRefusal::Unreachable(_) if world.is_overloaded(actor.client.id()) => true,
             DetachRefusal::Unreachable(_) | DetachRefusal::Refused(_) => {
                 world.is_settling() || world.was_down_since(begun)
@@ -586,11 +597,7 @@ impl Section<'_> {
         if !expected {
             world.state().checker.report("errors", format!("actor {}: not detached: {reason}", actor.number));
         }
-        // Its future rested, and a detach under way is not renewed.
-        if matches!(reason, DetachRefusal::Lost(_)) {
-            self.safe = None;
-        }
-        if !is_nested {
+        if !is_nested && !has_lapsed {
             actor.add(actor.claim(self.lock, guard.held(), self.fixed));
         }
         self.guards.push(guard);

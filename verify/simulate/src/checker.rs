@@ -450,8 +450,9 @@ impl Checker {
             if kept.is_some_and(|kept| kept.holds != holder.holds) {
                 self.miscounted.insert(hold.clone());
             }
-            if kept.is_none() {
-                self.ghosts += 1;
+            self.ghosts += u64::from(kept.is_none());
+            // Also if only its owner has: a handle has again what was attached since.
+            if kept.is_none_or(|kept| kept.owner != holder.owner) {
                 self.returned.insert(hold);
             }
         }
