@@ -29,15 +29,15 @@ impl Caller {
         let name = self.rng.choice(names).expect("there are names");
         let lock = self.worker.client.lock(name);
         let Ok(status) = lock.status().await else { return };
-        let Some(holder) = status.holder else { return };
-        let token = (self.rng.u32(0..8) > 0).then_some(holder.token);
-        let forced = async {
-            match token {
-                Some(token) => lock.force_unlock_token(token).await,
-                None => lock.force_unlock().await,
-            }
-        };
-        self.force(name, token, forced).await;
+        if status.holder.is_none() {
+            return;
+        }
+        if self.rng.u32(0..8) == 0 {
+            return self.force(name, Vec::new(), lock.force_unlock()).await;
+        }
+        let holders = status.servers.iter().filter_map(|server| server.answer.as_ref().ok()?.holder.as_ref());
+        let tokens = holders.map(|holder| holder.token).collect();
+        self.force(name, tokens, lock.force_unlock_shown(&status)).await;
     }
 
     async fn revoke_permits(&mut self) {
@@ -46,7 +46,7 @@ impl Caller {
         let semaphore = self.worker.client.semaphore(name, *permits);
         let Ok(status) = semaphore.status().await else { return };
         if let Some(holder) = self.rng.choice(&status.holders) {
-            self.force(name, Some(holder.token), semaphore.revoke(holder.token)).await;
+            self.force(name, vec![holder.token], semaphore.revoke(holder.token)).await;
         }
     }
 
@@ -59,14 +59,14 @@ impl Caller {
         let Ok(status) = lock.status().await else { return };
         let holders: Vec<_> = status.writer.iter().chain(&status.readers).collect();
         if let Some(holder) = self.rng.choice(&holders) {
-            self.force(name, Some(holder.token), lock.revoke(holder.token)).await;
+            self.force(name, vec![holder.token], lock.revoke(holder.token)).await;
         }
     }
 
-    async fn force(&self, name: &str, token: Option<u64>, forced: impl Future<Output = Result<bool, RequestError>>) {
+    /// `tokens`: of the hold that is meant. Each of several servers may have another one for it.
+    async fn force(&self, name: &str, tokens: Vec<u64>, forced: impl Future<Output = Result<bool, RequestError>>) {
         let id = self.worker.new_id();
-        let token = token.map_or_else(String::new, |token| format!(r#","tok":{token}"#));
-        self.worker.history.line("force", format_args!(r#""id":{id},"n":"{name}"{token}"#));
+        self.worker.history.line("force", format_args!(r#""id":{id},"n":"{name}","toks":{tokens:?}"#));
         // Without an answer it may have run.
         if let Ok(hit) = forced.await {
             self.worker.history.line("forced", format_args!(r#""id":{id},"hit":{hit}"#));

@@ -24,6 +24,8 @@ struct Line<'a> {
     w: Option<u64>,
     from: Option<&'a str>,
     tok: Option<u64>,
+    #[serde(default)]
+    toks: Vec<u64>,
     until: Option<Time>,
     fixed: Option<u64>,
     why: Option<String>,
@@ -272,7 +274,7 @@ impl History {
             "force" => {
                 let name = self.name(line.n);
                 self.force_ids.insert((client, line.id), self.forces.len());
-                self.forces.push(Force { name, token: line.tok, from: line.t, to: NEVER, hit: None });
+                self.forces.push(Force { name, tokens: line.toks.clone(), from: line.t, to: NEVER, hit: None });
             }
             "forced" => {
                 if let Some(force) = self.force_ids.get(&(client, line.id)) {

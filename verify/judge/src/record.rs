@@ -132,7 +132,8 @@ pub struct Fault {
 #[derive(Debug)]
 pub struct Force {
     pub name: usize,
-    pub token: Option<u64>,
+    /// That of the hold that is meant, or what each of several servers had for it. None: whatever is held.
+    pub tokens: Vec<u64>,
     pub from: Time,
     /// When it was answered, and whether it ended a hold.
     pub to: Time,
@@ -142,7 +143,8 @@ pub struct Force {
 impl Force {
     /// Whether this is the hold that is meant.
     pub fn may_end(&self, hold: &Hold) -> bool {
-        self.name == hold.name && self.token.is_none_or(|token| token == hold.token) && self.hit != Some(false)
+        let is_meant = self.tokens.is_empty() || self.tokens.contains(&hold.token);
+        self.name == hold.name && is_meant && self.hit != Some(false)
     }
 }
 
