@@ -69,6 +69,12 @@ impl Worker {
         self.history.line("lost", format_args!(r#""id":{id},"why":"{why}","until":{known}"#));
     }
 
+    /// `more`: further fields of the line.
+    pub fn holds(&self, id: u64, held: &Held, more: &str) {
+        let (token, owner, until) = (held.token(), held.owner_id(), until(held));
+        self.history.line("hold", format_args!(r#""id":{id},"tok":{token},"own":"{owner}","until":{until}{more}"#));
+    }
+
     /// Writes down the outcome of a call. `fixed`: the lease is not renewed.
     pub fn told<G: Guard>(
         &self,
@@ -79,8 +85,7 @@ impl Worker {
         match outcome {
             Ok(Some(guard)) => {
                 let fixed = fixed.map_or_else(String::new, |lease| format!(r#","fixed":{}"#, lease.as_millis()));
-                let (token, until) = (guard.token(), until(&guard));
-                self.history.line("hold", format_args!(r#""id":{id},"tok":{token},"until":{until}{fixed}"#));
+                self.holds(id, &guard, &fixed);
                 return Some((id, guard));
             }
             Ok(None) => self.end(id, "busy"),

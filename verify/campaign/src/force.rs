@@ -29,15 +29,17 @@ impl Caller {
         let name = self.rng.choice(names).expect("there are names");
         let lock = self.worker.client.lock(name);
         let Ok(status) = lock.status().await else { return };
-        if status.holder.is_none() {
-            return;
-        }
+        let Some(holder) = &status.holder else { return };
         if self.rng.u32(0..8) == 0 {
-            return self.force(name, Vec::new(), lock.force_unlock()).await;
+            return self.force(name, "", lock.force_unlock()).await;
+        }
+        if let [_] = status.servers[..] {
+            let token = holder.token;
+            return self.force(name, &token_field(token), lock.force_unlock_token(token)).await;
         }
         let holders = status.servers.iter().filter_map(|server| server.answer.as_ref().ok()?.holder.as_ref());
-        let tokens = holders.map(|holder| holder.token).collect();
-        self.force(name, tokens, lock.force_unlock_shown(&status)).await;
+        let owners: Vec<_> = holders.map(|holder| &holder.owner).collect();
+        self.force(name, &format!(r#","owns":{owners:?}"#), lock.force_unlock_shown(&status)).await;
     }
 
     async fn revoke_permits(&mut self) {
@@ -46,7 +48,7 @@ impl Caller {
         let semaphore = self.worker.client.semaphore(name, *permits);
         let Ok(status) = semaphore.status().await else { return };
         if let Some(holder) = self.rng.choice(&status.holders) {
-            self.force(name, vec![holder.token], semaphore.revoke(holder.token)).await;
+            self.force(name, &token_field(holder.token), semaphore.revoke(holder.token)).await;
         }
     }
 
@@ -59,17 +61,21 @@ impl Caller {
         let Ok(status) = lock.status().await else { return };
         let holders: Vec<_> = status.writer.iter().chain(&status.readers).collect();
         if let Some(holder) = self.rng.choice(&holders) {
-            self.force(name, vec![holder.token], lock.revoke(holder.token)).await;
+            self.force(name, &token_field(holder.token), lock.revoke(holder.token)).await;
         }
     }
 
-    /// `tokens`: of the hold that is meant. Each of several servers may have another one for it.
-    async fn force(&self, name: &str, tokens: Vec<u64>, forced: impl Future<Output = Result<bool, RequestError>>) {
+    /// `which`: the field that says which hold is meant.
+    async fn force(&self, name: &str, which: &str, forced: impl Future<Output = Result<bool, RequestError>>) {
         let id = self.worker.new_id();
-        self.worker.history.line("force", format_args!(r#""id":{id},"n":"{name}","toks":{tokens:?}"#));
+        self.worker.history.line("force", format_args!(r#""id":{id},"n":"{name}"{which}"#));
         // Without an answer it may have run.
         if let Ok(hit) = forced.await {
             self.worker.history.line("forced", format_args!(r#""id":{id},"hit":{hit}"#));
         }
     }
+}
+
+fn token_field(token: u64) -> String {
+    format!(r#","tok":{token}"#)
 }

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `client` | a worker that begins | `host`, and its settings in ms: `lease`, `op`, `poll`, `wttl`, `gttl` |
 //! | `ask` | before a call | `id`, `n` the name, `how` (lock, timeout, try, all, attach, release), `limit` in ms if there is one |
-//! | `hold` | after a call that got the lock | `id`, `tok`, `until` the local deadline, `fixed` if the lease is not renewed |
+//! | `hold` | after a call that got the lock | `id`, `tok`, `own` the owner, `until` the local deadline, `fixed` if the lease is not renewed |
 //! | `until` | a holder whose deadline has moved | `id`, `until` |
 //! | `shrink` | before a holder gives a part back, or a writer becomes a reader | `id`, `w` what is left |
 //! | `end` | after a call that got nothing, before one is dropped | `id`, `why` |
@@ -17,7 +17,7 @@
 //! | `free` | before an unlock or a drop | `id` |
 //! | `freed` | after an unlock | `id`, `why` |
 //! | `lost` | a holder that hears of its loss | `id`, `why`, `until` the last deadline it knew of |
-//! | `force`, `forced` | before and after a `force_unlock` | `id`, `n`, `toks` if only one hold is meant: its token, or what each server has for it; `hit` |
+//! | `force`, `forced` | before and after a `force_unlock` | `id`, `n`, if only one hold is meant its `tok`, or on several masters `owns`, who has it on each; `hit` |
 //! | `closing`, `closed` | before and after `close` | `why` |
 //! | `write` | the register, of a write, and of a reader's read | `id`, `n`, `tok`, `ok` |
 //! | `stall` | the pulse: this machine stood still | `d` ns, from `t` on |

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fairlock::{Unlocked, WithError, owner};
 use tokio::time::sleep;
 
-use crate::caller::{Caller, Running, reason, until};
+use crate::caller::{Caller, Running, reason};
 
 impl Caller {
     /// Many short sections, in all the ways there are.
@@ -112,8 +112,7 @@ impl Caller {
         let lock = worker.client.lock(name);
         let inside = worker.clone();
         let running = lock.with(|held| async move {
-            let until = until(&held);
-            inside.history.line("hold", format_args!(r#""id":{id},"tok":{},"until":{until}"#, held.token()));
+            inside.holds(id, &held, "");
             self.write(id, &held, "write").await;
             // The release is `with`'s own.
             inside.history.line("free", format_args!(r#""id":{id}"#));

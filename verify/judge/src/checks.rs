@@ -245,7 +245,11 @@ fn told(history: &History, windows: &Windows, verdict: &mut Verdict) {
             }
         }
     }
-    for force in history.forces.iter().filter(|force| force.hit == Some(true) && !force.tokens.is_empty()) {
+    for force in history
+        .forces
+        .iter()
+        .filter(|force| force.hit == Some(true) && (force.token.is_some() || !force.owners.is_empty()))
+    {
         let Some(hold) =
             history.holds.iter().filter(|hold| hold.listens && force.may_end(hold)).max_by_key(|hold| hold.start)
         else {

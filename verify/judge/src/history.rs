@@ -25,7 +25,9 @@ struct Line<'a> {
     from: Option<&'a str>,
     tok: Option<u64>,
     #[serde(default)]
-    toks: Vec<u64>,
+    own: String,
+    #[serde(default)]
+    owns: Vec<String>,
     until: Option<Time>,
     fixed: Option<u64>,
     why: Option<String>,
@@ -274,7 +276,14 @@ impl History {
             "force" => {
                 let name = self.name(line.n);
                 self.force_ids.insert((client, line.id), self.forces.len());
-                self.forces.push(Force { name, tokens: line.toks.clone(), from: line.t, to: NEVER, hit: None });
+                self.forces.push(Force {
+                    name,
+                    token: line.tok,
+                    owners: line.owns.clone(),
+                    from: line.t,
+                    to: NEVER,
+                    hit: None,
+                });
             }
             "forced" => {
                 if let Some(force) = self.force_ids.get(&(client, line.id)) {
@@ -334,6 +343,7 @@ impl History {
             client: call.client,
             name: call.name,
             token: line.tok.unwrap_or_default(),
+            owner: line.own.clone(),
             start: line.t,
             until: line.until.unwrap_or_default(),
             is_fixed: line.fixed.is_some(),

@@ -106,7 +106,7 @@ fn p1_of_permits_is_suspended_by_force_for_the_hold_that_is_meant_alone() {
         let loser = story.asks_share(999, "a.1", TWO);
         story.gets(1000, "a.1", loser, 1);
         story.shares(1010, 1200, "c.1", ONE, 2);
-        story.forces(1100, &[token]);
+        story.forces(1100, token);
         story.shares(1105, 1200, "b.1", TWO, 3);
         story.loses(1112, "a.1", loser, "forced");
         story.finds()
@@ -218,7 +218,7 @@ fn p8_a_reader_does_not_hear_that_it_was_revoked() {
     let mut story = Story::new();
     let loser = story.asks_share(999, "a.1", READ);
     story.gets(1000, "a.1", loser, 1);
-    story.forces(1100, &[1]);
+    story.forces(1100, 1);
     story.loses(3900, "a.1", loser, "gone");
     assert_eq!(story.finds(), ["P8"]);
 }
@@ -326,7 +326,7 @@ fn a_handle_that_is_gone_before_its_deadline() {
     let gone_at = |ms: u64, force: Option<u64>| {
         let (mut story, first) = detached();
         if let Some(token) = force {
-            story.forces(1200, &[token]);
+            story.forces(1200, token);
         }
         let late = story.uses(ms, "b.1", "attach", ("a.1", first));
         story.ends(ms + 10, "b.1", late, "lost");

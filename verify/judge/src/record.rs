@@ -76,6 +76,7 @@ pub struct Hold {
     pub client: usize,
     pub name: usize,
     pub token: u64,
+    pub owner: String,
     pub start: Time,
     /// The greatest local deadline that its holder has seen.
     pub until: Time,
@@ -132,8 +133,10 @@ pub struct Fault {
 #[derive(Debug)]
 pub struct Force {
     pub name: usize,
-    /// That of the hold that is meant, or what each of several servers had for it. None: whatever is held.
-    pub tokens: Vec<u64>,
+    /// That of the hold that is meant. Without it, and without owners: whatever is held.
+    pub token: Option<u64>,
+    /// Who had it on each of several servers. Each has a token of its own for a hold, and the guard has that of one of them.
+    pub owners: Vec<String>,
     pub from: Time,
     /// When it was answered, and whether it ended a hold.
     pub to: Time,
@@ -143,8 +146,9 @@ pub struct Force {
 impl Force {
     /// Whether this is the hold that is meant.
     pub fn may_end(&self, hold: &Hold) -> bool {
-        let is_meant = self.tokens.is_empty() || self.tokens.contains(&hold.token);
-        self.name == hold.name && is_meant && self.hit != Some(false)
+        let is_any = self.token.is_none() && self.owners.is_empty();
+        let is_meant = self.token == Some(hold.token) || self.owners.contains(&hold.owner);
+        self.name == hold.name && (is_any || is_meant) && self.hit != Some(false)
     }
 }
 

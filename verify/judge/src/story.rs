@@ -112,8 +112,8 @@ impl Story {
     }
 
     /// `c` takes the hold under this token away.
-    pub fn forces(&mut self, ms: u64, tokens: &[u64]) {
-        self.line(ms, "c.1", "force", &format!(r#""id":99,"n":"x","toks":{tokens:?}"#));
+    pub fn forces(&mut self, ms: u64, token: u64) {
+        self.line(ms, "c.1", "force", &format!(r#""id":99,"n":"x","tok":{token}"#));
         self.line(ms + 10, "c.1", "forced", r#""id":99,"hit":true"#);
     }
 
