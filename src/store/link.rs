@@ -170,8 +170,8 @@ impl<C: Connection> Link<C> {
 
     /// No connection is wanted: it is not missed either.
     pub fn rest(&self) {
-        let before = self.counted.lock().take();
-        drop(before);
+        // Dropped when the mutex is free: a recorder is the user's.
+        let _before = self.counted.lock().take();
     }
 
     pub fn listen(&self, listener: Weak<dyn Listener>) {

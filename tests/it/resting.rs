@@ -373,6 +373,25 @@ async fn a_check_without_an_answer_is_repeated_until_there_is_one() {
     .await;
 }
 
+/// Seed 998: an answer that came at once did not bring the message of the flush along. A hold that it began then passed for one from
+/// before the flush, and for proof that it was of another database.
+#[tokio::test]
+async fn an_answer_brings_the_message_of_a_flush_along() {
+    in_virtual_time(async |embedded| {
+        let client = client(embedded).await;
+        let lost = client.lock("x").with_lease(600 * SECOND).lock().await.unwrap();
+        embedded.network.tell_of_flush_after(200 * MILLI);
+        embedded.server.flush();
+        // Any of these may be asked for the proof.
+        let later = lock_many(&client, "later", 20).await;
+        let began = Instant::now();
+        assert_eq!(lost.lost().await, Loss::Gone);
+        assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+        assert!(later.iter().all(|guard| guard.is_valid()));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn all_holds_are_checked_after_a_restart_however_many_there_are() {
     // P-A s7: the check was cut off after an operation time-out.

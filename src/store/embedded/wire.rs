@@ -147,6 +147,7 @@ impl Wire for EmbeddedWire {
             // Served before the first await. A future that is dropped there cannot take back what was
             // sent.
             let served = node.serve(&server, &request);
+            node.flushed(&connection);
             // Yields, as a request over a real connection does. Otherwise a loop of calls would keep other tasks from
             // running.
             tokio::task::yield_now().await;
@@ -269,7 +270,8 @@ impl Supervised<EmbeddedWire> {
         }
     }
 
-    /// The message of a flush has arrived.
+    /// The message of a flush has arrived. An answer brings it along: as in the driver of a real connection, it is heard before the
+    /// caller looks at that.
     fn flushed(&self, connection: &Connection) {
         if connection.hears_of_flush() {
             self.link.flushed();
@@ -310,7 +312,6 @@ async fn deliver(
     let served = node.serve(&sent.server, &sent.request);
     if let (Some(served), Some(delay)) = (served, delivery.reply) {
         sleep(delay).await;
-        // In one read: before the caller looks at its answer, as in the driver of a real connection.
         node.flushed(&sent.connection);
         // Fails if the caller no longer waits, or if another copy was answered first.
         let _ = answer.try_send(served);
