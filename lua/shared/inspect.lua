@@ -52,8 +52,9 @@ local placed = #places > 0 and read('ZMSCORE', deadlines, unpack(tickets)) or {}
 local scores = #places > 0 and read('ZMSCORE', deadlines, '!forgiven', '!spent', unpack(clients)) or {}
 local forgiven, spent, living, dead = tonumber(scores[1] or '0'), tonumber(scores[2] or '0'), 0, 0
 for i, place in ipairs(places) do
-  local deadline = math.abs(tonumber(scores[i + 2] or '0'))
-  local left = (deadline >= spent and math.max(deadline, forgiven) or deadline) - now
+  local score = scores[i + 2]
+  local deadline = math.abs(tonumber(score or '0'))
+  local left = (score and deadline >= spent and math.max(deadline, forgiven) or deadline) - now
   if placed[i] and left < 1 then
     dead = dead + 1
   elseif placed[i] then

@@ -1265,6 +1265,19 @@ async fn inspect_rows() {
             again: "inspected  0 0 0 0  -2 1 -1 d:2:3 * L",
         },
         Row {
+            what: "a silence is not forgiven to a client without a deadline (seed 3251)",
+            before: &[
+                "waits c:1:5",
+                "waits d:2:3",
+                "ZREM deadlines c",
+                "ZADD deadlines 0 !spent 9000000000000 !forgiven",
+            ],
+            call: "inspect",
+            reply: "inspected  0 0 0 0  -2 1 -1 d:2:3 * L",
+            after: "queue c:1:5 d:2:3 | clients d !forgiven",
+            again: "inspected  0 0 0 0  -2 1 -1 d:2:3 * L",
+        },
+        Row {
             what: "since when, and a label with spaces and slashes",
             before: &["HSET lock d:1 2 !grant 2~7~1700000001~42~3000/a~b/9/c:1:1/~", "PEXPIRE lock 9000"],
             call: "inspect",

@@ -946,6 +946,14 @@ async fn inspect_rows() {
             after: "room 4 c:1=1,5,7,1,4,3000/L d:1=1,2,8,2,5,3000/L e:1=1,3,9,1,4,3000/L | limit 3 | queue e:1:3/2,5,3000/a b z:1:3 | clients e !z",
             again: "shared 3 3 2 1 -1 2 c:1 1 7 * 1 4 L d:1 1 8 * 2 5 L e:1:3 * 2 5 a b",
         },
+        Row {
+            what: "a silence is not forgiven to a client without a deadline",
+            before: &["queues c:1:5", "queues d:2:3", "ZREM deadlines c", "ZADD deadlines 0 !spent 9000000000000 !forgiven"],
+            call: "shared/inspect",
+            reply: "shared 0 -1 0 1 -1 0 d:2:3 * 1 1 L",
+            after: "queue c:1:5 d:2:3 | clients d !forgiven",
+            again: "shared 0 -1 0 1 -1 0 d:2:3 * 1 1 L",
+        },
     ])
     .await;
 }

@@ -451,7 +451,10 @@ impl Checker {
                 self.miscounted.insert(hold.clone());
             }
             self.ghosts += u64::from(kept.is_none());
-            // Also if only its owner has: a handle has again what was attached since.
+            // A handle has again what was attached since, and nobody has the handle. It ends with its lease.
+            if kept.is_some_and(|kept| kept.owner != holder.owner) {
+                lock.restored.insert(holder.token, holder.until.max(at + ghosts_live));
+            }
             if kept.is_none_or(|kept| kept.owner != holder.owner) {
                 self.returned.insert(hold);
             }
