@@ -273,6 +273,38 @@ async fn a_promotion_freezes_and_a_first_replica_does_not() {
     .await;
 }
 
+/// A primary that is demoted keeps its connections, and what it loads then may be older than a lock that it had granted. Its own
+/// record of then comes back too.
+#[tokio::test]
+async fn p1_a_server_that_was_demoted_for_a_moment_is_frozen_for_who_stayed_connected() {
+    limit(async {
+        let (server, other) = thawed(&["--repl-diskless-sync-delay", "0"]).await;
+        let behind = Server::with(&["--repl-diskless-sync-delay", "0"]).await;
+        let follows = async |replica: &Server, primary: &Server| {
+            let port = primary.port().to_string();
+            let mut redis = replica.connection().await;
+            redis::cmd("REPLICAOF").arg("127.0.0.1").arg(port).exec_async(&mut redis).await.unwrap();
+            eventually("it has the data", async || {
+                let info: String = redis::cmd("INFO").arg("replication").query_async(&mut redis.clone()).await.unwrap();
+                info.contains("master_link_status:up")
+            })
+            .await;
+            redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut redis).await.unwrap();
+        };
+        follows(&behind, &server).await;
+        let proxy = Proxy::start(&server).await;
+        let silent = connect(&proxy.url()).await;
+        let guard = silent.lock("x").lock().await.unwrap();
+        proxy.blackhole(true);
+        follows(&server, &behind).await;
+        assert!(guard.is_valid(), "the machine is too slow for this test");
+        let next = other.lock("x").lock().await.unwrap();
+        assert!(!guard.is_valid(), "two hold it");
+        next.unlock().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_lease_that_outlasts_the_freeze_is_refused() {
     limit(async {

@@ -25,7 +25,7 @@ use crate::store::node::wire::{Supervised, Wire};
 use crate::store::options::Options;
 use crate::store::reply::ScriptReply;
 use crate::store::server::Told;
-use crate::store::verbs::boot;
+use crate::store::verbs::boot::{self, Boot};
 use crate::store::{Priority, ServedKeys, SpawnHook};
 use crate::sync::Mutex;
 
@@ -127,7 +127,7 @@ impl Wire for EmbeddedWire {
             while let Some(pushed) = pushes.recv().await {
                 match (pushed, node.link.listener()) {
                     (Pushed::Message(message), Some(listener)) => listener.pushed(&node.keys, &message),
-                    (Pushed::Flushed, _) => node.flushed(connection),
+                    (Pushed::Flushed, _) => node.hear_of_flush(connection),
                     (_, None) => {}
                 }
             }
@@ -147,7 +147,7 @@ impl Wire for EmbeddedWire {
             // Served before the first await. A future that is dropped there cannot take back what was
             // sent.
             let served = node.serve(&server, &request);
-            node.flushed(&connection);
+            node.hear_of_flush(&connection);
             // Yields, as a request over a real connection does. Otherwise a loop of calls would keep other tasks from
             // running.
             tokio::task::yield_now().await;
@@ -262,24 +262,27 @@ impl Supervised<EmbeddedWire> {
         // As by the probe of a node: a client that sends nothing during a freeze knows when it is over.
         self.clock.learn(now(), 0, server.micros());
         let life = server.life();
-        let (keys, args) = (boot.keys(), boot.args(&life, server.epoch()));
+        let (flushes, keys, args) = (boot.flushes(), boot.keys(), boot.args(&life, server.epoch()));
         let request = Request::new(&self.wire.client, Call::new(&boot::SCRIPT, &keys, &args), 0, "");
         if let Some(Ok(reply)) = server.serve(&request) {
             // A reply that cannot be read leaves the requests that follow without a record, and they say so.
-            let _ = boot.booted(&reply, "the embedded server");
+            let _ = boot.booted(&reply, flushes, "the embedded server");
         }
     }
 
     /// The message of a flush has arrived. An answer brings it along: as in the driver of a real connection, it is heard before the
     /// caller looks at that.
-    fn flushed(&self, connection: &Connection) {
+    fn hear_of_flush(&self, connection: &Connection) {
         if connection.hears_of_flush() {
-            self.link.flushed();
+            self.flushed();
         }
     }
 
     /// `None`: the server is shut down.
     fn serve(&self, server: &EmbeddedServer, request: &Request) -> Option<Answer> {
+        if self.boot.as_ref().is_some_and(Boot::is_due) {
+            self.boot(server);
+        }
         let served = server.serve(request)?;
         if !matches!(&served, Err(refusal) if refusal.lacks_boot()) {
             return Some(served);
@@ -312,7 +315,7 @@ async fn deliver(
     let served = node.serve(&sent.server, &sent.request);
     if let (Some(served), Some(delay)) = (served, delivery.reply) {
         sleep(delay).await;
-        node.flushed(&sent.connection);
+        node.hear_of_flush(&sent.connection);
         // Fails if the caller no longer waits, or if another copy was answered first.
         let _ = answer.try_send(served);
     }

@@ -17,7 +17,7 @@ use crate::store::clock::now;
 use crate::store::connect_options::Credentials;
 use crate::store::connection::{Connection, Unasked};
 use crate::store::dial::{Limit, Stream, Target};
-use crate::store::error::ConnectError;
+use crate::store::error::{ConnectError, RequestError};
 use crate::store::reply::{Fields, Malformed};
 use crate::store::rights;
 use crate::store::verbs::{boot, renew};
@@ -67,7 +67,7 @@ impl Supervised<NetworkWire> {
             }
             match (unasked, shared.link.listener()) {
                 (Unasked::Message(payload), Some(listener)) => listener.pushed(&shared.keys, payload),
-                (Unasked::Flushed, Some(_)) => shared.link.flushed(),
+                (Unasked::Flushed, Some(_)) => shared.flushed(),
                 (_, None) => {}
             }
         };
@@ -266,18 +266,19 @@ impl Supervised<NetworkWire> {
     /// With `strict_restart`: freezes the server if it may have forgotten a grant.
     async fn boot(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
         let Some(boot) = &self.boot else { return Ok(()) };
+        let flushes = boot.flushes();
         let life = self.life(target, connection).await?;
         let (keys, args) = (boot.keys(), boot.args(&life, target.epoch));
         let Some(is_known) = self.wire.is_known(&boot::SCRIPT) else { return Ok(()) };
         let call = Call::new(&boot::SCRIPT, &keys, &args);
         let reply = connection.clone().evaluate(is_known, call, 0).await.map_err(|error| probe_error(target, error))?;
-        boot.booted(&reply, &target.address()).map_err(|error| target.unreachable(Arc::new(error)))
+        boot.booted(&reply, flushes, &target.address()).map_err(|error| target.unreachable(Arc::new(error)))
     }
 
-    /// The same where a request found that the record is gone. Returns whether it is there again.
-    pub async fn boot_again(&self, connection: &Connection) -> bool {
-        let Some(target) = self.wire.location.current() else { return false };
-        self.boot(&target, connection).await.is_ok()
+    /// The same where a request found that the record is gone, and after a flush.
+    pub async fn boot_again(&self, connection: &Connection) -> Result<(), RequestError> {
+        let target = self.wire.location.current().ok_or_else(|| RequestError::NotSent(self.link.fault()))?;
+        self.boot(&target, connection).await.map_err(|error| RequestError::NotSent(Arc::new(error)))
     }
 
     /// The identity of the server's life: it is new after each start, and after each promotion. A

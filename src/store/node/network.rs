@@ -28,7 +28,7 @@ use crate::store::reply::ScriptReply;
 use crate::store::rights;
 use crate::store::script::Script;
 use crate::store::server::Told;
-use crate::store::verbs;
+use crate::store::verbs::{self, boot::Boot};
 use crate::store::{Priority, ServedKeys};
 use crate::sync::Mutex;
 
@@ -286,11 +286,14 @@ impl Supervised<NetworkWire> {
         request: u64,
     ) -> Result<ScriptReply, RequestError> {
         let Some(is_known) = self.wire.is_known(call.script) else { return Err(RequestError::Closed) };
+        // Boxed, because it is rare: every call would have room for it otherwise.
+        if self.boot.as_ref().is_some_and(Boot::is_due) {
+            Box::pin(self.boot_again(connection)).await?;
+        }
         let mut outcome = connection.evaluate(is_known, call, request).await;
         // Nothing was run, so this is still the first copy of the request.
         if matches!(&outcome, Err(RequestError::Refused(refusal)) if refusal.lacks_boot())
-            // Boxed, because it is rare: every call would have room for it otherwise.
-            && Box::pin(self.boot_again(connection)).await
+            && Box::pin(self.boot_again(connection)).await.is_ok()
         {
             outcome = Box::pin(connection.evaluate(is_known, call, request)).await;
         }

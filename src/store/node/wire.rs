@@ -96,6 +96,15 @@ impl<W: Wire> Supervised<W> {
         }
     }
 
+    /// The server has lost all keys of a database, perhaps not of ours.
+    pub fn flushed(&self) {
+        // First: what is asked because of the flush comes behind it.
+        if let Some(boot) = &self.boot {
+            boot.flushed();
+        }
+        self.link.flushed();
+    }
+
     pub fn want(&self) {
         // Relaxed: the notice orders what comes after it.
         if !self.is_wanted.swap(true, Ordering::Relaxed) {
