@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::Either;
+use tokio::task::unconstrained;
 use tokio::time::sleep_until;
 
 use super::Engine;
@@ -278,8 +279,9 @@ fn ask(
     async move {
         // Before the work, and so dropped after it: what is given up was left first.
         let call = ObservedCall::begin(&request, &request.metrics);
-        // Pinned here: passed on by value, it would be in this future twice.
-        let acquiring = pin!(acquire(&request));
+        // Pinned here: passed on by value, it would be in this future twice. Unconstrained: a task that has done much already
+        // asks now, and not at its next turn, when others have come (P3).
+        let acquiring = pin!(unconstrained(acquire(&request)));
         // Before it is polled: then nothing was asked, so nothing is known of others.
         let is_late = limit.is_some_and(|limit| limit <= now());
         let hold = tokio::select! {

@@ -1,8 +1,10 @@
 //! P3: first in, first out among live waiters, across processes. `try_lock` never overtakes.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use fairlock::{LockClient, LockError, LockGuard};
+use futures::future::{join, join_all};
 use nix::sys::signal::Signal;
 
 use crate::support::{Embedded, Server, Timing, Worker, eventually, in_virtual_time, limit, on_a_server};
@@ -259,6 +261,30 @@ async fn p3_a_guard_dropped_and_locked_again_goes_to_the_end_of_the_queue() {
             again.unwrap().unlock().await.unwrap();
         })
         .await;
+    })
+    .await;
+}
+
+/// tokio lets a task do about 128 things before all of its futures have to wait for its next turn, in which they come in
+/// another order.
+#[tokio::test]
+async fn p3_calls_of_one_task_are_served_in_the_order_of_their_first_polls() {
+    in_virtual_time(async |server| {
+        let client = server.open(LockClient::builder()).await;
+        let holder = client.lock(NAME).lock().await.unwrap();
+        let served = RefCell::new(Vec::new());
+        let calls = (0..200).map(async |number| {
+            let guard = client.lock(NAME).lock().await.unwrap();
+            served.borrow_mut().push(number);
+            guard.unlock().await.unwrap();
+        });
+        let frees = async {
+            let status = async || client.lock(NAME).status().await.unwrap();
+            eventually("they wait", async || status().await.waiters == 200).await;
+            holder.unlock().await.unwrap();
+        };
+        join(join_all(calls), frees).await;
+        assert!(served.borrow().is_sorted(), "{served:?}");
     })
     .await;
 }
