@@ -33,13 +33,13 @@ impl Caller {
         if self.rng.u32(0..8) == 0 {
             return self.force(name, "", lock.force_unlock()).await;
         }
+        let token = token_field(holder.token);
         if let [_] = status.servers[..] {
-            let token = holder.token;
-            return self.force(name, &token_field(token), lock.force_unlock_token(token)).await;
+            return self.force(name, &token, lock.force_unlock_token(holder.token)).await;
         }
         let holders = status.servers.iter().filter_map(|server| server.answer.as_ref().ok()?.holder.as_ref());
         let owners: Vec<_> = holders.map(|holder| &holder.owner).collect();
-        self.force(name, &format!(r#","owns":{owners:?}"#), lock.force_unlock_shown(&status)).await;
+        self.force(name, &format!(r#"{token},"owns":{owners:?}"#), lock.force_unlock_shown(&status)).await;
     }
 
     async fn revoke_permits(&mut self) {

@@ -17,7 +17,7 @@
 //! | `free` | before an unlock or a drop | `id` |
 //! | `freed` | after an unlock | `id`, `why` |
 //! | `lost` | a holder that hears of its loss | `id`, `why`, `until` the last deadline it knew of |
-//! | `force`, `forced` | before and after a `force_unlock` | `id`, `n`, if only one hold is meant its `tok`, or on several masters `owns`, who has it on each; `hit` |
+//! | `force`, `forced` | before and after a `force_unlock` | `id`, `n`, if only one hold is meant its `tok`, and on several masters `owns`, who has it on each; `hit` |
 //! | `closing`, `closed` | before and after `close` | `why` |
 //! | `write` | the register, of a write, and of a reader's read | `id`, `n`, `tok`, `ok` |
 //! | `stall` | the pulse: this machine stood still | `d` ns, from `t` on |

@@ -245,13 +245,10 @@ fn told(history: &History, windows: &Windows, verdict: &mut Verdict) {
             }
         }
     }
-    for force in history
-        .forces
-        .iter()
-        .filter(|force| force.hit == Some(true) && (force.token.is_some() || !force.owners.is_empty()))
-    {
+    for force in history.forces.iter().filter(|force| force.hit == Some(true)) {
         let Some(hold) =
-            history.holds.iter().filter(|hold| hold.listens && force.may_end(hold)).max_by_key(|hold| hold.start)
+            // By its token: of an owner's hold on several servers a part may be ended, and a majority is left.
+            history.holds.iter().filter(|hold| hold.listens && force.token == Some(hold.token) && force.may_end(hold)).max_by_key(|hold| hold.start)
         else {
             continue;
         };
