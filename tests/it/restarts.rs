@@ -176,6 +176,18 @@ async fn lost_data_freezes_a_living_server() {
     .await;
 }
 
+/// As after an eviction: nothing tells of it.
+#[tokio::test]
+async fn a_record_that_is_gone_alone_freezes_a_living_server() {
+    limit(async {
+        let (server, client) = thawed(&[]).await;
+        redis::cmd("DEL").arg(BOOT).exec_async(&mut server.connection().await).await.unwrap();
+        assert!(client.lock("y").try_lock().await.unwrap().is_none(), "it may have been held");
+        assert!(client.lock("y").status().await.unwrap().frozen_for.is_some());
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_lock_that_is_freed_in_a_freeze_is_passed_on_after_it() {
     limit(async {
