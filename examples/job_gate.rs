@@ -69,6 +69,9 @@ async fn run() -> Outcome<bool> {
         let next = tokio::time::timeout(Duration::from_secs(30), served.recv()).await?;
         in_order.push(next.ok_or("the workers ended too soon")?);
     }
+    // The last jobs give the gate back: each has a sender for as long as it runs.
+    drop((workers, report));
+    while served.recv().await.is_some() {}
     // Sorted by token, which is the order in which the jobs held the gate. The reports may arrive in another order.
     in_order.sort_unstable();
     let service: Vec<usize> = in_order.into_iter().map(|(_, job)| job).collect();

@@ -271,17 +271,17 @@ impl Caller {
     }
 }
 
-#[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice, and waiters are many")]
+// No `async fn`, as above.
 fn ask(
     request: AcquireRequest<'_>,
     limit: Option<Instant>,
 ) -> impl Future<Output = Result<Option<EngineGuard>, LockError>> {
-    async move {
+    // A task that has done much already asks now, and not at its next turn, when others have come (P3).
+    unconstrained(async move {
         // Before the work, and so dropped after it: what is given up was left first.
         let call = ObservedCall::begin(&request, &request.metrics);
-        // Pinned here: passed on by value, it would be in this future twice. Unconstrained: a task that has done much already
-        // asks now, and not at its next turn, when others have come (P3).
-        let acquiring = pin!(unconstrained(acquire(&request)));
+        // Pinned here: passed on by value, it would be in this future twice.
+        let acquiring = pin!(acquire(&request));
         // Before it is polled: then nothing was asked, so nothing is known of others.
         let is_late = limit.is_some_and(|limit| limit <= now());
         let hold = tokio::select! {
@@ -319,7 +319,7 @@ fn ask(
             Err(error) => call.failed(error),
         }
         outcome
-    }
+    })
 }
 
 /// `None` when the time is up first.

@@ -288,3 +288,27 @@ async fn p3_calls_of_one_task_are_served_in_the_order_of_their_first_polls() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn p3_a_call_in_a_task_that_has_done_much_asks_before_a_later_one() {
+    in_virtual_time(async |server| {
+        let client = server.open(LockClient::builder()).await;
+        let holder = client.lock(NAME).lock().await.unwrap();
+        let (first, second) = (client.lock(NAME), client.lock(NAME));
+        let first = tokio::spawn(async move {
+            let (sender, mut items) = tokio::sync::mpsc::unbounded_channel();
+            (0..128).for_each(|item| sender.send(item).unwrap());
+            for _ in 0..128 {
+                items.recv().await;
+            }
+            first.lock().await.unwrap()
+        });
+        let second = tokio::spawn(async move { second.lock().await.unwrap() });
+        eventually("they wait", async || client.lock(NAME).status().await.unwrap().waiters == 2).await;
+        holder.unlock().await.unwrap();
+        let first = tokio::time::timeout(Duration::from_secs(5), first).await.expect("it is first").unwrap();
+        first.unlock().await.unwrap();
+        second.await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
