@@ -276,7 +276,7 @@ impl LockClientBuilder {
     ///   whose queue was lost queue again, in any order), [`try_lock`](crate::FairLock::try_lock) returns `None`. Held
     ///   locks are renewed, re-entered and released as ever. [`LockStatus::frozen_for`](crate::LockStatus::frozen_for)
     ///   and a warning in the log have the remaining time.
-    /// - Two round trips more for each connection, one more key for each request that grants or releases, and the right to
+    /// - Two round trips more for each connection, and before the next requests after a flush of any database; one more key for each request that grants or releases, and the right to
     ///   `INFO` (`+info`). A key `<prefix>:{boot}` stays on the server.
     ///
     /// # What it needs

@@ -176,7 +176,7 @@ async fn lost_data_freezes_a_living_server() {
     .await;
 }
 
-/// As after an eviction: nothing tells of it.
+/// An eviction does that, and no message says so.
 #[tokio::test]
 async fn a_record_that_is_gone_alone_freezes_a_living_server() {
     limit(async {
@@ -285,6 +285,38 @@ async fn a_promotion_freezes_and_a_first_replica_does_not() {
     .await;
 }
 
+/// Returns when it has the data of its primary.
+async fn follow(replica: &Server, primary: &Server) {
+    let port = primary.port().to_string();
+    let mut redis = replica.connection().await;
+    redis::cmd("REPLICAOF").arg("127.0.0.1").arg(port).exec_async(&mut redis).await.unwrap();
+    eventually("it has the data", async || {
+        let info: String = redis::cmd("INFO").arg("replication").query_async(&mut redis.clone()).await.unwrap();
+        info.contains("master_link_status:up")
+    })
+    .await;
+}
+
+async fn promote(server: &Server) {
+    redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut server.connection().await).await.unwrap();
+}
+
+/// What it loads is a flush first, after which a replica cannot be asked whether it has to be frozen.
+#[tokio::test]
+async fn who_is_connected_to_a_demoted_primary_goes_where_its_name_leads() {
+    limit(async {
+        let server = Server::with(&["--repl-diskless-sync-delay", "0"]).await;
+        let other = Server::with(&["--repl-diskless-sync-delay", "0"]).await;
+        let name = Proxy::start(&server).await;
+        let client = connect(&name.url()).await;
+        follow(&server, &other).await;
+        // Connections that exist stay.
+        name.move_to(&other);
+        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
 /// A primary that is demoted keeps its connections, and what it loads then may be older than a lock that it had granted. Its own
 /// record of then comes back too.
 #[tokio::test]
@@ -292,23 +324,14 @@ async fn p1_a_server_that_was_demoted_for_a_moment_is_frozen_for_who_stayed_conn
     limit(async {
         let (server, other) = thawed(&["--repl-diskless-sync-delay", "0"]).await;
         let behind = Server::with(&["--repl-diskless-sync-delay", "0"]).await;
-        let follows = async |replica: &Server, primary: &Server| {
-            let port = primary.port().to_string();
-            let mut redis = replica.connection().await;
-            redis::cmd("REPLICAOF").arg("127.0.0.1").arg(port).exec_async(&mut redis).await.unwrap();
-            eventually("it has the data", async || {
-                let info: String = redis::cmd("INFO").arg("replication").query_async(&mut redis.clone()).await.unwrap();
-                info.contains("master_link_status:up")
-            })
-            .await;
-            redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut redis).await.unwrap();
-        };
-        follows(&behind, &server).await;
+        follow(&behind, &server).await;
+        promote(&behind).await;
         let proxy = Proxy::start(&server).await;
         let silent = connect(&proxy.url()).await;
         let guard = silent.lock("x").lock().await.unwrap();
         proxy.blackhole(true);
-        follows(&server, &behind).await;
+        follow(&server, &behind).await;
+        promote(&server).await;
         assert!(guard.is_valid(), "the machine is too slow for this test");
         let next = other.lock("x").lock().await.unwrap();
         assert!(!guard.is_valid(), "two hold it");

@@ -204,6 +204,14 @@ impl Wire for NetworkWire {
         let Some(mut connection) = node.link.connection(Priority::Urgent) else {
             return Err(RequestError::NotSent(node.link.fault()));
         };
+        // Not in `evaluate`, by which a new connection asks before it runs boot.lua. Boxed, as it is rare.
+        if node.boot.as_ref().is_some_and(Boot::is_due)
+            && let Err(error) = Box::pin(node.boot_again(&connection)).await
+        {
+            // A demoted primary refuses it: as below.
+            connection.dead.cancel();
+            return Err(error);
+        }
         let outcome = node.evaluate(&mut connection, call, request).await;
         // A demoted primary may keep its connections open. Without this the client would stay with it
         // and hear READONLY forever. Dialling again asks for the name anew.
@@ -286,13 +294,10 @@ impl Supervised<NetworkWire> {
         request: u64,
     ) -> Result<ScriptReply, RequestError> {
         let Some(is_known) = self.wire.is_known(call.script) else { return Err(RequestError::Closed) };
-        // Boxed, because it is rare: every call would have room for it otherwise.
-        if self.boot.as_ref().is_some_and(Boot::is_due) {
-            Box::pin(self.boot_again(connection)).await?;
-        }
         let mut outcome = connection.evaluate(is_known, call, request).await;
         // Nothing was run, so this is still the first copy of the request.
         if matches!(&outcome, Err(RequestError::Refused(refusal)) if refusal.lacks_boot())
+            // Boxed, because it is rare: every call would have room for it otherwise.
             && Box::pin(self.boot_again(connection)).await.is_ok()
         {
             outcome = Box::pin(connection.evaluate(is_known, call, request)).await;
