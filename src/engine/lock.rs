@@ -271,7 +271,7 @@ impl Caller {
     }
 }
 
-// No `async fn`, as above.
+// No `async fn`, which would have room for its arguments twice, and waiters are many.
 fn ask(
     request: AcquireRequest<'_>,
     limit: Option<Instant>,

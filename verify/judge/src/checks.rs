@@ -246,12 +246,9 @@ fn told(history: &History, windows: &Windows, verdict: &mut Verdict) {
         }
     }
     for force in history.forces.iter().filter(|force| force.hit == Some(true)) {
-        let Some(hold) =
-            // By its token: of an owner's hold on several servers a part may be ended, and a majority is left.
-            history.holds.iter().filter(|hold| hold.listens && force.token == Some(hold.token) && force.may_end(hold)).max_by_key(|hold| hold.start)
-        else {
-            continue;
-        };
+        // By its token: on several servers a part of the owner's hold may have ended, and a majority is left.
+        let is_meant = |hold: &&Hold| hold.listens && force.token == Some(hold.token) && force.may_end(hold);
+        let Some(hold) = history.holds.iter().filter(is_meant).max_by_key(|hold| hold.start) else { continue };
         let client = &history.clients[hold.client];
         let lost = hold.lost.as_ref().map_or(NEVER, |(t, _)| *t);
         let told = hold.given_away().min(lost).min(client.killed).min(client.closing).min(hold.until + SLACK);

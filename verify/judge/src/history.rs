@@ -24,8 +24,7 @@ struct Line<'a> {
     w: Option<u64>,
     from: Option<&'a str>,
     tok: Option<u64>,
-    #[serde(default)]
-    own: String,
+    own: Option<&'a str>,
     #[serde(default)]
     owns: Vec<String>,
     until: Option<Time>,
@@ -343,7 +342,7 @@ impl History {
             client: call.client,
             name: call.name,
             token: line.tok.unwrap_or_default(),
-            owner: line.own.clone(),
+            owner: line.own.unwrap_or_default().to_owned(),
             start: line.t,
             until: line.until.unwrap_or_default(),
             is_fixed: line.fixed.is_some(),

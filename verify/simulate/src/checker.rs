@@ -451,11 +451,12 @@ impl Checker {
                 self.miscounted.insert(hold.clone());
             }
             self.ghosts += u64::from(kept.is_none());
-            // A handle has again what was attached since, and nobody has the handle. It ends with its lease.
-            if kept.is_some_and(|kept| kept.owner != holder.owner) {
+            // What was attached since belongs to its handle again. Nobody has that any more, so it ends with its lease.
+            let is_of_another = kept.is_some_and(|kept| kept.owner != holder.owner);
+            if is_of_another {
                 lock.restored.insert(holder.token, holder.until.max(at + ghosts_live));
             }
-            if kept.is_none_or(|kept| kept.owner != holder.owner) {
+            if kept.is_none() || is_of_another {
                 self.returned.insert(hold);
             }
         }
