@@ -39,6 +39,7 @@ const SERVERS: &[Fault] = &[
     Fault { kind: "kill-server", act: kill_server, on: EVERYWHERE },
     Fault { kind: "wipe-server", act: wipe_server, on: &[(Single, 3), (Quorum, 3)] },
     Fault { kind: "flush", act: flush, on: &[(Single, 3), (Sentinel, 2), (Cluster, 2), (Quorum, 2)] },
+    Fault { kind: "flush-majority", act: flush_majority, on: &[(Quorum, 1)] },
     Fault { kind: "clock", act: clock, on: &[(Single, 4), (Quorum, 4)] },
     Fault { kind: "memory", act: memory, on: EVERYWHERE },
     Fault { kind: "disk", act: disk, on: &[(Single, 2), (Quorum, 2)] },
@@ -46,6 +47,7 @@ const SERVERS: &[Fault] = &[
     Fault { kind: "failover", act: failover, on: &[(Sentinel, 3), (Cluster, 3)] },
     Fault { kind: "stray-master", act: stray_master, on: &[(Sentinel, 1)] },
     Fault { kind: "slots", act: slots, on: &[(Cluster, 4)] },
+    Fault { kind: "node", act: node, on: &[(Cluster, 2)] },
 ];
 const CLIENTS: &[Fault] = &[
     Fault { kind: "stop-client", act: stop_client, on: &[(Single, 4), (Sentinel, 4), (Cluster, 4), (Quorum, 4)] },
@@ -74,7 +76,7 @@ pub fn torment(arena: &Arena, seed: u64, only: &[String], stop: &AtomicBool) {
 /// of a server without its data come from its clock.
 fn draw(arena: &Arena, faults: &'static [Fault], seed: u64, only: &[String]) -> Vec<&'static Fault> {
     let clocks = seed.is_multiple_of(3);
-    let forgets = ["wipe-server", "flush", "failover", "stray-master"];
+    let forgets = ["wipe-server", "flush", "flush-majority", "failover", "stray-master"];
     let fits = |fault: &&Fault| if clocks { !forgets.contains(&fault.kind) } else { fault.kind != "clock" };
     let is_wanted = |fault: &&Fault| {
         if only.is_empty() { fits(fault) } else { only.iter().any(|kind| kind == fault.kind) }
@@ -241,10 +243,14 @@ fn wipe_server(arena: &Arena, rng: &mut Rng, kind: &str) {
     });
 }
 
-/// One of several masters is restarted at a time, and the next one when it counts again: docs/quorum.md.
 fn restart(arena: &Arena, server: &Server) {
     server.launch();
     server.ready();
+    thaw(arena);
+}
+
+/// One of several masters is restarted at a time, and the next one when it counts again: docs/quorum.md.
+fn thaw(arena: &Arena) {
     if arena.topology.kind == Quorum {
         std::thread::sleep(Duration::from_millis(8500));
     }
@@ -254,9 +260,18 @@ fn flush(arena: &Arena, rng: &mut Rng, kind: &str) {
     let (server, scope) = any_master(arena, rng);
     arena.fault_of_servers(kind, &scope, || {
         let _ = server.ask::<String>("FLUSHALL");
-        if arena.topology.kind == Quorum {
-            std::thread::sleep(Duration::from_millis(8500));
+        thaw(arena);
+    });
+}
+
+/// Two of three masters forget at once: what was held is lost, and nobody may have it before its lease is over.
+fn flush_majority(arena: &Arena, rng: &mut Rng, kind: &str) {
+    let servers = rng.choose_multiple(&arena.topology.servers, 2);
+    arena.fault_of_servers(kind, &Scope::default(), || {
+        for server in servers {
+            let _ = server.ask::<String>("FLUSHALL");
         }
+        thaw(arena);
     });
 }
 
@@ -331,22 +346,36 @@ fn stray_master(arena: &Arena, _: &mut Rng, kind: &str) {
 fn slots(arena: &Arena, rng: &mut Rng, kind: &str) {
     let masters = arena.topology.masters();
     let [from, to] = rng.choose_multiple(0..masters.len(), 2)[..] else { return };
-    let mut moved: Vec<u16> = arena.names().iter().map(|name| slot_of(name)).collect();
-    moved.retain(|slot| shard_of(*slot) == from);
-    rng.shuffle(&mut moved);
-    moved.truncate(rng.usize(1..=3));
-    moved.sort_unstable();
-    moved.dedup();
     let scope = Scope { hosts: None, shards: Some(vec![from, to]) };
-    arena.fault_of_servers(kind, &scope, || {
-        for slot in &moved {
-            move_slot(arena, *slot, &masters[from], &masters[to], rng);
+    arena.fault_of_servers(kind, &scope, || lend_slots(arena, from, &masters[from], &masters[to], rng));
+}
+
+/// A node joins, serves some slots for a while, and leaves.
+fn node(arena: &Arena, rng: &mut Rng, kind: &str) {
+    let (masters, Some(spare)) = (arena.topology.masters(), &arena.topology.spare) else { return };
+    if masters.is_empty() {
+        return;
+    }
+    let from = rng.usize(0..masters.len());
+    arena.fault_of_servers(kind, &Scope { hosts: None, shards: Some(vec![from]) }, || {
+        if arena.topology.admit(spare) {
+            lend_slots(arena, from, &masters[from], spare, rng);
         }
-        dwell(rng);
-        for slot in &moved {
-            move_slot(arena, *slot, &masters[to], &masters[from], rng);
-        }
+        arena.topology.dismiss(spare);
     });
+}
+
+/// Some slots with names of this shard are at another node for a while.
+fn lend_slots(arena: &Arena, shard: usize, from: &Server, to: &Server, rng: &mut Rng) {
+    let mut lent: Vec<u16> = arena.names().iter().map(|name| slot_of(name)).collect();
+    lent.retain(|slot| shard_of(*slot) == shard);
+    rng.shuffle(&mut lent);
+    lent.truncate(rng.usize(1..=3));
+    lent.sort_unstable();
+    lent.dedup();
+    lent.iter().for_each(|slot| move_slot(arena, *slot, from, to, rng));
+    dwell(rng);
+    lent.iter().for_each(|slot| move_slot(arena, *slot, to, from, rng));
 }
 
 fn move_slot(arena: &Arena, slot: u16, from: &Server, to: &Server, rng: &mut Rng) {

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::hosts::{Host, Network, run};
-use crate::server::{PORT, Server, eventually};
+use crate::server::{PORT, Server, eventually, within};
 
 pub const SERVICE: &str = "locks";
 const SHARDS: usize = 3;
@@ -36,6 +37,8 @@ pub struct Topology {
     pub kind: Kind,
     pub servers: Vec<Arc<Server>>,
     pub sentinels: Vec<Arc<Server>>,
+    /// A node that joins a cluster for a while.
+    pub spare: Option<Arc<Server>>,
 }
 
 impl Topology {
@@ -50,7 +53,11 @@ impl Topology {
             hosts.iter().enumerate().map(|(number, host)| start_server(kind, bed, host, &hosts[0], number, strict));
         let servers: Vec<_> = started.collect();
         servers.iter().for_each(|server| server.ready());
-        let mut topology = Self { kind, servers, sentinels: Vec::new() };
+        let spare = (kind == Kind::Cluster).then(|| {
+            let host = network.host("spare");
+            start_server(kind, bed, &host, &host, count, strict)
+        });
+        let mut topology = Self { kind, servers, sentinels: Vec::new(), spare };
         match kind {
             Kind::Sentinel => topology.start_sentinels(bed, network),
             Kind::Cluster => topology.join(&hosts),
@@ -119,6 +126,26 @@ impl Topology {
     pub fn shard(&self, master: &Server) -> Option<usize> {
         let first = nodes(master)?.into_iter().find(|node| node.me)?.first_slot?;
         Some(shard_of(first))
+    }
+
+    /// Whether this node could join the cluster: all others know it then, and it all of them.
+    pub fn admit(&self, spare: &Server) -> bool {
+        spare.ready();
+        let _ = spare.ask::<String>(&format!("CLUSTER MEET {} {PORT}", self.servers[0].host.address()));
+        let knows_all = |server: &Server| {
+            nodes(server).is_some_and(|all| all.len() == 2 * SHARDS + 1 && all.iter().all(|node| node.is_well))
+        };
+        within(Duration::from_secs(20), || knows_all(spare) && self.servers.iter().all(|server| knows_all(server)))
+    }
+
+    /// The node leaves, and all others forget it at the same time: otherwise they tell each other of it.
+    pub fn dismiss(&self, spare: &Server) {
+        let leaver = nodes(spare).unwrap_or_default().into_iter().find(|node| node.me);
+        let _ = spare.ask::<String>("CLUSTER RESET HARD");
+        for server in &self.servers {
+            let Some(leaver) = &leaver else { continue };
+            let _ = server.ask::<String>(&format!("CLUSTER FORGET {}", leaver.id));
+        }
     }
 
     pub fn replica_of(&self, master: &Server) -> Option<Arc<Server>> {

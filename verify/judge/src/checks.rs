@@ -201,7 +201,7 @@ fn cause(history: &History, hold: &Hold, from: Time, to: Time) -> Option<usize> 
     let (shard, host) = (history.shard_of(hold.name), history.host_of(hold.client));
     let gone = hold.lost.as_ref().is_some_and(|(_, why)| why == "gone");
     let fits = |fault: &Fault| match fault.kind.as_str() {
-        "wipe-server" | "flush" | "kill-server" | "failover" => gone,
+        "wipe-server" | "flush" | "flush-majority" | "kill-server" | "failover" => gone,
         _ => !gone && fault.to.saturating_sub(fault.from) > history.clients[hold.client].lease / 3,
     };
     let may_be = |fault: &&Fault| {

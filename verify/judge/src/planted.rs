@@ -114,18 +114,19 @@ fn p1_of_one_name_of_several_counts_from_the_call() {
 /// A server that forgets a hold. From then on it is excused, but not the holds of strict clients.
 #[test]
 fn p1_is_suspended_where_a_server_forgot_and_for_what_it_forgot_alone() {
-    let forgotten = |topology, second: u64| {
+    let forgotten = |topology, kind, second: u64| {
         let mut story = Story::on(topology);
         let loser = story.asks(999, "a.1");
         story.gets(1000, "a.1", loser, 1);
-        story.fault(1500, 1900, "wipe-server", "");
+        story.fault(1500, 1900, kind, "");
         story.holds(second, 2200, "b.1", 2);
         story.loses(2300, "a.1", loser, "gone");
         story.finds()
     };
-    assert_eq!(forgotten("single", 2100), NOTHING);
-    assert_eq!(forgotten("single strict", 2100), ["P1"]);
-    assert_eq!(forgotten("single", 1400), ["P1"]);
+    assert_eq!(forgotten("single", "wipe-server", 2100), NOTHING);
+    assert_eq!(forgotten("single strict", "wipe-server", 2100), ["P1"]);
+    assert_eq!(forgotten("single", "wipe-server", 1400), ["P1"]);
+    assert_eq!(forgotten("quorum", "flush-majority", 2100), ["P1"]);
     // Whoever gets it later excludes all others again.
     let mut story = Story::new();
     story.fault(1500, 1900, "wipe-server", "");
@@ -136,7 +137,7 @@ fn p1_is_suspended_where_a_server_forgot_and_for_what_it_forgot_alone() {
 
 #[test]
 fn p1_is_not_suspended_by_a_partition_or_by_a_fault_that_the_table_does_not_know() {
-    for kind in ["silent", "meteorite"] {
+    for kind in ["silent", "node", "meteorite"] {
         let mut story = Story::new();
         story.fault(900, 5000, kind, "a");
         story.holds(1000, 1100, "a.1", 1);

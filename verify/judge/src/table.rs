@@ -73,6 +73,7 @@ pub const TABLE: &[Row] = &[
     Row { kind: "disk", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
     Row { kind: "acl", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
     Row { kind: "slots", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "names in a slot that moves wait" },
+    Row { kind: "node", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the same, to a node that joins and leaves" },
     Row { kind: "stray-master", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "clients look for the primary" },
     Row { kind: "ring", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "each client has another first server" },
     Row { kind: "clock", on: "quorum", suspends: [ms(100), ms(11_000), ms(11_000), ms(3000)], why: "a hold on just a majority ends with a server whose clock jumps" },
@@ -94,6 +95,7 @@ pub const TABLE: &[Row] = &[
     Row { kind: "failover", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "a freeze" },
     Row { kind: "wipe-server", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "the waiters queue again, behind a freeze" },
     Row { kind: "flush", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "the waiters queue again, behind a freeze" },
+    Row { kind: "flush-majority", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "the same, of two of three" },
 ];
 
 /// Begins and ends, in order, none touching another.

@@ -53,7 +53,7 @@ impl Verdict {
             _ if is_forced => "force_unlock",
             "silent" | "one-way-out" | "one-way-in" | "cable" | "halves" | "ring" | "cut-server" => "partition",
             "stop-client" | "stop-server" => "SIGSTOP",
-            "wipe-server" | "flush" => "lost data",
+            "wipe-server" | "flush" | "flush-majority" => "lost data",
             "kill-server" | "failover" | "stray-master" => "failover or restart",
             "none" => "its own lease",
             _ => "other faults",
