@@ -404,7 +404,7 @@ async fn a_command_can_use_the_terminal() {
 async fn a_watch_survives_an_outage() {
     on_a_server(async |server| {
         let proxy = Proxy::start(server).await;
-        let arguments = ["watch", "--interval", "20ms", "--timeout", "200ms", NAME];
+        let arguments = ["watch", "--interval", "20ms", NAME];
         let mut running = Tool::new(&proxy.url(), &arguments).start();
         while !running.line().await.starts_with("NAME") {}
         proxy.refuse(true);

@@ -245,11 +245,11 @@ async fn b5_a_refused_ping_counts_as_an_answer() {
         let mut redis = server.connection().await;
         let user = ["SETUSER", "mute", "on", ">secret", "~*", "&*", "+@all", "-ping"];
         redis::cmd("ACL").arg(&user).exec_async(&mut redis).await.unwrap();
-        let brief = Duration::from_millis(200);
+        let brief = Duration::from_millis(500);
         let url = server.url().replace("redis://", "redis://mute:secret@");
         let client = LockClient::builder().operation_timeout(brief).connect(url).await.unwrap();
         let before = server.connections().await;
-        tokio::time::sleep(8 * brief).await;
+        tokio::time::sleep(4 * brief).await;
         // `connections` makes one itself on each call.
         assert_eq!(server.connections().await - before, 1);
         client.close().await.unwrap();
