@@ -356,6 +356,9 @@ impl Hold {
     /// The server has answered what was asked, when the request was sent at `sent`: the lease is good until `deadline`.
     pub fn extend(&self, question: Question, sent: Instant, deadline: Instant) {
         let mut state = self.state.lock();
+        // A renewal that was served late may have left it more than `max_hold` has. The end of a part moves on.
+        let last = self.renewed_until(&state).filter(|_| state.wanted_until.is_none());
+        let deadline = last.map_or(deadline, |last| deadline.min(last));
         // Answers may overtake each other: an older one must not take back what a newer one gave.
         state.deadline = state.deadline.max(deadline);
         state.renewed = state.renewed.max(Some(sent));

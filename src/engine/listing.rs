@@ -64,14 +64,14 @@ impl Listing {
     }
 
     async fn find_next(&mut self) -> Result<Option<String>, RequestError> {
-        if self.glob.len() > LONGEST_NAME {
-            return Err(RequestError::Name(NameError::TooLong(self.glob.len())));
-        }
         loop {
             if let Some(name) = self.names.pop_front() {
                 return Ok(Some(name));
             }
             let Some(context) = self.contexts.front().cloned() else { return Ok(None) };
+            if self.glob.len() > LONGEST_NAME {
+                return Err(RequestError::Name(NameError::TooLong(self.glob.len())));
+            }
             let seats = self.seats.get_or_insert_with(|| context.runner.seats().into());
             let Some(seat) = seats.front().copied() else {
                 self.go_on();

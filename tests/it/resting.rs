@@ -329,6 +329,26 @@ async fn no_renewal_goes_beyond_max_hold() {
     .await;
 }
 
+/// Found by the simulator, seed 97: a renewal that is served late sets its lease from then on, and the answer to the next one told of more
+/// than `max_hold` had left.
+#[tokio::test]
+async fn a_renewal_that_is_served_late_does_not_outlast_max_hold() {
+    in_virtual_time(async |embedded| {
+        let client = embedded.open(LockClient::builder().max_hold(60 * SECOND)).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        let began = Instant::now();
+        sleep(25 * SECOND).await;
+        embedded.network.delay(15 * SECOND);
+        sleep(7 * SECOND).await;
+        embedded.network.delay(Duration::ZERO);
+        guard.lost().await;
+        assert!(began.elapsed() < 61 * SECOND, "{:?}", began.elapsed());
+        // What is left of it there is given back.
+        assert!(client.lock("x").lock_timeout(SECOND).await.is_ok());
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_nested_lock_shares_the_lease_of_its_hold() {
     // P-C s43: the lease of a nested lock stayed with the hold after the nested guard.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::history::{Call, History, Hold, How, MS, NEVER, Time};
+use crate::history::{Call, Fault, History, Hold, How, MS, NEVER, Time};
 use crate::table::{Promise, forgets_uses, touches, window};
-use crate::verdict::Verdict;
+use crate::verdict::{SLACK, Verdict};
 
 /// For how long a holder could rely on its hold: from when it had it until it gave it back, detached it, heard of its loss, or its
 /// local deadline passed. `cut`: the table excuses what comes later.
@@ -23,8 +23,8 @@ impl Claim {
         let start = if call.how == How::Attach { call.asked } else { hold.start };
         let end = hold.until.min(hold.given_away()).min(lost).max(start);
         // One name of several is held for as long as the call waits for the others.
-        let began = if call.how == How::All { call.asked } else { start };
-        let claim = Self::until_excused(history, hold, (start, end), began);
+        let began = if call.how == How::All { call.asked } else { granted_since(history, hold, start) };
+        let claim = Self::until_excused(history, hold, (start, end), (call.asked, began));
         if is_repeated(history, call) { Self { cut: start, ..claim } } else { claim }
     }
 
@@ -36,14 +36,16 @@ impl Claim {
         let hits = history.forces.iter().filter(|force| force.hit == Some(true) && force.may_end(hold));
         let forced = hits.map(|force| force.to).filter(|to| *to > handle.asked).min();
         let end = handle.until.min(history.first_use(index)).min(forced.unwrap_or(NEVER)).max(handle.asked);
-        Some(Self::until_excused(history, hold, (handle.asked, end), handle.asked))
+        Some(Self::until_excused(history, hold, (handle.asked, end), (handle.asked, handle.asked)))
     }
 
-    fn until_excused(history: &History, hold: &Hold, (start, end): (Time, Time), began: Time) -> Self {
+    fn until_excused(history: &History, hold: &Hold, (start, end): (Time, Time), (asked, began): (Time, Time)) -> Self {
         let shard = history.shard_of(hold.name);
         let by_fault = history.faults.iter().filter(|fault| touches(fault, shard, None)).filter_map(|fault| {
             let (from, to) = window(history, fault, Promise::One)?;
-            (began < to && end > from).then_some(from)
+            // A busy process writes down late what it was granted before the fault.
+            let late = if asked < from { SLACK } else { 0 };
+            (began < to.saturating_add(late) && end > from).then_some(from)
         });
         let by_force = history.forces.iter().filter(|force| force.may_end(hold)).filter_map(|force| {
             let may_run_until = if force.to == NEVER { force.from + 10_000 * MS } else { force.to };
@@ -52,6 +54,16 @@ impl Claim {
         let cut = by_fault.chain(by_force).min().unwrap_or(end).clamp(start, end);
         Self { start, end, cut }
     }
+}
+
+/// From when on a hold may have been granted: the answer that a stopped process finds when it goes on may be from before it stopped.
+fn granted_since(history: &History, hold: &Hold, start: Time) -> Time {
+    let (shard, host) = (history.shard_of(hold.name), history.host_of(hold.client));
+    let asked = history.calls[hold.call].asked;
+    let has_just_ended =
+        |fault: &&Fault| fault.from < start && fault.to > asked && fault.to.saturating_add(1000 * MS) > start;
+    let stops = history.faults.iter().filter(|fault| fault.kind == "stop-client" && touches(fault, shard, Some(host)));
+    stops.filter(has_just_ended).map(|fault| fault.from.max(asked)).min().unwrap_or(start)
 }
 
 /// A handle that was used before is used once more, and a failover in between may have forgotten the first time.

@@ -26,6 +26,8 @@ pub struct Actor {
     pub shortest_lease: Duration,
     /// The lease of a renewed lock.
     pub lease: Duration,
+    /// A renewed hold ends after this long.
+    pub max_hold: Option<Duration>,
 }
 
 const DEEPEST: usize = 4;
@@ -107,15 +109,22 @@ impl Actor {
         drop(waiting);
         match outcome {
             Ok(guard) => {
-                // Without faults only its guards may end it, or its lease if it is fixed.
-                let least = fixed.map_or(Duration::MAX, |fixed| fixed.mul_f64(0.98).saturating_sub(SENT));
+                // Without faults only its guards may end it, or its lease if it is fixed, or `max_hold`.
+                let least = fixed.or(self.least_of_max_hold());
+                let least = least.map_or(Duration::MAX, |least| least.mul_f64(0.98).saturating_sub(SENT));
                 let safe = (!self.world.is_settling()).then(|| self.world.elapsed().saturating_add(least));
-                Section { actor: self, lock: &lock, guards: vec![guard], dropped: false, safe, fixed }.run().await;
+                let (guards, asks_for) = (vec![guard], fixed);
+                Section { actor: self, lock: &lock, guards, dropped: false, begun, safe, fixed, asks_for }.run().await;
             }
             // Its time was over when it was polled again.
             Err(LockError::Unreachable(_)) if rested => {}
             Err(error) => self.check_error(&error, begun),
         }
+    }
+
+    /// What is surely left of `max_hold` when an actor looks at its guard: the hold may have begun up to a lease before.
+    fn least_of_max_hold(&self) -> Option<Duration> {
+        self.max_hold.map(|longest| longest.saturating_sub(self.lease))
     }
 
     /// Rarely: longer than any other, and no process asks for it where a freeze must outlast all leases.
@@ -299,7 +308,12 @@ impl Actor {
         let (process, began) = (self.client.id().to_owned(), self.world.elapsed());
         // A nested guard shares what is left of its hold's lease.
         let lease = if held.holds() > 1 { held.valid_for() } else { fixed.unwrap_or(self.lease) };
-        Claim { lock: key(lock), actor: self.number, process, held, began, lease, is_renewed: fixed.is_none() }
+        let ends = self.max_hold.filter(|_| fixed.is_none()).map(|longest| {
+            // The hold may have begun up to a lease before its caller looked at it.
+            let least = (began + longest).saturating_sub(self.lease);
+            (least, began + longest)
+        });
+        Claim { lock: key(lock), actor: self.number, process, held, began, lease, is_renewed: fixed.is_none(), ends }
     }
 
     fn add(&self, claim: Claim) {
@@ -310,7 +324,11 @@ impl Actor {
 
     fn end(&self, lock: &FairLock, token: u64) {
         let claims = self.world.state().checker.release(&key(lock), token);
-        drop(claims);
+        let now = self.world.elapsed();
+        let is_spent = |claim: &Claim| claim.ends.is_some_and(|(_, last)| now >= last);
+        if claims.iter().any(is_spent) {
+            self.world.fault("max_holds");
+        }
     }
 
     fn check_deadlines(&self) {
@@ -451,10 +469,14 @@ struct Section<'a> {
     /// The count on the server may differ for a moment: a guard was dropped, or a nested lock had no answer. The
     /// background sets it right later.
     dropped: bool,
+    /// When the call began.
+    begun: Duration,
     /// There are no faults, so it must not be lost before that.
     safe: Option<Duration>,
     /// Its lease, if that is not renewed.
     fixed: Option<Duration>,
+    /// The same of a hold that its calls get anew.
+    asks_for: Option<Duration>,
 }
 
 impl Section<'_> {
@@ -509,6 +531,9 @@ impl Section<'_> {
                 report("R5", format!("{token} was extended to {lease:?} and had {before:?}, and has {left:?}"));
             }
             Ok(()) => {}
+            // It would outlast `max_hold`, which counts from the hold's begin.
+            Err(ExtendError::Lease(_))
+                if actor.max_hold.is_some_and(|longest| begun + took - self.begun + lease > longest) => {}
             Err(error @ (ExtendError::Lease(_) | ExtendError::Closed)) => {
                 report("errors", format!("{token} was not extended: {error}"));
             }
@@ -598,9 +623,16 @@ impl Section<'_> {
             world.state().checker.report("errors", format!("actor {}: not detached: {reason}", actor.number));
         }
         if !is_nested && !has_lapsed {
-            actor.add(actor.claim(self.lock, guard.held(), self.fixed));
+            self.claim_again(guard.held(), self.fixed);
         }
         self.guards.push(guard);
+    }
+
+    /// What began a while ago.
+    fn claim_again(&self, held: fairlock::Held, fixed: Option<Duration>) {
+        let mut claim = self.actor.claim(self.lock, held, fixed);
+        claim.ends = claim.ends.map(|(_, last)| (Duration::ZERO, last));
+        self.actor.add(claim);
     }
 
     async fn attach_again(&mut self, handle: &HoldHandle, token: u64) {
@@ -713,8 +745,8 @@ impl Section<'_> {
             self.actor.world.state().checker.report("P2", what);
         }
         // It may have got the lock a while ago.
-        let fixed = self.fixed.map(|lease| if token == before { guard.valid_for() } else { lease });
-        self.actor.add(self.actor.claim(self.lock, guard.held(), fixed));
+        let fixed = if token == before { self.fixed.map(|_| guard.valid_for()) } else { self.asks_for };
+        self.claim_again(guard.held(), fixed);
         self.guards.push(guard);
         token
     }

@@ -159,6 +159,8 @@ pub struct Claim {
     pub lease: Duration,
     /// It is renewed, or ends after its lease.
     pub is_renewed: bool,
+    /// Between these `max_hold` ends it, if it is renewed.
+    pub ends: Option<(Duration, Duration)>,
 }
 
 /// What a future that is not polled may cost those behind it.
@@ -592,6 +594,7 @@ impl Checker {
             }
             self.judged.insert(hold.clone());
             let is_over = !claim.is_renewed && held_for + EARLY + claim.lease / 50 > claim.lease;
+            let is_over = is_over || claim.ends.is_some_and(|(least, _)| now + EARLY > least);
             let window = if claim.is_renewed { now.saturating_sub(claim.lease) } else { claim.began };
             let has_cause = is_over || self.perhaps_ended.contains(&hold) || self.may_be_lost(&hold.0, token);
             if !has_cause && last.saturating_add(EARLY) < window {
@@ -1488,13 +1491,19 @@ impl Checker {
         self.claims.extract_if(.., |claim| claim.held.token() == token && claim.lock == lock).collect()
     }
 
-    /// R5: no hold is valid for longer than the server keeps the lock for it.
+    /// R5: no hold is valid for longer than the server keeps the lock for it, and none that is renewed outlasts `max_hold`.
     pub fn check_deadlines(&mut self, server_ms: i64, clock_rate: f64) {
         let mut too_long = Vec::new();
         for claim in &self.claims {
             let (token, valid_for) = (claim.held.token(), claim.held.valid_for());
             if valid_for.is_zero() || self.void.contains(&claim.hold()) || self.lost_with_data.contains(&claim.hold()) {
                 continue;
+            }
+            if let Some((_, last)) = claim.ends.filter(|(_, last)| self.now + valid_for > *last) {
+                let (actor, until) = (claim.actor, self.now + valid_for);
+                too_long.push(format!(
+                    "actor {actor} may rely on {token} until {until:?}, and max_hold ends it at {last:?}"
+                ));
             }
             let holder = self.locks.get(&claim.lock).and_then(|lock| lock.holder.as_ref());
             let left = holder.filter(|holder| holder.token == token).map_or(0, |holder| holder.until - server_ms);

@@ -1,11 +1,12 @@
 //! The kinds of faults. A corpus in which one of them never happens proves too little.
 
 /// Faults of one server, or of a cluster.
-pub const FAULTS: [&str; 47] = [
+pub const FAULTS: [&str; 48] = [
     "cancellations",
     "sets",
     "handles",
     "extends",
+    "max_holds",
     "deaths",
     "crowds",
     "disconnects",

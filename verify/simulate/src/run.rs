@@ -195,6 +195,8 @@ impl Run {
 
     fn start_process(&mut self) {
         let (builder, shortest_lease, lease) = self.settings();
+        let max_hold = self.world.max_hold(lease);
+        let builder = max_hold.into_iter().fold(builder, LockClientBuilder::max_hold);
         // The server is down: another process may start later.
         let Some(client) = self.connect(builder) else { return };
         let mut actors = 1 + self.world.below(4) as usize;
@@ -213,6 +215,7 @@ impl Run {
                 names: self.names,
                 shortest_lease,
                 lease,
+                max_hold,
             };
             handles.push(tokio::spawn(self.world.in_process(client.id(), Box::pin(actor.live()))));
         }
@@ -572,7 +575,7 @@ impl Run {
     fn keeper(&self) -> Option<Actor> {
         let (world, client) = (self.world.clone(), self.processes.first()?.client.clone());
         let (shortest_lease, lease) = (Duration::ZERO, LONGEST_LEASE);
-        Some(Actor { world, client, number: 0, names: self.names, shortest_lease, lease })
+        Some(Actor { world, client, number: 0, names: self.names, shortest_lease, lease, max_hold: None })
     }
 
     /// A hold comes back where no waiter could find it.

@@ -55,6 +55,11 @@ pub fn has_extends(seed: u64) -> bool {
     has_handles(seed) && seed % 2 == 1 && Topology::of(seed) != Topology::Shared
 }
 
+/// Clients have a `max_hold`. Not in runs that the corpus had before.
+pub fn has_max_hold(seed: u64) -> bool {
+    matches!(seed % 17, 9..13) && Topology::of(seed) == Topology::OneServer
+}
+
 /// Permits are passed on by handles. Other seeds than those of the lock's handles, which stay what they are.
 pub fn has_handles_of_permits(seed: u64) -> bool {
     matches!(seed % 13, 5..8) && Topology::of(seed) == Topology::Shared

@@ -141,6 +141,7 @@ struct Setting {
     rng: fastrand::Rng,
     handles: Option<fastrand::Rng>,
     permits: Option<fastrand::Rng>,
+    limits: Option<fastrand::Rng>,
     may_rest: bool,
     rates: FaultRates,
     strict: bool,
@@ -159,6 +160,8 @@ pub struct State {
     extends: bool,
     /// As `handles`, for those of permits.
     permits: Option<fastrand::Rng>,
+    /// As `handles`, for `max_hold`.
+    limits: Option<fastrand::Rng>,
     /// Futures of callers may rest.
     may_rest: bool,
     /// How long others may have waited because of that, in the calm phase.
@@ -249,7 +252,9 @@ impl World {
         let may_rest = seed::may_rest(seed);
         let handles = seed::has_handles(seed).then(|| fastrand::Rng::with_seed(seed ^ 0x4a4d));
         let permits = seed::has_handles_of_permits(seed).then(|| fastrand::Rng::with_seed(seed ^ 0x9e46));
-        let setting = Setting { rng, handles, permits, may_rest, rates, strict, ahead, is_cluster, script: None };
+        let limits = seed::has_max_hold(seed).then(|| fastrand::Rng::with_seed(seed ^ 0x6d68));
+        let setting =
+            Setting { rng, handles, permits, limits, may_rest, rates, strict, ahead, is_cluster, script: None };
         let world = Self::with(setting, verbose);
         world.state().extends = seed::has_extends(seed);
         world
@@ -260,14 +265,14 @@ impl World {
         let rates = FaultRates { calm_delay: 1, clock_rate: 1.0, ..FaultRates::default() };
         let (rng, script) = (fastrand::Rng::with_seed(0), Some(Script::default()));
         let ahead = vec![0, 0, 5000];
-        let (handles, permits) = (None, None);
+        let (handles, permits, limits) = (None, None, None);
         let (may_rest, strict, is_cluster) = (false, false, false);
-        let setting = Setting { rng, handles, permits, may_rest, rates, strict, ahead, is_cluster, script };
+        let setting = Setting { rng, handles, permits, limits, may_rest, rates, strict, ahead, is_cluster, script };
         Self::with(setting, true)
     }
 
     fn with(setting: Setting, verbose: bool) -> Arc<Self> {
-        let Setting { rng, handles, permits, may_rest, rates, strict, ahead, is_cluster, script } = setting;
+        let Setting { rng, handles, permits, limits, may_rest, rates, strict, ahead, is_cluster, script } = setting;
         let later = fastrand::Rng::with_seed(rng.get_seed() ^ 0x5eed);
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -277,6 +282,7 @@ impl World {
                 handles,
                 extends: false,
                 permits,
+                limits,
                 may_rest,
                 rested: Duration::ZERO,
                 refusing: Vec::new(),
@@ -368,6 +374,11 @@ impl World {
     /// As `below`, for what is done by a handle.
     pub fn of_handle(&self, bound: u64) -> u64 {
         self.state().handles.as_mut().map_or(0, |random| random.u64(..bound))
+    }
+
+    /// The `max_hold` of a client with this lease: only in runs that have one.
+    pub fn max_hold(&self, lease: Duration) -> Option<Duration> {
+        self.state().limits.as_mut().map(|random| lease + Duration::from_millis(random.u64(..6000)))
     }
 
     /// As `below`, for what is done by a handle of permits.

@@ -356,7 +356,7 @@ impl Caller {
         let (server_ms, lock) = (self.world.server_ms(), key_of(NAME));
         let (process, held, began) = (self.client.id().to_owned(), guard.held(), self.world.elapsed());
         let (lease, is_renewed) = (self.fixed.unwrap_or(held.valid_for()), self.fixed.is_none());
-        let claim = Claim { lock, actor: 0, process, held, began, lease, is_renewed };
+        let claim = Claim { lock, actor: 0, process, held, began, lease, is_renewed, ends: None };
         let checker = &mut self.world.state().checker;
         checker.check_is_known(&claim);
         checker.claim(claim, server_ms, 1.0);
@@ -384,7 +384,11 @@ impl Caller {
         // Its claim is about the new lease.
         drop(checker.release(&lock, held.token()));
         let (process, began) = (self.client.id().to_owned(), self.world.elapsed());
-        checker.claim(Claim { lock, actor: 0, process, held, began, lease, is_renewed: false }, server_ms, 1.0);
+        checker.claim(
+            Claim { lock, actor: 0, process, held, began, lease, is_renewed: false, ends: None },
+            server_ms,
+            1.0,
+        );
         outcome.is_ok()
     }
 

@@ -141,7 +141,15 @@ impl Run {
         // Beside them, one that locks.
         self.actors += 1;
         let (world, number) = (self.world.clone(), self.actors);
-        let actor = crate::actor::Actor { world, client: client.clone(), number, names: 1, shortest_lease, lease };
+        let actor = crate::actor::Actor {
+            world,
+            client: client.clone(),
+            number,
+            names: 1,
+            shortest_lease,
+            lease,
+            max_hold: None,
+        };
         handles.push(tokio::spawn(self.world.in_process(client.id(), Box::pin(actor.live()))));
         self.processes.push(Process { client, actors: handles });
     }
