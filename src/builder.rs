@@ -276,8 +276,8 @@ impl LockClientBuilder {
     ///   whose queue was lost queue again, in any order), [`try_lock`](crate::FairLock::try_lock) returns `None`. Held
     ///   locks are renewed, re-entered and released as ever. [`LockStatus::frozen_for`](crate::LockStatus::frozen_for)
     ///   and a warning in the log have the remaining time.
-    /// - Two round trips more for each connection, and before the next requests after a flush of any database; one more key for each request that grants or releases, and the right to
-    ///   `INFO` (`+info`). A key `<prefix>:{boot}` stays on the server.
+    /// - Two round trips more for each connection, and before the next requests after a flush of any database; one more key for each request that grants or releases, and the rights to
+    ///   `INFO` (`+info`) and `CLIENT TRACKING` (`+client|tracking`). A key `<prefix>:{boot}` stays on the server.
     ///
     /// # What it needs
     /// - All clients of the prefix set it, and alike. A client without it takes a lock that is frozen for the others.

@@ -434,14 +434,14 @@ impl<'a> Attempt<'a> {
             observe::in_line(&self.request.who());
             loop {
                 match self.waiter.outcome().await {
-                    WaitOutcome::Granted { token, until } => {
+                    WaitOutcome::Granted { token, until } if !self.may_be_of_old_data() => {
                         // At first the grant's own time counts. A lease that is shorter than it is kept
                         // from the start.
                         let lease_from = self.confirming.unwrap_or_else(now);
                         let deadline = until.min(lease::deadline(lease_from, self.request.lease));
                         return Ok(self.hold(token, deadline, None));
                     }
-                    WaitOutcome::Confirm { token } => {
+                    WaitOutcome::Granted { token, .. } | WaitOutcome::Confirm { token } => {
                         // Without a hold we wait on. The place in the queue may still be ours, and the next poll shows it
                         // (P9).
                         if let Some(hold) = Box::pin(self.confirm(token)).await {
@@ -456,6 +456,19 @@ impl<'a> Attempt<'a> {
                 }
             }
         }
+    }
+
+    /// R14: whether the server may have granted it from data that lack another one's lock. Only boot.lua can tell, which goes before the next
+    /// request after a flush (`Boot::is_due`). While it is frozen it grants nothing, so this is older than the freeze.
+    fn may_be_of_old_data(&self) -> bool {
+        let context = &self.request.engine.context;
+        let is_strict = context.options().strict_restart.is_some();
+        is_strict && (self.is_doubted() || context.runner.is_frozen(&self.request.entry.keys.lock))
+    }
+
+    /// A flush or a new connection came since the last request.
+    fn is_doubted(&self) -> bool {
+        self.doubts < self.request.engine.holds.doubts()
     }
 
     /// Asks about a grant that came too late to be trusted: one round trip (R7).
@@ -473,6 +486,10 @@ impl<'a> Attempt<'a> {
         self.confirming.get_or_insert_with(now);
         self.doubts = self.request.engine.holds.doubts();
         match renew.run(&self.request.engine.context.runner).await {
+            Ok(_) if self.may_be_of_old_data() => {
+                self.must_leave = true;
+                return None;
+            }
             Ok(answer) => {
                 if let Renewed::Renewed { lease_left } = answer.body {
                     return self.hold_told(token, answer.sent, lease_left);
@@ -490,9 +507,12 @@ impl<'a> Attempt<'a> {
     /// A hold by the answer to the request for it.
     async fn hold_answered(&mut self, token: u64, sent: Instant, lease_left: Duration) -> Option<Arc<Hold>> {
         self.must_leave = true;
-        // A flush or a new connection came before this future looked: it asks the server once more (P1).
-        let is_doubted = self.doubts < self.request.engine.holds.doubts();
-        if is_doubted { Box::pin(self.confirm(token)).await } else { self.hold_told(token, sent, lease_left) }
+        // Before this future looked: it asks the server once more (P1).
+        if self.is_doubted() || self.may_be_of_old_data() {
+            Box::pin(self.confirm(token)).await
+        } else {
+            self.hold_told(token, sent, lease_left)
+        }
     }
 
     /// A hold that the server has answered for.

@@ -340,6 +340,44 @@ async fn p1_a_server_that_was_demoted_for_a_moment_is_frozen_for_who_stayed_conn
     .await;
 }
 
+/// The same for a client that was busy meanwhile: its request is on its way before it reads that the server was flushed.
+#[tokio::test]
+async fn p1_a_server_that_was_demoted_is_frozen_for_who_was_busy_meanwhile() {
+    limit(async {
+        let (server, _other) = thawed(&["--repl-diskless-sync-delay", "0"]).await;
+        let behind = Server::with(&["--repl-diskless-sync-delay", "0"]).await;
+        follow(&behind, &server).await;
+        promote(&behind).await;
+        let ((is_blocked, blocked), (goes_on, go_on)) = (tokio::sync::oneshot::channel(), std::sync::mpsc::channel());
+        let url = server.url();
+        let busy = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let client = connect(&url).await;
+                is_blocked.send(()).unwrap();
+                // The whole runtime.
+                go_on.recv().unwrap();
+                let next = client.lock("x").lock().await.unwrap();
+                let at = std::time::Instant::now();
+                next.unlock().await.unwrap();
+                at
+            })
+        });
+        blocked.await.unwrap();
+        let proxy = Proxy::start(&server).await;
+        let silent = connect(&proxy.url()).await;
+        let guard = silent.lock("x").lock().await.unwrap();
+        proxy.blackhole(true);
+        follow(&server, &behind).await;
+        promote(&server).await;
+        assert!(guard.is_valid(), "the machine is too slow for this test");
+        goes_on.send(()).unwrap();
+        let until = std::time::Instant::now() + guard.valid_for();
+        assert!(busy.await.unwrap() > until, "two hold it");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_lease_that_outlasts_the_freeze_is_refused() {
     limit(async {
@@ -380,6 +418,10 @@ async fn only_clients_with_strict_restart_need_its_rights() {
         assert!(all.contains(&"+info".to_owned()) && all.contains(&"~fairlock:*".to_owned()), "{all:?}");
         set_user(&["~fairlock:*", "-info"]).await;
         assert_eq!(missing().await, ["+info"]);
+        // P1: it would not hear of what a demoted primary loads.
+        set_user(&["~fairlock:*", "-client|tracking"]).await;
+        assert_eq!(missing().await, ["+client|tracking"]);
+        Timing::default().connect(&url).await;
         set_user(&["~fairlock:*"]).await;
         connect(&url).await;
     })

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{RedisResult, Value};
+use redis::{RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
 use super::error::{cluster_error, connect_error, probe_error, sign_in_error};
@@ -102,16 +102,22 @@ impl Supervised<NetworkWire> {
         } else {
             self.probe(target, connection).await?;
         }
-        // Before any request that may grant a lock.
-        self.boot(target, connection).await?;
+        let (mut flushes, mut echo) = (io.clone(), io.clone());
+        if self.boot.is_some() {
+            // Before any request that may grant a lock. In this order: no flush after boot.lua goes unheard (`Boot::is_due`).
+            let (asked, booted) =
+                futures::join!(self.ask_for_flushes(target, &mut flushes), self.boot(target, connection));
+            asked.and(booted)?;
+        }
         // We need to subscribe _last_. From then on the server takes this client for reachable and
         // grants locks to it (R6), so all that can still fail comes before. These are sent together and served in this
         // order, so that the echo is heard.
         let channel = self.wire.channel.at(&connection.channel_tag);
         let publish = redis::cmd("PUBLISH").arg(&channel).arg(ECHO).to_owned();
-        let (mut flushes, mut echo) = (io.clone(), io.clone());
-        let ((), subscribed, echoed) =
-            futures::join!(self.ask_for_flushes(&mut flushes), io.subscribe(channel), publish.query_async(&mut echo));
+        let asking =
+            async { if self.boot.is_none() { self.ask_for_flushes(target, &mut flushes).await } else { Ok(()) } };
+        let (asked, subscribed, echoed) = futures::join!(asking, io.subscribe(channel), publish.query_async(&mut echo));
+        asked?;
         subscribed.map_err(|error| connect_error(target, error))?;
         self.check_echo(target, echoed).await;
         Ok(())
@@ -152,11 +158,16 @@ impl Supervised<NetworkWire> {
 
     /// Tracking without any tracked key: the server keeps nothing for it, and says when all keys are
     /// flushed. There is no such way to notice a DEL, which the next renewal finds.
-    async fn ask_for_flushes(&self, io: &mut MultiplexedConnection) {
-        let tracking = redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").exec_async(io).await;
-        if let Err(error) = tracking {
-            // A right that is nice to have: without it the next renewal finds the loss.
-            tracing::debug!(target: "fairlock::server", address = %self.wire.address(), %error, "no CLIENT TRACKING: a flush is found by the next renewal");
+    async fn ask_for_flushes(&self, target: &Target, io: &mut MultiplexedConnection) -> Result<(), ConnectError> {
+        match redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").exec_async(io).await {
+            // P1: what a demoted primary loads is a flush.
+            Err(error) if self.boot.is_some() => Err(right_error(target, "+client|tracking", error)),
+            Err(error) => {
+                // A right that is nice to have: without it the next renewal finds the loss.
+                tracing::debug!(target: "fairlock::server", address = %self.wire.address(), %error, "no CLIENT TRACKING: a flush is found by the next renewal");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
         }
     }
 
@@ -295,10 +306,15 @@ impl Supervised<NetworkWire> {
 
     async fn info(&self, target: &Target, connection: &Connection, section: &str) -> Result<String, ConnectError> {
         let info = redis::cmd("INFO").arg(section).query_async::<String>(&mut connection.io.clone()).await;
-        info.map_err(|error| match error.code() {
-            Some("NOPERM") => ConnectError::Rights { missing: vec!["+info".to_owned()] },
-            _ => connect_error(target, error),
-        })
+        info.map_err(|error| right_error(target, "+info", error))
+    }
+}
+
+/// Of a command that `strict_restart` needs this right for.
+fn right_error(target: &Target, right: &str, error: RedisError) -> ConnectError {
+    match error.code() {
+        Some("NOPERM") => ConnectError::Rights { missing: vec![right.to_owned()] },
+        _ => connect_error(target, error),
     }
 }
 
