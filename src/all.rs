@@ -28,8 +28,12 @@ const AT_ONCE: usize = 64;
 ///
 /// That holds for this call alone. A task that already holds one of these locks or another one, and then calls
 /// `lock_all`, can deadlock with another such task. Take all that a task needs in one call, and before any other lock.
-/// In an
+/// In an [`owner::scope`](crate::owner::scope) a name that its owner holds already is entered again without waiting, but the
 /// names before it are waited for while it is held.
+///
+/// # A call that is not polled
+/// It keeps what it has got until then for a lease, and others wait for it: spawn it, or poll it. Where its time is over meanwhile it may
+/// report [`LockError::Timeout`], although nobody had the rest.
 ///
 /// # Semaphores and read-write locks
 /// It takes plain locks only. Permits and shares of a read-write lock that a task holds beside them are outside of this order: take

@@ -432,7 +432,7 @@ impl LockClientBuilder {
     ///
     /// The runtime must be driven all the time: one of several threads is, one of the current thread
     /// only within its `block_on`. Callers may be in other runtimes of tokio: each call uses the timers of the
-    /// runtime that polls it, so that one has to be made with `enable_time`, or the call panics, as everything in
+    /// runtime that polls it first, and has to stay there, so that one has to be made with `enable_time`, or the call panics, as everything in
     /// tokio does that waits for a time.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);

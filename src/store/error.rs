@@ -536,7 +536,7 @@ pub struct TooLate;
 
 /// A call did not go on when it could, for as long as it had time.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the future of this call was not polled when it could go on")]
+#[error("the future of this call, or of one of its owner before it, was not polled when it could go on")]
 pub struct NotPolled;
 
 /// A call had no time left when it began.
