@@ -213,7 +213,7 @@ async fn what_is_held_all_the_time_is_listed_once_whatever_happens_meanwhile() {
 async fn a_list_of_a_pattern_that_is_too_long_ends_with_its_error() {
     on_each_store(async |store| {
         let client = store.connect(Timing::default()).await;
-        let mut locks = client.list(&"n".repeat(1025));
+        let mut locks = client.list("n".repeat(1025));
         assert!(matches!(locks.next().await, Some(Err(RequestError::Name(NameError::TooLong(1025))))));
         assert!(locks.next().await.is_none());
         client.close().await.unwrap();
