@@ -170,7 +170,14 @@ impl Topology {
                         sentinel.ask(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {SERVICE}")).ok();
                     asked.is_some_and(|named| named.first() == Some(&master.host.address()))
                 };
-                replicas.iter().all(|replica| replica.follows()) && self.sentinels.iter().all(named)
+                // Not while one of them takes it for down: a failover may be under way that the end of a short fault does not stop.
+                let is_calm = |sentinel: &Arc<Server>| {
+                    let known: Option<HashMap<String, String>> =
+                        sentinel.ask(&format!("SENTINEL MASTER {SERVICE}")).ok();
+                    known.is_some_and(|known| known.get("flags").is_some_and(|flags| flags == "master"))
+                };
+                replicas.iter().all(|replica| replica.follows())
+                    && self.sentinels.iter().all(|sentinel| named(sentinel) && is_calm(sentinel))
             }
             Kind::Cluster => {
                 let (masters, replicas): (Vec<_>, Vec<_>) = self.servers.iter().partition(|server| server.is_master());
