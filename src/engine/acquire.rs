@@ -461,9 +461,12 @@ impl<'a> Attempt<'a> {
     /// R14: whether the server may have granted it from data that lack another one's lock. Only boot.lua can tell, which goes before the next
     /// request after a flush (`Boot::is_due`). While it is frozen it grants nothing, so this is older than the freeze.
     fn may_be_of_old_data(&self) -> bool {
-        let context = &self.request.engine.context;
-        let is_strict = context.options().strict_restart.is_some();
-        is_strict && (self.is_doubted() || context.runner.is_frozen(&self.request.entry.keys.lock))
+        let is_frozen = || self.request.engine.context.runner.is_frozen(&self.request.entry.keys.lock);
+        self.is_strict() && (self.is_doubted() || is_frozen())
+    }
+
+    fn is_strict(&self) -> bool {
+        self.request.engine.context.options().strict_restart.is_some()
     }
 
     /// A flush or a new connection came since the last request.
@@ -484,8 +487,17 @@ impl<'a> Attempt<'a> {
             remember: false,
         };
         self.confirming.get_or_insert_with(now);
-        self.doubts = self.request.engine.holds.doubts();
-        match renew.run(&self.request.engine.context.runner).await {
+        let runner = &self.request.engine.context.runner;
+        let mut answer;
+        loop {
+            self.doubts = self.request.engine.holds.doubts();
+            answer = renew.run(runner).await;
+            // Again only if one more flush came within that round trip.
+            if answer.is_err() || !(self.is_strict() && self.is_doubted()) {
+                break;
+            }
+        }
+        match answer {
             Ok(_) if self.may_be_of_old_data() => {
                 self.must_leave = true;
                 return None;
