@@ -459,10 +459,11 @@ impl<'a> Attempt<'a> {
     }
 
     /// R14: whether the server may have granted it from data that lack another one's lock. Only boot.lua can tell, which goes before the next
-    /// request after a flush (`Boot::is_due`). While it is frozen it grants nothing, so this is older than the freeze.
+    /// request after a flush (`Boot::is_due`). While it is frozen it grants nothing, so this is older than the freeze. What is held by
+    /// a handle goes on.
     fn may_be_of_old_data(&self) -> bool {
         let is_frozen = || self.request.engine.context.runner.is_frozen(&self.request.entry.keys.lock);
-        self.is_strict() && (self.is_doubted() || is_frozen())
+        self.request.attach.is_none() && self.is_strict() && (self.is_doubted() || is_frozen())
     }
 
     fn is_strict(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{ConnectError, Ended, LockClient, LockClientBuilder, LockError, Loss, OptionsError};
+use fairlock::{ConnectError, Ended, LockClient, LockClientBuilder, LockError, Loss, OptionsError, Unlocked};
 use redis::aio::MultiplexedConnection;
 
 use crate::support::cluster::command;
@@ -374,6 +374,22 @@ async fn p1_a_server_that_was_demoted_is_frozen_for_who_was_busy_meanwhile() {
         goes_on.send(()).unwrap();
         let until = std::time::Instant::now() + guard.valid_for();
         assert!(busy.await.unwrap() > until, "two hold it");
+    })
+    .await;
+}
+
+/// What is held goes on in a freeze, also by a handle.
+#[tokio::test]
+async fn a_handle_is_taken_up_in_a_freeze() {
+    limit(async {
+        let (server, client) = thawed(&[]).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        let (token, handle) = (guard.token(), guard.detach(LEASE).await.unwrap());
+        redis::cmd("DEL").arg(BOOT).exec_async(&mut server.connection().await).await.unwrap();
+        assert!(client.lock("y").try_lock().await.unwrap().is_none(), "it is frozen");
+        let guard = client.attach(&handle).await.unwrap();
+        assert_eq!((guard.token(), guard.is_valid()), (token, true));
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
     })
     .await;
 }

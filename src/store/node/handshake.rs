@@ -67,8 +67,9 @@ impl Supervised<NetworkWire> {
             }
             match (unasked, shared.link.listener()) {
                 (Unasked::Message(payload), Some(listener)) => listener.pushed(&shared.keys, payload),
-                (Unasked::Flushed, Some(_)) => shared.flushed(),
-                (_, None) => {}
+                // Also while the first connection is made: boot.lua may have been asked already.
+                (Unasked::Flushed, _) => shared.flushed(),
+                (Unasked::Message(_), None) => {}
             }
         };
         let opened = Connection::open(stream, credentials, handle).await;
