@@ -459,15 +459,10 @@ impl<'a> Attempt<'a> {
     }
 
     /// R14: whether the server may have granted it from data that lack another one's lock. Only boot.lua can tell, which goes before the next
-    /// request after a flush (`Boot::is_due`). While it is frozen it grants nothing, so this is older than the freeze. What is held by
-    /// a handle goes on.
+    /// request after a flush. While it is frozen it grants nothing, so this is older than the freeze. What is held by a handle goes on.
     fn may_be_of_old_data(&self) -> bool {
-        let is_frozen = || self.request.engine.context.runner.is_frozen(&self.request.entry.keys.lock);
-        self.request.attach.is_none() && self.is_strict() && (self.is_doubted() || is_frozen())
-    }
-
-    fn is_strict(&self) -> bool {
-        self.request.engine.context.options().strict_restart.is_some()
+        let (runner, lock) = (&self.request.engine.context.runner, &self.request.entry.keys.lock);
+        self.request.attach.is_none() && (runner.is_boot_due(lock) || runner.is_frozen(lock))
     }
 
     /// A flush or a new connection came since the last request.
@@ -494,7 +489,7 @@ impl<'a> Attempt<'a> {
             self.doubts = self.request.engine.holds.doubts();
             answer = renew.run(runner).await;
             // Again only if one more flush came within that round trip.
-            if answer.is_err() || !(self.is_strict() && self.is_doubted()) {
+            if answer.is_err() || !runner.is_boot_due(&self.request.entry.keys.lock) {
                 break;
             }
         }

@@ -38,6 +38,8 @@ pub trait Server: Send + Sync + 'static {
     fn hears(&self) -> bool;
     /// With `strict_restart`: server time in ms until which it grants nothing, as far as this client knows.
     fn frozen_until(&self) -> u64;
+    /// With `strict_restart`: whether boot.lua has to be asked before it is known whether it is frozen.
+    fn is_boot_due(&self) -> bool;
     /// With `strict_restart`: two clients with the same one are connected to one server.
     fn server_id(&self) -> Option<String>;
 }

@@ -388,6 +388,10 @@ mod tests {
             0
         }
 
+        fn is_boot_due(&self) -> bool {
+            false
+        }
+
         fn server_id(&self) -> Option<String> {
             None
         }

@@ -158,6 +158,10 @@ impl<W: Wire> Server for Node<W> {
         self.inner.boot.as_ref().map_or(0, Boot::frozen_until)
     }
 
+    fn is_boot_due(&self) -> bool {
+        self.inner.boot.as_ref().is_some_and(Boot::is_due)
+    }
+
     fn server_id(&self) -> Option<String> {
         self.inner.wire.server_id()
     }
