@@ -32,8 +32,8 @@ const AT_ONCE: usize = 64;
 /// names before it are waited for while it is held.
 ///
 /// # A call that is not polled
-/// It keeps what it has got until then for a lease, and others wait for it: spawn it, or poll it. Where its time is over meanwhile it may
-/// report [`LockError::Timeout`], although nobody had the rest.
+/// It keeps the locks that it has got for a lease, and others wait for them: spawn the call, or poll it. If its time ends meanwhile it
+/// may report [`LockError::Timeout`], although the other locks were free.
 ///
 /// # Semaphores and read-write locks
 /// It takes plain locks only. Permits and shares of a read-write lock that a task holds beside them are outside of this order: take

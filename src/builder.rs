@@ -276,8 +276,9 @@ impl LockClientBuilder {
     ///   whose queue was lost queue again, in any order), [`try_lock`](crate::FairLock::try_lock) returns `None`. Held
     ///   locks are renewed, re-entered and released as ever. [`LockStatus::frozen_for`](crate::LockStatus::frozen_for)
     ///   and a warning in the log have the remaining time.
-    /// - Two round trips more for each connection, and before the next requests after a flush of any database; one more key for each request that grants or releases, and the rights to
-    ///   `INFO` (`+info`) and `CLIENT TRACKING` (`+client|tracking`). A key `<prefix>:{boot}` stays on the server.
+    /// - Two round trips more for each connection, and before the next requests after a flush of any database; one more key for each
+    ///   request that grants or releases; the rights to `INFO` (`+info`) and `CLIENT TRACKING` (`+client|tracking`). A key
+    ///   `<prefix>:{boot}` stays on the server.
     ///
     /// # What it needs
     /// - All clients of the prefix set it, and alike. A client without it takes a lock that is frozen for the others.
@@ -432,8 +433,8 @@ impl LockClientBuilder {
     ///
     /// The runtime must be driven all the time: one of several threads is, one of the current thread
     /// only within its `block_on`. Callers may be in other runtimes of tokio: each call uses the timers of the
-    /// runtime that polls it first, and has to stay there, so that one has to be made with `enable_time`, or the call panics, as everything in
-    /// tokio does that waits for a time.
+    /// runtime that polls it first, and has to stay there. That one has to be made with `enable_time`, or the call panics, as
+    /// everything in tokio does that waits for a time.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self

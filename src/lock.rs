@@ -37,7 +37,8 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 ///   both return `None`.
 /// - With [`with_lease`](Self::with_lease) the lease begins at each server when it grants. If that was not at the same
 ///   time, less of it is left: [`valid_for`](Held::valid_for) returns the rest.
-/// - A call that is not polled may keep the lock from others for a lease, and may report [`LockError::Timeout`] where its time is over.
+/// - A call that is not polled may keep the lock from others for a lease. If its time ends meanwhile it may report
+///   [`LockError::Timeout`].
 /// - Requests without a promise, such as `status` and `force_unlock`, go to all servers at the same time, and wait an
 ///   operation time-out for a server that does not answer.
 ///

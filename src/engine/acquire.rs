@@ -458,8 +458,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// R14: whether the server may have granted it from data that lack another one's lock. Only boot.lua can tell, which goes before the next
-    /// request after a flush. While it is frozen it grants nothing, so this is older than the freeze. What is held by a handle goes on.
+    /// R14: whether the server may have granted this from old data, in which another owner's lock is missing. After a flush only boot.lua can
+    /// tell, and the next request asks it first. A frozen server grants nothing, so what it has granted is older than the freeze.
+    /// An attach is no grant: what a handle holds goes on.
     fn may_be_of_old_data(&self) -> bool {
         let (runner, lock) = (&self.request.engine.context.runner, &self.request.entry.keys.lock);
         self.request.attach.is_none() && (runner.is_boot_due(lock) || runner.is_frozen(lock))
@@ -484,15 +485,14 @@ impl<'a> Attempt<'a> {
         };
         self.confirming.get_or_insert_with(now);
         let runner = &self.request.engine.context.runner;
-        let mut answer;
-        loop {
+        let answer = loop {
             self.doubts = self.request.engine.holds.doubts();
-            answer = renew.run(runner).await;
+            let answer = renew.run(runner).await;
             // Again only if one more flush came within that round trip.
             if answer.is_err() || !runner.is_boot_due(&self.request.entry.keys.lock) {
-                break;
+                break answer;
             }
-        }
+        };
         match answer {
             Ok(_) if self.may_be_of_old_data() => {
                 self.must_leave = true;
@@ -515,7 +515,7 @@ impl<'a> Attempt<'a> {
     /// A hold by the answer to the request for it.
     async fn hold_answered(&mut self, token: u64, sent: Instant, lease_left: Duration) -> Option<Arc<Hold>> {
         self.must_leave = true;
-        // Before this future looked: it asks the server once more (P1).
+        // Something came before this future looked, so it asks the server once more (P1).
         if self.is_doubted() || self.may_be_of_old_data() {
             Box::pin(self.confirm(token)).await
         } else {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use fairlock::{ConnectError, Ended, LockClient, LockClientBuilder, LockError, Loss, OptionsError, Unlocked};
+use fairlock::{
+    ConnectError, Ended, LockClient, LockClientBuilder, LockError, LockGuard, Loss, OptionsError, Unlocked,
+};
 use redis::aio::MultiplexedConnection;
 
 use crate::support::cluster::command;
@@ -301,6 +303,26 @@ async fn promote(server: &Server) {
     redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut server.connection().await).await.unwrap();
 }
 
+/// A server, a client of it, and another server with the data of before, as an old replica has them.
+async fn with_one_behind() -> (Server, LockClient, Server) {
+    let (server, client) = thawed(&["--repl-diskless-sync-delay", "0"]).await;
+    let behind = Server::with(&["--repl-diskless-sync-delay", "0"]).await;
+    follow(&behind, &server).await;
+    promote(&behind).await;
+    (server, client, behind)
+}
+
+/// While a client that has the lock is silent, the server is demoted, loads what the other one has, and is promoted again.
+async fn held_over_a_demotion(server: &Server, behind: &Server) -> (Proxy, LockGuard) {
+    let proxy = Proxy::start(server).await;
+    let guard = connect(&proxy.url()).await.lock("x").lock().await.unwrap();
+    proxy.blackhole(true);
+    follow(server, behind).await;
+    promote(server).await;
+    assert!(guard.is_valid(), "the machine is too slow for this test");
+    (proxy, guard)
+}
+
 /// What it loads is a flush first, after which a replica cannot be asked whether it has to be frozen.
 #[tokio::test]
 async fn who_is_connected_to_a_demoted_primary_goes_where_its_name_leads() {
@@ -322,17 +344,8 @@ async fn who_is_connected_to_a_demoted_primary_goes_where_its_name_leads() {
 #[tokio::test]
 async fn p1_a_server_that_was_demoted_for_a_moment_is_frozen_for_who_stayed_connected() {
     limit(async {
-        let (server, other) = thawed(&["--repl-diskless-sync-delay", "0"]).await;
-        let behind = Server::with(&["--repl-diskless-sync-delay", "0"]).await;
-        follow(&behind, &server).await;
-        promote(&behind).await;
-        let proxy = Proxy::start(&server).await;
-        let silent = connect(&proxy.url()).await;
-        let guard = silent.lock("x").lock().await.unwrap();
-        proxy.blackhole(true);
-        follow(&server, &behind).await;
-        promote(&server).await;
-        assert!(guard.is_valid(), "the machine is too slow for this test");
+        let (server, other, behind) = with_one_behind().await;
+        let (_proxy, guard) = held_over_a_demotion(&server, &behind).await;
         let next = other.lock("x").lock().await.unwrap();
         assert!(!guard.is_valid(), "two hold it");
         next.unlock().await.unwrap();
@@ -344,10 +357,7 @@ async fn p1_a_server_that_was_demoted_for_a_moment_is_frozen_for_who_stayed_conn
 #[tokio::test]
 async fn p1_a_server_that_was_demoted_is_frozen_for_who_was_busy_meanwhile() {
     limit(async {
-        let (server, _other) = thawed(&["--repl-diskless-sync-delay", "0"]).await;
-        let behind = Server::with(&["--repl-diskless-sync-delay", "0"]).await;
-        follow(&behind, &server).await;
-        promote(&behind).await;
+        let (server, _other, behind) = with_one_behind().await;
         let ((is_blocked, blocked), (goes_on, go_on)) = (tokio::sync::oneshot::channel(), std::sync::mpsc::channel());
         let url = server.url();
         let busy = tokio::task::spawn_blocking(move || {
@@ -364,13 +374,7 @@ async fn p1_a_server_that_was_demoted_is_frozen_for_who_was_busy_meanwhile() {
             })
         });
         blocked.await.unwrap();
-        let proxy = Proxy::start(&server).await;
-        let silent = connect(&proxy.url()).await;
-        let guard = silent.lock("x").lock().await.unwrap();
-        proxy.blackhole(true);
-        follow(&server, &behind).await;
-        promote(&server).await;
-        assert!(guard.is_valid(), "the machine is too slow for this test");
+        let (_proxy, guard) = held_over_a_demotion(&server, &behind).await;
         goes_on.send(()).unwrap();
         let until = std::time::Instant::now() + guard.valid_for();
         assert!(busy.await.unwrap() > until, "two hold it");

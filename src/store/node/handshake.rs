@@ -311,7 +311,7 @@ impl Supervised<NetworkWire> {
     }
 }
 
-/// Of a command that `strict_restart` needs this right for.
+/// Why a command failed for which `strict_restart` needs this right.
 fn right_error(target: &Target, right: &str, error: RedisError) -> ConnectError {
     match error.code() {
         Some("NOPERM") => ConnectError::Rights { missing: vec![right.to_owned()] },

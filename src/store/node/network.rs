@@ -204,7 +204,7 @@ impl Wire for NetworkWire {
         let Some(mut connection) = node.link.connection(Priority::Urgent) else {
             return Err(RequestError::NotSent(node.link.fault()));
         };
-        // Not in `evaluate`, by which a new connection asks before it runs boot.lua. Boxed, as it is rare.
+        // Not in `evaluate`: a new connection uses that before it has run boot.lua. Boxed, because it is rare.
         if node.boot.as_ref().is_some_and(Boot::is_due)
             && let Err(error) = Box::pin(node.boot_again(&connection)).await
         {

@@ -593,8 +593,10 @@ impl Checker {
                 continue;
             }
             self.judged.insert(hold.clone());
-            let is_over = !claim.is_renewed && held_for + EARLY + claim.lease / 50 > claim.lease;
-            let is_over = is_over || claim.ends.is_some_and(|(least, _)| now + EARLY > least);
+            let is_over = match claim.ends {
+                Some((least, _)) => now + EARLY > least,
+                None => !claim.is_renewed && held_for + EARLY + claim.lease / 50 > claim.lease,
+            };
             let window = if claim.is_renewed { now.saturating_sub(claim.lease) } else { claim.began };
             let has_cause = is_over || self.perhaps_ended.contains(&hold) || self.may_be_lost(&hold.0, token);
             if !has_cause && last.saturating_add(EARLY) < window {
