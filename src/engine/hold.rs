@@ -519,17 +519,20 @@ impl Hold {
 
     /// The call has all parts.
     pub fn complete(self: &Arc<Self>) {
-        {
+        let is_short = {
             let mut state = self.state.lock();
             if state.wanted_until.take().is_none() {
                 return;
             }
             state.whole_since = now();
-        }
-        self.schedule(false);
+            // The call rested, and its last renewals asked for no more than was left: the next one would come too late.
+            state.deadline < lease::next_renewal(now(), self.lease)
+        };
+        self.schedule(is_short);
     }
 
-    /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: its last question had no answer.
+    /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: its last question had no answer, or asked
+    /// for too little.
     pub fn schedule(self: &Arc<Self>, unanswered: bool) {
         let (due, before) = {
             let mut state = self.state.lock();
