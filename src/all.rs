@@ -395,7 +395,8 @@ impl AllGuard {
         }
     }
 
-    /// Releases all of them at the same time, the last name first, and waits for the answers. One round trip.
+    /// Releases all of them at the same time, the last name first, and waits for the answers. One round trip for up to 256 names,
+    /// as many as a client has requests under way; more names take more.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {

@@ -248,9 +248,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// Ends a hold that is renewed after this long, or after its first lease if that is longer, so a forgotten guard cannot keep
-    /// the lock forever. Neither nested locks nor [`extend`](crate::LockGuard::extend) make it longer. For a set of locks it
-    /// counts from when all are held. It is a limit for guards: neither for the lease of a
+    /// Ends a hold that is renewed after this long, so a forgotten guard cannot keep the lock forever. If the lease is longer, one that
+    /// did not have to wait has its first lease all the same. Neither nested locks nor [`extend`](crate::LockGuard::extend) make it
+    /// longer. For a set of locks it counts from when all are held. It is a limit for guards: neither for the lease of a
     /// [detach](crate::LockGuard::detach), nor for what [`LockClient::extend`] sets for a handle. A hold that is attached again
     /// begins it anew. Defaults to no limit.
     ///
@@ -285,6 +285,8 @@ impl LockClientBuilder {
     /// - A single server, several, or Sentinel. After a failover a primary that is cut off, and not dead, may go on granting for
     ///   as long as clients reach it: `min-replicas-to-write` keeps it from that. If its `min-replicas-max-lag` is above
     ///   1 s, add the rest to `longest_lease`.
+    /// - That nobody uses a [handle](crate::HoldHandle) again that was attached, released or forced. A server that is back with older
+    ///   data keeps what was held then, and may hold for it once more.
     /// - Connections to the server itself. A proxy that keeps a client's connection while it changes the server behind it
     ///   hides the restart.
     ///
@@ -301,9 +303,8 @@ impl LockClientBuilder {
 
     /// A server that cannot be reached yet is no error of [`connect`](Self::connect): the client goes on trying, as after
     /// each loss of the connection. `lock` waits meanwhile, calls with a limit return
-    /// [`Unreachable`](crate::LockError::Unreachable), and [`state`](LockClient::state) has the reason. For services
-    /// that start
-    /// without their servers, or together with them.
+    /// [`Unreachable`](crate::LockError::Unreachable), and [`state`](LockClient::state) has the reason (of a cluster, none of
+    /// whose servers is known yet, only those errors have it). For services that start without their servers, or together with them.
     ///
     /// A permanent problem is still an error: a wrong password, a missing right, options that do not fit.
     ///

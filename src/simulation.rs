@@ -59,6 +59,11 @@ pub fn was_replaced(server: &EmbeddedServer) {
     server.was_replaced();
 }
 
+/// The primary was demoted, loaded this earlier state of a replica, and is the primary again. Connections stay.
+pub fn was_demoted(server: &EmbeddedServer, snapshot: Snapshot) {
+    server.was_demoted(snapshot);
+}
+
 /// The nodes of a cluster, with the faults around each of them. No slot has a node yet.
 #[must_use]
 pub fn cluster<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<EmbeddedServer> {

@@ -33,7 +33,7 @@ pub struct ServerState {
     pub address: String,
     /// Whether it is connected.
     pub connection: ConnectionState,
-    /// How long it has been [`Reconnecting`](ConnectionState::Reconnecting).
+    /// How long it has been [`Reconnecting`](ConnectionState::Reconnecting), if it was connected before.
     #[cfg_attr(feature = "serde", serde(rename = "down_for_ms", serialize_with = "crate::wire::millis_if_any"))]
     pub down_for: Option<Duration>,
     /// Why it is [`Reconnecting`](ConnectionState::Reconnecting): what the last try has met.

@@ -519,20 +519,22 @@ impl Hold {
 
     /// The call has all parts.
     pub fn complete(self: &Arc<Self>) {
-        let is_short = {
+        {
             let mut state = self.state.lock();
             if state.wanted_until.take().is_none() {
                 return;
             }
             state.whole_since = now();
-            // The call rested, and its last renewals asked for no more than was left: the next one would come too late.
-            state.deadline < lease::next_renewal(now(), self.lease)
-        };
-        self.schedule(is_short);
+            // The call rested, and its last renewals asked for no more than was left. The next one is due as if the one that
+            // gave it this deadline had asked for the whole lease.
+            if state.renewed.is_some() && state.deadline < lease::next_renewal(now(), self.lease) {
+                state.renewed = state.deadline.checked_sub(self.lease).or(state.renewed);
+            }
+        }
+        self.schedule(false);
     }
 
-    /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: its last question had no answer, or asked
-    /// for too little.
+    /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: its last question had no answer.
     pub fn schedule(self: &Arc<Self>, unanswered: bool) {
         let (due, before) = {
             let mut state = self.state.lock();

@@ -170,7 +170,8 @@ impl Nodes {
             if !self.is_usable(index) {
                 return;
             }
-            changed.await;
+            // Also unasked: a node that serves again for less than a tick is no change to `look_after` (P9).
+            let _ = timeout(self.context.operation_timeout(), changed).await;
         }
     }
 
@@ -188,9 +189,9 @@ impl Nodes {
         Some(cause)
     }
 
-    /// While a call waits. `name`: of a lock, for the probes.
-    async fn look_after(self: Arc<Self>, name: Arc<str>) {
-        let (mut usable, mut asked) = (self.usable(), now());
+    /// While a call waits. `usable`: when the first one began to. `name`: of a lock, for the probes.
+    async fn look_after(self: Arc<Self>, mut usable: Vec<usize>, name: Arc<str>) {
+        let mut asked = now();
         loop {
             sleep(TICK).await;
             // Under the same lock as the count: a call that comes now finds no task running, and starts it anew.
@@ -281,7 +282,7 @@ impl<'a> Waiting<'a> {
             !std::mem::replace(&mut watch.runs, true)
         };
         if begins {
-            nodes.context.spawn(nodes.clone().look_after(name.clone()));
+            nodes.context.spawn(nodes.clone().look_after(nodes.usable(), name.clone()));
         }
         Self { nodes }
     }

@@ -129,6 +129,11 @@ async fn a_replica_is_no_primary() {
         let replica = Server::with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]).await;
         let error = refused(&replica.url()).await;
         assert!(matches!(error, ConnectError::ReadOnly), "{error:?}");
+        // It would serve writes, and lose them with the next synchronization (P1).
+        command(&replica, &["CONFIG", "SET", "replica-read-only", "no"]).await;
+        let timing = Timing::default();
+        let error = timing.builder().strict_restart(timing.lease).connect(replica.url()).await.unwrap_err();
+        assert!(matches!(error, ConnectError::ReadOnly), "{error:?}");
     })
     .await;
 }

@@ -66,6 +66,8 @@ struct Shared {
     shutdowns: AtomicU64,
     /// How often another one took over in between, and this one took no notice of it.
     unnoticed: AtomicU64,
+    /// How often it was promoted, its connections having stayed.
+    promotions: AtomicU64,
     /// The next number for a client or a connection.
     next_number: AtomicU64,
     /// As a node of a cluster.
@@ -177,6 +179,7 @@ impl EmbeddedServer {
                 started: Notify::new(),
                 shutdowns: AtomicU64::new(0),
                 unnoticed: AtomicU64::new(0),
+                promotions: AtomicU64::new(0),
                 next_number: AtomicU64::new(1),
                 member,
                 bus: OnceLock::new(),
@@ -429,7 +432,15 @@ impl EmbeddedServer {
 
     /// The identity of this life of the server, see boot.lua.
     pub(crate) fn life(&self) -> String {
-        format!("embedded/{}", self.shutdowns() - self.epoch())
+        let promotions = self.shared.promotions.load(Ordering::Relaxed);
+        format!("embedded/{}", self.shutdowns() - self.epoch() + promotions)
+    }
+
+    /// Demoted to a replica of one that was behind, and promoted again. Redis tells of it as of a flush.
+    pub(crate) fn was_demoted(&self, snapshot: Snapshot) {
+        self.restore(snapshot);
+        self.shared.promotions.fetch_add(1, Ordering::Relaxed);
+        self.tell_of_flush();
     }
 
     /// What Sentinels count: one for each failover that changed nothing of its life.

@@ -125,10 +125,11 @@ impl Wire for EmbeddedWire {
     async fn over(node: &Supervised<Self>, (connection, pushes): &mut (Connection, Pushes)) -> bool {
         let messages = async {
             while let Some(pushed) = pushes.recv().await {
+                // What comes behind a flush brings its message along.
+                node.hear_of_flush(connection);
                 match (pushed, node.link.listener()) {
                     (Pushed::Message(message), Some(listener)) => listener.pushed(&node.keys, &message),
-                    (Pushed::Flushed, _) => node.hear_of_flush(connection),
-                    (_, None) => {}
+                    (Pushed::Flushed, _) | (_, None) => {}
                 }
             }
         };

@@ -299,6 +299,10 @@ impl Supervised<NetworkWire> {
         let info = |section| self.info(target, connection, section);
         let (server, replication) = futures::try_join!(info("server"), info("replication"))?;
         let named = |info, missing| field(info, missing).ok_or(ConnectError::NoLife { missing });
+        // With `replica-read-only no` boot.lua would be served, and find the life of the primary.
+        if field(&replication, "role") == Some("slave") {
+            return Err(ConnectError::ReadOnly);
+        }
         let run_id = named(&server, "run_id")?;
         *self.wire.server_id.lock() = Some(run_id.to_owned());
         // Not `master_replid`, which is also new when the first replica comes, and when none has been there for an hour.

@@ -330,6 +330,32 @@ async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says
     other.close().await.unwrap();
 }
 
+/// P9: a call that begins to wait at a server in the moment in which that is lost. Whoever had looked at the servers first had not seen
+/// any change.
+#[tokio::test]
+async fn p9_a_call_that_begins_to_wait_as_its_server_is_lost_goes_on() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let clients = [embedded(quick(), servers), embedded(quick(), servers)];
+        let lock = clients[1].lock("x");
+        for polls in (0..8).rev() {
+            let held = clients[0].lock("x").lock().await.unwrap();
+            let mut call = std::pin::pin!(lock.lock());
+            for _ in 0..polls {
+                assert!(futures::future::poll_immediate(call.as_mut()).await.is_none(), "another one has it");
+                tokio::task::yield_now().await;
+            }
+            assert!(futures::future::poll_immediate(call.as_mut()).await.is_none(), "another one has it");
+            servers[0].server.shut_down();
+            held.unlock().await.unwrap();
+            let guard = tokio::time::timeout(Duration::from_secs(5), call).await;
+            guard.unwrap_or_else(|_| panic!("no end after {polls} polls")).unwrap().unlock().await.unwrap();
+            servers[0].server.start_up();
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+    })
+    .await;
+}
+
 /// D13: of several calls that try a free lock at the same moment one gets it, in any order of arrival at the servers.
 #[tokio::test]
 async fn one_of_those_that_try_at_once_gets_it() {

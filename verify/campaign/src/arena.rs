@@ -4,14 +4,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::history::{History, list};
+use crate::history::{History, list, now};
 use crate::hosts::{Host, Network};
 use crate::server::within;
 use crate::settings::Settings;
@@ -30,6 +30,8 @@ pub struct Arena {
     bed: PathBuf,
     workers: Mutex<Vec<Worker>>,
     next_fault: AtomicU64,
+    /// How many faults of servers are not over.
+    of_servers: AtomicUsize,
 }
 
 /// A client process, and how to start another one in its place.
@@ -65,6 +67,7 @@ impl Arena {
             bed: bed.to_owned(),
             workers: Mutex::default(),
             next_fault: AtomicU64::new(1),
+            of_servers: AtomicUsize::new(0),
         };
         let mut rng = Rng::with_seed(seed ^ 0x5eed);
         let hosts: Vec<_> = (0..workers).map(|number| arena.network.host(&format!("w{number}"))).collect();
@@ -149,13 +152,20 @@ impl Arena {
 
     /// What a fault does, written down before it begins and when nothing of it is left.
     pub fn fault(&self, kind: &str, scope: &Scope, fault: impl FnOnce()) {
+        let of_servers = usize::from(scope.hosts.is_none());
+        self.of_servers.fetch_add(of_servers, Ordering::SeqCst);
+        self.fault_since(now(), kind, scope, fault);
+        self.of_servers.fetch_sub(of_servers, Ordering::SeqCst);
+    }
+
+    fn fault_since(&self, since: u64, kind: &str, scope: &Scope, fault: impl FnOnce()) {
         let id = self.next_fault.fetch_add(1, Ordering::Relaxed);
         let hosts = scope.hosts.as_ref().map_or_else(String::new, |hosts| {
             let names: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
             format!(r#","hosts":{}"#, list(&names))
         });
         let shards = scope.shards.as_ref().map_or_else(String::new, |shards| format!(r#","shards":{shards:?}"#));
-        self.history.line("fault", format_args!(r#""id":{id},"kind":"{kind}"{hosts}{shards}"#));
+        self.history.line_at(since, "fault", format_args!(r#""id":{id},"kind":"{kind}"{hosts}{shards}"#));
         fault();
         self.history.line("healed", format_args!(r#""id":{id}"#));
     }
@@ -171,6 +181,21 @@ impl Arena {
     pub fn settle(&self) {
         if !within(Duration::from_secs(60), || self.topology.is_settled()) {
             self.note("unsettled", "the servers do not agree after a minute");
+        }
+    }
+
+    /// A failover that no fault of this driver asks for: the Sentinels take a primary for down that a busy machine has starved. It is
+    /// written down from when they last did not.
+    pub fn watch_sentinels(&self, stop: &AtomicBool) {
+        let mut calm = now();
+        while !stop.load(Ordering::Relaxed) {
+            let asked = now();
+            if self.of_servers.load(Ordering::SeqCst) > 0 || !self.topology.takes_primary_for_down() {
+                calm = asked;
+            } else {
+                self.fault_since(calm, "failover", &Scope::default(), || self.settle());
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 

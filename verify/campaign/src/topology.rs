@@ -154,6 +154,14 @@ impl Topology {
         self.servers.iter().find(follows).cloned()
     }
 
+    /// Whether a Sentinel does. A failover may be under way, and the end of a short fault does not stop it.
+    pub fn takes_primary_for_down(&self) -> bool {
+        self.sentinels.iter().any(|sentinel| {
+            let known: Option<HashMap<String, String>> = sentinel.ask(&format!("SENTINEL MASTER {SERVICE}")).ok();
+            known.is_none_or(|known| known.get("flags").is_none_or(|flags| flags != "master"))
+        })
+    }
+
     /// Whether all servers are there and agree on who is what.
     pub fn is_settled(&self) -> bool {
         let answers = |server: &Arc<Server>| server.ask::<String>("PING").is_ok_and(|answer| answer == "PONG");
@@ -170,14 +178,9 @@ impl Topology {
                         sentinel.ask(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {SERVICE}")).ok();
                     asked.is_some_and(|named| named.first() == Some(&master.host.address()))
                 };
-                // Not while one of them takes it for down: a failover may be under way that the end of a short fault does not stop.
-                let is_calm = |sentinel: &Arc<Server>| {
-                    let known: Option<HashMap<String, String>> =
-                        sentinel.ask(&format!("SENTINEL MASTER {SERVICE}")).ok();
-                    known.is_some_and(|known| known.get("flags").is_some_and(|flags| flags == "master"))
-                };
                 replicas.iter().all(|replica| replica.follows())
-                    && self.sentinels.iter().all(|sentinel| named(sentinel) && is_calm(sentinel))
+                    && self.sentinels.iter().all(named)
+                    && !self.takes_primary_for_down()
             }
             Kind::Cluster => {
                 let (masters, replicas): (Vec<_>, Vec<_>) = self.servers.iter().partition(|server| server.is_master());

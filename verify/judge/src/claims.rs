@@ -49,6 +49,8 @@ impl Claim {
         });
         let by_force = history.forces.iter().filter(|force| force.may_end(hold)).filter_map(|force| {
             let may_run_until = if force.to == NEVER { force.from + 10_000 * MS } else { force.to };
+            // What was ended for certain was granted before, however late its process writes that down.
+            let began = if force.has_ended(hold) { asked } else { began };
             (began < may_run_until && end > force.from).then_some(force.from)
         });
         let cut = by_fault.chain(by_force).min().unwrap_or(end).clamp(start, end);

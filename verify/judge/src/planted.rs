@@ -78,6 +78,22 @@ fn p1_is_suspended_by_force_for_the_hold_that_is_meant_alone() {
     assert_eq!(forced(7), ["P1", "loss"]);
 }
 
+/// A slow process hears that it has the lock when another one has had it already.
+#[test]
+fn p1_is_suspended_by_force_for_a_grant_that_is_written_down_later() {
+    let forced = |token: u64| {
+        let mut story = Story::new();
+        let loser = story.asks(1000, "a.1");
+        story.forces(1100, token);
+        story.holds(1111, 1220, "b.1", 2);
+        story.gets(1210, "a.1", loser, 1);
+        story.loses(1212, "a.1", loser, "forced");
+        story.finds()
+    };
+    assert_eq!(forced(1), NOTHING);
+    assert_eq!(forced(7), ["P1", "loss"]);
+}
+
 /// Several servers have different tokens for a hold, so it is known by its owner.
 #[test]
 fn p1_is_suspended_by_force_for_the_owner_that_is_meant_alone() {

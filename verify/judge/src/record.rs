@@ -147,8 +147,15 @@ impl Force {
     /// Whether this is the hold that is meant.
     pub fn may_end(&self, hold: &Hold) -> bool {
         let is_any = self.token.is_none() && self.owners.is_empty();
-        let is_meant = self.token == Some(hold.token) || self.owners.contains(&hold.owner);
-        self.name == hold.name && (is_any || is_meant) && self.hit != Some(false)
+        self.name == hold.name && (is_any || self.names(hold)) && self.hit != Some(false)
+    }
+
+    pub fn has_ended(&self, hold: &Hold) -> bool {
+        self.hit == Some(true) && self.names(hold)
+    }
+
+    fn names(&self, hold: &Hold) -> bool {
+        self.token == Some(hold.token) || self.owners.contains(&hold.owner)
     }
 }
 

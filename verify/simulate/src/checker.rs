@@ -229,6 +229,8 @@ pub struct Checker {
     lost_with_data: BTreeSet<Hold>,
     /// Server time, ms: no lock must be granted before (R14), and the end of the freeze that the server had last.
     must_freeze_until: i64,
+    /// The server was promoted with its connections, and nobody has asked boot.lua yet: it grants from old data (decision 95).
+    pub awaits_boot: bool,
     frozen_until: i64,
     /// How often a forgotten hold was relied on while the server was frozen.
     pub forgotten_holds: u64,
@@ -659,7 +661,7 @@ impl Checker {
     /// R14: the instant is late enough, and it never comes nearer. Without a record nothing is granted, as `begins`
     /// checks.
     fn check_freeze(&mut self, keys: &Keys) {
-        if self.must_freeze_until == 0 || keys.frozen_until == 0 {
+        if self.must_freeze_until == 0 || keys.frozen_until == 0 || self.awaits_boot {
             return;
         }
         if keys.frozen_until < self.must_freeze_until.max(self.frozen_until) {
@@ -1209,7 +1211,7 @@ impl Checker {
             self.violated("P2", format!("token {token} after {newest} on {key}"));
         }
         let frozen_until = self.frozen_until.max(self.must_freeze_until);
-        if ran.at < 1000 * frozen_until {
+        if ran.at < 1000 * frozen_until && !self.awaits_boot {
             self.violated("R14", format!("{key} was granted in a freeze, {} ms too early", frozen_until - now));
         }
         // A proposed token (Q3) comes by the answer only, and R7 is about messages.
@@ -1237,7 +1239,10 @@ impl Checker {
                 self.violated("P1", format!("{key} was taken from {} before its lease ended", before.owner));
             }
         }
-        self.check_no_other_is_valid(key, token);
+        // What is granted from old data counts once somebody relies on it.
+        if !self.awaits_boot {
+            self.check_no_other_is_valid(key, token);
+        }
     }
 
     fn acquired(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {

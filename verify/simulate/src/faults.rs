@@ -1,7 +1,7 @@
 //! The kinds of faults. A corpus in which one of them never happens proves too little.
 
 /// Faults of one server, or of a cluster.
-pub const FAULTS: [&str; 48] = [
+pub const FAULTS: [&str; 49] = [
     "cancellations",
     "sets",
     "handles",
@@ -10,6 +10,7 @@ pub const FAULTS: [&str; 48] = [
     "deaths",
     "crowds",
     "disconnects",
+    "demotions",
     "failovers",
     "keys_deleted",
     "silences",

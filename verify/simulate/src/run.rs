@@ -475,6 +475,9 @@ impl Run {
         if let Some(cluster) = self.cluster.as_ref().filter(|_| next != node) {
             return cluster.replace((node, next), snapshot, then, longest_outage).await;
         }
+        if self.world.state().strict && self.world.chance(0.3) {
+            return self.demote(snapshot, then);
+        }
         self.world.goes_down(longest_outage);
         self.nodes[node].shut_down();
         // Never at once: by its clock the new server gives greater tokens than the old one has given.
@@ -494,6 +497,16 @@ impl Run {
         self.world.state().checker.failed_over(failover);
         self.must_freeze();
         self.nodes[node].start_up();
+    }
+
+    /// The primary is for a moment a replica of one that was behind. Connections stay, and what is in flight is served from the old data.
+    fn demote(&self, snapshot: Snapshot, then: Remembered) {
+        self.world.fault("demotions");
+        simulation::was_demoted(&self.nodes[0], snapshot);
+        let at = self.world.server_ms();
+        self.world.state().checker.failed_over(Failover { then, at, strict: true, node: 0, elsewhere: false });
+        self.must_freeze();
+        self.world.state().checker.awaits_boot = true;
     }
 
     async fn flush(&self) {

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 /// How many of the last lines about the lock are shown. What the violation names is shown from the beginning on.
 const LAST: usize = 60;
 /// Events that everybody notices.
-const EVERYWHERE: [&str; 19] = [
+const EVERYWHERE: [&str; 20] = [
     "calm",
+    "demotions",
     "failovers",
     "failovers_unnoticed",
     "flushes",

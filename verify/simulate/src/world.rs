@@ -133,6 +133,8 @@ pub enum Fate {
 
 /// The fate of pushed messages is asked for by this name.
 pub const PUSH: &str = "push";
+/// That of the message of a flush.
+pub const FLUSH: &str = "flush";
 
 const REFUSALS: [&str; 4] =
     ["NOREPLICAS too few replicas", "LOADING loading the data", "MISCONF cannot persist", "OOM no memory"];
@@ -795,6 +797,9 @@ impl Faults for Around {
 
     fn flushed(&self, client: &str) -> Duration {
         let mut state = self.state();
+        if let Some(Fate::PushTakes(delay)) = state.fate(client, FLUSH) {
+            return delay;
+        }
         let most = if state.calm { state.rates.calm_delay } else { [3, 3, 300][state.later.usize(..3)] };
         let delay = Duration::from_millis(state.later.u64(..=most));
         let told = self.elapsed() + delay;
@@ -913,6 +918,7 @@ impl Faults for Around {
             state.note(at, what, 0, || published.message.clone());
         }
         let is_replaced = state.script.as_ref().is_some_and(|script| script.replaced == Some(self.node));
+        state.checker.awaits_boot &= ran.script != "boot";
         if ran.script == "boot" || is_replaced {
             return;
         }

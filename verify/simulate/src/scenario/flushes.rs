@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Scenario;
-use super::stage::{ANOTHER, Caller, Stage, ms};
-use crate::world::{Fate, World};
+use super::stage::{ANOTHER, Caller, FREEZE, Stage, ms};
+use crate::world::{FLUSH, Fate, World};
 
 pub const ALL: &[Scenario] = &[
     Scenario {
@@ -56,6 +56,12 @@ pub const ALL: &[Scenario] = &[
         about: "FLUSHALL, and the check of a lease of ten minutes is refused. Now the client sends one request at a time, and four polls \
                 have no answer, each for a second. Its holder hears of its loss behind these, and not at the end of its lease (P8).",
         play: |world| Box::pin(a_flush_behind_probes_without_answers(world)),
+    },
+    Scenario {
+        name: "a-demotion-that-is-not-heard-of-yet",
+        about: "With strict_restart. A has the lock and stands still. The primary is demoted to a replica that has not heard of that, and \
+                promoted again. B asks before it has read of the flush. It must not have the lock while A relies on it (P1, decision 95).",
+        play: |world| Box::pin(a_demotion_that_is_not_heard_of_yet(world)),
     },
 ];
 
@@ -144,6 +150,24 @@ async fn a_flush_behind_probes_without_answers(world: Arc<World>) {
     a.has_heard_of_its_loss();
     waits.iter().for_each(|wait| wait.abort());
     drop(theirs);
+    stage.ends([a, b]).await;
+}
+
+async fn a_demotion_that_is_not_heard_of_yet(world: Arc<World>) {
+    let mut stage = Stage::new(world);
+    let mut a = stage.caller("A", |it| it.strict_restart(FREEZE)).await;
+    let mut b = stage.caller("B", |it| it.strict_restart(FREEZE)).await;
+    a.asks_for_leases_of(ms(2000));
+    // The server is new, and frozen at first.
+    stage.passes(ms(4000)).await;
+    stage.replica_stays_behind();
+    a.gets_the_lock().await;
+    a.stands_still();
+    b.next(FLUSH, Fate::PushTakes(ms(100)));
+    stage.is_demoted_and_promoted();
+    b.gets_the_lock().await;
+    a.has_heard_of_its_loss();
+    a.goes_on();
     stage.ends([a, b]).await;
 }
 

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::checker::{Checker, Claim, Failover, Remembered};
 use crate::cluster::Cluster;
-use crate::keys::key_of;
+use crate::keys::{BOOT, key_of};
 use crate::run::{watch_claims, watch_holders};
 use crate::world::{Around, Fate, Mishap, World};
 
@@ -21,6 +21,8 @@ pub const STEP: &str = "==";
 const LONGEST_STEP: Duration = Duration::from_secs(60);
 /// Longer than anything that a client leaves behind may last: leases, places, copies of requests, keys of a queue.
 const AFTERMATH: Duration = Duration::from_secs(120);
+/// The longest lease of callers with `strict_restart`.
+pub const FREEZE: Duration = ms(2000);
 pub const NAME: &str = "lock0";
 /// Another lock. In a cluster it is at node 1, so that all clients are connected there.
 pub const ANOTHER: &str = "another";
@@ -132,6 +134,18 @@ impl Stage {
         sleep(ms(1)).await;
     }
 
+    /// The primary is for a moment a replica of the one that stays behind. Connections stay.
+    pub fn is_demoted_and_promoted(&mut self) {
+        let (snapshot, then) = self.replica.take().expect("there is a replica");
+        step(&self.world, "the primary is demoted to the replica of before, and promoted again");
+        simulation::was_demoted(&self.server, snapshot);
+        let at = self.world.server_ms();
+        let checker = &mut self.world.state().checker;
+        checker.failed_over(Failover { then, at, strict: true, node: 0, elsewhere: false });
+        checker.must_freeze(at + FREEZE.as_millis() as i64);
+        checker.awaits_boot = true;
+    }
+
     fn the_cluster(&self) -> &Cluster {
         self.cluster.as_ref().expect("it is a cluster")
     }
@@ -225,7 +239,7 @@ impl Stage {
         }
         sleep(AFTERMATH).await;
         let keys = self.nodes.iter().flat_map(EmbeddedServer::keys);
-        let keys: Vec<_> = keys.filter(|key| !key.ends_with("}:token")).collect();
+        let keys: Vec<_> = keys.filter(|key| !key.ends_with("}:token") && key != BOOT).collect();
         self.expect(keys.is_empty(), &format!("no keys are left, and not {keys:?}"));
         for watching in self.watching {
             watching.abort();
@@ -309,6 +323,16 @@ impl Caller {
     pub fn is_refused(&self, script: &'static str, time: Duration) {
         self.says(&format!("is refused each {script} for {time:?}"));
         self.world.refuses(self.client.id(), script, "NOREPLICAS too few replicas", time);
+    }
+
+    /// Its process, until it goes on.
+    pub fn stands_still(&self) {
+        self.says("stands still");
+        self.world.pause(self.client.id());
+    }
+
+    pub fn goes_on(&self) {
+        self.world.go_on(self.client.id());
     }
 
     /// Its connection breaks, and it connects again.
