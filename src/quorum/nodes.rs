@@ -32,6 +32,8 @@ pub struct QuorumNode {
     distinct: AtomicBool,
     /// It is one, and that was logged.
     is_told_of: AtomicBool,
+    /// Notified while it cannot be used.
+    lost: Notify,
 }
 
 /// All servers, in the order that all clients have (Q1).
@@ -59,7 +61,7 @@ impl QuorumNode {
     fn new(engine: Arc<Engine>) -> Self {
         let address = engine.context.options().address.clone();
         let [silent, distinct, is_told_of] = [const { AtomicBool::new(false) }; 3];
-        Self { engine, address, silent, distinct, is_told_of }
+        Self { engine, address, silent, distinct, is_told_of, lost: Notify::new() }
     }
 
     /// Which server it is, once it was connected. Only with `strict_restart`.
@@ -164,14 +166,14 @@ impl Nodes {
 
     /// Resolves when this node can no longer be used. Only while a [`Waiting`] lives.
     pub async fn lost(&self, index: usize) {
+        let Some(node) = self.all.get(index) else { return };
         loop {
-            // Register before looking: a change between the look and the await is not missed.
-            let changed = self.changed.notified();
+            // Register before looking: a loss between the look and the await is not missed.
+            let lost = node.lost.notified();
             if !self.is_usable(index) {
                 return;
             }
-            // Also unasked: a node that serves again for less than a tick is no change to `look_after` (P9).
-            let _ = timeout(self.context.operation_timeout(), changed).await;
+            lost.await;
         }
     }
 
@@ -180,6 +182,7 @@ impl Nodes {
         let node = self.all.get(index)?;
         let cause = node.why_silent(self.node_timeout);
         if !node.silent.swap(true, Ordering::Relaxed) {
+            node.lost.notify_waiters();
             self.changed.notify_waiters();
             let asking = ask_until_it_serves(Arc::downgrade(self), index, name.clone());
             node.engine.context.spawn(asking);
@@ -189,9 +192,9 @@ impl Nodes {
         Some(cause)
     }
 
-    /// While a call waits. `usable`: when the first one began to. `name`: of a lock, for the probes.
-    async fn look_after(self: Arc<Self>, mut usable: Vec<usize>, name: Arc<str>) {
-        let mut asked = now();
+    /// While a call waits. `name`: of a lock, for the probes.
+    async fn look_after(self: Arc<Self>, name: Arc<str>) {
+        let (mut usable, mut asked) = (self.usable(), now());
         loop {
             sleep(TICK).await;
             // Under the same lock as the count: a call that comes now finds no task running, and starts it anew.
@@ -207,6 +210,9 @@ impl Nodes {
                 self.ask(&name);
             }
             let before = std::mem::replace(&mut usable, self.usable());
+            // Each tick: who began to wait there since the last one may have found it in use (P9).
+            let lost = self.all.iter().enumerate().filter(|(index, _)| !usable.contains(index));
+            lost.for_each(|(_, node)| node.lost.notify_waiters());
             if before != usable {
                 self.changed.notify_waiters();
             }
@@ -282,7 +288,7 @@ impl<'a> Waiting<'a> {
             !std::mem::replace(&mut watch.runs, true)
         };
         if begins {
-            nodes.context.spawn(nodes.clone().look_after(nodes.usable(), name.clone()));
+            nodes.context.spawn(nodes.clone().look_after(name.clone()));
         }
         Self { nodes }
     }
