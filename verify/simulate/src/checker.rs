@@ -661,7 +661,12 @@ impl Checker {
     /// R14: the instant is late enough, and it never comes nearer. Without a record nothing is granted, as `begins`
     /// checks.
     fn check_freeze(&mut self, keys: &Keys) {
-        if self.must_freeze_until == 0 || keys.frozen_until == 0 || self.awaits_boot {
+        if self.must_freeze_until == 0 || keys.frozen_until == 0 {
+            return;
+        }
+        // The record of before has come with the old data.
+        if self.awaits_boot {
+            self.frozen_until = keys.frozen_until;
             return;
         }
         if keys.frozen_until < self.must_freeze_until.max(self.frozen_until) {
