@@ -112,7 +112,10 @@ impl Actor {
                 // Without faults only its guards may end it, or its lease if it is fixed, or `max_hold`.
                 let least = fixed.or(self.least_of_max_hold());
                 let least = least.map_or(Duration::MAX, |least| least.mul_f64(0.98).saturating_sub(SENT));
-                let safe = (!self.world.is_settling()).then(|| self.world.elapsed().saturating_add(least));
+                // A grant that a resting future comes to late may be over before its first renewal has an answer.
+                let is_nearly_over = rested && guard.held().valid_for() < SENT;
+                let safe =
+                    (!self.world.is_settling() && !is_nearly_over).then(|| self.world.elapsed().saturating_add(least));
                 let (guards, asks_for) = (vec![guard], fixed);
                 Section { actor: self, lock: &lock, guards, dropped: false, begun, safe, fixed, asks_for }.run().await;
             }
