@@ -248,8 +248,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// Ends a hold that is renewed after this long, so a forgotten guard cannot keep the lock forever. If the lease is longer, one that
-    /// did not have to wait has its first lease all the same. Neither nested locks nor [`extend`](crate::LockGuard::extend) make it
+    /// Ends a hold that is renewed after this long, so a forgotten guard cannot keep the lock forever. If the lease is longer, a
+    /// hold that did not have to wait still has its first lease. Neither nested locks nor [`extend`](crate::LockGuard::extend) make it
     /// longer. For a set of locks it counts from when all are held. It is a limit for guards: neither for the lease of a
     /// [detach](crate::LockGuard::detach), nor for what [`LockClient::extend`] sets for a handle. A hold that is attached again
     /// begins it anew. Defaults to no limit.
@@ -285,8 +285,8 @@ impl LockClientBuilder {
     /// - A single server, several, or Sentinel. After a failover a primary that is cut off, and not dead, may go on granting for
     ///   as long as clients reach it: `min-replicas-to-write` keeps it from that. If its `min-replicas-max-lag` is above
     ///   1 s, add the rest to `longest_lease`.
-    /// - That nobody uses a [handle](crate::HoldHandle) again that was attached, released or forced. A server that is back with older
-    ///   data keeps what was held then, and may hold for it once more.
+    /// - That nobody uses a [handle](crate::HoldHandle) again that was attached, released or forced. On a server that is back with older
+    ///   data such a handle may hold the lock once more.
     /// - Connections to the server itself. A proxy that keeps a client's connection while it changes the server behind it
     ///   hides the restart.
     ///

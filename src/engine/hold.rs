@@ -525,8 +525,8 @@ impl Hold {
                 return;
             }
             state.whole_since = now();
-            // The call rested, and its last renewals asked for no more than was left. The next one is due as if the one that
-            // gave it this deadline had asked for the whole lease.
+            // The call rested, and its last renewals asked for no more than was left. The next one is due as if a whole lease
+            // ended at this deadline.
             if state.renewed.is_some() && state.deadline < lease::next_renewal(now(), self.lease) {
                 state.renewed = state.deadline.checked_sub(self.lease).or(state.renewed);
             }

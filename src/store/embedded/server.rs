@@ -436,7 +436,7 @@ impl EmbeddedServer {
         format!("embedded/{}", self.shutdowns() - self.epoch() + promotions)
     }
 
-    /// Demoted to a replica of one that was behind, and promoted again. Redis tells of it as of a flush.
+    /// Demoted to a replica of one that was behind, and promoted again. Redis reports that as a flush.
     pub(crate) fn was_demoted(&self, snapshot: Snapshot) {
         self.restore(snapshot);
         self.shared.promotions.fetch_add(1, Ordering::Relaxed);

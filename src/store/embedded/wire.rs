@@ -25,7 +25,7 @@ use crate::store::node::wire::{Supervised, Wire};
 use crate::store::options::Options;
 use crate::store::reply::ScriptReply;
 use crate::store::server::Told;
-use crate::store::verbs::boot::{self, Boot};
+use crate::store::verbs::boot;
 use crate::store::{Priority, ServedKeys, SpawnHook};
 use crate::sync::Mutex;
 
@@ -281,7 +281,7 @@ impl Supervised<EmbeddedWire> {
 
     /// `None`: the server is shut down.
     fn serve(&self, server: &EmbeddedServer, request: &Request) -> Option<Answer> {
-        if self.boot.as_ref().is_some_and(Boot::is_due) {
+        if self.is_boot_due() {
             self.boot(server);
         }
         let served = server.serve(request)?;

@@ -159,7 +159,7 @@ impl<W: Wire> Server for Node<W> {
     }
 
     fn is_boot_due(&self) -> bool {
-        self.inner.boot.as_ref().is_some_and(Boot::is_due)
+        self.inner.is_boot_due()
     }
 
     fn server_id(&self) -> Option<String> {

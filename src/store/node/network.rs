@@ -28,7 +28,7 @@ use crate::store::reply::ScriptReply;
 use crate::store::rights;
 use crate::store::script::Script;
 use crate::store::server::Told;
-use crate::store::verbs::{self, boot::Boot};
+use crate::store::verbs;
 use crate::store::{Priority, ServedKeys};
 use crate::sync::Mutex;
 
@@ -205,7 +205,7 @@ impl Wire for NetworkWire {
             return Err(RequestError::NotSent(node.link.fault()));
         };
         // Not in `evaluate`: a new connection uses that before it has run boot.lua. Boxed, because it is rare.
-        if node.boot.as_ref().is_some_and(Boot::is_due)
+        if node.is_boot_due()
             && let Err(error) = Box::pin(node.boot_again(&connection)).await
         {
             // A demoted primary refuses it: as below.

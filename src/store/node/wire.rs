@@ -105,6 +105,11 @@ impl<W: Wire> Supervised<W> {
         self.link.flushed();
     }
 
+    /// With `strict_restart`: boot.lua has not been asked since the last flush.
+    pub fn is_boot_due(&self) -> bool {
+        self.boot.as_ref().is_some_and(Boot::is_due)
+    }
+
     pub fn want(&self) {
         // Relaxed: the notice orders what comes after it.
         if !self.is_wanted.swap(true, Ordering::Relaxed) {

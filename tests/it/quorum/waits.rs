@@ -330,8 +330,8 @@ async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says
     other.close().await.unwrap();
 }
 
-/// P9: a call that begins to wait at a server in the moment in which that is lost. Whoever had looked at the servers first had not seen
-/// any change.
+/// P9: a call begins to wait at a server in the moment in which that is lost. The task that looks for lost servers first looks after
+/// that, and so it sees no change.
 #[tokio::test]
 async fn p9_a_call_that_begins_to_wait_as_its_server_is_lost_goes_on() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {

@@ -104,7 +104,9 @@ fn drive(options: &Options) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| nemesis::torment(&arena, *seed, only, &stop));
-        scope.spawn(|| arena.watch_sentinels(&stop));
+        if *topology == Kind::Sentinel {
+            scope.spawn(|| arena.watch_sentinels(&stop));
+        }
         std::thread::sleep(Duration::from_secs_f64(minutes * 60.0));
         stop.store(true, Ordering::Relaxed);
     });

@@ -230,7 +230,7 @@ pub struct Checker {
     /// Server time, ms: no lock must be granted before (R14), and the end of the freeze that the server had last.
     must_freeze_until: i64,
     /// The server was promoted with its connections, and nobody has asked boot.lua yet: it grants from old data (decision 95).
-    pub awaits_boot: bool,
+    awaits_boot: bool,
     frozen_until: i64,
     /// How often a forgotten hold was relied on while the server was frozen.
     pub forgotten_holds: u64,
@@ -464,6 +464,17 @@ impl Checker {
                 self.returned.insert(hold);
             }
         }
+    }
+
+    /// The primary was a replica of one that was behind, for a moment, and its connections stayed. What is in flight is served from the
+    /// old data, until boot.lua is asked.
+    pub fn demoted(&mut self, then: Remembered, at: i64) {
+        self.failed_over(Failover { then, at, strict: true, node: 0, elsewhere: false });
+        self.awaits_boot = true;
+    }
+
+    pub fn booted(&mut self) {
+        self.awaits_boot = false;
     }
 
     /// The server goes down, for `longest` at most. A client that asks right after has an answer soon.

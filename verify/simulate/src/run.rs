@@ -499,14 +499,12 @@ impl Run {
         self.nodes[node].start_up();
     }
 
-    /// The primary is for a moment a replica of one that was behind. Connections stay, and what is in flight is served from the old data.
     fn demote(&self, snapshot: Snapshot, then: Remembered) {
         self.world.fault("demotions");
         simulation::was_demoted(&self.nodes[0], snapshot);
         let at = self.world.server_ms();
-        self.world.state().checker.failed_over(Failover { then, at, strict: true, node: 0, elsewhere: false });
+        self.world.state().checker.demoted(then, at);
         self.must_freeze();
-        self.world.state().checker.awaits_boot = true;
     }
 
     async fn flush(&self) {

@@ -918,8 +918,11 @@ impl Faults for Around {
             state.note(at, what, 0, || published.message.clone());
         }
         let is_replaced = state.script.as_ref().is_some_and(|script| script.replaced == Some(self.node));
-        state.checker.awaits_boot &= ran.script != "boot";
-        if ran.script == "boot" || is_replaced {
+        if ran.script == "boot" {
+            state.checker.booted();
+            return;
+        }
+        if is_replaced {
             return;
         }
         state.checker.settled = !state.is_settling(at);

@@ -134,16 +134,15 @@ impl Stage {
         sleep(ms(1)).await;
     }
 
-    /// The primary is for a moment a replica of the one that stays behind. Connections stay.
+    /// The primary becomes a replica of the one that stays behind, for a moment. Its connections stay.
     pub fn is_demoted_and_promoted(&mut self) {
         let (snapshot, then) = self.replica.take().expect("there is a replica");
         step(&self.world, "the primary is demoted to the replica of before, and promoted again");
         simulation::was_demoted(&self.server, snapshot);
         let at = self.world.server_ms();
         let checker = &mut self.world.state().checker;
-        checker.failed_over(Failover { then, at, strict: true, node: 0, elsewhere: false });
+        checker.demoted(then, at);
         checker.must_freeze(at + FREEZE.as_millis() as i64);
-        checker.awaits_boot = true;
     }
 
     fn the_cluster(&self) -> &Cluster {
