@@ -239,15 +239,26 @@ impl Nodes {
         usable.for_each(|index| self.doubt(index, name));
     }
 
-    /// Probes a node, and skips it if there is no answer.
+    /// Probes a node, and skips it if it does not serve.
     pub fn doubt(self: &Arc<Self>, index: usize, name: &Arc<str>) {
         let Some(node) = self.all.get(index) else { return };
         let (nodes, name, lock) = (self.clone(), name.clone(), EngineLock::new(node.engine.clone(), name));
         node.engine.context.spawn(async move {
-            if timeout(nodes.node_timeout, lock.probe()).await.is_err() {
+            let outcome = timeout(nodes.node_timeout, lock.probe()).await;
+            if !outcome.is_ok_and(|outcome| is_served(&outcome)) {
                 nodes.suspect(index, &name);
             }
         });
+    }
+}
+
+/// By the outcome of a probe: whether the node serves. It does so too if it refuses this name alone.
+fn is_served(outcome: &Result<(), RequestError>) -> bool {
+    match outcome {
+        // Each of these took an operation time-out, as a rule.
+        Err(RequestError::NotSent(_) | RequestError::Unanswered(_)) => false,
+        Err(RequestError::Refused(refusal)) => refusal.kind() != RefusalKind::Passing,
+        Ok(()) | Err(_) => true,
     }
 }
 
@@ -257,18 +268,15 @@ async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, name: Arc<str>) {
         // Not kept during the pause: the last client may be dropped while its server is down.
         let Some(nodes) = nodes.upgrade() else { return };
         let Some(node) = nodes.all.get(index) else { return };
-        match EngineLock::new(node.engine.clone(), &name).probe().await {
-            Err(RequestError::Closed | RequestError::RuntimeGone) => return,
-            // Each of these took an operation time-out, as a rule.
-            Err(RequestError::NotSent(_) | RequestError::Unanswered(_)) => {}
-            Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Passing => {}
-            // It serves, also if it refuses this name.
-            Ok(()) | Err(_) => {
-                node.silent.store(false, Ordering::Relaxed);
-                nodes.changed.notify_waiters();
-                tracing::info!(target: "fairlock::quorum", node = %node.address, "a server of the quorum serves again");
-                return;
-            }
+        let outcome = EngineLock::new(node.engine.clone(), &name).probe().await;
+        if matches!(outcome, Err(RequestError::Closed | RequestError::RuntimeGone)) {
+            return;
+        }
+        if is_served(&outcome) {
+            node.silent.store(false, Ordering::Relaxed);
+            nodes.changed.notify_waiters();
+            tracing::info!(target: "fairlock::quorum", node = %node.address, "a server of the quorum serves again");
+            return;
         }
         drop(nodes);
         sleep(PAUSE).await;

@@ -277,6 +277,35 @@ async fn q10_those_who_wait_at_a_gate_that_begins_to_refuse_go_to_the_next_one()
     .await;
 }
 
+/// The same by the first probe that is refused: the next poll, and the next probe, may be seconds away.
+#[tokio::test]
+async fn q10_a_gate_that_begins_to_refuse_is_noticed_before_the_next_poll() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let poll_interval = Duration::from_secs(30);
+        let timing = Timing {
+            lease: poll_interval,
+            poll_interval,
+            waiter_ttl: poll_interval * 3,
+            grant_ttl: poll_interval * 2,
+            ..Timing::default()
+        };
+        // The probes come at each third of the operation time-out.
+        let first_probe = timing.operation_timeout / 3;
+        let connect = || embedded(timing.builder().without_strict_restart(), servers);
+        let (one, other) = (connect(), connect());
+        let held = one.lock("x").lock().await.unwrap();
+        let lock = other.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock_timeout(first_probe * 3 / 2).await });
+        eventually("it waits", async || one.lock("x").status().await.unwrap().waiters == 1).await;
+        servers[0].network.refuse(Some("NOREPLICAS Not enough good replicas to write."));
+        // The gate refuses this too.
+        let _ = held.unlock().await;
+        assert_eq!(waiting.await.unwrap().unwrap().servers(), [1, 2]);
+        servers[0].network.refuse(None);
+    })
+    .await;
+}
+
 /// Not one round of requests for a caller whose time is over.
 #[tokio::test]
 async fn a_time_out_says_whether_others_have_it_or_too_few_servers_serve() {
