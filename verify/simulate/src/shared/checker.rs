@@ -23,6 +23,23 @@ pub fn bare(script: &'static str) -> &'static str {
     script.strip_prefix("shared/").unwrap_or(script)
 }
 
+/// Whether this copy finds what an earlier one has ended, and counts what is left.
+fn is_counted_anew(ran: &Ran<'_>, before: &Keys) -> bool {
+    let args = ran.args;
+    match bare(ran.script) {
+        // A hold that goes on was made smaller.
+        "release" => !before.records.contains_key(&args[2]) && ran.reply.as_ref().is_ok_and(|reply| reply[0] == "gone"),
+        // Known by its tombstone, which lives for that long at least.
+        "leave" => {
+            !before.records.contains_key(&args[3]) && args[2].parse().is_ok_and(|until: i64| until * 1000 > ran.at)
+        }
+        _ => {
+            args[4].parse().is_ok_and(|token| before.under(token).is_none())
+                && ran.reply.as_ref().is_ok_and(|reply| reply[0] == "free")
+        }
+    }
+}
+
 /// Whether this owner was made for a handle: `<client>-<seq>:0`.
 fn is_of_a_handle(owner: &str) -> bool {
     client_of(owner).contains('-') && owner.ends_with(":0")
@@ -30,6 +47,20 @@ fn is_of_a_handle(owner: &str) -> bool {
 
 /// Name and token.
 type Hold = (String, u64);
+
+/// A request that ends a hold, by what its copies have alike.
+type Repeated = [String; 3];
+
+/// `None`: a request of another kind.
+fn repeated(ran: &Ran<'_>) -> Option<Repeated> {
+    let (one, other) = match bare(ran.script) {
+        "release" => (2, 3),
+        "leave" => (3, 4),
+        "force_unlock" => (4, 4),
+        _ => return None,
+    };
+    Some([bare(ran.script), ran.args.get(one)?, ran.args.get(other)?].map(str::to_owned))
+}
 
 /// What an actor relies on.
 pub struct Claim {
@@ -50,8 +81,8 @@ struct Name {
     floor: u64,
     /// What each token was admitted under.
     admitted: BTreeMap<u64, u32>,
-    /// A script was refused half-way, so `!used` may be too high.
-    is_counted_high: bool,
+    /// Scripts that were refused half-way, so `!used` may be too high.
+    counted_high_by: BTreeSet<Repeated>,
     /// Since when the first waiter fits, and is not served.
     fits_since: Option<Duration>,
 }
@@ -225,7 +256,7 @@ impl SharedChecker {
         let before = std::mem::take(&mut self.names.entry(name.clone()).or_default().keys);
         let server_ms = ran.at / 1000;
         let is_clean = !meddled && ran.reply.is_ok();
-        self.check_count(&name, &keys, is_clean);
+        self.check_count(&name, ran, &before, &keys, is_clean);
         let mut granted: Vec<_> = keys.records.iter().filter(|(_, it)| before.under(it.token).is_none()).collect();
         granted.sort_by_key(|(_, record)| record.token);
         for (owner, record) in &granted {
@@ -291,18 +322,21 @@ impl SharedChecker {
         }
     }
 
-    /// P4: `!used` is the sum of what is there.
-    fn check_count(&mut self, name: &str, keys: &Keys, is_clean: bool) {
+    /// P4: `!used` is the sum of what is there. What a script that was refused half-way left too high is counted anew by its
+    /// next copy at the latest.
+    fn check_count(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, is_clean: bool) {
         let sum: u32 = keys.records.values().map(|record| record.weight).sum();
         let (used, holders) = keys.used.unwrap_or_default();
         let is_exact = (used, holders as usize) == (sum, keys.records.len());
         let it = self.names.entry(name.to_owned()).or_default();
         if is_exact {
-            it.is_counted_high = false;
+            it.counted_high_by.clear();
         } else if !is_clean {
-            it.is_counted_high = true;
+            it.counted_high_by.insert(repeated(ran).unwrap_or_default());
         }
-        let is_wrong = if it.is_counted_high { used < sum } else { !is_exact };
+        let is_copy = is_clean && repeated(ran).is_some_and(|it_is| it.counted_high_by.contains(&it_is));
+        let may_be_high = !it.counted_high_by.is_empty() && !(is_copy && is_counted_anew(ran, before));
+        let is_wrong = if may_be_high { used < sum } else { !is_exact };
         if is_wrong {
             self.violated(
                 "P4",
@@ -342,9 +376,14 @@ impl SharedChecker {
     fn check_order(&mut self, name: &str, (owner, seq): (&str, u64), before: &Keys, keys: &Keys, server_ms: i64) {
         let own = before.places.iter().position(|place| place.is_of(owner, seq)).unwrap_or(before.places.len());
         let stays = |place: &&Place| keys.places.iter().any(|other| other.is_of(&place.owner, place.seq));
+        // Its ticket was deleted by hand, and it has queued again: then its first place counts or the second one, as the note of
+        // places that are passed over has it.
+        let is_behind_too =
+            |place: &Place| before.places[own..].iter().any(|other| other.is_of(&place.owner, place.seq));
         let passed = before.places[..own].iter().filter(stays).find(|place| {
             // A place beside a hold of its own owner waits for that one's leave.
-            self.lives(place, server_ms) && place.owner != owner && !keys.records.contains_key(&place.owner)
+            let waits_for_itself = place.owner == owner || keys.records.contains_key(&place.owner);
+            self.lives(place, server_ms) && !waits_for_itself && !is_behind_too(place)
         });
         if let Some(passed) = passed {
             let what = format!("{name}: {owner} came in past {}:{}", passed.owner, passed.seq);
@@ -464,7 +503,7 @@ impl SharedChecker {
     /// R6: who can be served is served by the call that makes room, or the call says that there is more.
     fn check_served(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
         // Counted too high, it seems to have no room; it is counted anew when a caller finds none.
-        if self.names.get(name).is_some_and(|it| it.is_counted_high) {
+        if self.names.get(name).is_some_and(|it| !it.counted_high_by.is_empty()) {
             return;
         }
         // A release by a handle names no client that waits.
