@@ -45,7 +45,17 @@ impl Cluster {
     pub fn new(world: &Arc<World>, nodes: &[EmbeddedServer], names: usize) -> Arc<Self> {
         // One more than the actors use: what a failover brings back there, no waiter finds.
         let locks = (0..=names).map(|name| key_of(&format!("lock{name}")));
-        Self::with(world, nodes, locks.map(|lock| (lock, world.below(nodes.len() as u64) as usize)))
+        Self::anywhere(world, nodes, locks)
+    }
+
+    /// Each of these names at a random node.
+    pub fn anywhere(
+        world: &Arc<World>,
+        nodes: &[EmbeddedServer],
+        names: impl IntoIterator<Item = String>,
+    ) -> Arc<Self> {
+        let places = names.into_iter().map(|name| (name, world.below(nodes.len() as u64) as usize));
+        Self::with(world, nodes, places)
     }
 
     /// Each lock is at this node.
@@ -251,8 +261,15 @@ impl Cluster {
         if self.world.chance(0.5) { self.other_than(node) } else { node }
     }
 
-    /// A node has died, and another one takes over that is behind. The first one comes back later, without slots.
-    pub async fn replace(&self, (from, to): (usize, usize), snapshot: Snapshot, then: Remembered, outage: Duration) {
+    /// A node has died, and another one takes over that is behind. The first one comes back later, without slots. `taken_over`
+    /// is called before anybody gets to the other one.
+    pub async fn replace(
+        &self,
+        (from, to): (usize, usize),
+        (snapshot, then): (Snapshot, Remembered),
+        outage: Duration,
+        taken_over: impl FnOnce(),
+    ) {
         self.world.fault("nodes_replaced");
         self.world.goes_down(outage + Duration::from_secs(1));
         self.nodes[from].shut_down();
@@ -263,6 +280,7 @@ impl Cluster {
         let failover = Failover { then, at, strict: false, node: from, elsewhere: true };
         self.world.state().checker.failed_over(failover);
         self.all_go(from, to);
+        taken_over();
         self.world.sleep_up_to(outage).await;
         self.nodes[from].start_up();
     }

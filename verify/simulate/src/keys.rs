@@ -71,16 +71,19 @@ pub fn frozen_until(server: &EmbeddedServer) -> i64 {
     record.split(' ').next().and_then(|ms| ms.parse().ok()).unwrap_or_default()
 }
 
+/// Runs a command about one key where that is. While a slot moves, the keys of a lock are at two nodes. Of no node at all: nothing.
+pub fn ask(nodes: &[EmbeddedServer], words: &[&str]) -> Vec<String> {
+    let has = |node: &&EmbeddedServer| command(node, &["EXISTS", words[1]]) == ["1"];
+    let node = if nodes.len() > 1 { nodes.iter().find(has) } else { None };
+    node.or(nodes.first()).map(|node| command(node, words)).unwrap_or_default()
+}
+
 impl Keys {
-    /// While its slot moves, the keys of a lock are at two nodes. Of none at all: no key.
+    /// Of no node at all: no key.
     pub fn of(nodes: &[EmbeddedServer], lock: &str) -> Self {
         let Some(first) = nodes.first() else { return Self::default() };
         let (queue, deadlines) = (format!("{lock}:queue"), format!("{lock}:deadlines"));
-        let command = |words: &[&str]| {
-            let has = |node: &&EmbeddedServer| fairlock::simulation::command(node, &["EXISTS", words[1]]) == ["1"];
-            let node = if nodes.len() == 1 { first } else { nodes.iter().find(has).unwrap_or(first) };
-            fairlock::simulation::command(node, words)
-        };
+        let command = |words: &[&str]| ask(nodes, words);
         let number = |words: &[&str]| command(words).first().and_then(|word| word.parse::<i64>().ok());
         let mut keys = Self {
             lease: number(&["PTTL", lock]).unwrap_or(-2),

@@ -473,7 +473,7 @@ impl Run {
         }
         self.world.fault("failovers");
         if let Some(cluster) = self.cluster.as_ref().filter(|_| next != node) {
-            return cluster.replace((node, next), snapshot, then, longest_outage).await;
+            return cluster.replace((node, next), (snapshot, then), longest_outage, || {}).await;
         }
         if self.world.state().strict && self.world.chance(0.3) {
             return self.demote(snapshot, then);

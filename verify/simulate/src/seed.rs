@@ -6,7 +6,7 @@ pub enum Topology {
     OneServer,
     Cluster,
     Quorum,
-    /// Semaphores and read-write locks at one server.
+    /// Semaphores and read-write locks, at one server or in a cluster.
     Shared,
 }
 
@@ -37,7 +37,12 @@ impl Topology {
 
 /// All clients of this run have `strict_restart`. A quorum decides that itself.
 pub fn is_strict(seed: u64) -> bool {
-    seed % 4 == 3 && matches!(Topology::of(seed), Topology::OneServer | Topology::Shared)
+    seed % 4 == 3 && matches!(Topology::of(seed), Topology::OneServer | Topology::Shared) && !is_shared_in_cluster(seed)
+}
+
+/// Shared names in a cluster. Not in runs that the corpus had before.
+pub fn is_shared_in_cluster(seed: u64) -> bool {
+    matches!(seed % 11, 7 | 8) && Topology::of(seed) == Topology::Shared
 }
 
 /// Futures of callers may rest, in two runs of three. Not yet those of a quorum.

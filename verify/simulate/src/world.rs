@@ -241,13 +241,16 @@ impl World {
     pub fn new(seed: u64, verbose: bool) -> Arc<Self> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut rates = FaultRates::of(&mut rng);
-        let is_cluster = Topology::of(seed) == Topology::Cluster;
+        let is_shared = seed::is_shared_in_cluster(seed);
+        let is_cluster = is_shared || Topology::of(seed) == Topology::Cluster;
         let mut ahead = vec![0];
         if is_cluster {
             // As with refusals: one copy could run and the other be sent elsewhere.
             rates.duplicated = 0.0;
-            // A large difference makes clients that are heard seem dead, as their deadlines are those of the node before.
+            // A large difference makes clients that are heard seem dead, as their deadlines are those of the node before. And leases
+            // of shared names end by the clock of the node (docs/deploying.md).
             let most = if rng.bool() { 300 } else { 8000 };
+            let most = if is_shared { 0 } else { most };
             ahead = (0..2 + rng.usize(..2)).map(|_| rng.u64(..=most)).collect();
         }
         let strict = seed::is_strict(seed);
@@ -507,6 +510,11 @@ impl World {
         if state.calm {
             state.last_down = Some(until);
         }
+    }
+
+    /// A slot has moved, in the calm phase.
+    pub fn has_moved_lately(&self) -> bool {
+        self.was_down_since(self.elapsed().saturating_sub(Duration::from_secs(1)))
     }
 
     /// Whether the server was down since then, or a slot moved, in the calm phase.

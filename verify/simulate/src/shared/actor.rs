@@ -294,7 +294,7 @@ impl Actor {
     }
 
     fn is_settled(&self) -> bool {
-        !self.world().is_settling()
+        self.trial.is_settled()
     }
 
     /// Without faults only its guards end a hold.

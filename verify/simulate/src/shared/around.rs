@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::simulation::{Delivery, Faults, Ran, Task};
+use fairlock::simulation::{Delivery, Faults, Ran, Redirected, Task};
 
-use super::keys::Keys;
 use super::trial::{Trial, is_shared};
 use crate::world::Around;
 
@@ -15,8 +14,8 @@ pub struct AroundShared {
 }
 
 impl AroundShared {
-    pub fn new(trial: &Arc<Trial>) -> Self {
-        Self { trial: trial.clone(), around: Around { world: trial.world.clone(), node: 0 } }
+    pub fn new(trial: &Arc<Trial>, node: usize) -> Self {
+        Self { trial: trial.clone(), around: Around { world: trial.world.clone(), node } }
     }
 }
 
@@ -63,7 +62,11 @@ impl Faults for AroundShared {
 
     fn connected(&self, client: &str, on: bool) {
         self.around.connected(client, on);
-        self.trial.checker().connected(client, on);
+        self.trial.checker().connected(self.around.node, client, on);
+    }
+
+    fn redirected(&self, redirected: &Redirected<'_>) {
+        self.around.redirected(redirected);
     }
 
     fn ran(&self, ran: &Ran<'_>) {
@@ -83,8 +86,7 @@ impl Faults for AroundShared {
             }
             std::mem::take(&mut state.meddled)
         };
-        let Some(server) = self.trial.server() else { return };
-        let keys = Keys::of(&server, &ran.keys[0]);
+        let keys = self.trial.keys_of(&ran.keys[0]);
         let now = self.trial.now();
         self.trial.checker().ran(ran, keys, meddled, now);
         self.trial.report();

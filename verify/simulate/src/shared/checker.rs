@@ -104,8 +104,10 @@ pub struct SharedChecker {
     left: BTreeMap<(String, String), u64>,
     /// A server took over that is behind by a give: another owner has it there.
     given_before: BTreeSet<Hold>,
-    connected: BTreeSet<String>,
-    behind: Vec<String>,
+    /// Node and client.
+    connected: BTreeSet<(usize, String)>,
+    behind: BTreeSet<(usize, String)>,
+    homes: BTreeMap<String, usize>,
     must_freeze_until: i64,
     pub grants: u64,
     pub handed_over: u64,
@@ -124,8 +126,10 @@ pub struct Now {
     /// There are no faults, and none has effects any more.
     pub settled: bool,
     pub strict: bool,
-    /// Clients that are still connected to a server of before.
-    pub behind: Vec<String>,
+    /// Clients that are still connected to a server of before, with the node.
+    pub behind: BTreeSet<(usize, String)>,
+    /// The node of each name. None has one whose slot moves.
+    pub homes: BTreeMap<String, usize>,
 }
 
 impl SharedChecker {
@@ -137,24 +141,40 @@ impl SharedChecker {
         std::mem::take(&mut self.found)
     }
 
-    pub fn connected(&mut self, client: &str, on: bool) {
+    pub fn connected(&mut self, node: usize, client: &str, on: bool) {
+        let connection = (node, client.to_owned());
         if on {
-            self.connected.insert(client.to_owned());
+            self.connected.insert(connection);
         } else {
-            self.connected.remove(client);
+            self.connected.remove(&connection);
         }
     }
 
+    /// To the node of this name.
+    fn is_connected(&self, name: &str, client: &str) -> bool {
+        self.is_among(&self.connected, name, client)
+    }
+
+    fn is_among(&self, connections: &BTreeSet<(usize, String)>, name: &str, client: &str) -> bool {
+        self.homes.get(name).is_some_and(|node| connections.contains(&(*node, client.to_owned())))
+    }
+
+    fn knows(&mut self, now: &Now) {
+        self.behind.clone_from(&now.behind);
+        self.homes.clone_from(&now.homes);
+    }
+
     /// What was held may be lost, unless all clients are strict and the server knows that it may have forgotten it.
-    pub fn lost_data(&mut self, strict: bool, now: Duration) {
+    pub fn lost_data(&mut self, node: usize, now: &Now) {
         let claimed = self.claims.iter().map(|claim| (claim.name.clone(), claim.held.token()));
         let held = self
             .names
             .iter()
             .flat_map(|(name, it)| it.keys.records.values().map(move |record| (name.clone(), record.token)));
-        if !strict {
-            let all: Vec<_> = claimed.chain(held).collect();
-            self.void.extend(all.into_iter().map(|hold| (hold, now)));
+        if !now.strict {
+            let all = claimed.chain(held).filter(|(name, _)| now.homes.get(name) == Some(&node));
+            let all: Vec<_> = all.collect();
+            self.void.extend(all.into_iter().map(|hold| (hold, now.at)));
         }
     }
 
@@ -241,18 +261,18 @@ impl SharedChecker {
         Some(reply.get(index).is_some_and(|more| more == "1"))
     }
 
-    fn is_reached(&self, client: &str) -> bool {
-        self.connected.contains(client) && !self.behind.iter().any(|behind| behind == client)
+    fn is_reached(&self, name: &str, client: &str) -> bool {
+        self.is_connected(name, client) && !self.is_among(&self.behind, name, client)
     }
 
-    fn lives(&self, place: &Place, server_ms: i64) -> bool {
-        place.has_ticket && place.until > server_ms + 1 && self.is_reached(place.client())
+    fn lives(&self, name: &str, place: &Place, server_ms: i64) -> bool {
+        place.has_ticket && place.until > server_ms + 1 && self.is_reached(name, place.client())
     }
 
     /// A script has run.
     pub fn ran(&mut self, ran: &Ran<'_>, keys: Keys, meddled: bool, now: Now) {
         let name = ran.keys[0].clone();
-        self.behind.clone_from(&now.behind);
+        self.knows(&now);
         let before = std::mem::take(&mut self.names.entry(name.clone()).or_default().keys);
         let server_ms = ran.at / 1000;
         let is_clean = !meddled && ran.reply.is_ok();
@@ -383,7 +403,7 @@ impl SharedChecker {
         let passed = before.places[..own].iter().filter(stays).find(|place| {
             // A place beside a hold of its own owner waits for that one's leave.
             let waits_for_itself = place.owner == owner || keys.records.contains_key(&place.owner);
-            self.lives(place, server_ms) && !waits_for_itself && !is_behind_too(place)
+            self.lives(name, place, server_ms) && !waits_for_itself && !is_behind_too(place)
         });
         if let Some(passed) = passed {
             let what = format!("{name}: {owner} came in past {}:{}", passed.owner, passed.seq);
@@ -396,7 +416,7 @@ impl SharedChecker {
         let goes = |place: &&Place| {
             let stays = keys.places.iter().any(|other| other.is_of(&place.owner, place.seq));
             let later = keys.records.get(&place.owner).is_some_and(|record| record.attempt >= place.seq);
-            self.lives(place, server_ms) && !stays && !later && place.client() != ran.client
+            self.lives(name, place, server_ms) && !stays && !later && place.client() != ran.client
         };
         if let Some(place) = before.places.iter().find(goes) {
             let what = format!("{name}: {} took out the place of {}:{}", ran.script, place.owner, place.seq);
@@ -487,13 +507,13 @@ impl SharedChecker {
         }
     }
 
-    fn first_that_fits<'a>(&self, keys: &'a Keys, server_ms: i64, caller: &str) -> Option<&'a Place> {
+    fn first_that_fits<'a>(&self, name: &str, keys: &'a Keys, server_ms: i64, caller: &str) -> Option<&'a Place> {
         // One whose client may live as far as the script sees it comes first, and may not fit. The caller reads its answer.
         let may_live = |place: &&Place| {
-            let is_reached = place.client() == caller || self.is_reached(place.client());
+            let is_reached = place.client() == caller || self.is_reached(name, place.client());
             place.has_ticket && place.lives_until > server_ms && is_reached
         };
-        let first = keys.places.iter().find(may_live).filter(|place| self.lives(place, server_ms))?;
+        let first = keys.places.iter().find(may_live).filter(|place| self.lives(name, place, server_ms))?;
         let (used, holders) = keys.living(server_ms);
         let fits = used + first.weight <= keys.limit.unwrap_or(first.limit) && holders < HOLDERS_AT_MOST;
         let waits_for_itself = keys.records.contains_key(&first.owner);
@@ -508,7 +528,7 @@ impl SharedChecker {
         }
         // A release by a handle names no client that waits.
         let caller = if bare(ran.script) == "release" { crate::keys::client_of(&ran.args[2]) } else { ran.client };
-        if let Some(first) = self.first_that_fits(keys, server_ms, caller) {
+        if let Some(first) = self.first_that_fits(name, keys, server_ms, caller) {
             // Its ticket was deleted by hand, and this call has made it again, behind its look at the queue. The next one serves it.
             let is_back = |place: &Place| place.is_of(&first.owner, first.seq) && !place.has_ticket;
             if bare(ran.script) == "acquire" && before.places.iter().any(is_back) {
@@ -532,7 +552,7 @@ impl SharedChecker {
                 // Another server may have known its handle, which was attached there.
                 let is_there =
                     self.names.get(name).is_some_and(|it| it.keys.under(token).is_some()) && others.is_none();
-                if now.settled && !is_there && now.at > *since + TOLD_WITHIN && self.connected.contains(&claim.process)
+                if now.settled && !is_there && now.at > *since + TOLD_WITHIN && self.is_connected(name, &claim.process)
                 {
                     wrong.push((
                         "P8",
@@ -598,7 +618,7 @@ impl SharedChecker {
 
     /// Called again and again.
     pub fn look(&mut self, now: Now) {
-        self.behind.clone_from(&now.behind);
+        self.knows(&now);
         self.check_claims(&now);
         if !now.settled {
             self.unclaimed.clear();
@@ -615,7 +635,7 @@ impl SharedChecker {
                     let is_in_use = || self.in_use.contains(&(name.clone(), (*owner).clone()));
                     // The handle cannot be used.
                     let is_watched =
-                        if is_of_a_handle(owner) { !is_in_use() } else { self.connected.contains(client_of(owner)) };
+                        if is_of_a_handle(owner) { !is_in_use() } else { self.is_connected(name, client_of(owner)) };
                     record.ends > now.server_ms && is_watched
                 });
                 living.map(move |(_, record)| (name.clone(), record.token))
@@ -631,7 +651,8 @@ impl SharedChecker {
         }
         let mut late = Vec::new();
         for (name, it) in &self.names {
-            let first = self.first_that_fits(&it.keys, now.server_ms, "").map(|place| (place.owner.clone(), place.seq));
+            let first =
+                self.first_that_fits(name, &it.keys, now.server_ms, "").map(|place| (place.owner.clone(), place.seq));
             late.push((name.clone(), first));
         }
         for (name, first) in late {

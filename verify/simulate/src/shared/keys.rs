@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fairlock::EmbeddedServer;
-use fairlock::simulation::command;
 
-use crate::keys::{client_of, frozen_until};
+use crate::keys::{ask, client_of, frozen_until};
 
 /// A record of the hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,14 +53,14 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub fn of(server: &EmbeddedServer, name: &str) -> Self {
+    pub fn of(nodes: &[EmbeddedServer], name: &str) -> Self {
         let (queue, deadlines, limit) = (format!("{name}:queue"), format!("{name}:deadlines"), format!("{name}:limit"));
         let mut keys = Self {
-            limit: command(server, &["GET", &limit]).first().and_then(|limit| limit.parse().ok()),
-            frozen_until: frozen_until(server),
+            limit: ask(nodes, &["GET", &limit]).first().and_then(|limit| limit.parse().ok()),
+            frozen_until: nodes.first().map(frozen_until).unwrap_or_default(),
             ..Self::default()
         };
-        for field in command(server, &["HGETALL", name]).chunks(2) {
+        for field in ask(nodes, &["HGETALL", name]).chunks(2) {
             let words: Vec<_> = field[1].split([' ', ',', '/']).collect();
             let number = |index: usize| words.get(index).and_then(|word: &&str| word.parse::<u64>().ok()).unwrap_or(0);
             if let Some(owner) = field[0].strip_prefix('#') {
@@ -78,7 +77,7 @@ impl Keys {
                 keys.used = Some((number(0) as u32, number(1) as u32));
             }
         }
-        let places = command(server, &["LRANGE", &queue, "0", "-1"]);
+        let places = ask(nodes, &["LRANGE", &queue, "0", "-1"]);
         // `!3/<owner>:<seq>/<weight>,<limit>,<grant_ttl>/<label>`
         let parsed: Vec<_> = places
             .iter()
@@ -97,7 +96,7 @@ impl Keys {
         }
         let tickets: Vec<_> = parsed.iter().map(|place| format!("{}:{}", place.owner, place.seq)).collect();
         let clients: BTreeSet<_> = parsed.iter().map(|place| place.client().to_owned()).collect();
-        let score = |members: Vec<&str>| command(server, &[vec!["ZMSCORE", deadlines.as_str()], members].concat());
+        let score = |members: Vec<&str>| ask(nodes, &[vec!["ZMSCORE", deadlines.as_str()], members].concat());
         let scores = score(tickets.iter().map(String::as_str).collect());
         let untils = score(clients.iter().map(String::as_str).collect());
         let untils: BTreeMap<_, _> =

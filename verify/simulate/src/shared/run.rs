@@ -1,11 +1,11 @@
-//! One run: processes whose actors use semaphores, read-write locks and a lock, at one server. A phase with faults, then a calm
-//! phase without, in which all work must finish.
+//! One run: processes whose actors use semaphores, read-write locks and a lock, at one server or in a cluster. A phase with faults,
+//! then a calm phase without, in which all work must finish.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock::simulation::{self, Snapshot, command};
-use fairlock::{EmbeddedServer, LockClient};
+use fairlock::{EmbeddedServer, LockClient, LockClientBuilder};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -14,6 +14,7 @@ use super::actor::Actor;
 use super::around::AroundShared;
 use super::trial::{SEMAPHORES, Trial, shared_keys};
 use crate::checker::{Failover, Remembered};
+use crate::cluster::Cluster;
 use crate::keys::{BOOT, key_of};
 use crate::outcome::Outcome;
 use crate::world::{LONGEST_LEASE, QUEUES_LIVE, SETTLING, World};
@@ -42,7 +43,9 @@ struct Process {
 struct Run {
     world: Arc<World>,
     trial: Arc<Trial>,
-    server: EmbeddedServer,
+    /// One, or those of a cluster.
+    nodes: Vec<EmbeddedServer>,
+    cluster: Option<Arc<Cluster>>,
     processes: Vec<Process>,
     without_runtime: Vec<Process>,
     /// As in `crate::run::Run`.
@@ -55,12 +58,20 @@ struct Run {
 impl Run {
     fn new(world: &Arc<World>) -> Self {
         let trial = Trial::new(world);
-        let server = simulation::server(AroundShared::new(&trial));
-        trial.serve(Some(server.clone()));
-        world.serve(vec![server.clone()]);
+        let around = |node| AroundShared::new(&trial, node);
+        let nodes = match world.nodes() {
+            1 => vec![simulation::server(around(0))],
+            nodes => simulation::cluster((0..nodes).map(around)),
+        };
+        trial.serve(nodes.clone());
+        world.serve(nodes.clone());
+        let names = shared_keys().chain([key_of("lock0")]);
+        let cluster = (nodes.len() > 1).then(|| Cluster::anywhere(world, &nodes, names));
+        cluster.iter().for_each(|cluster| trial.has_cluster(cluster.clone()));
         let permits = 1 + world.below(4) as u32;
         let (processes, without_runtime, dead) = (Vec::new(), Vec::new(), Vec::new());
-        let run = Self { world: world.clone(), trial, server, processes, without_runtime, dead, actors: 0, permits };
+        let world = world.clone();
+        let run = Self { world, trial, nodes, cluster, processes, without_runtime, dead, actors: 0, permits };
         // It has just been started.
         run.must_freeze();
         run
@@ -123,7 +134,7 @@ impl Run {
         let is_strict = self.world.state().strict;
         let builder = if is_strict { builder.strict_restart(LONGEST_LEASE + ms(0, 2000)) } else { builder };
         // The server is down: another process may start later.
-        let Ok(client) = builder.embedded(&self.server) else { return };
+        let Some(client) = self.connect(builder) else { return };
         // A configuration is rolled out.
         let permits = if self.world.chance(0.3) { 1 + self.world.below(5) as u32 } else { self.permits };
         let is_crowd = self.world.chance(0.1);
@@ -154,10 +165,29 @@ impl Run {
         self.processes.push(Process { client, actors: handles });
     }
 
+    fn connect(&self, builder: LockClientBuilder) -> Option<LockClient> {
+        let Some(cluster) = &self.cluster else { return builder.embedded(&self.nodes[0]).ok() };
+        let (client, looks) = simulation::connect(builder, &self.nodes, &self.nodes[self.any()]).ok()?;
+        let watch = cluster.clone().watch(looks);
+        tokio::spawn(self.world.in_process(client.id(), Box::pin(watch)));
+        Some(client)
+    }
+
+    /// A random node.
+    fn any(&self) -> usize {
+        self.cluster.as_ref().map_or(0, |cluster| cluster.any())
+    }
+
     /// Waits a little, then causes one fault.
     async fn cause_fault(&mut self) {
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
         let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
+        if let Some(cluster) = self.cluster.clone().filter(|_| self.world.chance(0.4)) {
+            match self.world.below(8) {
+                0 => cluster.hand_over(),
+                _ => drop(tokio::spawn(cluster.move_a_slot())),
+            }
+        }
         let fault = self.world.below(20);
         if matches!(fault, 9..12 | 17) && self.is_frozen() && self.world.chance(0.8) {
             return;
@@ -184,7 +214,7 @@ impl Run {
     }
 
     fn is_frozen(&self) -> bool {
-        crate::keys::frozen_until(&self.server) > self.world.server_ms()
+        crate::keys::frozen_until(&self.nodes[0]) > self.world.server_ms()
     }
 
     fn pause<'a>(&self, victims: impl IntoIterator<Item = &'a Process>) {
@@ -203,7 +233,7 @@ impl Run {
         self.world.fault("silences");
         let (world, id) = (self.world.clone(), victim.client.id().to_owned());
         if world.chance(0.5) {
-            self.server.disconnect(&id);
+            self.nodes.iter().for_each(|node| node.disconnect(&id));
         }
         tokio::spawn(async move {
             world.pause(&id);
@@ -219,10 +249,10 @@ impl Run {
 
     fn leave_behind(&self, victim: usize) {
         let Some(victim) = self.processes.get(victim) else { return };
-        let id = victim.client.id().to_owned();
+        let (node, id) = (self.any(), victim.client.id().to_owned());
         let length = Duration::from_millis(self.world.below(3000));
-        self.world.leave_behind(0, &id, length);
-        let server = self.server.clone();
+        self.world.leave_behind(node, &id, length);
+        let server = self.nodes[node].clone();
         tokio::spawn(async move {
             sleep(length).await;
             server.disconnect(&id);
@@ -240,7 +270,9 @@ impl Run {
             let now = self.world.elapsed();
             self.trial.checker().deleted(name, now);
         }
-        let _ = command(&self.server, &["DEL", &format!("{name}{part}")]);
+        for node in &self.nodes {
+            let _ = command(node, &["DEL", &format!("{name}{part}")]);
+        }
         self.trial.resync();
     }
 
@@ -270,48 +302,57 @@ impl Run {
 
     fn cut_off(&self, id: String) {
         if self.world.chance(0.6) {
-            return self.server.disconnect(&id);
+            return self.nodes.iter().for_each(|node| node.disconnect(&id));
         }
         self.world.fault("half_open_deaths");
-        let (world, server) = (self.world.clone(), self.server.clone());
+        let (world, nodes) = (self.world.clone(), self.nodes.clone());
         tokio::spawn(async move {
             world.sleep_up_to(Duration::from_secs(8)).await;
-            server.disconnect(&id);
+            nodes.iter().for_each(|node| node.disconnect(&id));
         });
     }
 
     fn disconnect(&self, victim: usize) {
         if let Some(process) = self.processes.get(victim) {
             self.world.fault_of("disconnects", process.client.id());
-            self.server.disconnect(process.client.id());
+            self.nodes[self.any()].disconnect(process.client.id());
         }
     }
 
     async fn restart_server(&self, loses_data: bool) {
+        let node = self.any();
         self.world.fault(if loses_data { "server_restarts_without_data" } else { "server_restarts" });
-        self.server.shut_down();
+        self.nodes[node].shut_down();
         self.world.sleep_up_to(Duration::from_millis(1500)).await;
-        if loses_data {
-            self.lose_data();
+        if loses_data && self.may_forget() {
+            self.lose_data(node);
         }
         self.must_freeze();
-        self.server.start_up();
+        self.nodes[node].start_up();
+    }
+
+    /// Half of a slot cannot be lost: an operator has to mend it.
+    fn may_forget(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| !cluster.is_moving())
     }
 
     fn flush(&self) {
+        if !self.may_forget() {
+            return;
+        }
         self.world.fault("flushes");
-        self.lose_data();
+        self.lose_data(self.any());
         self.must_freeze();
     }
 
-    fn lose_data(&self) {
-        let (now, strict) = (self.world.elapsed(), self.world.state().strict);
-        self.trial.checker().lost_data(strict, now);
-        self.server.flush();
+    fn lose_data(&self, node: usize) {
+        let now = self.trial.now();
+        self.trial.checker().lost_data(node, &now);
+        self.nodes[node].flush();
         {
             let mut state = self.world.state();
             state.flushes += 1;
-            state.checker.flushed(strict, 0);
+            state.checker.flushed(now.strict, node);
         }
         self.trial.resync();
     }
@@ -333,36 +374,52 @@ impl Run {
 
     /// Another server takes over that is behind.
     async fn fail_over(&mut self) {
-        let Some((snapshot, remembered)) = self.snapshot() else { return };
+        let node = self.any();
+        let Some((snapshot, remembered)) = self.snapshot(node) else { return };
         for _ in 0..self.world.below(4) {
             Box::pin(self.cause_fault()).await;
         }
         self.world.sleep_up_to(Duration::from_millis(300)).await;
-        self.take_over(snapshot, remembered).await;
+        if self.may_forget() {
+            self.take_over(node, snapshot, remembered).await;
+        }
     }
 
-    fn snapshot(&self) -> Option<(Snapshot, Remembered)> {
-        let snapshot = simulation::snapshot(&self.server)?;
-        self.world.note("snapshot", 0, String::new);
+    fn snapshot(&self, node: usize) -> Option<(Snapshot, Remembered)> {
+        let snapshot = simulation::snapshot(&self.nodes[node]).filter(|_| self.may_forget())?;
+        self.world.note("snapshot", node, String::new);
         Some((snapshot, self.world.state().checker.remember()))
     }
 
-    async fn take_over(&self, snapshot: Snapshot, then: Remembered) {
+    async fn take_over(&self, node: usize, snapshot: Snapshot, then: Remembered) {
         self.world.fault("failovers");
         let longest = Duration::from_millis(if self.world.chance(0.5) { 100 } else { 1500 });
+        let next = self.cluster.as_ref().map_or(node, |cluster| cluster.next_of(node));
+        if let Some(cluster) = self.cluster.as_ref().filter(|_| next != node) {
+            let before = self.trial.now();
+            let taken_over = || {
+                self.trial.checker().lost_data(node, &before);
+                self.trial.resync();
+                self.trial.checker().lost_data(node, &before);
+            };
+            return cluster.replace((node, next), (snapshot, then), longest, taken_over).await;
+        }
         self.world.goes_down(longest);
-        self.server.shut_down();
+        self.nodes[node].shut_down();
         sleep(Duration::from_millis(1)).await;
         self.world.sleep_up_to(longest).await;
-        let (now, at, strict) = (self.world.elapsed(), self.world.server_ms(), self.world.state().strict);
-        self.trial.checker().lost_data(strict, now);
-        simulation::restore(&self.server, snapshot);
+        let (now, at) = (self.trial.now(), self.world.server_ms());
+        self.trial.checker().lost_data(node, &now);
+        match &self.cluster {
+            Some(cluster) => cluster.put_back(node, snapshot),
+            None => simulation::restore(&self.nodes[node], snapshot),
+        }
         self.trial.resync();
         // What has come back may be void too.
-        self.trial.checker().lost_data(strict, now);
-        self.world.state().checker.failed_over(Failover { then, at, strict, node: 0, elsewhere: false });
+        self.trial.checker().lost_data(node, &now);
+        self.world.state().checker.failed_over(Failover { then, at, strict: now.strict, node, elsewhere: false });
         self.must_freeze();
-        self.server.start_up();
+        self.nodes[node].start_up();
     }
 
     /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
@@ -433,7 +490,7 @@ impl Run {
     fn nothing_is_left(&self) {
         let limits: Vec<_> = SEMAPHORES.into_iter().map(|name| format!("{}:limit", key_of(name))).collect();
         let stays = |key: &String| key.ends_with("}:token") || key == BOOT || limits.contains(key);
-        let keys: Vec<_> = self.server.keys().into_iter().filter(|key| !stays(key)).collect();
+        let keys: Vec<_> = self.nodes.iter().flat_map(EmbeddedServer::keys).filter(|key| !stays(key)).collect();
         if !keys.is_empty() {
             self.violated("P10", format!("keys are left: {keys:?}"));
         }
@@ -455,7 +512,7 @@ impl Run {
         let (violations, timeline) = (self.world.violations(), self.world.timeline());
         let virtual_time = self.world.elapsed();
         self.world.serve(Vec::new());
-        self.trial.serve(None);
+        self.trial.serve(Vec::new());
         let checker = self.trial.checker();
         let mut state = self.world.state();
         if checker.served_together > 0 {

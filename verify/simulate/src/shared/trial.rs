@@ -1,6 +1,6 @@
 //! What a run of shared names has beside the world.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use fairlock::EmbeddedServer;
 use fairlock::simulation::Faults;
@@ -8,13 +8,17 @@ use fairlock::simulation::Faults;
 use super::checker::{Now, SharedChecker};
 use super::keys::Keys;
 use super::posted::Posted;
+use crate::cluster::Cluster;
 use crate::keys::key_of;
 use crate::world::{Around, World};
 
 pub struct Trial {
     pub world: Arc<World>,
     checker: Mutex<SharedChecker>,
-    server: Mutex<Option<EmbeddedServer>>,
+    /// One, or those of a cluster. While the run lasts.
+    nodes: Mutex<Vec<EmbeddedServer>>,
+    /// In a cluster.
+    cluster: OnceLock<Arc<Cluster>>,
     /// Handles that are to be found.
     posted: Mutex<Vec<Posted>>,
 }
@@ -36,17 +40,38 @@ impl Trial {
         Arc::new(Self {
             world: world.clone(),
             checker: Mutex::default(),
-            server: Mutex::default(),
+            nodes: Mutex::default(),
+            cluster: OnceLock::new(),
             posted: Mutex::default(),
         })
     }
 
-    pub fn serve(&self, server: Option<EmbeddedServer>) {
-        *self.server.lock().expect("a panic ends the simulation") = server;
+    pub fn serve(&self, nodes: Vec<EmbeddedServer>) {
+        *self.nodes.lock().expect("a panic ends the simulation") = nodes;
     }
 
-    pub fn server(&self) -> Option<EmbeddedServer> {
-        self.server.lock().expect("a panic ends the simulation").clone()
+    pub fn has_cluster(&self, cluster: Arc<Cluster>) {
+        let _ = self.cluster.set(cluster);
+    }
+
+    pub fn keys_of(&self, name: &str) -> Keys {
+        let nodes = self.nodes.lock().expect("a panic ends the simulation").clone();
+        Keys::of(&nodes, name)
+    }
+
+    /// The node that serves a name. `None`: its slot moves.
+    fn home(&self, name: &str) -> Option<usize> {
+        self.cluster.get().map_or(Some(0), |cluster| cluster.home(name))
+    }
+
+    /// Whether a slot moves, or has moved a moment ago. Calls for its names wait.
+    pub fn is_moving(&self) -> bool {
+        self.cluster.get().is_some_and(|cluster| cluster.is_moving()) || self.world.has_moved_lately()
+    }
+
+    /// There are no faults, and none has effects any more.
+    pub fn is_settled(&self) -> bool {
+        !self.world.is_settling() && !self.is_moving()
     }
 
     pub fn post(&self, handle: Posted) {
@@ -70,9 +95,11 @@ impl Trial {
 
     pub fn now(&self) -> Now {
         let (at, server_ms) = (self.world.elapsed(), self.world.server_ms());
-        let behind = Around { world: self.world.clone(), node: 0 }.behind();
-        let state = self.world.state();
-        Now { at, server_ms, settled: !state.is_settling(at), strict: state.strict, behind }
+        let behind =
+            |node| Around { world: self.world.clone(), node }.behind().into_iter().map(move |client| (node, client));
+        let behind = (0..self.world.nodes()).flat_map(behind).collect();
+        let homes = shared_keys().filter_map(|name| Some((name.clone(), self.home(&name)?))).collect();
+        Now { at, server_ms, settled: self.is_settled(), strict: self.world.state().strict, behind, homes }
     }
 
     /// Hands on what the checker has found.
@@ -89,9 +116,8 @@ impl Trial {
 
     /// The keys were changed by hand, or by the loss of data.
     pub fn resync(&self) {
-        let Some(server) = self.server() else { return };
         for name in shared_keys() {
-            let keys = Keys::of(&server, &name);
+            let keys = self.keys_of(&name);
             self.checker().resync(&name, keys);
         }
     }
