@@ -50,13 +50,13 @@ for i, record in ipairs(#fields > 0 and call('HMGET', lock, unpack(fields)) or {
   local text, attempt = hold(string.sub(fields[i], 2), record)
   if text and fields[i] .. ':' .. attempt == '#' .. ARGV[i + 5] then holds[i] = text end
 end
-local ours = ''
+local ours = {}
 if waits == '2' then
   local all = call('HGETALL', lock)
   for i = 1, #all, 2 do
     if string.find(all[i], '#' .. caller .. ':', 1, true) == 1 then
       local text = hold(string.sub(all[i], 2), all[i + 1])
-      if text then ours = ours .. ' ' .. text end
+      if text then ours[#ours + 1] = ' ' .. text end
     end
   end
 end
@@ -83,4 +83,4 @@ for i = 6, #ARGV do
   end
   answer = answer .. ' ' .. state
 end
-return 'shared ' .. echo .. ' ' .. more .. ' ' .. known .. ' ' .. found.places .. ' ' .. first .. ' ' .. floor .. ' ' .. room_in(room) .. ' ' .. (frozen or '-1') .. answer .. ours
+return 'shared ' .. echo .. ' ' .. more .. ' ' .. known .. ' ' .. found.places .. ' ' .. first .. ' ' .. floor .. ' ' .. room_in(room) .. ' ' .. (frozen or '-1') .. answer .. table.concat(ours)

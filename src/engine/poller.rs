@@ -81,9 +81,9 @@ impl Poller {
     }
 
     /// Only the waiter's future could read its answer. So this asks the server whether it has the lock: then the waiter
-    /// is offered the grant, and passed over.
+    /// is offered the grant, and passed over. By its ticket: hundreds may rest, and each would be told what all of them hold.
     async fn ask_for(self: Arc<Self>, waiter: Arc<Waiter>) {
-        if self.ask_for_a_ghost(waiter.keys.kind, waiter.keys.lock.clone()).await.is_err() {
+        if self.ask_whose(&waiter.keys, false, &[waiter.ticket()]).await.is_err() {
             self.waiters.offers.insert(now() + POLL_RETRY, waiter.seq, &waiter);
         }
     }
@@ -304,25 +304,31 @@ impl Poller {
         let context = self.context();
         // Never none: the name was made with this prefix.
         if let Some(keys) = Keys::of_lock(kind, &context.options().prefix, &lock_key).map(Arc::new) {
-            let names_ours = kind.is_shared();
-            match (Poll { keys: &keys, waits: false, names_ours, tickets: &[] }).run(&context.runner).await {
-                Ok(answer) => {
-                    let holder = answer.body.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
-                    for ours in holder.into_iter().chain(&answer.body.granted) {
-                        self.tell_holder(&keys, ours, answer.sent);
-                    }
-                    if answer.body.more {
-                        cleanup::pass_on(context, &keys);
-                    }
-                }
-                // No retry helps: it ends with its lease.
-                Err(RequestError::OtherKind { .. }) => {}
-                Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {}
-                Err(error) => return Err(error),
-            }
+            self.ask_whose(&keys, kind.is_shared(), &[]).await?;
         }
         context.farewells.said(&lock_key);
         Ok(())
+    }
+
+    /// Tells the waiters that have the name, or leaves for what nobody has here.
+    async fn ask_whose(&self, keys: &Arc<Keys>, names_ours: bool, tickets: &[String]) -> Result<(), RequestError> {
+        let context = self.context();
+        match (Poll { keys, waits: false, names_ours, tickets }).run(&context.runner).await {
+            Ok(answer) => {
+                let holder = answer.body.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
+                for ours in holder.into_iter().chain(&answer.body.granted) {
+                    self.tell_holder(keys, ours, answer.sent);
+                }
+                if answer.body.more {
+                    cleanup::pass_on(context, keys);
+                }
+                Ok(())
+            }
+            // No retry helps: it ends with its lease.
+            Err(RequestError::OtherKind { .. }) => Ok(()),
+            Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether a waiter may have lost its place since the last answer, and this one does not show which.

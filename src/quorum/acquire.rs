@@ -1,6 +1,7 @@
 //! How the lock is taken: the rules Q1 to Q6.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -81,6 +82,15 @@ enum Tried {
     Failed,
 }
 
+/// The outcome of a wait at one node.
+enum Waited {
+    Served(EngineGuard),
+    /// It is not needed: these were free.
+    Elsewhere(Got),
+    /// It can no longer be used.
+    Lost,
+}
+
 /// The guards at some nodes.
 type Got = BTreeMap<usize, EngineGuard>;
 
@@ -107,7 +117,7 @@ async fn keep_on(got: &Got) {
         let valid_for = got.values().map(|guard| guard.hold.valid_for()).min();
         match valid_for {
             Some(left) => sleep((left / 4).clamp(Duration::from_millis(20), Duration::from_secs(60))).await,
-            None => std::future::pending().await,
+            None => pending().await,
         }
     }
 }
@@ -224,8 +234,15 @@ impl Gathering<'_> {
             && nodes.usable().len() >= nodes.majority()
         {
             from = at + 1;
-            // If it was lost, or refuses this name, the call waits at the next one.
-            let Some(guard) = self.wait_at(at, &got).await? else { continue };
+            let guard = match self.wait_at(at, &got).await? {
+                Waited::Served(guard) => guard,
+                Waited::Elsewhere(others) => {
+                    got.extend(others);
+                    return self.form(got).await;
+                }
+                // If it was lost, or refuses this name, the call waits at the next one.
+                Waited::Lost => continue,
+            };
             if guard.hold.was_queued {
                 self.quorum.contention.seen(self.name);
                 self.told.of_others();
@@ -256,23 +273,52 @@ impl Gathering<'_> {
         Ok(Tried::Failed)
     }
 
-    /// Waits in the queue of one node, and keeps what it has at others. `None`: it can no longer be used.
-    async fn wait_at(&self, index: usize, got: &Got) -> Result<Option<EngineGuard>, LockError> {
-        let Some(lock) = self.locks.get(index) else { return Ok(None) };
+    /// Waits in the queue of one node, and keeps what it has at others.
+    async fn wait_at(&self, index: usize, got: &Got) -> Result<Waited, LockError> {
+        let Some(lock) = self.locks.get(index) else { return Ok(Waited::Lost) };
         // Dropped, the call leaves the queue (R9).
         let mut locking = pin!(lock.acquire(self.caller, true, 0, None));
         tokio::select! {
             biased;
             // A call that waits never gets the answer "busy".
-            outcome = &mut locking => outcome.or_else(|error| self.note(error).map(|()| None)),
+            outcome = &mut locking => match outcome {
+                Ok(guard) => Ok(guard.map_or(Waited::Lost, Waited::Served)),
+                Err(error) => self.note(error).map(|()| Waited::Lost),
+            },
             () = self.quorum.nodes.lost(index) => {
                 // Asked while the call is in the queue.
                 if lock.is_behind_others(self.caller.owner) {
                     self.told.of_others();
                 }
-                Ok(None)
+                Ok(Waited::Lost)
             }
-            () = keep_on(got) => Ok(None),
+            others = self.go_without(index, got) => others.map(Waited::Elsewhere),
+            () = keep_on(got) => Ok(Waited::Lost),
+        }
+    }
+
+    /// While the call waits at one node: tries those above it again and again, until they and `got` are a majority. The node may
+    /// be kept from all by a client that cannot reach it to release what it has there (P9). Not for a call that waits at the gate:
+    /// it would pass by those who were there first (P3).
+    async fn go_without(&self, index: usize, got: &Got) -> Result<Got, LockError> {
+        let nodes = &self.quorum.nodes;
+        let mut backoff = self.quorum.backoff();
+        if got.is_empty() {
+            return pending().await;
+        }
+        loop {
+            backoff.pause().await;
+            let above: Vec<_> = nodes.usable().into_iter().filter(|above| *above > index).collect();
+            if got.len() + above.len() < nodes.majority() {
+                continue;
+            }
+            let proposed = got.values().map(EngineGuard::token).max().unwrap_or(0);
+            let round = self.try_all(&above, proposed).await?;
+            if got.len() + round.got.len() >= nodes.majority() {
+                return Ok(round.got);
+            }
+            // Q2: a waiter holds nothing above.
+            self.quorum.release(round.got.into_values()).await;
         }
     }
 

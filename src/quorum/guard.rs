@@ -139,11 +139,11 @@ struct Releasing<'a> {
 impl Releasing<'_> {
     fn begin(&mut self, releases: Vec<NodeRelease>) {
         for (index, release) in releases {
-            // From a node that is down no answer is awaited.
+            // One that is down is waited for only while a majority is missing: it may be back in a moment.
             if self.quorum.nodes.is_usable(index) {
                 self.waited_for.insert(index);
-                self.open.push(async move { (index, release.run().await) }.boxed());
             }
+            self.open.push(async move { (index, release.run().await) }.boxed());
         }
         // A release begins when it is polled.
         while let Some(Some(answer)) = self.open.next().now_or_never() {

@@ -40,6 +40,33 @@ async fn unlock_all(guards: Vec<LockGuard>) {
     }
 }
 
+/// Each was told what all of them held, and left for the others: as many requests as their number squared.
+#[tokio::test]
+async fn calls_of_one_semaphore_that_rest_cost_a_poll_and_a_leave_each() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(20 * MILLI);
+        let client = client(embedded).await;
+        let semaphore = client.semaphore("s", 1000);
+        // From here on the client knows the server's time.
+        semaphore.acquire().await.unwrap().release().await.unwrap();
+        let mut resting = Vec::new();
+        for _ in 0..60 {
+            resting.extend(rest(vec![semaphore.acquire()]).await);
+            // So that some are passed over while others are asked for.
+            sleep(MILLI).await;
+        }
+        sleep(SECOND).await;
+        let calls = embedded.network.calls();
+        assert!(calls <= 4 * 60, "{calls} scripts: an acquire, a poll and a leave each, and those that connect");
+        let status = semaphore.status().await.unwrap();
+        assert!(status.holders.is_empty(), "they were passed over: {status:?}");
+        for permit in join_all(resting).await {
+            permit.unwrap().release().await.unwrap();
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn unlocks_that_rest_cost_no_other_hold() {
     // P-B s4: they kept the places of renewals.

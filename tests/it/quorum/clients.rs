@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{LockError, Loss, Owner, UnlockError};
+use fairlock::{LockError, Loss, Owner, UnlockError, Unlocked};
 use tokio::time::Instant;
 
 use super::{Masters, builder, embedded, quick, strict};
@@ -239,6 +239,20 @@ async fn a_client_can_begin_before_its_servers() {
         }
         waiting.await.unwrap().unwrap().unlock().await.unwrap();
         client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// With a skipped server no answer was awaited, so two that were back a moment later made it `Unknown` at once.
+#[tokio::test]
+async fn an_unlock_waits_for_servers_that_are_back_in_time() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let client = embedded(quick(), servers);
+        let guard = client.lock("x").lock().await.unwrap();
+        for embedded in servers {
+            embedded.server.disconnect(client.id());
+        }
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
     })
     .await;
 }

@@ -385,6 +385,37 @@ async fn p9_a_call_that_begins_to_wait_as_its_server_is_lost_goes_on() {
     .await;
 }
 
+/// P9: a client that cannot reach the second server unlocks, and what it has there stays for its lease. The third one was busy only
+/// for a moment, in which the next call went to wait at the second.
+#[tokio::test]
+async fn p9_a_hold_that_nobody_can_release_is_waited_for_only_while_it_is_needed() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let lease = Duration::from_secs(60);
+        let connect = || embedded(Timing { lease, ..Timing::default() }.builder().without_strict_restart(), servers);
+        let (cut_off, other) = (connect(), connect());
+        let at_three = Timing::default().builder().embedded(&servers[2].server).unwrap();
+        let left_behind = cut_off.lock("x").lock().await.unwrap();
+        servers[1].network.cut_off(cut_off.id());
+        left_behind.unlock().await.unwrap();
+        let releasing = at_three.lock("x").lock().await.unwrap();
+        let lock = other.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        eventually("it waits at the second one", async || {
+            let status = other.lock("x").status().await.unwrap();
+            status.servers[1].answer.as_ref().is_ok_and(|node| node.waiters == 1)
+        })
+        .await;
+        let begun = Instant::now();
+        releasing.unlock().await.unwrap();
+        let guard = waiting.await.unwrap().unwrap();
+        assert_eq!(guard.servers(), [0, 2]);
+        assert!(begun.elapsed() < lease / 10, "{:?}", begun.elapsed());
+        guard.unlock().await.unwrap();
+        servers[1].network.mend(cut_off.id());
+    })
+    .await;
+}
+
 /// D13: of several calls that try a free lock at the same moment one gets it, in any order of arrival at the servers.
 #[tokio::test]
 async fn one_of_those_that_try_at_once_gets_it() {
