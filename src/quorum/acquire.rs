@@ -1,6 +1,6 @@
 //! How the lock is taken: the rules Q1 to Q6.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -50,6 +50,8 @@ pub struct ErrorsMet {
     cause: Mutex<Option<Cause>>,
     /// Others have the lock, or were first.
     others: AtomicBool,
+    /// The nodes that refuse until a person changes something.
+    refusing: Mutex<BTreeSet<usize>>,
 }
 
 impl ErrorsMet {
@@ -63,6 +65,13 @@ impl ErrorsMet {
 
     pub fn is_of_others(&self) -> bool {
         self.others.load(Ordering::Relaxed)
+    }
+
+    /// A node refuses for good. Returns how many do.
+    fn refused_by(&self, index: usize) -> usize {
+        let mut refusing = self.refusing.lock();
+        refusing.insert(index);
+        refusing.len()
     }
 
     fn of_others(&self) {
@@ -186,7 +195,8 @@ impl Gathering<'_> {
     pub fn unreachable(&self) -> LockError {
         let nodes = &self.quorum.nodes;
         let (usable, all, majority) = (nodes.usable().len(), nodes.all.len(), nodes.majority());
-        let (frozen_for, twins, last) = (nodes.frozen_for(), nodes.twins(), self.told.get());
+        let (frozen_for, twins, last) =
+            (nodes.frozen_for(), nodes.twins(), self.told.get().or_else(|| nodes.why_skipped()));
         LockError::Unreachable(Arc::new(NoQuorum { usable, all, majority, frozen_for, twins, last }))
     }
 
@@ -283,7 +293,7 @@ impl Gathering<'_> {
             // A call that waits never gets the answer "busy".
             outcome = &mut locking => match outcome {
                 Ok(guard) => Ok(guard.map_or(Waited::Lost, Waited::Served)),
-                Err(error) => self.note(error).map(|()| Waited::Lost),
+                Err(error) => self.note(index, error).map(|()| Waited::Lost),
             },
             () = self.quorum.nodes.lost(index) => {
                 // Asked while the call is in the queue.
@@ -323,9 +333,14 @@ impl Gathering<'_> {
     }
 
     /// Records an error that another node may not have; returns an error that ends the call as `Err`.
-    fn note(&self, error: LockError) -> Result<(), LockError> {
+    fn note(&self, index: usize, error: LockError) -> Result<(), LockError> {
+        let nodes = &self.quorum.nodes;
         match error {
             LockError::Unreachable(cause) => self.told.set(cause),
+            // The others are no majority.
+            LockError::Refused(_) if self.told.refused_by(index) > nodes.all.len() - nodes.majority() => {
+                return Err(error);
+            }
             LockError::Refused(refusal) => self.told.set(Arc::new(refusal)),
             // This owner's own hold on that node is over.
             LockError::Lost => {}
@@ -355,7 +370,7 @@ impl Gathering<'_> {
                     self.told.of_others();
                     round.busy.get_or_insert(index);
                 }
-                Some(Err(error)) => failed = self.note(error).err().or(failed),
+                Some(Err(error)) => failed = self.note(index, error).err().or(failed),
                 None => {}
             }
         }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::store::error::{Cause, RequestError};
 
-/// Fewer than a majority of the servers can be used now.
+/// Fewer than a majority of the servers can be used now, or have granted it.
 #[derive(Debug, thiserror::Error)]
-#[error("{usable} of {all} servers can be used, and {majority} are needed{}", self.more())]
+#[error("{}{}", self.what(), self.more())]
 pub struct NoQuorum {
     pub usable: usize,
     pub all: usize,
@@ -15,18 +15,26 @@ pub struct NoQuorum {
     pub frozen_for: Vec<Duration>,
     /// The addresses of two that are one server.
     pub twins: Vec<(String, String)>,
-    /// The last error of one of the others.
+    /// Why one of them did not serve.
     pub last: Option<Cause>,
 }
 
 impl NoQuorum {
+    fn what(&self) -> String {
+        let Self { usable, all, majority, .. } = self;
+        if usable < majority {
+            return format!("{usable} of {all} servers can be used, and {majority} are needed");
+        }
+        format!("fewer than {majority} of {all} servers have granted it")
+    }
+
     fn more(&self) -> String {
         let frozen = self.frozen_for.iter().max().map(|longest| {
             let (count, seconds) = (self.frozen_for.len(), longest.as_secs_f64());
             format!("; {count} were started lately and grant nothing for {seconds:.1} s at most")
         });
         let twins = self.twins.iter().map(|(one, other)| format!("; {one} and {other} are one server"));
-        let last = self.last.as_ref().map(|cause| format!("; one of the others: {cause}"));
+        let last = self.last.as_ref().map(|cause| format!("; one of them: {cause}"));
         frozen.into_iter().chain(twins).chain(last).collect()
     }
 }

@@ -124,6 +124,15 @@ impl Nodes {
         self.all.get(index).is_some_and(QuorumNode::is_usable) && self.same_as(index).is_none()
     }
 
+    /// Why one of those that are skipped does not serve.
+    pub fn why_skipped(&self) -> Option<Cause> {
+        let is_skipped = |node: &&QuorumNode| !node.is_usable() && !node.engine.context.runner.is_frozen("");
+        let node = self.all.iter().find(is_skipped)?;
+        let runner = &node.engine.context.runner;
+        let is_connected = runner.is_connected("");
+        Some(if is_connected { node.why_silent(self.node_timeout) } else { runner.why_not_sent("") })
+    }
+
     /// For how much longer each frozen node grants nothing.
     pub fn frozen_for(&self) -> Vec<Duration> {
         let runners = self.all.iter().map(|node| &node.engine.context.runner);

@@ -222,3 +222,39 @@ async fn a_close_tells_once_what_is_lost_and_nothing_of_what_was_dropped_before(
     })
     .await;
 }
+
+/// A call would try without an end.
+#[tokio::test]
+async fn what_a_majority_refuses_for_good_is_refused() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let client = embedded(quick(), servers);
+        let lock = client.lock("x");
+        let key = "fairlock:{n:x}";
+        servers[2].command(&["SET", key, "foreign"]);
+        lock.lock().await.unwrap().unlock().await.unwrap();
+        servers[0].command(&["SET", key, "foreign"]);
+        for outcome in [lock.lock().await.map(Some), lock.try_lock().await] {
+            assert!(matches!(&outcome, Err(LockError::Refused(refusal)) if refusal.code == "WRONGTYPE"), "{outcome:?}");
+        }
+        for server in [0, 2] {
+            servers[server].command(&["DEL", key]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_error_says_why_servers_are_skipped() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let client = embedded(quick(), servers);
+        let refuse = |refusal| servers[1..].iter().for_each(|server| server.network.refuse(refusal));
+        refuse(Some("NOREPLICAS Not enough good replicas to write."));
+        let limit = Duration::from_secs(3);
+        for _ in 0..3 {
+            let error = client.lock("x").lock_timeout(limit).await.unwrap_err().to_string();
+            assert!(error.contains("1 of 3 servers can be used") && error.contains("NOREPLICAS"), "{error}");
+        }
+        refuse(None);
+    })
+    .await;
+}
