@@ -485,6 +485,7 @@ impl<'a> Attempt<'a> {
         };
         self.confirming.get_or_insert_with(now);
         let runner = &self.request.engine.context.runner;
+        self.waiter.confirms(true);
         let answer = loop {
             self.doubts = self.request.engine.holds.doubts();
             let answer = renew.run(runner).await;
@@ -493,6 +494,7 @@ impl<'a> Attempt<'a> {
                 break answer;
             }
         };
+        self.waiter.confirms(false);
         match answer {
             Ok(_) if self.may_be_of_old_data() => {
                 self.must_leave = true;

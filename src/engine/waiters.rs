@@ -87,6 +87,8 @@ pub struct WaiterState {
     has_hold: bool,
     /// It has a grant that it has not read.
     is_offered: bool,
+    /// It asks about a grant that it has read.
+    is_confirming: bool,
     /// Since when it could go on, and is not polled: see [`drive`](Waiter::drive).
     woken: Option<Instant>,
     /// Its hold is about to begin.
@@ -98,9 +100,10 @@ pub struct WaiterState {
 }
 
 impl WaiterState {
-    /// It has no place in the queue, as far as it knows.
+    /// It waits for an answer that only its future reads: it has no place in the queue as far as it knows, or asks about a
+    /// grant.
     fn is_asking(&self) -> bool {
-        self.trust.is_none()
+        self.trust.is_none() || self.is_confirming
     }
 }
 
@@ -317,6 +320,10 @@ impl Waiter {
             self.offers.remove(woken + PATIENCE, self.seq);
         }
         woken.is_some() || is_asking
+    }
+
+    pub fn confirms(&self, on: bool) {
+        self.state.lock().is_confirming = on;
     }
 
     /// It takes its grant. False if it was passed over before.

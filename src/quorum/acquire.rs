@@ -74,6 +74,10 @@ impl ErrorsMet {
         refusing.len()
     }
 
+    fn served_by(&self, index: usize) {
+        self.refusing.lock().remove(&index);
+    }
+
     fn of_others(&self) {
         self.others.store(true, Ordering::Relaxed);
     }
@@ -364,6 +368,9 @@ impl Gathering<'_> {
         });
         let (mut round, mut failed) = (RoundResults::default(), None);
         for (index, outcome) in join_all(trying).await {
+            if let Some(Ok(_)) = outcome {
+                self.told.served_by(index);
+            }
             match outcome {
                 Some(Ok(Some(guard))) => drop(round.got.insert(index, guard)),
                 Some(Ok(None)) => {

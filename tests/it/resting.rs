@@ -123,6 +123,38 @@ async fn the_end_of_a_hold_is_known_while_its_unlock_rests() {
 }
 
 /// Seed 229: only the first turn was looked at after 250 ms, and one that came just behind it after nearly twice that.
+/// Its answer is one that only the future can read, as that to an acquire. The others waited for a poll of its client.
+#[tokio::test]
+async fn a_future_that_rests_while_it_confirms_its_grant_costs_a_moment() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let strict = || embedded.open(LockClient::builder().strict_restart(30 * SECOND));
+        let [holder, confirming, other] = [strict().await, strict().await, strict().await];
+        let held = holder.lock("x").lock().await.unwrap();
+        let lock = confirming.lock("x");
+        let mut resting = Box::pin(lock.lock());
+        let status = async || holder.lock("x").status().await.unwrap().waiters;
+        while status().await == 0 {
+            assert!((&mut resting).now_or_never().is_none(), "another one has it");
+            sleep(MILLI).await;
+        }
+        let next = other.lock("x");
+        let waiting = tokio::spawn(async move { next.lock().await });
+        crate::support::eventually("both wait", async || status().await == 2).await;
+        let begun = Instant::now();
+        held.unlock().await.unwrap();
+        sleep(10 * MILLI).await;
+        // Another database, which is why the message is not believed.
+        fairlock::simulation::flush_elsewhere(&embedded.server);
+        sleep(10 * MILLI).await;
+        assert!((&mut resting).now_or_never().is_none(), "it asks whether the grant holds");
+        waiting.await.unwrap().unwrap().unlock().await.unwrap();
+        assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
+        resting.await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn each_turn_that_rests_costs_a_moment() {
     in_virtual_time(async |embedded| {

@@ -219,6 +219,8 @@ pub struct Checker {
     answered: BTreeSet<Hold>,
     /// What the server had given to futures that have rested then.
     rested_with: BTreeSet<Hold>,
+    /// What it had when it was demoted for a moment.
+    demoted_with: BTreeSet<Hold>,
     /// Clients and actors that ask for several names now, and may have some of them already.
     gathering: BTreeSet<(String, usize)>,
     /// How long such a hold may stay, without faults, in ms.
@@ -470,6 +472,9 @@ impl Checker {
     /// old data, until boot.lua is asked.
     pub fn demoted(&mut self, then: Remembered, at: i64) {
         self.failed_over(Failover { then, at, strict: true, node: 0, elsewhere: false });
+        // Connections stay, so that no client takes leave of what it has released just before (R15): that ends with its lease.
+        let held = self.locks.iter().filter_map(|(key, lock)| Some((key.clone(), lock.holder.as_ref()?.token)));
+        self.demoted_with.extend(held);
         self.awaits_boot = true;
     }
 
@@ -541,7 +546,7 @@ impl Checker {
         match self.owners.get(hold).and_then(|owner| self.resting.get(owner)) {
             Some(rest) if rest.cost != Cost::Moment || self.answered.contains(hold) => since.max(rest.since) + LEASE,
             Some(rest) if !is_restored => since.max(rest.since) + MOMENT,
-            None if self.rested_with.contains(hold) => since + LEASE,
+            None if self.rested_with.contains(hold) || self.demoted_with.contains(hold) => since + LEASE,
             _ => since + self.ghosts_live,
         }
     }

@@ -154,7 +154,7 @@ impl Actor {
             LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } => true,
             // No other owner was seen by then.
             LockError::Unreachable(_) if limit.is_some_and(|limit| limit < self.node_timeout + TRIPS) => true,
-            LockError::Unreachable(_) => !self.trial.was_steady_since(begun),
+            LockError::Unreachable(_) | LockError::Refused(_) => !self.trial.was_steady_since(begun),
             LockError::RuntimeGone => {
                 self.world().fault("calls_without_runtime");
                 !self.has_runtime()
