@@ -18,6 +18,8 @@ pub struct Client {
     pub starts: u8,
     pub retries: u8,
     pub renewals: u8,
+    /// How often it may still try the nodes above the one at which it waits.
+    pub goes_without: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -137,6 +139,7 @@ impl Client {
             starts: bounds.starts,
             retries: bounds.retries,
             renewals: bounds.renewals,
+            goes_without: bounds.goes_without,
         }
     }
 
@@ -199,9 +202,37 @@ impl Client {
         }
     }
 
+    /// The node at which it waits above its gate, if it asks for nothing else.
+    pub fn waits_above_gate(&self) -> Option<NodeId> {
+        let is_asking = self.count(|slot| matches!(slot, Slot::Asked { .. })) > 0;
+        let queued = self.lowest(|slot| matches!(slot, Slot::Queued { .. })).filter(|_| !is_asking)?;
+        self.lowest(Slot::is_got).filter(|gate| *gate < queued).map(|_| queued)
+    }
+
+    /// Q2: tries those above, while it keeps its place in the queue.
+    pub fn go_without(&mut self, queued: NodeId, cx: &mut Context<'_>) {
+        self.goes_without = self.goes_without.saturating_sub(1);
+        let above: Vec<_> = cx.nodes().filter(|node| *node > queued && self.slot(*node) == Slot::Unused).collect();
+        let proposed = if cx.bounds.proposes { self.tokens().max().unwrap_or(0) } else { 0 };
+        above.into_iter().for_each(|node| self.ask(node, false, proposed, cx));
+    }
+
+    /// Q2: with a majority it does without the node at which it waits. Otherwise it gives back what it got above.
+    fn has_gone_without(&mut self, queued: NodeId, held: usize, cx: &mut Context<'_>) {
+        if held >= cx.majority() {
+            cx.events.add(Event::WentWithout);
+            self.leave(queued, Slot::Skipped, cx);
+            return self.raise(cx);
+        }
+        self.release_above(queued, cx);
+    }
+
     /// Q1, Q2: the next step after all that was asked has an answer.
     fn take(&mut self, cx: &mut Context<'_>) {
         let held = self.count(|slot| slot.is_held(cx.now));
+        if let Some(queued) = self.waits_above_gate().filter(|_| cx.bounds.goes_without > 0) {
+            return self.has_gone_without(queued, held, cx);
+        }
         if self.count(Slot::is_pending) > 0 {
             if !cx.rules.q1_queues_at_one && held >= cx.majority() {
                 self.leave_those(Slot::is_pending, cx);
@@ -238,6 +269,11 @@ impl Client {
     /// Q2: releases all above the node, and queues on it while what is below stays held.
     fn queue_on(&mut self, node: NodeId, cx: &mut Context<'_>) {
         cx.events.add(if self.count(Slot::is_got) > 0 { Event::QueuedWithHold } else { Event::Queued });
+        self.release_above(node, cx);
+        self.ask(node, true, 0, cx);
+    }
+
+    fn release_above(&mut self, node: NodeId, cx: &mut Context<'_>) {
         for above in cx.nodes().skip(usize::from(node) + 1) {
             match self.slot(above) {
                 Slot::Got { .. } if cx.rules.q1_waits_point_upwards => {
@@ -248,7 +284,6 @@ impl Client {
                 _ => {}
             }
         }
-        self.ask(node, true, 0, cx);
     }
 
     /// The tokens of the nodes got.

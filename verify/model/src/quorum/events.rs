@@ -10,6 +10,7 @@ pub enum Event {
     BusyLeftAlone,
     Queued,
     QueuedWithHold,
+    WentWithout,
     ReleasedAbove,
     PassedOn,
     NodeSkipped,
