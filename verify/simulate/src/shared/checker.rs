@@ -355,8 +355,8 @@ impl SharedChecker {
             it.counted_high_by.insert(repeated(ran).unwrap_or_default());
         }
         let is_copy = is_clean && repeated(ran).is_some_and(|it_is| it.counted_high_by.contains(&it_is));
-        let may_be_high = !it.counted_high_by.is_empty() && !(is_copy && is_counted_anew(ran, before));
-        let is_wrong = if may_be_high { used < sum } else { !is_exact };
+        let must_be_exact = it.counted_high_by.is_empty() || is_copy && is_counted_anew(ran, before);
+        let is_wrong = if must_be_exact { !is_exact } else { used < sum };
         if is_wrong {
             self.violated(
                 "P4",
