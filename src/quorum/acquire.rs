@@ -78,6 +78,11 @@ impl ErrorsMet {
         self.refusing.lock().remove(&index);
     }
 
+    /// What has refused before may have been mended since.
+    fn begin_round(&self) {
+        self.refusing.lock().clear();
+    }
+
     fn of_others(&self) {
         self.others.store(true, Ordering::Relaxed);
     }
@@ -243,6 +248,7 @@ impl Gathering<'_> {
     async fn wait_once(&self) -> Result<Tried, LockError> {
         let nodes = &self.quorum.nodes;
         let (mut got, mut from) = (BTreeMap::new(), 0);
+        self.told.begin_round();
         // Read anew after each wait, which may have been long.
         while let Some(at) = nodes.usable().into_iter().find(|index| *index >= from)
             && nodes.usable().len() >= nodes.majority()
@@ -257,7 +263,10 @@ impl Gathering<'_> {
                 // If it was lost, or refuses this name, the call waits at the next one.
                 Waited::Lost => continue,
             };
+            self.told.served_by(at);
             if guard.hold.was_queued {
+                // It may have been a long wait.
+                self.told.begin_round();
                 self.quorum.contention.seen(self.name);
                 self.told.of_others();
             }
@@ -311,7 +320,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// While the call waits at one node: tries those above it again and again, until they and `got` are a majority. The node may
+    /// While the call waits at one node: tries all others again and again, until they and `got` are a majority. The node may
     /// be kept from all by a client that cannot reach it to release what it has there (P9). Not for a call that waits at the gate:
     /// it would pass by those who were there first (P3).
     async fn go_without(&self, index: usize, got: &Got) -> Result<Got, LockError> {
@@ -322,13 +331,15 @@ impl Gathering<'_> {
         }
         loop {
             backoff.pause().await;
-            let above: Vec<_> = nodes.usable().into_iter().filter(|above| *above > index).collect();
-            if got.len() + above.len() < nodes.majority() {
+            let others = |node: &usize| *node != index && !got.contains_key(node);
+            let others: Vec<_> = nodes.usable().into_iter().filter(others).collect();
+            let held = || got.values().filter(|guard| guard.hold.is_valid()).count();
+            if held() + others.len() < nodes.majority() {
                 continue;
             }
             let proposed = got.values().map(EngineGuard::token).max().unwrap_or(0);
-            let round = self.try_all(&above, proposed).await?;
-            if got.len() + round.got.len() >= nodes.majority() {
+            let round = self.try_all(&others, proposed).await?;
+            if held() + round.got.len() >= nodes.majority() {
                 return Ok(round.got);
             }
             // Q2: a waiter holds nothing above.

@@ -254,21 +254,17 @@ impl Nodes {
         let (nodes, name, lock) = (self.clone(), name.clone(), EngineLock::new(node.engine.clone(), name));
         node.engine.context.spawn(async move {
             let outcome = timeout(nodes.node_timeout, lock.probe()).await;
-            if !outcome.is_ok_and(|outcome| is_served(&outcome)) {
+            // Not one whose connection has just ended: it may be back in a moment, and calls keep their places there.
+            if outcome.is_err() || outcome.is_ok_and(|outcome| is_refused(&outcome)) {
                 nodes.suspect(index, &name);
             }
         });
     }
 }
 
-/// By the outcome of a probe: whether the node serves. It does so too if it refuses this name alone.
-fn is_served(outcome: &Result<(), RequestError>) -> bool {
-    match outcome {
-        // Each of these took an operation time-out, as a rule.
-        Err(RequestError::NotSent(_) | RequestError::Unanswered(_)) => false,
-        Err(RequestError::Refused(refusal)) => refusal.kind() != RefusalKind::Passing,
-        Ok(()) | Err(_) => true,
-    }
+/// By the outcome of a probe: whether the node refuses everything for now. One that refuses this name alone serves.
+fn is_refused(outcome: &Result<(), RequestError>) -> bool {
+    matches!(outcome, Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Passing)
 }
 
 /// One task for a node that is skipped. It ends with the clients.
@@ -281,7 +277,9 @@ async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, name: Arc<str>) {
         if matches!(outcome, Err(RequestError::Closed | RequestError::RuntimeGone)) {
             return;
         }
-        if is_served(&outcome) {
+        // Without an answer it took an operation time-out, as a rule.
+        let is_silent = matches!(outcome, Err(RequestError::NotSent(_) | RequestError::Unanswered(_)));
+        if !is_silent && !is_refused(&outcome) {
             node.silent.store(false, Ordering::Relaxed);
             nodes.changed.notify_waiters();
             tracing::info!(target: "fairlock::quorum", node = %node.address, "a server of the quorum serves again");

@@ -243,6 +243,29 @@ async fn what_a_majority_refuses_for_good_is_refused() {
     .await;
 }
 
+/// One server refused before the call waited at another one, and was mended meanwhile.
+#[tokio::test]
+async fn a_refusal_from_before_a_wait_does_not_count() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let client = embedded(quick(), servers);
+        let at_two = Timing::default().builder().embedded(&servers[1].server).unwrap();
+        let held = at_two.lock("x").lock().await.unwrap();
+        let key = "fairlock:{n:x}";
+        servers[0].command(&["SET", key, "foreign"]);
+        let lock = client.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        eventually("it waits at the second one", async || at_two.lock("x").status().await.unwrap().waiters == 1).await;
+        servers[0].command(&["DEL", key]);
+        servers[2].command(&["SET", key, "foreign"]);
+        held.unlock().await.unwrap();
+        let guard = waiting.await.unwrap().unwrap();
+        assert_eq!(guard.servers(), [0, 1]);
+        guard.unlock().await.unwrap();
+        servers[2].command(&["DEL", key]);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_error_says_why_servers_are_skipped() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
