@@ -122,8 +122,7 @@ async fn the_end_of_a_hold_is_known_while_its_unlock_rests() {
     }
 }
 
-/// Seed 229: only the first turn was looked at after 250 ms, and one that came just behind it after nearly twice that.
-/// Its answer is one that only the future can read, as that to an acquire. The others waited for a poll of its client.
+/// Only the future can read the answer to that question, as that to an acquire. The others waited for the next poll of its client.
 #[tokio::test]
 async fn a_future_that_rests_while_it_confirms_its_grant_costs_a_moment() {
     in_virtual_time(async |embedded| {
@@ -155,6 +154,7 @@ async fn a_future_that_rests_while_it_confirms_its_grant_costs_a_moment() {
     .await;
 }
 
+/// Seed 229: only the first turn was looked at after 250 ms, and one that came just behind it after nearly twice that.
 #[tokio::test]
 async fn each_turn_that_rests_costs_a_moment() {
     in_virtual_time(async |embedded| {
