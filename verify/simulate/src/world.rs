@@ -332,9 +332,12 @@ impl World {
         *self.nodes.lock().expect("a panic ends the simulation") = nodes;
     }
 
+    pub fn served(&self) -> Vec<EmbeddedServer> {
+        self.nodes.lock().expect("a panic ends the simulation").clone()
+    }
+
     fn keys_of(&self, lock: &str) -> Keys {
-        let nodes = self.nodes.lock().expect("a panic ends the simulation").clone();
-        Keys::of(&nodes, lock)
+        Keys::of(&self.served(), lock)
     }
 
     /// One: there is no cluster.

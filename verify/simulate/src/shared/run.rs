@@ -63,7 +63,6 @@ impl Run {
             1 => vec![simulation::server(around(0))],
             nodes => simulation::cluster((0..nodes).map(around)),
         };
-        trial.serve(nodes.clone());
         world.serve(nodes.clone());
         let names = shared_keys().chain([key_of("lock0")]);
         let cluster = (nodes.len() > 1).then(|| Cluster::anywhere(world, &nodes, names));
@@ -512,7 +511,6 @@ impl Run {
         let (violations, timeline) = (self.world.violations(), self.world.timeline());
         let virtual_time = self.world.elapsed();
         self.world.serve(Vec::new());
-        self.trial.serve(Vec::new());
         let checker = self.trial.checker();
         let mut state = self.world.state();
         if checker.served_together > 0 {

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use fairlock::EmbeddedServer;
 use fairlock::simulation::Faults;
 
 use super::checker::{Now, SharedChecker};
@@ -15,8 +14,6 @@ use crate::world::{Around, World};
 pub struct Trial {
     pub world: Arc<World>,
     checker: Mutex<SharedChecker>,
-    /// One, or those of a cluster. While the run lasts.
-    nodes: Mutex<Vec<EmbeddedServer>>,
     /// In a cluster.
     cluster: OnceLock<Arc<Cluster>>,
     /// Handles that are to be found.
@@ -40,14 +37,9 @@ impl Trial {
         Arc::new(Self {
             world: world.clone(),
             checker: Mutex::default(),
-            nodes: Mutex::default(),
             cluster: OnceLock::new(),
             posted: Mutex::default(),
         })
-    }
-
-    pub fn serve(&self, nodes: Vec<EmbeddedServer>) {
-        *self.nodes.lock().expect("a panic ends the simulation") = nodes;
     }
 
     pub fn has_cluster(&self, cluster: Arc<Cluster>) {
@@ -55,8 +47,7 @@ impl Trial {
     }
 
     pub fn keys_of(&self, name: &str) -> Keys {
-        let nodes = self.nodes.lock().expect("a panic ends the simulation").clone();
-        Keys::of(&nodes, name)
+        Keys::of(&self.world.served(), name)
     }
 
     /// The node that serves a name. `None`: its slot moves.
