@@ -66,7 +66,7 @@ impl Run {
         world.serve(nodes.clone());
         let names = shared_keys().chain([key_of("lock0")]);
         let cluster = (nodes.len() > 1).then(|| Cluster::anywhere(world, &nodes, names));
-        cluster.iter().for_each(|cluster| trial.has_cluster(cluster.clone()));
+        cluster.iter().for_each(|cluster| trial.has_cluster(cluster));
         let permits = 1 + world.below(4) as u32;
         let (processes, without_runtime, dead) = (Vec::new(), Vec::new(), Vec::new());
         let world = world.clone();

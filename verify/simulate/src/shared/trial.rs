@@ -1,6 +1,6 @@
 //! What a run of shared names has beside the world.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use fairlock::simulation::Faults;
 
@@ -14,8 +14,8 @@ use crate::world::{Around, World};
 pub struct Trial {
     pub world: Arc<World>,
     checker: Mutex<SharedChecker>,
-    /// In a cluster.
-    cluster: OnceLock<Arc<Cluster>>,
+    /// In a cluster. Its nodes refer to this.
+    cluster: OnceLock<Weak<Cluster>>,
     /// Handles that are to be found.
     posted: Mutex<Vec<Posted>>,
 }
@@ -42,8 +42,12 @@ impl Trial {
         })
     }
 
-    pub fn has_cluster(&self, cluster: Arc<Cluster>) {
-        let _ = self.cluster.set(cluster);
+    pub fn has_cluster(&self, cluster: &Arc<Cluster>) {
+        let _ = self.cluster.set(Arc::downgrade(cluster));
+    }
+
+    fn cluster(&self) -> Option<Arc<Cluster>> {
+        self.cluster.get()?.upgrade()
     }
 
     pub fn keys_of(&self, name: &str) -> Keys {
@@ -52,12 +56,12 @@ impl Trial {
 
     /// The node that serves a name. `None`: its slot moves.
     fn home(&self, name: &str) -> Option<usize> {
-        self.cluster.get().map_or(Some(0), |cluster| cluster.home(name))
+        self.cluster().map_or(Some(0), |cluster| cluster.home(name))
     }
 
     /// Whether a slot moves, or has moved a moment ago. Calls for its names wait.
     pub fn is_moving(&self) -> bool {
-        self.cluster.get().is_some_and(|cluster| cluster.is_moving()) || self.world.has_moved_lately()
+        self.cluster().is_some_and(|cluster| cluster.is_moving()) || self.world.has_moved_lately()
     }
 
     /// There are no faults, and none has effects any more.
