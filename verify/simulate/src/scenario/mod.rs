@@ -7,6 +7,7 @@ mod handles;
 mod one_server;
 mod resting;
 mod several_servers;
+mod shared;
 mod stage;
 
 use std::sync::Arc;
@@ -36,7 +37,7 @@ struct Played {
 
 fn all() -> impl Iterator<Item = &'static Scenario> {
     let with_one_server = one_server::ALL.iter().chain(flushes::ALL).chain(resting::ALL).chain(handles::ALL);
-    with_one_server.chain(cluster::ALL).chain(several_servers::ALL)
+    with_one_server.chain(cluster::ALL).chain(several_servers::ALL).chain(shared::ALL)
 }
 
 pub fn exists(name: &str) -> bool {

@@ -18,7 +18,7 @@ use crate::world::{Around, Fate, Mishap, World};
 /// How the lines of steps begin.
 pub const STEP: &str = "==";
 /// No step takes longer, in virtual time.
-const LONGEST_STEP: Duration = Duration::from_secs(60);
+pub const LONGEST_STEP: Duration = Duration::from_secs(60);
 /// Longer than anything that a client leaves behind may last: leases, places, copies of requests, keys of a queue.
 const AFTERMATH: Duration = Duration::from_secs(120);
 /// The longest lease of callers with `strict_restart`.
@@ -42,7 +42,7 @@ pub struct Stage {
     pub world: Arc<World>,
     /// Where the lock is at first.
     pub server: EmbeddedServer,
-    nodes: Vec<EmbeddedServer>,
+    pub nodes: Vec<EmbeddedServer>,
     cluster: Option<Arc<Cluster>>,
     replica: Option<(Snapshot, Remembered)>,
     watching: [JoinHandle<()>; 2],
@@ -67,7 +67,7 @@ impl Stage {
         Self::with(world, nodes, Some(cluster))
     }
 
-    fn with(world: Arc<World>, nodes: Vec<EmbeddedServer>, cluster: Option<Arc<Cluster>>) -> Self {
+    pub fn with(world: Arc<World>, nodes: Vec<EmbeddedServer>, cluster: Option<Arc<Cluster>>) -> Self {
         world.serve(nodes.clone());
         let watching = [tokio::spawn(watch_holders(world.clone())), tokio::spawn(watch_claims(world.clone()))];
         Self { world, server: nodes[0].clone(), nodes, cluster, replica: None, watching }
@@ -162,8 +162,12 @@ impl Stage {
 
     /// No key has gone yet.
     pub fn begins_to_move_the_slot(&self) {
-        step(&self.world, "an operator begins to move the slot of the lock from node 0 to node 1");
-        let (cluster, lock) = (self.the_cluster(), key_of(NAME));
+        self.begins_to_move_that_of(NAME);
+    }
+
+    pub fn begins_to_move_that_of(&self, name: &str) {
+        step(&self.world, format!("an operator begins to move the slot of {name} from node 0 to node 1"));
+        let (cluster, lock) = (self.the_cluster(), key_of(name));
         let [from, to] = [0, 1].map(|node| Some(address(&self.nodes[node])));
         self.world.state().checker.begins_to_move(&lock);
         cluster.knows(1, &lock, Slot { importing: from, ..cluster.owned_by(0) });
@@ -172,8 +176,12 @@ impl Stage {
 
     /// While others stay, all requests but renewals are refused (TRYAGAIN).
     pub fn one_key_moves(&self, part: &str) {
+        self.one_key_of(NAME, part);
+    }
+
+    pub fn one_key_of(&self, name: &str, part: &str) {
         step(&self.world, format!("the key {part} goes to node 1, and the others stay for now"));
-        self.the_cluster().move_key(&key_of(NAME), &(key_of(NAME) + part), 0, 1);
+        self.the_cluster().move_key(&key_of(name), &(key_of(name) + part), 0, 1);
     }
 
     pub fn all_slots_go(&self, from: usize, to: usize) {
@@ -248,7 +256,7 @@ impl Stage {
     }
 }
 
-fn expect(world: &World, is_so: bool, what: &str) {
+pub fn expect(world: &World, is_so: bool, what: &str) {
     step(world, what);
     if !is_so {
         world.state().checker.report("scenario", format!("it is not so that {what}"));

@@ -9,4 +9,7 @@ mod posted;
 mod run;
 mod trial;
 
+pub use around::AroundShared;
+pub use checker::Claim;
 pub use run::run;
+pub use trial::Trial;
