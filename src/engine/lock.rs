@@ -111,7 +111,7 @@ impl EngineLock {
     }
 
     pub fn valid(&self) -> Result<(), LockError> {
-        self.request(Caller::of(None), false, 0).map(drop)
+        self.checked().map(drop)
     }
 
     pub fn context(&self) -> &Arc<Context> {
@@ -122,22 +122,33 @@ impl EngineLock {
         self.keys.as_ref().map_err(Clone::clone)
     }
 
-    /// The request of this caller.
-    fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest<'_>, LockError> {
-        let options = self.engine.context.options();
-        let (lease, watched) = match self.lease {
-            Some(OwnLease::Fixed(lease)) => (lease, false),
-            Some(OwnLease::Renewed(lease)) => (lease, true),
-            None => (options.lease, true),
-        };
-        // Here and not in `with_lease`, which has no error to return.
-        options.check_lease("the lease of this lock", lease).map_err(LockError::Lease)?;
+    /// The name, and the terms of the call. Here and not in `with_lease` and its like, which have no error to return.
+    fn checked(&self) -> Result<(&Arc<Keys>, &Arc<str>), LockError> {
+        let (lease, _) = self.own_lease();
+        self.engine.context.options().check_lease("the lease of this lock", lease).map_err(LockError::Lease)?;
         let terms = self.terms.as_ref().map_err(|error| LockError::Label(error.clone()))?;
-        let (client, keys) = (&self.engine.context.runner.client, self.keys()?);
+        let keys = self.keys()?;
         let Share { weight, limit } = self.share;
         if weight == 0 || weight > limit {
             return Err(LockError::Permits { wanted: weight, permits: limit });
         }
+        Ok((keys, terms))
+    }
+
+    /// And whether it is renewed.
+    fn own_lease(&self) -> (Duration, bool) {
+        match self.lease {
+            Some(OwnLease::Fixed(lease)) => (lease, false),
+            Some(OwnLease::Renewed(lease)) => (lease, true),
+            None => (self.engine.context.options().lease, true),
+        }
+    }
+
+    /// The request of this caller.
+    fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest<'_>, LockError> {
+        let (keys, terms) = self.checked()?;
+        let (lease, watched) = self.own_lease();
+        let client = &self.engine.context.runner.client;
         let entry = self.engine.holds.owners.entry(keys, caller.owner, client, |hold| hold.end().is_none());
         // The owner has or wants the name as another kind, which it must not re-enter.
         if entry.keys.kind != keys.kind {

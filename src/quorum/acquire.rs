@@ -128,16 +128,22 @@ fn keep(got: &Got) {
     got.values().for_each(|guard| guard.hold.keep());
 }
 
-/// Keeps them while this is polled. Never ends.
+/// Keeps them while this is polled. Ends when the call no longer has the gate by which it came in.
 async fn keep_on(got: &Got) {
+    let Some(gate) = gate_of(got) else { return pending().await };
     loop {
         keep(got);
-        let valid_for = got.values().map(|guard| guard.hold.valid_for()).min();
-        match valid_for {
-            Some(left) => sleep((left / 4).clamp(Duration::from_millis(20), Duration::from_secs(60))).await,
-            None => pending().await,
+        let valid_for = got.values().map(|guard| guard.hold.valid_for()).min().unwrap_or_default();
+        let pause = (valid_for / 4).clamp(Duration::from_millis(20), Duration::from_secs(60));
+        if timeout(pause, gate.hold.until_ended()).await.is_ok() {
+            return;
         }
     }
+}
+
+/// Calls wait upwards, so it is the first one.
+fn gate_of(got: &Got) -> Option<&EngineGuard> {
+    got.values().next()
 }
 
 impl Gathering<'_> {
@@ -252,6 +258,8 @@ impl Gathering<'_> {
         // Read anew after each wait, which may have been long.
         while let Some(at) = nodes.usable().into_iter().find(|index| *index >= from)
             && nodes.usable().len() >= nodes.majority()
+            // Or others have come before it, and what it would wait for is of no use (P3).
+            && gate_of(&got).is_none_or(|gate| gate.hold.is_valid())
         {
             from = at + 1;
             let guard = match self.wait_at(at, &got).await? {
@@ -353,10 +361,13 @@ impl Gathering<'_> {
         match error {
             LockError::Unreachable(cause) => self.told.set(cause),
             // The others are no majority.
-            LockError::Refused(_) if self.told.refused_by(index) > nodes.all.len() - nodes.majority() => {
+            LockError::Refused(_) | LockError::OtherKind { .. }
+                if self.told.refused_by(index) > nodes.all.len() - nodes.majority() =>
+            {
                 return Err(error);
             }
             LockError::Refused(refusal) => self.told.set(Arc::new(refusal)),
+            LockError::OtherKind { .. } => self.told.set(Arc::new(error)),
             // This owner's own hold on that node is over.
             LockError::Lost => {}
             error => return Err(error),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -13,6 +13,7 @@ use crate::engine::lock::EngineLock;
 use crate::store::clock::now;
 use crate::store::error::{Cause, ConnectError, NoAnswer, RefusalKind, RequestError};
 use crate::store::options::OptionsError;
+use crate::store::runtime::log_line;
 use crate::sync::Mutex;
 
 /// How often to check which nodes can be used, while a call waits at one of them.
@@ -48,6 +49,7 @@ pub struct Nodes {
     /// Notified when a node can be used again, or can no longer be used.
     pub changed: Notify,
     watch: Mutex<NodeWatch>,
+    comparing: Mutex<()>,
 }
 
 /// Watches the nodes while calls wait at one.
@@ -96,7 +98,8 @@ impl Nodes {
                 return Err(ConnectError::SameServer { one: other.address.clone(), other: node.address.clone() });
             }
         }
-        Ok(Self { all, engines, context, node_timeout, changed: Notify::new(), watch: Mutex::default() })
+        let (changed, watch, comparing) = Default::default();
+        Ok(Self { all, engines, context, node_timeout, changed, watch, comparing })
     }
 
     pub fn engines(&self) -> &[Arc<Engine>] {
@@ -149,28 +152,29 @@ impl Nodes {
     /// The node that is the same server as this one, by another address: it would count twice, and its loss would be
     /// that of two. The builder checks the nodes that it reaches; another one may be connected later.
     pub fn same_as(&self, index: usize) -> Option<usize> {
-        let node = self.all.get(index)?;
-        if node.distinct.load(Ordering::Relaxed) {
-            return None;
-        }
-        let id = node.server_id()?;
-        let same = |(other, node): (usize, &QuorumNode)| {
-            // If both are new, the first one counts.
-            let counts = other < index || node.distinct.load(Ordering::Relaxed);
-            other != index && counts && node.server_id().as_ref() == Some(&id)
-        };
-        let (other, twin) = match self.all.iter().enumerate().find(|node| same(*node)) {
-            Some(found) => found,
-            None => {
-                // A later restart may change its id, but not which server it is.
-                node.distinct.store(true, Ordering::Relaxed);
-                return None;
-            }
-        };
+        let node = self.all.get(index).filter(|node| !node.distinct.load(Ordering::Relaxed))?;
+        let (other, twin) = self.compare(index, node)?;
         if !node.is_told_of.swap(true, Ordering::Relaxed) {
-            tracing::warn!(target: "fairlock::quorum", node = %node.address, other = %twin.address, "two addresses of the quorum lead to one server: it counts once");
+            log_line(|| {
+                tracing::warn!(target: "fairlock::quorum", node = %node.address, other = %twin.address, "two addresses of the quorum lead to one server: it counts once");
+            });
         }
         Some(other)
+    }
+
+    fn compare(&self, index: usize, node: &QuorumNode) -> Option<(usize, &QuorumNode)> {
+        // Or two that are compared at the same moment could both be found distinct.
+        let _one_at_a_time = self.comparing.lock();
+        let id = node.server_id()?;
+        let same = |(other, node): &(usize, &QuorumNode)| {
+            // If both are new, the first one counts.
+            let counts = *other < index || node.distinct.load(Ordering::Relaxed);
+            *other != index && counts && node.server_id().as_ref() == Some(&id)
+        };
+        let found = self.all.iter().enumerate().find(same);
+        // A later restart may change its id, but not which server it is.
+        node.distinct.store(found.is_none(), Ordering::Relaxed);
+        found
     }
 
     /// Resolves when this node can no longer be used. Only while a [`Waiting`] lives.
@@ -215,8 +219,11 @@ impl Nodes {
             if !goes_on {
                 return;
             }
-            if self.ask_again(&mut asked) {
-                self.ask(&name);
+            // Often enough that a frozen node is noticed within an operation time-out. A frozen server causes no error, and a
+            // refusing one is asked again: the waiters in its queue would wait with it.
+            if asked + self.context.operation_timeout() / 3 <= now() {
+                asked = now();
+                self.usable().into_iter().for_each(|index| self.doubt(index, &name));
             }
             let before = std::mem::replace(&mut usable, self.usable());
             // Each tick: who began to wait there since the last one may have found it in use (P9).
@@ -230,22 +237,6 @@ impl Nodes {
 
     fn is_over(&self) -> bool {
         self.all.iter().any(|node| node.engine.context.over.is_cancelled())
-    }
-
-    /// Probes often enough that a frozen node is noticed within an operation time-out.
-    fn ask_again(&self, asked: &mut Instant) -> bool {
-        let is_due = *asked + self.context.operation_timeout() / 3 <= now();
-        if is_due {
-            *asked = now();
-        }
-        is_due
-    }
-
-    /// A frozen server causes no error, and a refusing server is asked again: the waiters in its queue would wait with
-    /// it.
-    fn ask(self: &Arc<Self>, name: &Arc<str>) {
-        let usable = (0..self.all.len()).filter(|index| self.is_usable(*index));
-        usable.for_each(|index| self.doubt(index, name));
     }
 
     /// Probes a node, and skips it if it does not serve.

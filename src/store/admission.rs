@@ -20,6 +20,7 @@ use tokio::time::{sleep_until, timeout_at};
 use super::backoff::Backoff;
 use super::clock::now;
 use super::error::{Refusal, RefusalKind};
+use super::runtime::log_line;
 use crate::sync::Mutex;
 
 /// When a request may be sent.
@@ -241,7 +242,9 @@ impl RequestLimits {
         drop(gate);
         // One line for each time that the gate closes. A line for each refusal would flood the log.
         if closes {
-            tracing::warn!(target: "fairlock::server", %refusal, "the server refuses requests; trying until it accepts them again");
+            log_line(|| {
+                tracing::warn!(target: "fairlock::server", %refusal, "the server refuses requests; trying until it accepts them again");
+            });
         }
     }
 
@@ -258,7 +261,9 @@ impl RequestLimits {
         self.changed.notify_waiters();
         if let Some(refusing) = over {
             let after = now().saturating_duration_since(refusing.since);
-            tracing::info!(target: "fairlock::server", refusal = %refusing.refusal, ?after, "the server accepts requests again");
+            log_line(|| {
+                tracing::info!(target: "fairlock::server", refusal = %refusing.refusal, ?after, "the server accepts requests again");
+            });
         }
     }
 

@@ -116,12 +116,6 @@ impl From<u32> for Arg<'_> {
     }
 }
 
-impl From<bool> for Arg<'_> {
-    fn from(flag: bool) -> Self {
-        Self::Int(flag.into())
-    }
-}
-
 impl From<Duration> for Arg<'_> {
     fn from(duration: Duration) -> Self {
         Self::Int(millis(duration))

@@ -46,3 +46,8 @@ pub fn survive<T>(work: impl Future<Output = T>) -> impl Future<Output = Option<
     // No `async fn`, which would have room for `work` twice: 100,000 renewals may be due together.
     AssertUnwindSafe(work).catch_unwind().map(Result::ok)
 }
+
+/// The same for a line of the log in the middle of what any task may do: it would end with a leave or a probe that others wait for.
+pub fn log_line(line: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(line));
+}

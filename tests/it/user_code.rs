@@ -229,6 +229,37 @@ async fn a_log_subscriber_that_panics_in_the_background_costs_nobody_a_lock() {
     .await;
 }
 
+/// A server that is skipped is asked until it serves, also by a task whose log panics.
+#[cfg(feature = "embedded")]
+#[tokio::test]
+async fn a_log_subscriber_that_panics_as_a_server_is_probed_costs_no_server() {
+    use crate::support::{Embedded, on_several_in_virtual_time};
+
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let builder = Timing::default().builder().without_strict_restart();
+        let client = builder.embedded(&servers.each_ref().map(|each| each.server.clone())).unwrap();
+        let servers_of_next = async || {
+            let guard = client.lock("x").lock().await.unwrap();
+            let servers = guard.servers();
+            guard.unlock().await.unwrap();
+            servers
+        };
+        servers[0].network.silence(true);
+        assert_eq!(servers_of_next().await, [1, 2]);
+        {
+            let _logging = crate::support::log_to(Arc::new(Panicking { always: true, ..Panicking::at([]) }));
+            servers[0].network.refuse(Some("LOADING Redis is loading the dataset in memory"));
+            servers[0].network.silence(false);
+            eventually("it is refused", async || servers[0].network.refused() > 9).await;
+            servers[0].network.refuse(None);
+            let before = servers[0].network.calls();
+            eventually("it serves", async || servers[0].network.calls() > before).await;
+        }
+        eventually("the server is used again", async || servers_of_next().await == [0, 1, 2]).await;
+    })
+    .await;
+}
+
 /// In the call itself the panic is the caller's. What the call says as it unwinds must not panic again, which ends a process.
 #[cfg(feature = "embedded")]
 #[tokio::test]

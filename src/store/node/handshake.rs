@@ -284,6 +284,10 @@ impl Supervised<NetworkWire> {
         let Some(is_known) = self.wire.is_known(&boot::SCRIPT) else { return Ok(()) };
         let call = Call::new(&boot::SCRIPT, &keys, &args);
         let reply = connection.clone().evaluate(is_known, call, 0).await.map_err(|error| probe_error(target, error))?;
+        // A caller may read this late. A newer answer, of another life, must not be replaced by it (R14).
+        if connection.dead.is_cancelled() {
+            return Err(target.unreachable(self.link.fault()));
+        }
         boot.booted(&reply, flushes, &target.address()).map_err(|error| target.unreachable(Arc::new(error)))
     }
 

@@ -1,5 +1,6 @@
 //! Where calls wait: the gate, and what is held meanwhile.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use fairlock::LockError;
@@ -412,6 +413,41 @@ async fn p9_a_hold_that_nobody_can_release_is_waited_for_only_while_it_is_needed
         assert!(begun.elapsed() < lease / 10, "{:?}", begun.elapsed());
         guard.unlock().await.unwrap();
         servers[1].network.mend(cut_off.id());
+    })
+    .await;
+}
+
+/// P3: who has lost the gate has lost its turn, and what it waits for above that is of no use to it.
+#[tokio::test]
+async fn p3_who_loses_the_gate_while_it_waits_above_goes_back_to_it() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let client = embedded(quick(), servers);
+        let connect = |server: &Embedded| Timing::default().builder().embedded(&server.server).unwrap();
+        let (at_gate, at_two) = (connect(&servers[0]), connect(&servers[1]));
+        let held = at_two.lock("x").lock().await.unwrap();
+        servers[2].network.cut_off(client.id());
+        let lock = client.lock("x").with_lease(Duration::from_secs(5));
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        let mut last = 0;
+        // The first one is ended by force, and each that follows by its own time.
+        for _ in 0..3 {
+            let token = Cell::new(0);
+            eventually("it has the gate, and waits at the second one", async || {
+                let holder = at_gate.lock("x").status().await.unwrap().holder;
+                token.set(holder.map_or(0, |holder| holder.token));
+                token.get() > last && at_two.lock("x").status().await.unwrap().waiters == 1
+            })
+            .await;
+            if last == 0 {
+                at_gate.lock("x").force_unlock().await.unwrap();
+            }
+            last = token.get();
+        }
+        held.unlock().await.unwrap();
+        let guard = waiting.await.unwrap().unwrap();
+        assert_eq!(guard.servers(), [0, 1]);
+        guard.unlock().await.unwrap();
+        servers[2].network.mend(client.id());
     })
     .await;
 }
