@@ -184,7 +184,8 @@ impl FairSemaphore {
     /// ```
     ///
     /// # Errors
-    /// [`LockError::Permits`] for none, and for more than this client has named; and those of `acquire`.
+    /// [`LockError::Permits`] for none, and for more than there are: as this client has named, or as
+    /// [`set_permits`](Self::set_permits) has set; and those of `acquire`.
     ///
     /// # Cancel safety
     /// As for `acquire`.
@@ -296,7 +297,8 @@ impl FairSemaphore {
     ///
     /// If there are more now, the next in line get them at once. If there are fewer, holders keep their permits, and the
     /// next in line wait until enough are released. A waiter for more than there are now waits on, and so do all behind it,
-    /// until there are enough or it gives up. With `Some(0)` no caller gets a permit: the gate is closed until it is opened
+    /// until there are enough or it gives up. But if it has lost its place (its client was out of reach for a `waiter_ttl`, or it was not
+    /// polled when its turn came) it asks anew, and gets [`LockError::Permits`]. With `Some(0)` no caller gets a permit: the gate is closed until it is opened
     /// again. Unlike all else of a name, this number does not expire. A server that loses its data loses it.
     ///
     /// ```

@@ -58,6 +58,12 @@ pub fn reliable_until(sent: Instant, left: Duration, now: Instant) -> Option<Ins
     (now + left / 4 < until).then_some(until)
 }
 
+/// The same for one that was found by an answer: its renewal takes a round trip as well.
+pub fn reliable_when_answered(sent: Instant, left: Duration, now: Instant) -> Option<Instant> {
+    let round_trip = now.saturating_duration_since(sent);
+    reliable_until(sent, left, now).filter(|until| now + round_trip < *until)
+}
+
 /// A lease on which a holder may rely for this long, but for the rounding. Never 0, which would end it.
 pub fn lasting(time: Duration) -> Duration {
     let lease = time + Duration::from_millis(2);
@@ -130,6 +136,16 @@ mod tests {
         assert_eq!(queued.trust(grant(8), until), None, "it may be over");
         // Found by the simulator, seed 1882454557196303: a hold that was lost 2 ms after it began.
         assert_eq!(queued.trust(grant(8), until - SECOND / 2), None, "no time is left to renew it");
+    }
+
+    /// Found by the simulator, seed 1795671683516: a hold that was lost before its first renewal was answered.
+    #[test]
+    fn a_grant_that_an_answer_tells_of_is_relied_on_if_one_more_round_trip_fits() {
+        let sent = Instant::now();
+        let (left, answered) = (Duration::from_millis(15), sent + Duration::from_millis(8));
+        assert!(reliable_until(sent, left, answered).is_some());
+        assert_eq!(reliable_when_answered(sent, left, answered), None);
+        assert_eq!(reliable_when_answered(sent, 2 * left, answered), Some(deadline(sent, 2 * left)));
     }
 
     #[test]

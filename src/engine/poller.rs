@@ -217,7 +217,7 @@ impl Poller {
         let PolledHolder { owner, attempt, token, lease_left } = holder;
         let lease_left = lease_left.unwrap_or_default();
         if let Some(waiter) = self.waiters.find(owner, *attempt) {
-            let until = lease::reliable_until(sent, lease_left, now());
+            let until = lease::reliable_when_answered(sent, lease_left, now());
             self.waiters.offer(&waiter, |state| state.outcome = Some(WaitOutcome::of_grant(*token, until)));
             return Some(waiter);
         }

@@ -682,8 +682,8 @@ impl Waiters {
             grant(state);
             // A poll may report the same grant again.
             if !std::mem::replace(&mut state.is_offered, true) {
-                // If it has not read its answer, its time counts from when that woke it.
-                let since = state.woken.filter(|_| state.is_asking()).unwrap_or_else(now);
+                // Of one that could go on before, and has not: by its answer, or by a grant that a new connection has forgotten.
+                let since = state.woken.unwrap_or_else(now);
                 self.offers.insert(since + PATIENCE, waiter.seq, waiter);
             }
         });

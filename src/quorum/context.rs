@@ -12,6 +12,7 @@ use super::contention::Contention;
 use super::hold::QuorumHold;
 use super::nodes::Nodes;
 use super::owners::Owners;
+use crate::engine::Engine;
 use crate::engine::close;
 use crate::engine::error::LockError;
 use crate::engine::guard::EngineGuard;
@@ -116,9 +117,11 @@ impl Quorum {
         if self.drive(closing).await.is_none() {
             join_all(nodes.all.iter().map(|node| close::close(&node.engine))).await;
         }
-        let outcomes = || nodes.all.iter().filter_map(|node| node.engine.context.unfinished.get());
-        let unfinished = outcomes().sum();
-        let closed = outcomes().filter(|unfinished| **unfinished == 0).count();
+        // Those that are still at it go on in the background.
+        let outcome = |engine: &Arc<Engine>| engine.context.unfinished.get().copied();
+        let unfinished =
+            nodes.engines().iter().map(|engine| outcome(engine).unwrap_or_else(|| close::left(engine))).sum();
+        let closed = nodes.engines().iter().filter(|engine| outcome(engine) == Some(0)).count();
         let servers = nodes.all.len() - closed;
         (closed < nodes.majority()).then_some((unfinished, servers))
     }

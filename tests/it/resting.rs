@@ -10,7 +10,7 @@ use futures::FutureExt;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{Collect, Embedded, Timing, in_virtual_time};
+use crate::support::{Collect, Embedded, Timing, eventually, in_virtual_time};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
@@ -175,6 +175,36 @@ async fn each_turn_that_rests_costs_a_moment() {
         // Two answers, the moment, and a few ms.
         assert!(waited < 1460 * MILLI, "{waited:?}");
         drop((half.await, others.await, resting));
+    })
+    .await;
+}
+
+/// A new connection forgets a grant that was pushed over the one before, and a poll finds it again. Its time does not begin anew.
+#[tokio::test]
+async fn a_turn_that_rests_while_its_client_connects_anew_costs_a_moment() {
+    in_virtual_time(async |embedded| {
+        let (client, other) = (client(embedded).await, client(embedded).await);
+        let held = other.lock("x").lock().await.unwrap();
+        let lock = client.lock("x");
+        let mut resting = Box::pin(lock.lock());
+        while other.lock("x").status().await.unwrap().waiters == 0 {
+            assert!((&mut resting).now_or_never().is_none());
+            sleep(MILLI).await;
+        }
+        assert!((&mut resting).now_or_never().is_none(), "it has read that it waits");
+        let behind = tokio::spawn({
+            let lock = other.lock("x");
+            async move { lock.lock().await }
+        });
+        eventually("both wait", async || other.lock("x").status().await.unwrap().waiters == 2).await;
+        // The answer to the poll comes when a moment has passed since the message.
+        embedded.network.delay_of(client.id(), 30 * MILLI);
+        held.unlock().await.unwrap();
+        let begun = Instant::now();
+        sleep(250 * MILLI).await;
+        embedded.server.disconnect(client.id());
+        behind.await.unwrap().unwrap().unlock().await.unwrap();
+        assert!(begun.elapsed() < 400 * MILLI, "{:?}", begun.elapsed());
     })
     .await;
 }

@@ -122,6 +122,20 @@ async fn a_call_in_the_way_of_a_silent_server_does_not_mean_that_the_lock_is_hel
     .await;
 }
 
+/// It is this client that gave the connection up.
+#[tokio::test]
+async fn silence_is_not_told_as_a_connection_that_was_closed() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::default().connect(&server.url()).await;
+        server.pause();
+        let error = client.lock("x").lock_timeout(Duration::from_millis(2500)).await.unwrap_err().to_string();
+        server.resume();
+        assert!(!error.contains("the connection was closed"), "{error}");
+    })
+    .await;
+}
+
 /// The server had said that others have the lock, before it was silent or gone.
 #[tokio::test]
 async fn a_wait_that_ends_while_the_server_is_silent_or_down_says_so() {

@@ -9,7 +9,7 @@ use super::wire::{Supervised, Wire};
 use crate::store::Priority;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
-use crate::store::error::Disconnected;
+use crate::store::error::{Disconnected, NoAnswer};
 use crate::store::link::{Connection, State};
 use crate::store::runtime::{AFTER_PANIC, survive};
 
@@ -78,8 +78,12 @@ async fn keep_connected<W: Wire>(
         };
         // After a ping without an answer it is not cancelled yet. What is in flight must end now
         // as unanswered: waiting for its time-out would only delay the retry.
+        let was_silent = !moved && !connection.dead().is_cancelled();
         connection.dead().cancel();
-        node.link.enter(State::Down(Arc::new(Disconnected)));
+        node.link.enter(State::Down(match was_silent {
+            true => Arc::new(NoAnswer(node.operation_timeout)),
+            false => Arc::new(Disconnected),
+        }));
         if !moved {
             tracing::warn!(target: "fairlock::server", address = %node.wire.address(), "lost the connection; reconnecting");
         }

@@ -1287,7 +1287,8 @@ impl Checker {
             self.violated("P5", what);
         }
         let ticket = format!("{owner}:{seq}");
-        let is_first_held = ran.args.get(7).is_none_or(|mode| mode == "0");
+        // With a proposed token behind it, where there are several servers.
+        let is_first_held = ran.args.get(7).is_none_or(|mode| mode == "0" || mode.starts_with("0:"));
         let lock = self.lock(key);
         let (exact, placed) = (!lock.inexact, lock.queue.iter().any(|waiter| waiter.ticket == ticket));
         let known = lock.client(&ticket).lives(ran.at) && !lock.queue.is_empty();

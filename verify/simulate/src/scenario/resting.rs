@@ -51,6 +51,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(waits_that_rest(world)),
     },
     Scenario {
+        name: "a-turn-that-rests-while-its-client-connects-anew",
+        about: "It is A's turn, nobody polls its call, and its connection breaks. A poll over the new one finds the grant. The moment that A \
+                may cost B counts from the first message (P6).",
+        play: |world| Box::pin(a_turn_that_rests_while_its_client_connects_anew(world)),
+    },
+    Scenario {
         name: "nested-calls-that-rest",
         about: "A has a lock and asks for it once more, or gives an inner hold back, in a future that nobody polls. Then it gives back \
                 what it had first. That costs B, who waits, a quarter of a second (P6, decision 84).",
@@ -232,6 +238,29 @@ async fn answers_that_rest(world: Arc<World>) {
         stage.expect(ended.is_ok(), "its call goes on");
     }
     stage.ends([a, b]).await;
+}
+
+async fn a_turn_that_rests_while_its_client_connects_anew(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    let mut holder = stage.caller("H", |it| it).await;
+    holder.gets_the_lock().await;
+    step(&stage.world, "A asks for the lock, and nobody polls that any more");
+    let lock = a.client.lock(NAME);
+    let mut call = Box::pin(lock.lock());
+    go_on(call.as_mut()).await;
+    b.begins_to_wait().await;
+    let begun = Instant::now();
+    holder.gives_it_back().await;
+    stage.passes(EACH - ms(40)).await;
+    // It is answered when the moment is over.
+    a.next("poll", Fate::ReplyTakes(ms(30)));
+    a.loses_its_connection(&stage.server);
+    b.gets_the_lock().await;
+    let (waited, most) = (begun.elapsed(), EACH + ms(50));
+    stage.expect(waited <= most, &format!("B has waited for {most:?} at most, and not for {waited:?}"));
+    drop(call);
+    stage.ends([a, b, holder]).await;
 }
 
 async fn nested_calls_that_rest(world: Arc<World>) {
