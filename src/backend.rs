@@ -1,4 +1,4 @@
-//! The backend of a client: one engine, or a quorum of engines. The only file of the page that knows which.
+//! The backend of a client: one engine, or a quorum of engines. Beside handles and the builder no file of the page knows which.
 
 use std::slice;
 use std::sync::Arc;

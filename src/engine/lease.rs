@@ -58,7 +58,7 @@ pub fn reliable_until(sent: Instant, left: Duration, now: Instant) -> Option<Ins
     (now + left / 4 < until).then_some(until)
 }
 
-/// The same for one that was found by an answer: its renewal takes a round trip as well.
+/// The same for a grant that an answer tells of. Its renewal takes a round trip as well.
 pub fn reliable_when_answered(sent: Instant, left: Duration, now: Instant) -> Option<Instant> {
     let round_trip = now.saturating_duration_since(sent);
     reliable_until(sent, left, now).filter(|until| now + round_trip < *until)

@@ -682,7 +682,7 @@ impl Waiters {
             grant(state);
             // A poll may report the same grant again.
             if !std::mem::replace(&mut state.is_offered, true) {
-                // Of one that could go on before, and has not: by its answer, or by a grant that a new connection has forgotten.
+                // An answer or a grant may have woken it before, which it has not read. A new connection forgets such a grant.
                 let since = state.woken.unwrap_or_else(now);
                 self.offers.insert(since + PATIENCE, waiter.seq, waiter);
             }
