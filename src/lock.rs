@@ -36,7 +36,8 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// - `try_lock` asks once more where it got only a part, the first server among it. Two at the same instant may still
 ///   both return `None`.
 /// - With [`with_lease`](Self::with_lease) the lease begins at each server when it grants. If that was not at the same
-///   time, less of it is left: [`valid_for`](Held::valid_for) returns the rest.
+///   time, less of it is left: [`valid_for`](Held::valid_for) returns the rest. If it ends at the first server while the call waits at
+///   another one, the call begins anew: choose a lease that is longer than the waits.
 /// - A call that is not polled may keep the lock from others for a lease. If its time ends meanwhile it may report
 ///   [`LockError::Timeout`].
 /// - Requests without a promise, such as `status` and `force_unlock`, go to all servers at the same time, and wait an

@@ -128,24 +128,6 @@ fn keep(got: &Got) {
     got.values().for_each(|guard| guard.hold.keep());
 }
 
-/// Keeps them while this is polled. Ends when the call no longer has the gate by which it came in.
-async fn keep_on(got: &Got) {
-    let Some(gate) = gate_of(got) else { return pending().await };
-    loop {
-        keep(got);
-        let valid_for = got.values().map(|guard| guard.hold.valid_for()).min().unwrap_or_default();
-        let pause = (valid_for / 4).clamp(Duration::from_millis(20), Duration::from_secs(60));
-        if timeout(pause, gate.hold.until_ended()).await.is_ok() {
-            return;
-        }
-    }
-}
-
-/// Calls wait upwards, so it is the first one.
-fn gate_of(got: &Got) -> Option<&EngineGuard> {
-    got.values().next()
-}
-
 impl Gathering<'_> {
     /// The call, for its log lines.
     pub fn who<'a>(&'a self, owner_id: &'a str) -> Who<'a> {
@@ -258,8 +240,7 @@ impl Gathering<'_> {
         // Read anew after each wait, which may have been long.
         while let Some(at) = nodes.usable().into_iter().find(|index| *index >= from)
             && nodes.usable().len() >= nodes.majority()
-            // Or others have come before it, and what it would wait for is of no use (P3).
-            && gate_of(&got).is_none_or(|gate| gate.hold.is_valid())
+            && !self.has_lost_its_gate(&got)
         {
             from = at + 1;
             let guard = match self.wait_at(at, &got).await? {
@@ -324,8 +305,26 @@ impl Gathering<'_> {
                 Ok(Waited::Lost)
             }
             others = self.go_without(index, got) => others.map(Waited::Elsewhere),
-            () = keep_on(got) => Ok(Waited::Lost),
+            () = self.keep_on(got) => Ok(Waited::Lost),
         }
+    }
+
+    /// Keeps them while this is polled. Ends when the call has lost its gate.
+    async fn keep_on(&self, got: &Got) {
+        while !self.has_lost_its_gate(got) {
+            keep(got);
+            let valid_for = got.values().map(|guard| guard.hold.valid_for()).filter(|left| !left.is_zero()).min();
+            sleep((valid_for.unwrap_or_default() / 4).clamp(Duration::from_millis(20), Duration::from_millis(500)))
+                .await;
+        }
+    }
+
+    /// Others come in by it now, before this call, and what it waits for above is of no use to it (P3). Not if that server is
+    /// down: then all others wait where this call does.
+    fn has_lost_its_gate(&self, got: &Got) -> bool {
+        // Calls wait upwards, so it is the first one.
+        let gate = got.first_key_value().filter(|(_, guard)| !guard.hold.is_valid());
+        gate.is_some_and(|(index, _)| self.quorum.nodes.is_usable(*index))
     }
 
     /// While the call waits at one node: tries all others again and again, until they and `got` are a majority. The node may

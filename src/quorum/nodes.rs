@@ -164,16 +164,18 @@ impl Nodes {
 
     fn compare(&self, index: usize, node: &QuorumNode) -> Option<(usize, &QuorumNode)> {
         // Or two that are compared at the same moment could both be found distinct.
-        let _one_at_a_time = self.comparing.lock();
         let id = node.server_id()?;
+        let _one_at_a_time = self.comparing.lock();
         let same = |(other, node): &(usize, &QuorumNode)| {
             // If both are new, the first one counts.
             let counts = *other < index || node.distinct.load(Ordering::Relaxed);
             *other != index && counts && node.server_id().as_ref() == Some(&id)
         };
-        let found = self.all.iter().enumerate().find(same);
+        let found = self.all.iter().enumerate().find(same).filter(|_| !node.distinct.load(Ordering::Relaxed));
         // A later restart may change its id, but not which server it is.
-        node.distinct.store(found.is_none(), Ordering::Relaxed);
+        if found.is_none() {
+            node.distinct.store(true, Ordering::Relaxed);
+        }
         found
     }
 

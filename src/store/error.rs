@@ -516,7 +516,7 @@ pub enum Obstacle {
 
 /// The connection was closed while requests were waiting for it.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the connection was closed")]
+#[error("the connection has ended")]
 pub struct Disconnected;
 
 /// A request was not sent within its caller's time.

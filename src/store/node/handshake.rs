@@ -17,7 +17,7 @@ use crate::store::clock::now;
 use crate::store::connect_options::Credentials;
 use crate::store::connection::{Connection, Unasked};
 use crate::store::dial::{Limit, Stream, Target};
-use crate::store::error::{ConnectError, RequestError};
+use crate::store::error::{ConnectError, Disconnected, RequestError};
 use crate::store::reply::{Fields, Malformed};
 use crate::store::rights;
 use crate::store::verbs::{boot, renew};
@@ -286,7 +286,7 @@ impl Supervised<NetworkWire> {
         let reply = connection.clone().evaluate(is_known, call, 0).await.map_err(|error| probe_error(target, error))?;
         // A caller may read this late. A newer answer, of another life, must not be replaced by it (R14).
         if connection.dead.is_cancelled() {
-            return Err(target.unreachable(self.link.fault()));
+            return Err(target.unreachable(Arc::new(Disconnected)));
         }
         boot.booted(&reply, flushes, &target.address()).map_err(|error| target.unreachable(Arc::new(error)))
     }

@@ -30,6 +30,7 @@ use super::connect_options::Address;
 use super::error::{Cause, RequestError};
 use super::link::{OnDrop, State};
 use super::reply::ScriptReply;
+use super::runtime::log_line;
 use super::server::{Line, Server, Told};
 use super::verbs::boot::Boot;
 use super::{Listener, Priority, Ran, Store};
@@ -121,7 +122,9 @@ impl<W: Wire> Server for Node<W> {
 
     fn distrust(&self) {
         if let Some(connection) = self.inner.link.connection(Priority::Urgent) {
-            tracing::warn!(target: "fairlock::server", address = %self.address(), "a reply belongs to another request: reconnecting");
+            log_line(|| {
+                tracing::warn!(target: "fairlock::server", address = %self.address(), "a reply belongs to another request: reconnecting");
+            });
             self.inner.wire.disconnect(&connection);
         }
     }

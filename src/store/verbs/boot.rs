@@ -10,6 +10,7 @@ use crate::store::dial::Place;
 use crate::store::keys;
 use crate::store::options::Options;
 use crate::store::reply::{Decode, Fields, Malformed, ScriptReply, unknown_status};
+use crate::store::runtime::log_line;
 use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("boot", include_str!("../../../lua/boot.lua"));
@@ -80,18 +81,23 @@ impl Boot {
         let (status, _request) = (fields.text()?, fields.int()?);
         let now = fields.natural()? * 1000 + fields.natural()? / 1000;
         let Booted { frozen_until } = Booted::decode(status, &mut fields)?;
-        self.frozen_until.store(frozen_until, Ordering::Relaxed);
+        // A caller may read it late, when a later flush was answered for.
+        if self.answered.load(Ordering::SeqCst) <= flushes {
+            self.frozen_until.store(frozen_until, Ordering::Relaxed);
+        }
         self.answered.fetch_max(flushes, Ordering::SeqCst);
         let left = Duration::from_millis(frozen_until.saturating_sub(now));
         if !left.is_zero() && self.said.swap(frozen_until, Ordering::Relaxed) != frozen_until {
-            tracing::warn!(
-                target: "fairlock::server",
-                address,
-                frozen_for = ?left,
-                frozen_until_ms = frozen_until,
-                "strict_restart: the server was started anew, promoted, or lost its data, and may have forgotten a \
-                 lock: none is granted until the longest lease is over"
-            );
+            log_line(|| {
+                tracing::warn!(
+                    target: "fairlock::server",
+                    address,
+                    frozen_for = ?left,
+                    frozen_until_ms = frozen_until,
+                    "strict_restart: the server was started anew, promoted, or lost its data, and may have forgotten a \
+                     lock: none is granted until the longest lease is over"
+                );
+            });
         }
         Ok(())
     }

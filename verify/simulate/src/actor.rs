@@ -10,6 +10,7 @@ use fairlock::{
     AttachError, DetachError, DetachRefusal, ExtendError, FairLock, HandleError, HoldHandle, LockClient, LockError,
     LockGuard, Loss, Owner, UnlockError, Unlocked, owner,
 };
+use tokio::task::coop::has_budget_remaining;
 use tokio::time::{sleep, timeout};
 
 use crate::checker::{Claim, Cost};
@@ -401,7 +402,7 @@ impl<F: Future> Future for Resting<'_, F> {
     type Output = (F::Output, bool);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let is_next = std::mem::replace(&mut self.was_polled, true) && self.rest.is_none();
+        let is_next = self.was_polled && self.rest.is_none();
         if let Some(length) = is_next.then(|| self.actor.world.rests_for()).flatten() {
             self.begin(length);
         }
@@ -415,8 +416,10 @@ impl<F: Future> Future for Resting<'_, F> {
             state.checker.has_rested(&self.owner);
             state.waiting.extend(waits.map(|number| (number, now)));
         }
-        let outcome = ready!(self.call.as_mut().poll(context));
-        Poll::Ready((outcome, self.has_rested))
+        let outcome = self.call.as_mut().poll(context);
+        // The runtime stops a task after some steps. Then the call may not have begun.
+        self.was_polled |= has_budget_remaining();
+        Poll::Ready((ready!(outcome), self.has_rested))
     }
 }
 

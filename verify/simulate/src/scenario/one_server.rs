@@ -37,6 +37,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_fixed_lease_that_a_failover_shortens(world)),
     },
     Scenario {
+        name: "a-grant-that-is-told-of-at-the-last-moment",
+        about: "The message of a grant comes when that has 2 ms left by what the waiter knows. Relied on, it would end before its \
+                renewal is answered; the waiter has to ask first (R7).",
+        play: |world| Box::pin(a_grant_that_is_told_of_at_the_last_moment(world)),
+    },
+    Scenario {
         name: "a-grant-that-is-longer-than-the-lease",
         about: "A waiter wants a lease of 300 ms, and finds that it was granted the lock for 600 ms. Its first request sets the \
                 300 ms, and has no answer. The waiter must rely on 300 ms from the start, or the next one has the lock \
@@ -167,6 +173,24 @@ async fn a_fixed_lease_that_a_failover_shortens(world: Arc<World>) {
     w.gives_it_back().await;
     b.gets_the_lock().await;
     stage.ends([a, w, b]).await;
+}
+
+async fn a_grant_that_is_told_of_at_the_last_moment(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let mut a = stage.caller("A", |it| it.lease(ms(30_000))).await;
+    // No poll of its own tells it before.
+    let patient =
+        |it: LockClientBuilder| it.poll_interval(ms(4990)).grant_ttl(ms(5000)).waiter_ttl(ms(15_000)).lease(ms(5000));
+    let mut w = stage.caller("W", patient).await;
+    a.gets_the_lock().await;
+    w.begins_to_wait().await;
+    w.next(PUSH, Fate::PushTakes(ms(4944)));
+    a.gives_it_back().await;
+    stage.passes(ms(4800)).await;
+    w.gets_the_lock().await;
+    stage.passes(ms(100)).await;
+    w.still_has_the_lock();
+    stage.ends([a, w]).await;
 }
 
 async fn a_grant_that_is_longer_than_the_lease(world: Arc<World>) {

@@ -279,6 +279,10 @@ impl SharedChecker {
         self.check_count(&name, ran, &before, &keys, is_clean);
         let mut granted: Vec<_> = keys.records.iter().filter(|(_, it)| before.under(it.token).is_none()).collect();
         granted.sort_by_key(|(_, record)| record.token);
+        if !is_clean {
+            // The keys may have the lifetime that they had before.
+            self.half_renewed.extend(granted.iter().map(|(_, record)| (name.clone(), record.token)));
+        }
         for (owner, record) in &granted {
             self.check_grant(&name, owner, record.token, &keys, &now, server_ms);
             if is_clean {
