@@ -71,10 +71,8 @@ async fn end(engine: &Engine) {
         () = context.gone.cancelled() => return,
         drained = timeout(3 * context.operation_timeout(), drain(engine)) => drained.is_ok(),
     };
-    // Not the sum: an open hold and the task that releases it would count twice.
-    let left = unfinished(engine).max(context.tasks.len());
+    let unfinished = if drained { 0 } else { left(engine) };
     forget(engine);
-    let unfinished = if drained { 0 } else { left };
     tracing::debug!(target: "fairlock::client", client = %context.runner.client, unfinished, "closed");
     let _ = context.unfinished.set(unfinished);
 }
@@ -110,7 +108,13 @@ async fn drain(engine: &Engine) {
     context.tasks.wait().await;
 }
 
+/// What has no answer yet.
+pub fn left(engine: &Engine) -> usize {
+    // Not the sum: an open hold and the task that releases it would count twice.
+    unfinished(engine).max(engine.context.tasks.len())
+}
+
 /// Holds that the server may still count.
-pub fn unfinished(engine: &Engine) -> usize {
+fn unfinished(engine: &Engine) -> usize {
     engine.holds.owners.holds().iter().filter(|hold| hold.is_open()).count()
 }

@@ -120,7 +120,7 @@ impl Quorum {
         // Those that are still at it go on in the background.
         let outcome = |engine: &Arc<Engine>| engine.context.unfinished.get().copied();
         let unfinished =
-            nodes.engines().iter().map(|engine| outcome(engine).unwrap_or_else(|| close::unfinished(engine))).sum();
+            nodes.engines().iter().map(|engine| outcome(engine).unwrap_or_else(|| close::left(engine))).sum();
         let closed = nodes.engines().iter().filter(|engine| outcome(engine) == Some(0)).count();
         let servers = nodes.all.len() - closed;
         (closed < nodes.majority()).then_some((unfinished, servers))
