@@ -430,11 +430,12 @@ impl SharedChecker {
 
     /// A hold goes when its lease is over, by a request of its owner, or by force.
     fn check_lost(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
+        let key_is_gone = before.records.values().all(|record| keys.under(record.token).is_none());
         let goes = |(owner, record): &(&String, &Record)| {
             // Decision 3: a later attempt of its owner takes its place.
             let is_followed = keys.records.get(*owner).is_some_and(|later| later.attempt > record.attempt);
             let is_own = is_followed || ran.args.iter().any(|arg| arg == *owner);
-            let is_whole = !self.half_renewed.contains(&(name.to_owned(), record.token));
+            let is_whole = !key_is_gone || !self.half_renewed.contains(&(name.to_owned(), record.token));
             record.ends > server_ms
                 && is_whole
                 && keys.under(record.token).is_none()
