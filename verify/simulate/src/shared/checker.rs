@@ -76,6 +76,9 @@ pub struct Claim {
 #[derive(Default)]
 struct Name {
     keys: Keys,
+    /// Until when the hash lived before the last script, in server ms.
+    lived_until: i64,
+    lives_until: i64,
     newest: u64,
     /// The greatest floor that was named: each later grant is above it (R7).
     floor: u64,
@@ -273,8 +276,10 @@ impl SharedChecker {
     pub fn ran(&mut self, ran: &Ran<'_>, keys: Keys, meddled: bool, now: Now) {
         let name = ran.keys[0].clone();
         self.knows(&now);
-        let before = std::mem::take(&mut self.names.entry(name.clone()).or_default().keys);
         let server_ms = ran.at / 1000;
+        let it = self.names.entry(name.clone()).or_default();
+        let before = std::mem::take(&mut it.keys);
+        it.lived_until = std::mem::replace(&mut it.lives_until, server_ms + keys.left);
         let is_clean = !meddled && ran.reply.is_ok();
         self.check_count(&name, ran, &before, &keys, is_clean);
         let mut granted: Vec<_> = keys.records.iter().filter(|(_, it)| before.under(it.token).is_none()).collect();
@@ -430,7 +435,7 @@ impl SharedChecker {
 
     /// A hold goes when its lease is over, by a request of its owner, or by force.
     fn check_lost(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
-        let key_is_gone = before.records.values().all(|record| keys.under(record.token).is_none());
+        let key_is_gone = self.names.get(name).is_some_and(|it| it.lived_until <= server_ms);
         let goes = |(owner, record): &(&String, &Record)| {
             // Decision 3: a later attempt of its owner takes its place.
             let is_followed = keys.records.get(*owner).is_some_and(|later| later.attempt > record.attempt);

@@ -47,6 +47,8 @@ pub struct Keys {
     pub records: BTreeMap<String, Record>,
     /// The sum of the weights and the number of holders, as the hash says.
     pub used: Option<(u32, u32)>,
+    /// For how much longer the hash lives, in ms; 0 or less: not at all.
+    pub left: i64,
     pub places: Vec<Place>,
     pub limit: Option<u32>,
     pub frozen_until: i64,
@@ -57,6 +59,7 @@ impl Keys {
         let (queue, deadlines, limit) = (format!("{name}:queue"), format!("{name}:deadlines"), format!("{name}:limit"));
         let mut keys = Self {
             limit: ask(nodes, &["GET", &limit]).first().and_then(|limit| limit.parse().ok()),
+            left: ask(nodes, &["PTTL", name]).first().and_then(|left| left.parse().ok()).unwrap_or_default(),
             frozen_until: nodes.first().map(frozen_until).unwrap_or_default(),
             ..Self::default()
         };
