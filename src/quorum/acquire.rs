@@ -305,16 +305,13 @@ impl Gathering<'_> {
                 Ok(Waited::Lost)
             }
             others = self.go_without(index, got) => others.map(Waited::Elsewhere),
-            () = self.keep_on(got) => Ok(Waited::Lost),
+            // At the gate there is nothing to keep.
+            () = self.keep_on(got), if !got.is_empty() => Ok(Waited::Lost),
         }
     }
 
     /// Keeps them while this is polled. Ends when the call has lost its gate.
     async fn keep_on(&self, got: &Got) {
-        // At the gate there is nothing to keep.
-        if got.is_empty() {
-            return pending().await;
-        }
         while !self.has_lost_its_gate(got) {
             keep(got);
             let valid_for = got.values().map(|guard| guard.hold.valid_for()).filter(|left| !left.is_zero()).min();
