@@ -556,6 +556,11 @@ impl Checker {
         self.resting.insert(owner.to_owned(), Resting { cost, since, turns: 0 });
     }
 
+    /// A call of this client rests. For a moment it may have the turn that others of the client wait for, which their time may not suffice for.
+    pub fn has_one_that_rests(&self, client: &str) -> bool {
+        self.resting.keys().any(|owner| client_of(owner) == client)
+    }
+
     pub fn has_rested(&mut self, owner: &str) {
         self.resting.remove(owner);
         let holders = self.locks.iter().filter_map(|(key, lock)| Some((key, lock.holder.as_ref()?)));
