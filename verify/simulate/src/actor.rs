@@ -794,9 +794,9 @@ impl Section<'_> {
         let world = &self.actor.world;
         let server_ms = world.server_ms();
         let has_runtime = self.actor.has_runtime();
-        let rests = world.state().checker.has_one_that_rests(self.actor.client.id());
-        let has_waited = has_waited || rests && matches!(outcome, Err(UnlockError::Unknown { .. }));
-        if let (true, Err(error)) = (self.must_be_held(token) && !has_waited, outcome) {
+        if let (true, Err(error)) = (self.must_be_held(token) && !has_waited, outcome)
+            && !world.state().checker.is_behind_one_that_rests(self.actor.client.id(), error)
+        {
             world.state().checker.report("P4", format!("without faults {token} ended with {error}"));
         }
         if let (true, Err(UnlockError::RuntimeGone { .. })) = (has_runtime, outcome) {

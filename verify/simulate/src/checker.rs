@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use fairlock::Held;
 use fairlock::simulation::Ran;
+use fairlock::{Held, UnlockError};
 
-use crate::keys::{Keys, client_of, grant_ttl_of, ticket_of};
+use crate::keys::{Keys, client_of, grant_ttl_of, is_of_a_handle, ticket_of};
 
 /// The lease of a hold whose lease was refused: the next acquire or poll sets one.
 const WITHOUT_LEASE: i64 = i64::MAX / 2000;
@@ -556,9 +556,10 @@ impl Checker {
         self.resting.insert(owner.to_owned(), Resting { cost, since, turns: 0 });
     }
 
-    /// A call of this client rests. For a moment it may have the turn that others of the client wait for, which their time may not suffice for.
-    pub fn has_one_that_rests(&self, client: &str) -> bool {
-        self.resting.keys().any(|owner| client_of(owner) == client)
+    /// Whether a release may have had no answer since another call of this client rests: that has the turn for a moment, which may be
+    /// longer than the client waits for an answer.
+    pub fn is_behind_one_that_rests(&self, client: &str, error: &UnlockError) -> bool {
+        matches!(error, UnlockError::Unknown { .. }) && self.resting.keys().any(|owner| client_of(owner) == client)
     }
 
     pub fn has_rested(&mut self, owner: &str) {
@@ -1257,7 +1258,7 @@ impl Checker {
             let rests =
                 rests(&before.owner) || self.owners.get(&hold).is_some_and(rests) || self.rested_with.contains(&hold);
             // A handle that was spent is looked for by nobody, and ends with its lease (docs/guide.md).
-            let is_back = client_of(&before.owner).contains('-') && self.lock(key).restored.contains_key(&before.token);
+            let is_back = is_of_a_handle(&before.owner) && self.lock(key).restored.contains_key(&before.token);
             if expired && in_time && !is_back && !is_stalled && !was_stalled && !rests && self.settled {
                 // Without faults all holds are released: no process dies, and no actor works longer than a fixed lease.
                 self.violated("P5", format!("a hold of {} on {key} was left to expire", before.owner));

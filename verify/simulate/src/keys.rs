@@ -57,6 +57,11 @@ pub fn client_of(ticket_or_owner: &str) -> &str {
     ticket_or_owner.split(':').next().unwrap_or_default()
 }
 
+/// Whether this owner was made for a handle: `<client>-<seq>:0`.
+pub fn is_of_a_handle(owner: &str) -> bool {
+    client_of(owner).contains('-') && owner.ends_with(":0")
+}
+
 pub fn ticket_of(place: &str) -> &str {
     place.split_once('/').map_or(place, |(ticket, _)| ticket)
 }
@@ -69,6 +74,12 @@ pub fn grant_ttl_of(place: &str) -> i64 {
 pub fn frozen_until(server: &EmbeddedServer) -> i64 {
     let record = command(server, &["GET", BOOT]).concat();
     record.split(' ').next().and_then(|ms| ms.parse().ok()).unwrap_or_default()
+}
+
+/// What its clock says.
+pub fn server_ms(server: &EmbeddedServer) -> i64 {
+    let time: Vec<i64> = command(server, &["TIME"]).iter().filter_map(|word| word.parse().ok()).collect();
+    if let [seconds, micros] = time[..] { seconds * 1000 + micros / 1000 } else { 0 }
 }
 
 /// Runs a command about one key where that is. While a slot moves, the keys of a lock are at two nodes. Of no node at all: nothing.

@@ -71,7 +71,7 @@ async fn a_lock_passed_on_while_its_slot_moves(world: Arc<World>) {
     let (mut a, mut w) = (stage.caller("A", |it| it).await, stage.caller("W", |it| it).await);
     a.gets_the_lock().await;
     w.begins_to_wait().await;
-    stage.begins_to_move_the_slot();
+    stage.begins_to_move_the_slot_of(NAME);
     a.gives_it_back().await;
     w.gets_the_lock().await;
     stage.has_moved_the_slot();
@@ -103,8 +103,8 @@ async fn a_wait_given_up_while_its_slot_moves(world: Arc<World>) {
     a.gets_the_lock().await;
     w.begins_to_wait().await;
     v.begins_to_wait().await;
-    stage.begins_to_move_the_slot();
-    stage.one_key_moves(":queue");
+    stage.begins_to_move_the_slot_of(NAME);
+    stage.one_key_moves(NAME, ":queue");
     w.gives_up().await;
     stage.passes(ms(6000)).await;
     stage.has_places(2);

@@ -159,31 +159,13 @@ impl SharedStage {
     }
 
     fn with(world: Arc<World>, trial: Arc<Trial>, nodes: Vec<EmbeddedServer>, cluster: Option<Arc<Cluster>>) -> Self {
-        let looks = trial.clone();
-        let looking = tokio::spawn(async move {
-            loop {
-                sleep(ms(20)).await;
-                looks.look();
-            }
-        });
+        let looking = tokio::spawn(trial.clone().look_on());
         Self { stage: Stage::with(world, nodes, cluster), trial, callers: 0, looking }
     }
 
     /// As of a lock, see `Stage::caller`.
     async fn caller(&mut self, name: &'static str, lease: Duration) -> Caller {
-        let builder = LockClient::builder()
-            .label(name)
-            .operation_timeout(ms(500))
-            .poll_interval(ms(500))
-            .grant_ttl(ms(600))
-            .waiter_ttl(ms(2000))
-            .lease(lease);
-        let client = match &self.nodes[..] {
-            [server] => builder.embedded(server).ok(),
-            nodes => simulation::connect(builder, nodes, &nodes[0]).map(|(client, _)| client).ok(),
-        };
-        let client = client.expect("the server is up");
-        self.world.state().call(client.id(), name);
+        let (client, _) = self.connect(name, |it| it.lease(lease));
         // So that it knows the clock of the server.
         let _ = client.semaphore(SEMAPHORE, LIMIT).status().await;
         self.callers += 1;
@@ -574,8 +556,8 @@ async fn permits_while_their_slot_moves(world: Arc<World>) {
     a.gets(Wish::Permits(2)).await;
     b.begins_to_wait(Wish::Permits(3)).await;
     c.begins_to_wait(Wish::Permits(1)).await;
-    stage.begins_to_move_that_of(SEMAPHORE);
-    stage.one_key_of(SEMAPHORE, ":queue");
+    stage.begins_to_move_the_slot_of(SEMAPHORE);
+    stage.one_key_moves(SEMAPHORE, ":queue");
     stage.passes(ms(5000)).await;
     a.still_has();
     stage.has_moved_the_slot();

@@ -42,7 +42,7 @@ pub struct Stage {
     pub world: Arc<World>,
     /// Where the lock is at first.
     pub server: EmbeddedServer,
-    pub nodes: Vec<EmbeddedServer>,
+    nodes: Vec<EmbeddedServer>,
     cluster: Option<Arc<Cluster>>,
     replica: Option<(Snapshot, Remembered)>,
     watching: [JoinHandle<()>; 2],
@@ -76,6 +76,20 @@ impl Stage {
     /// A caller with a client of its own: requests may take 500 ms, polls come every 500 ms, a grant lasts for 600 ms, a
     /// waiter lives for 2 s and a lease lasts for 2 s, unless `with` says something else.
     pub async fn caller(&self, name: &'static str, with: fn(LockClientBuilder) -> LockClientBuilder) -> Caller {
+        let (client, looks) = self.connect(name, with);
+        // So that it knows the clock of the server.
+        if let Ok(Some(guard)) = client.lock(ANOTHER).try_lock().await {
+            let _ = guard.unlock().await;
+        }
+        let (lock, owner) = (client.lock(NAME), Owner::new());
+        Caller { world: self.world.clone(), name, client, looks, lock, fixed: None, owner, guard: None, waiting: None }
+    }
+
+    pub fn connect(
+        &self,
+        name: &str,
+        with: impl FnOnce(LockClientBuilder) -> LockClientBuilder,
+    ) -> (LockClient, Option<Looks>) {
         let usual = LockClient::builder()
             .label(name)
             .operation_timeout(ms(500))
@@ -89,12 +103,7 @@ impl Stage {
         };
         let (client, looks) = connected.expect("the server is up");
         self.world.state().call(client.id(), name);
-        // So that it knows the clock of the server.
-        if let Ok(Some(guard)) = client.lock(ANOTHER).try_lock().await {
-            let _ = guard.unlock().await;
-        }
-        let (lock, owner) = (client.lock(NAME), Owner::new());
-        Caller { world: self.world.clone(), name, client, looks, lock, fixed: None, owner, guard: None, waiting: None }
+        (client, looks)
     }
 
     /// Nothing else happens for `time`.
@@ -161,11 +170,7 @@ impl Stage {
     }
 
     /// No key has gone yet.
-    pub fn begins_to_move_the_slot(&self) {
-        self.begins_to_move_that_of(NAME);
-    }
-
-    pub fn begins_to_move_that_of(&self, name: &str) {
+    pub fn begins_to_move_the_slot_of(&self, name: &str) {
         step(&self.world, format!("an operator begins to move the slot of {name} from node 0 to node 1"));
         let (cluster, lock) = (self.the_cluster(), key_of(name));
         let [from, to] = [0, 1].map(|node| Some(address(&self.nodes[node])));
@@ -175,11 +180,7 @@ impl Stage {
     }
 
     /// While others stay, all requests but renewals are refused (TRYAGAIN).
-    pub fn one_key_moves(&self, part: &str) {
-        self.one_key_of(NAME, part);
-    }
-
-    pub fn one_key_of(&self, name: &str, part: &str) {
+    pub fn one_key_moves(&self, name: &str, part: &str) {
         step(&self.world, format!("the key {part} goes to node 1, and the others stay for now"));
         self.the_cluster().move_key(&key_of(name), &(key_of(name) + part), 0, 1);
     }

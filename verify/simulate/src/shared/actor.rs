@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{
-    FairRwLock, FairSemaphore, Held, LockClient, LockError, Permit, ReadGuard, UnlockError, WriteGuard, owner,
-};
+use fairlock::{FairRwLock, FairSemaphore, Held, LockClient, LockError, Permit, ReadGuard, WriteGuard, owner};
 use tokio::time::timeout;
 
 use super::checker::Claim;
@@ -164,10 +162,9 @@ impl Actor {
         let was_valid = permit.is_valid();
         let answer = permit.release().await;
         self.note("releases", || format!("{token}: {answer:?}"));
-        let rests = self.world().state().checker.has_one_that_rests(self.client.id());
         if let Err(error) = answer
             && was_valid
-            && !(rests && matches!(error, UnlockError::Unknown { .. }))
+            && !self.world().state().checker.is_behind_one_that_rests(self.client.id(), &error)
             && self.must_be_held(&name, token)
         {
             self.report("P4", format!("without faults {token} ended with {error}"));

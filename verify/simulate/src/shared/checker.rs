@@ -8,7 +8,7 @@ use fairlock::Held;
 use fairlock::simulation::Ran;
 
 use super::keys::{Keys, Place, Record};
-use crate::keys::client_of;
+use crate::keys::{client_of, is_of_a_handle};
 
 const HOLDERS_AT_MOST: usize = 1024;
 /// Without faults a hold without a guard is gone by then: a message on its way, a poll, and a leave.
@@ -38,11 +38,6 @@ fn is_counted_anew(ran: &Ran<'_>, before: &Keys) -> bool {
                 && ran.reply.as_ref().is_ok_and(|reply| reply[0] == "free")
         }
     }
-}
-
-/// Whether this owner was made for a handle: `<client>-<seq>:0`.
-fn is_of_a_handle(owner: &str) -> bool {
-    client_of(owner).contains('-') && owner.ends_with(":0")
 }
 
 /// Name and token.
@@ -76,9 +71,6 @@ pub struct Claim {
 #[derive(Default)]
 struct Name {
     keys: Keys,
-    /// Until when the hash lived before the last script, in server ms.
-    lived_until: i64,
-    lives_until: i64,
     newest: u64,
     /// The greatest floor that was named: each later grant is above it (R7).
     floor: u64,
@@ -276,10 +268,8 @@ impl SharedChecker {
     pub fn ran(&mut self, ran: &Ran<'_>, keys: Keys, meddled: bool, now: Now) {
         let name = ran.keys[0].clone();
         self.knows(&now);
+        let before = std::mem::take(&mut self.names.entry(name.clone()).or_default().keys);
         let server_ms = ran.at / 1000;
-        let it = self.names.entry(name.clone()).or_default();
-        let before = std::mem::take(&mut it.keys);
-        it.lived_until = std::mem::replace(&mut it.lives_until, server_ms + keys.left);
         let is_clean = !meddled && ran.reply.is_ok();
         self.check_count(&name, ran, &before, &keys, is_clean);
         let mut granted: Vec<_> = keys.records.iter().filter(|(_, it)| before.under(it.token).is_none()).collect();
@@ -435,12 +425,12 @@ impl SharedChecker {
 
     /// A hold goes when its lease is over, by a request of its owner, or by force.
     fn check_lost(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
-        let key_is_gone = self.names.get(name).is_some_and(|it| it.lived_until <= server_ms);
         let goes = |(owner, record): &(&String, &Record)| {
             // Decision 3: a later attempt of its owner takes its place.
             let is_followed = keys.records.get(*owner).is_some_and(|later| later.attempt > record.attempt);
             let is_own = is_followed || ran.args.iter().any(|arg| arg == *owner);
-            let is_whole = !key_is_gone || !self.half_renewed.contains(&(name.to_owned(), record.token));
+            let is_whole =
+                before.lives_until > server_ms || !self.half_renewed.contains(&(name.to_owned(), record.token));
             record.ends > server_ms
                 && is_whole
                 && keys.under(record.token).is_none()

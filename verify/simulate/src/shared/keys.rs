@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fairlock::EmbeddedServer;
 
-use crate::keys::{ask, client_of, frozen_until};
+use crate::keys::{ask, client_of, frozen_until, server_ms};
 
 /// A record of the hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +47,8 @@ pub struct Keys {
     pub records: BTreeMap<String, Record>,
     /// The sum of the weights and the number of holders, as the hash says.
     pub used: Option<(u32, u32)>,
-    /// For how much longer the hash lives, in ms; 0 or less: not at all.
-    pub left: i64,
+    /// Until when the hash lives, in server ms.
+    pub lives_until: i64,
     pub places: Vec<Place>,
     pub limit: Option<u32>,
     pub frozen_until: i64,
@@ -59,7 +59,8 @@ impl Keys {
         let (queue, deadlines, limit) = (format!("{name}:queue"), format!("{name}:deadlines"), format!("{name}:limit"));
         let mut keys = Self {
             limit: ask(nodes, &["GET", &limit]).first().and_then(|limit| limit.parse().ok()),
-            left: ask(nodes, &["PTTL", name]).first().and_then(|left| left.parse().ok()).unwrap_or_default(),
+            lives_until: nodes.first().map_or(0, server_ms)
+                + ask(nodes, &["PTTL", name]).first().map_or(0, |left| left.parse().unwrap_or(0)),
             frozen_until: nodes.first().map(frozen_until).unwrap_or_default(),
             ..Self::default()
         };

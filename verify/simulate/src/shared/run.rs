@@ -84,13 +84,7 @@ impl Run {
         for _ in 0..2 + self.world.below(3) {
             self.start_process();
         }
-        let trial = self.trial.clone();
-        let watching = tokio::spawn(async move {
-            loop {
-                sleep(Duration::from_millis(20)).await;
-                trial.look();
-            }
-        });
+        let watching = tokio::spawn(self.trial.clone().look_on());
         while self.is_sound() && !self.has_seen_enough() {
             self.cause_fault().await;
         }

@@ -1,8 +1,10 @@
 //! What a run of shared names has beside the world.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::Duration;
 
 use fairlock::simulation::Faults;
+use tokio::time::sleep;
 
 use super::checker::{Now, SharedChecker};
 use super::keys::Keys;
@@ -114,6 +116,14 @@ impl Trial {
         for name in shared_keys() {
             let keys = self.keys_of(&name);
             self.checker().resync(&name, keys);
+        }
+    }
+
+    /// Looks again and again. Never ends.
+    pub async fn look_on(self: Arc<Self>) {
+        loop {
+            sleep(Duration::from_millis(20)).await;
+            self.look();
         }
     }
 
