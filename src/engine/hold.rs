@@ -367,7 +367,7 @@ impl Hold {
 
     /// Counts one more guard. False when the hold was lost while the answer was on its way.
     #[must_use]
-    pub fn enter(&self, on_server: u32, share: Share) -> bool {
+    pub fn enter(self: &Arc<Self>, on_server: u32, share: Share) -> bool {
         let mut state = self.state.lock();
         // Under the same lock as the count. A loss after this finds the new guard and reports to it.
         if state.end.is_some() || state.forgotten || state.taken_over {
@@ -375,10 +375,15 @@ impl Hold {
         }
         state.live += 1;
         state.on_server = Some(on_server);
+        // The guard that it was nested in may have ended meanwhile, and taken the weight and the renewals with it.
+        let is_the_only_one = state.live == 1;
         if share == Share::WRITER {
-            // The guard that it was nested in may have ended meanwhile, and taken the weight with it.
             state.writers += 1;
             state.weight = share.weight;
+        }
+        drop(state);
+        if is_the_only_one {
+            self.schedule(false);
         }
         true
     }
@@ -556,7 +561,7 @@ impl Hold {
 
     fn next_due(&self, state: &HoldState, unanswered: bool) -> Instant {
         let due = match state.renewed {
-            _ if self.done.is_cancelled() => state.deadline,
+            _ if state.live == 0 => state.deadline,
             _ if unanswered => now() + lease::retry_pause(self.lease),
             _ if state.doubts < state.owed => now(),
             None => lease::first_renewal(self.began, state.deadline),
@@ -573,14 +578,15 @@ impl Hold {
         self.done.cancel();
     }
 
-    /// The final unlock was sent, and its outcome is not known.
+    /// No guard is left, and the outcome of the final unlock is not known.
     pub fn is_being_released(&self) -> bool {
-        self.done.is_cancelled() && self.live() == 0 && self.is_open()
+        self.live() == 0 && self.is_open()
     }
 
     /// Watchers wait for the outcome of the final unlock until the lease is over: the future of its caller may rest.
     pub fn forget_when_due(self: &Arc<Self>) {
-        if self.deadline() <= now() { self.forget() } else { self.schedule(false) }
+        // A nested call that enters it meanwhile is owed an answer to what came up.
+        if self.deadline() <= now() { self.forget() } else { self.schedule(true) }
     }
 
     /// Counts one guard less. A release reports it to the server.

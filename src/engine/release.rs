@@ -298,8 +298,9 @@ impl Drop for Release {
         if self.finished {
             return;
         }
-        // Lost or freed meanwhile, or its lease is over: a task of its own would find nothing to do.
-        if !self.hold.is_open() {
+        // Lost or freed meanwhile, or its lease is over: a task of its own would find nothing to do. But if nothing was sent,
+        // a late copy of the acquire would still find no tombstone (R3).
+        if self.hold.end().is_some() || self.sent.is_some() && !self.hold.is_open() {
             return;
         }
         // The turn goes along. If it was free, a nested call could begin with a count that this release

@@ -36,6 +36,7 @@ pub fn start(holds: &Arc<Holds>) {
 
 /// Attends to a hold: sends its next request, and puts it back on the schedule. At its deadline it is lost.
 pub async fn attend(hold: Arc<Hold>) -> Renewal {
+    // P6: not renewed either. The future that releases it may rest before it has its turn.
     if hold.is_being_released() {
         hold.forget_when_due();
         return Renewal::Over;

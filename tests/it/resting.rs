@@ -122,6 +122,60 @@ async fn the_end_of_a_hold_is_known_while_its_unlock_rests() {
     }
 }
 
+/// It was renewed for as long as both futures rested, since the release was not sent. Seed 1795675692751, in a hunt.
+#[tokio::test]
+async fn an_unlock_that_rests_before_its_turn_costs_a_lease() {
+    let lease = 6 * SECOND;
+    for then_polled in [false, true] {
+        in_virtual_time(async |embedded| {
+            embedded.network.delay(MILLI);
+            let (client, other) = (embedded.open(LockClient::builder().lease(lease)).await, client(embedded).await);
+            let (lock, owner) = (client.lock("x"), Owner::new());
+            let guard = owner.scope(lock.lock()).await.unwrap();
+            let held = guard.held();
+            let nested = rest(vec![owner.scope(lock.lock())]).await;
+            let mut resting = rest(vec![guard.unlock()]).await;
+            let next = timeout(lease + SECOND, other.lock("x").lock()).await.expect("its lease is over").unwrap();
+            assert_eq!(held.ended().await, Ended::Freed, "its section was over in time");
+            drop(nested);
+            if then_polled {
+                let outcome = resting.remove(0).await;
+                assert!(matches!(outcome, Err(UnlockError::Unknown { .. })), "its time was over: {outcome:?}");
+            }
+            drop(resting);
+            sleep(lease).await;
+            assert!(next.is_valid(), "it is the other one's");
+            next.unlock().await.unwrap();
+            owner.scope(lock.lock()).await.unwrap().unlock().await.unwrap();
+        })
+        .await;
+    }
+}
+
+/// Its renewal is due when the last guard is gone and the answer to the nested call is still on its way.
+#[tokio::test]
+async fn a_hold_that_a_nested_call_enters_after_its_last_guard_is_renewed() {
+    let lease = 3 * SECOND;
+    in_virtual_time(async |embedded| {
+        let client = embedded.open(LockClient::builder().lease(lease)).await;
+        let (lock, owner) = (client.lock("x"), Owner::new());
+        let guard = owner.scope(lock.lock()).await.unwrap();
+        let token = guard.token();
+        embedded.network.delay(SECOND / 2 + MILLI);
+        let dropping = async {
+            sleep(SECOND - 50 * MILLI).await;
+            drop(guard);
+        };
+        let (nested, ()) = tokio::join!(owner.scope(lock.lock()), dropping);
+        let nested = nested.unwrap();
+        assert_eq!(nested.token(), token, "it is the same hold");
+        sleep(3 * lease).await;
+        assert!(nested.is_valid(), "it is renewed");
+        nested.unlock().await.unwrap();
+    })
+    .await;
+}
+
 /// Only the future can read the answer to that question, as that to an acquire. The others waited for the next poll of its client.
 #[tokio::test]
 async fn a_future_that_rests_while_it_confirms_its_grant_costs_a_moment() {
