@@ -101,11 +101,6 @@ impl Backend {
     }
 }
 
-/// How many of these are a majority.
-pub fn majority(servers: usize) -> usize {
-    servers / 2 + 1
-}
-
 impl AnyLock {
     pub fn name(&self) -> &str {
         each!(Self, self, lock => lock.name())

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use crate::backend::{Backend, majority};
+use crate::backend::Backend;
 use crate::client::LockClient;
 use crate::engine::Engine;
 use crate::engine::context::Context;
@@ -18,6 +18,7 @@ use crate::engine::owner::Owner;
 use crate::error::ConnectError;
 use crate::metrics::Metrics;
 use crate::quorum::context::Quorum;
+use crate::quorum::majority;
 use crate::quorum::nodes::Nodes;
 use crate::servers::{IntoServers, IntoUrls};
 #[cfg(feature = "_simulation")]

@@ -8,11 +8,12 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::join_all;
 
-use crate::backend::{Backend, majority};
+use crate::backend::Backend;
 use crate::engine::requests;
 use crate::error::{CloseError, RequestError};
 use crate::list::LockList;
 use crate::lock::FairLock;
+use crate::quorum::majority;
 use crate::rw_lock::FairRwLock;
 use crate::semaphore::FairSemaphore;
 use crate::state::{ClientState, StateWatch};

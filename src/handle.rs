@@ -12,7 +12,7 @@ use crate::engine::handles::{self, DetachOutcome};
 use crate::engine::lock::{Caller, EngineLock};
 use crate::error::{Cause, LockError, Loss, OptionsError, Refusal, RequestError};
 use crate::guard::LockGuard;
-use crate::owner;
+use crate::lock::caller;
 use crate::semaphore::Permit;
 use crate::store::keys::{Kind, Share};
 
@@ -384,12 +384,7 @@ impl LockGuard {
             NotDetached::Lost(loss) => ExtendError::Lost(loss),
             // It does not occur: guards that are nested share what is extended.
             NotDetached::Nested(_) => ExtendError::Lost(Loss::Gone),
-            NotDetached::Failed(error) => match why(error) {
-                Why::Unreachable(cause) => ExtendError::Unreachable(cause),
-                Why::Refused(refusal) => ExtendError::Refused(refusal),
-                Why::Closed => ExtendError::Closed,
-                Why::RuntimeGone => ExtendError::RuntimeGone,
-            },
+            NotDetached::Failed(error) => ExtendError::failed(error),
         })
     }
 
@@ -487,12 +482,7 @@ impl From<NotDetached> for DetachRefusal {
             NotDetached::Nested(guards) => Self::Nested(guards),
             NotDetached::Lease(error) => Self::Lease(error),
             NotDetached::Lost(loss) => Self::Lost(loss),
-            NotDetached::Failed(error) => match why(error) {
-                Why::Unreachable(cause) => Self::Unreachable(cause),
-                Why::Refused(refusal) => Self::Refused(refusal),
-                Why::Closed => Self::Closed,
-                Why::RuntimeGone => Self::RuntimeGone,
-            },
+            NotDetached::Failed(error) => Self::failed(error),
         }
     }
 }
@@ -526,7 +516,7 @@ impl LockClient {
     /// Dropped, it releases in the background what it may have attached. If it was not served, the handle is as before. A future that
     /// is kept has to be polled: what it attached is not renewed before it returns, and ends with the lease.
     pub async fn attach(&self, handle: &HoldHandle) -> Result<LockGuard, AttachError> {
-        let guard = self.take_up(handle, Kind::Lock, Caller::of(owner::current())).await?;
+        let guard = self.take_up(handle, Kind::Lock, caller()).await?;
         Ok(LockGuard::new(AnyGuard::One(guard)))
     }
 
@@ -639,30 +629,25 @@ fn known(outcome: Result<bool, RequestError>) -> Result<(), HandleError> {
     match outcome {
         Ok(true) => Ok(()),
         Ok(false) => Err(HandleError::Lost),
-        Err(error) => Err(match why(error) {
-            Why::Unreachable(cause) => HandleError::Unreachable(cause),
-            Why::Refused(refusal) => HandleError::Refused(refusal),
-            Why::Closed => HandleError::Closed,
-            Why::RuntimeGone => HandleError::RuntimeGone,
-        }),
+        Err(error) => Err(HandleError::failed(error)),
     }
 }
 
-/// Why a request has no answer, or a refusal for one.
-enum Why {
-    Unreachable(Cause),
-    Refused(Refusal),
-    Closed,
-    RuntimeGone,
+/// The same words for a request that failed, in each error of a handle.
+macro_rules! failed {
+    ($($error:ident),*) => {$(
+        impl $error {
+            fn failed(error: RequestError) -> Self {
+                match error {
+                    RequestError::NotSent(cause) | RequestError::Unanswered(cause) => Self::Unreachable(cause),
+                    RequestError::Refused(refusal) => Self::Refused(refusal),
+                    RequestError::Closed => Self::Closed,
+                    RequestError::RuntimeGone => Self::RuntimeGone,
+                    // No handle has such a name: nothing can be sent.
+                    error => Self::Unreachable(std::sync::Arc::new(error)),
+                }
+            }
+        }
+    )*};
 }
-
-fn why(error: RequestError) -> Why {
-    match error {
-        RequestError::NotSent(cause) | RequestError::Unanswered(cause) => Why::Unreachable(cause),
-        RequestError::Refused(refusal) => Why::Refused(refusal),
-        RequestError::Closed => Why::Closed,
-        RequestError::RuntimeGone => Why::RuntimeGone,
-        // No handle has such a name: nothing can be sent.
-        error => Why::Unreachable(std::sync::Arc::new(error)),
-    }
-}
+failed!(DetachRefusal, ExtendError, HandleError);

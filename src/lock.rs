@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::backend::{AnyGuard, AnyLock, acquire, majority};
+use crate::backend::{AnyGuard, AnyLock, acquire};
 use crate::engine::hold::Hold;
 use crate::engine::lock::{Caller, EngineLock, OwnLease};
 use crate::engine::task_or_thread::TaskOrThread;
-use crate::error::{LockError, RequestError, WithError};
-use crate::guard::{Held, LockGuard};
+use crate::error::{LockError, RequestError, UnlockError, WithError};
+use crate::guard::{Held, LockGuard, Unlocked};
 use crate::owner::{self, Owner};
 use crate::quorum::error::TooFewAnswers;
+use crate::quorum::majority;
 use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 
 /// A lock, by its name. Cheap to make and to clone. Making one sends nothing to the server.
@@ -310,17 +311,7 @@ impl FairLock {
         F: FnOnce(Held) -> R,
         R: Future,
     {
-        let owner = owner::current().unwrap_or_else(Owner::new);
-        owner
-            .scope(async {
-                let guard = self.lock().await?;
-                let output = section(guard.held()).await;
-                match guard.unlock().await {
-                    Ok(_) => Ok(output),
-                    Err(source) => Err(WithError::Unlock { output, source }),
-                }
-            })
-            .await
+        with(self.lock(), |guard| (guard.held(), guard.unlock()), section).await
     }
 
     /// Ends the present hold, notifies its client at once, and passes the lock on. Returns whether there was a hold, at
@@ -549,8 +540,32 @@ impl FairLock {
 }
 
 /// The caller, by the scope that is polled now.
-fn caller() -> Caller {
+pub(crate) fn caller() -> Caller {
     Caller::of(owner::current())
+}
+
+/// Runs a section under what `acquiring` gives, in the scope of one owner. `parts`: the view of the guard, and its unlock.
+pub(crate) async fn with<G, U, F, R>(
+    acquiring: impl Future<Output = Result<G, LockError>>,
+    parts: impl FnOnce(G) -> (Held, U),
+    section: F,
+) -> Result<R::Output, WithError<R::Output>>
+where
+    U: Future<Output = Result<Unlocked, UnlockError>>,
+    F: FnOnce(Held) -> R,
+    R: Future,
+{
+    let owner = owner::current().unwrap_or_else(Owner::new);
+    owner
+        .scope(async {
+            let (held, unlocking) = parts(acquiring.await?);
+            let output = section(held).await;
+            match unlocking.await {
+                Ok(_) => Ok(output),
+                Err(source) => Err(WithError::Unlock { output, source }),
+            }
+        })
+        .await
 }
 
 /// The common result of a `force_unlock`: a majority of the servers has to answer.

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::backend::{AnyHold, AnyShared};
 use crate::engine::guard::EngineGuard;
-use crate::engine::lock::{Caller, EngineLock, OwnLease};
+use crate::engine::lock::{EngineLock, OwnLease};
 use crate::error::{LockError, Loss, RequestError, UnlockError, WithError};
 use crate::guard::{Held, Unlocked};
-use crate::owner::{self, Owner};
+use crate::lock::{caller, with};
 use crate::status::{RwLockStatus, WAITERS_SHOWN};
 
 /// A read-write lock, by its name: many readers or one writer, over all processes. Cheap to make and to clone. Making one sends
@@ -241,7 +241,7 @@ impl FairRwLock {
         F: FnOnce(Held) -> R,
         R: Future,
     {
-        with(self.read(), |guard| guard.0, section).await
+        with(self.read(), |guard| (guard.held(), guard.unlock()), section).await
     }
 
     /// Waits until it may write, first come, first served, without a time limit. The cost is that of [`read`](Self::read).
@@ -334,7 +334,7 @@ impl FairRwLock {
         F: FnOnce(Held) -> R,
         R: Future,
     {
-        with(self.write(), |guard| guard.0, section).await
+        with(self.write(), |guard| (guard.held(), guard.unlock()), section).await
     }
 
     /// The readers or the writer, and the waiters, as of one instant on the server. Shows the first 100 readers and the first 100 waiters. One
@@ -381,34 +381,6 @@ impl FairRwLock {
     pub async fn revoke(&self, token: u64) -> Result<bool, RequestError> {
         self.reads.at_server()?.force_unlock(Some(token)).await
     }
-}
-
-/// The caller, by the scope that is polled now.
-fn caller() -> Caller {
-    Caller::of(owner::current())
-}
-
-/// Runs a section under the guard that `acquiring` gives.
-async fn with<G, F, R>(
-    acquiring: impl Future<Output = Result<G, LockError>>,
-    guard: impl FnOnce(G) -> RwGuard,
-    section: F,
-) -> Result<R::Output, WithError<R::Output>>
-where
-    F: FnOnce(Held) -> R,
-    R: Future,
-{
-    let owner = owner::current().unwrap_or_else(Owner::new);
-    owner
-        .scope(async {
-            let guard = guard(acquiring.await?);
-            let output = section(guard.held.clone()).await;
-            match guard.unlock().await {
-                Ok(_) => Ok(output),
-                Err(source) => Err(WithError::Unlock { output, source }),
-            }
-        })
-        .await
 }
 
 impl RwGuard {

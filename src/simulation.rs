@@ -39,7 +39,7 @@ pub fn flush_elsewhere(server: &EmbeddedServer) {
 /// How the server calls this owner at this client.
 #[must_use]
 pub fn owner_id(client: &LockClient, owner: Owner) -> String {
-    format!("{}:{}", client.id(), owner.number())
+    owner.id(client.id())
 }
 
 /// All keys of the server now, with the times at which they expire. `None`: its engine did not start.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use futures::future::select_all;
 
-use crate::backend::{Backend, majority};
+use crate::backend::Backend;
 use crate::error::Cause;
+use crate::quorum::majority;
 use crate::store::changes::Changes;
 use crate::store::server::Line;
 use crate::store::server::Server;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::backend::majority;
 use crate::error::RequestError;
+use crate::quorum::majority;
 use crate::store::keys::UNITS;
 use crate::store::runner::Answer;
 use crate::store::verbs::inspect::{HolderEntry, Inspected, QueueEntry};

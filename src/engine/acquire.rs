@@ -244,8 +244,8 @@ async fn reenter(
             }
         }
     }
-    // A release has taken it over, for which `undo` does not wait.
-    if hold.is_taken_over() { Ok(None) } else { Err(LockError::Lost) }
+    // Its last guard has ended: no outer section is left that would have to know.
+    if hold.live() == 0 { Ok(None) } else { Err(LockError::Lost) }
 }
 
 /// The first hold: from nothing to owning the lock.

@@ -101,8 +101,8 @@ async fn drain(engine: &Engine) {
     // The background has finished its own releases by now. What is left belongs to callers that stand
     // still, and they may have the turn.
     for hold in engine.holds.owners.holds() {
-        if hold.live() == 0 && hold.is_open() {
-            context.spawn(release::take_over(hold));
+        if hold.is_open() {
+            release::take_over(&hold);
         }
     }
     context.tasks.wait().await;

@@ -367,7 +367,7 @@ impl Hold {
 
     /// Counts one more guard. False when the hold was lost while the answer was on its way.
     #[must_use]
-    pub fn enter(self: &Arc<Self>, on_server: u32, share: Share) -> bool {
+    pub fn enter(&self, on_server: u32, share: Share) -> bool {
         let mut state = self.state.lock();
         // Under the same lock as the count. A loss after this finds the new guard and reports to it.
         if state.end.is_some() || state.forgotten || state.taken_over {
@@ -375,15 +375,10 @@ impl Hold {
         }
         state.live += 1;
         state.on_server = Some(on_server);
-        // The guard that it was nested in may have ended meanwhile, and taken the weight and the renewals with it.
-        let is_the_only_one = state.live == 1;
         if share == Share::WRITER {
+            // The guard that it was nested in may have ended meanwhile, and taken the weight with it.
             state.writers += 1;
             state.weight = share.weight;
-        }
-        drop(state);
-        if is_the_only_one {
-            self.schedule(false);
         }
         true
     }
@@ -541,19 +536,17 @@ impl Hold {
 
     /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: its last question had no answer.
     pub fn schedule(self: &Arc<Self>, unanswered: bool) {
-        let (due, before) = {
-            let mut state = self.state.lock();
-            // The final unlock may have overtaken the renewal that leads here.
-            if state.end.is_some() || state.forgotten {
-                return;
-            }
-            if unanswered {
-                state.owed = self.holds.doubts();
-            }
-            let due = self.next_due(&state, unanswered);
-            (due, state.due.replace(due))
-        };
-        if let Some(before) = before {
+        let mut state = self.state.lock();
+        // The final unlock may have overtaken the renewal that leads here.
+        if state.end.is_some() || state.forgotten {
+            return;
+        }
+        if unanswered {
+            state.owed = self.holds.doubts();
+        }
+        let due = self.next_due(&state, unanswered);
+        // Under the lock, or two of these calls leave the place of the earlier one.
+        if let Some(before) = state.due.replace(due) {
             self.holds.schedule.remove(before, self.attempt);
         }
         self.holds.schedule.insert(due, self.attempt, self);
@@ -561,7 +554,7 @@ impl Hold {
 
     fn next_due(&self, state: &HoldState, unanswered: bool) -> Instant {
         let due = match state.renewed {
-            _ if state.live == 0 => state.deadline,
+            _ if self.done.is_cancelled() => state.deadline,
             _ if unanswered => now() + lease::retry_pause(self.lease),
             _ if state.doubts < state.owed => now(),
             None => lease::first_renewal(self.began, state.deadline),
@@ -578,15 +571,14 @@ impl Hold {
         self.done.cancel();
     }
 
-    /// No guard is left, and the outcome of the final unlock is not known.
+    /// The final unlock was sent, and its outcome is not known.
     pub fn is_being_released(&self) -> bool {
-        self.live() == 0 && self.is_open()
+        self.done.is_cancelled() && self.live() == 0 && self.is_open()
     }
 
     /// Watchers wait for the outcome of the final unlock until the lease is over: the future of its caller may rest.
     pub fn forget_when_due(self: &Arc<Self>) {
-        // A nested call that enters it meanwhile is owed an answer to what came up.
-        if self.deadline() <= now() { self.forget() } else { self.schedule(true) }
+        if self.deadline() <= now() { self.forget() } else { self.schedule(false) }
     }
 
     /// Counts one guard less. A release reports it to the server.

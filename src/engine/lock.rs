@@ -334,7 +334,7 @@ fn ask(
 }
 
 /// `None` when the time is up first.
-fn within<F: Future>(limit: Option<Instant>, future: F) -> impl Future<Output = Option<F::Output>> {
+pub fn within<F: Future>(limit: Option<Instant>, future: F) -> impl Future<Output = Option<F::Output>> {
     match limit {
         // Boxed: the many calls that wait without a limit need no room for a timer.
         Some(limit) => Either::Left(Box::pin(until(limit, future))),
@@ -342,12 +342,10 @@ fn within<F: Future>(limit: Option<Instant>, future: F) -> impl Future<Output = 
     }
 }
 
-/// Looks at the time first, unlike `tokio::time::timeout`: when many callers give up together, the slot of a dropped
-/// request passes to the next, which must not be sent when its caller has given up as well.
 async fn until<F: Future>(limit: Instant, future: F) -> Option<F::Output> {
     tokio::select! {
-        // The time first. Calls that give up together pass their slots on to each other, and none of
-        // them may send a request any longer (decision 39).
+        // The time first, unlike in `tokio::time::timeout`. Calls that give up together pass their slots on to each other,
+        // and none of them may send a request any longer (decision 39).
         biased;
         () = sleep_until(limit.into()) => None,
         output = future => Some(output),

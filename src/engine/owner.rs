@@ -55,7 +55,12 @@ impl Owner {
         self.0
     }
 
-    /// Parses an owner id, `<client id>:<number>`.
+    /// Its id at the servers, `<client id>:<number>`.
+    pub(crate) fn id(self, client: &str) -> String {
+        [client, ":", &self.0.to_string()].concat()
+    }
+
+    /// Parses an id.
     pub(crate) fn of_id(id: &str) -> Option<Self> {
         id.rsplit(':').next().and_then(|number| number.parse().ok()).map(Self)
     }

@@ -77,7 +77,7 @@ impl<H> OwnerTable<H> {
             table: self.clone(),
             keys: keys.clone(),
             owner,
-            owner_id: [client, ":", &owner.number().to_string()].concat().into(),
+            owner_id: owner.id(client).into(),
             turn: Arc::new(Semaphore::new(1)),
             last_error: Arc::default(),
             queueing: AtomicBool::new(false),

@@ -232,7 +232,7 @@ impl Poller {
         // With any token: an attempt that is sent again after a loss of data gets another one, and a leave would end
         // that hold too (R4). If the hold is not the one on the server, its next check finds it lost, and leaves. A
         // hold that has ended does not count: its watchers may keep it alive.
-        if hold.is_some_and(|hold| hold.end().is_none()) {
+        if hold.is_some_and(|hold| hold.is_open()) {
             return;
         }
         // With the seq that the server named. A later request of this owner is not touched, and if its release

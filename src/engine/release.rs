@@ -298,35 +298,37 @@ impl Drop for Release {
         if self.finished {
             return;
         }
-        // Lost or freed meanwhile, or its lease is over: a task of its own would find nothing to do. But if nothing was sent,
-        // a late copy of the acquire would still find no tombstone (R3).
-        if self.hold.end().is_some() || self.sent.is_some() && !self.hold.is_open() {
-            return;
+        // Lost or freed meanwhile: a task of its own would find nothing to do.
+        if self.hold.end().is_none() {
+            // The turn goes along. If it was free, a nested call could begin with a count that this release
+            // is about to change (P4). `sent` goes along too: a retry repeats its seq (R1).
+            go_on(self.hold.clone(), self.turn.take(), self.sent, false);
         }
-        // The turn goes along. If it was free, a nested call could begin with a count that this release
-        // is about to change (P4). `sent` goes along too: a retry repeats its seq (R1).
-        let (hold, turn, sent) = (self.hold.clone(), self.turn.take(), self.sent);
-        let limit = self.forgotten_at();
-        let context = hold.context().clone();
-        context.spawn(async move {
-            let mut rest = InBackground(Self { hold, turn, sent, without_turn: false, finished: false });
-            // Past the limit the lease is over, and there is nothing left to finish.
-            let _ = timeout_at(limit.into(), rest.0.run_to_the_end()).await;
-        });
     }
 }
 
-/// Finishes a release that its caller has begun and may never drive again: for `close`.
+/// Finishes a release that its caller has begun and may never drive again, in the background. Returns whether there was one: there
+/// is none while there are guards.
 ///
 /// The caller keeps the owner's turn. That does no harm here: there is no guard left, none can begin any more, and so
 /// every release of this hold sets 0 on the server (P4). Either one may find the lock freed by the other, which
 /// `Hold::take_over` makes known.
-pub async fn take_over(hold: Arc<Hold>) {
-    let Some(seq) = hold.take_over() else { return };
-    let limit = hold.context().forgotten_at(hold.longest_lease());
-    let sent = Some(Sent::last(seq));
-    let mut release = InBackground(Release { hold, turn: None, sent, without_turn: true, finished: false });
-    let _ = timeout_at(limit.into(), release.0.run_to_the_end()).await;
+pub fn take_over(hold: &Arc<Hold>) -> bool {
+    let Some(seq) = hold.take_over() else { return false };
+    hold.stop_renewing();
+    go_on(hold.clone(), None, Some(Sent::last(seq)), true);
+    true
+}
+
+fn go_on(hold: Arc<Hold>, turn: Option<OwnedSemaphorePermit>, sent: Option<Sent>, without_turn: bool) {
+    let context = hold.context().clone();
+    let limit = context.forgotten_at(hold.longest_lease());
+    context.spawn(async move {
+        // Made here: a task that never begins, since its runtime has ended, must not spawn another one.
+        let mut rest = InBackground(Release { hold, turn, sent, without_turn, finished: false });
+        // Past the limit the lease is over, and there is nothing left to finish.
+        let _ = timeout_at(limit.into(), rest.0.run_to_the_end()).await;
+    });
 }
 
 /// A release in the background. A runtime that shuts down drops it, and it must not spawn again.

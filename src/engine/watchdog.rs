@@ -12,6 +12,7 @@ use tokio::time::timeout_at;
 use super::error::Loss;
 use super::hold::{Hold, Holds, Question};
 use super::lease;
+use super::release;
 use super::schedule::Schedule;
 use crate::store::runtime::survive;
 use crate::store::verbs::renew::{Renew, Renewed};
@@ -22,7 +23,7 @@ pub enum Renewal {
     Renewed,
     Lost,
     Unknown,
-    /// The hold was released, or lost for another reason, while the question was under way.
+    /// The hold was released, or lost for another reason. It may have been while the question was under way.
     Over,
 }
 
@@ -36,8 +37,8 @@ pub fn start(holds: &Arc<Holds>) {
 
 /// Attends to a hold: sends its next request, and puts it back on the schedule. At its deadline it is lost.
 pub async fn attend(hold: Arc<Hold>) -> Renewal {
-    // P6: not renewed either. The future that releases it may rest before it has its turn.
-    if hold.is_being_released() {
+    // P6: without guards it is not renewed, and the future of its release may rest before it has its turn.
+    if hold.is_being_released() || hold.is_open() && release::take_over(&hold) {
         hold.forget_when_due();
         return Renewal::Over;
     }

@@ -49,7 +49,7 @@ impl Quorum {
 
     /// An owner's id, which all nodes have for it.
     pub fn id_of(&self, owner: Owner) -> String {
-        format!("{}:{}", self.nodes.context.runner.client, owner.number())
+        owner.id(&self.nodes.context.runner.client)
     }
 
     /// Counts a call or guard.

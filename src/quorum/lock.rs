@@ -4,16 +4,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
-
-use super::acquire::{ErrorsMet, Gathering};
+use super::acquire::{ErrorsMet, Gathering, Taken};
 use super::context::Quorum;
 use super::guard::QuorumGuard;
 use super::hold::Share;
 use crate::engine::error::LockError;
-use crate::engine::lock::{Caller, EngineLock};
+use crate::engine::lock::{Caller, EngineLock, within};
 use crate::engine::observe::{self, ObservedCall};
 use crate::metrics::LockMetrics;
+use crate::store::clock::now;
 
 #[derive(Debug, Clone)]
 pub struct QuorumLock {
@@ -109,45 +108,38 @@ impl QuorumLock {
         wait: bool,
         limit: Option<Duration>,
     ) -> Result<Option<QuorumGuard>, LockError> {
+        let in_use = self.quorum.enter(&self.name);
         // Kept until it is known how far it was.
         let mut call = pin!(async { if wait { self.wait(asking).await.map(Some) } else { self.take(asking).await } });
-        let Some(limit) = limit else { return call.await };
-        tokio::select! {
-            // The time first, as for one server: what its caller has given up is not sent.
-            biased;
-            () = sleep(limit) => Err(asking.out_of_time()),
-            outcome = &mut call => outcome,
-        }
+        let taken = within(limit.map(|limit| now() + limit), call.as_mut()).await;
+        let taken = taken.unwrap_or_else(|| Err(asking.out_of_time()))?;
+        Ok(taken.map(|taken| QuorumGuard::new(self.quorum.clone(), in_use, taken)))
     }
 
-    async fn wait(&self, asking: &Gathering<'_>) -> Result<QuorumGuard, LockError> {
-        let in_use = self.quorum.enter(&self.name);
-        let guard = |taken| QuorumGuard::new(self.quorum.clone(), in_use, taken);
-        let Some(turn) = asking.turn.clone() else { return asking.wait().await.map(guard) };
+    async fn wait(&self, asking: &Gathering<'_>) -> Result<Taken, LockError> {
+        let Some(turn) = asking.turn.clone() else { return asking.wait().await };
         let mut held = turn.hold.lock().await;
         let mut backoff = self.quorum.backoff();
         while let Some(share) = held.upgrade().and_then(Share::of) {
             if let Some(taken) = asking.reenter(share).await? {
-                return Ok(guard(taken));
+                return Ok(taken);
             }
             backoff.pause().await;
         }
         let taken = asking.wait().await?;
         *held = Arc::downgrade(taken.0.hold());
-        Ok(guard(taken))
+        Ok(taken)
     }
 
-    async fn take(&self, asking: &Gathering<'_>) -> Result<Option<QuorumGuard>, LockError> {
-        let in_use = self.quorum.enter(&self.name);
-        let guard = |taken| QuorumGuard::new(self.quorum.clone(), in_use, taken);
-        let Some(turn) = asking.turn.clone() else { return Ok(asking.take().await?.map(guard)) };
+    async fn take(&self, asking: &Gathering<'_>) -> Result<Option<Taken>, LockError> {
+        let Some(turn) = asking.turn.clone() else { return asking.take().await };
         // Another branch of this scope acquires it now, so it is not free.
         let Ok(mut held) = turn.hold.try_lock() else { return Ok(None) };
         if let Some(share) = held.upgrade().and_then(Share::of) {
-            return asking.reenter(share).await?.map(guard).map(Some).ok_or_else(|| asking.unreachable());
+            return asking.reenter(share).await?.map(Some).ok_or_else(|| asking.unreachable());
         }
         let Some(taken) = asking.take().await? else { return Ok(None) };
         *held = Arc::downgrade(taken.0.hold());
-        Ok(Some(guard(taken)))
+        Ok(Some(taken))
     }
 }

@@ -12,3 +12,8 @@ pub mod hold;
 pub mod lock;
 pub mod nodes;
 mod owners;
+
+/// How many of these servers are a majority.
+pub fn majority(servers: usize) -> usize {
+    servers / 2 + 1
+}

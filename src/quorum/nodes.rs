@@ -108,7 +108,7 @@ impl Nodes {
 
     /// How many have to count.
     pub fn majority(&self) -> usize {
-        self.all.len() / 2 + 1
+        super::majority(self.all.len())
     }
 
     pub fn usable(&self) -> Vec<usize> {

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{timeout, timeout_at};
 
+use super::clock::now;
 use super::connect_options::{Address, Credentials, SignIn, TlsOptions};
 use super::error::{Cause, ConnectError, Obstacle, PeerProtocol};
 #[cfg(feature = "tls")]
@@ -111,6 +112,11 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// From now on.
+    pub fn of(limit: Duration) -> Self {
+        Self { limit, until: now() + limit }
+    }
+
     pub async fn run<F: Future>(self, future: F) -> Option<F::Output> {
         // `until` and not `limit`: the steps of one attempt share their time.
         timeout_at(self.until.into(), future).await.ok()

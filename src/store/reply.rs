@@ -90,15 +90,10 @@ impl<'a> Fields<'a> {
         if self.is_empty() { Ok(0) } else { self.small() }
     }
 
-    /// A weight, a limit, or the like.
+    /// A number of holds, a weight, a limit, or the like.
     pub fn small(&mut self) -> Result<u32, Malformed> {
         let number = self.natural()?;
         u32::try_from(number).map_err(|_| Malformed(format!("{number} is too much")))
-    }
-
-    /// How many holds an owner has.
-    pub fn holds(&mut self) -> Result<u32, Malformed> {
-        u32::try_from(self.natural()?).map_err(|_| Malformed("too many holds".into()))
     }
 
     pub fn flag(&mut self) -> Result<bool, Malformed> {

@@ -153,7 +153,7 @@ impl Sentinels {
     }
 
     async fn open(&self, target: &Target) -> Result<Connection, ConnectError> {
-        let limit = Limit { limit: self.operation_timeout, until: now() + self.operation_timeout };
+        let limit = Limit::of(self.operation_timeout);
         let credentials = target.credentials(limit).await?;
         let stream = target.dial(limit).await?;
         let first = stream.first_bytes();

@@ -101,7 +101,7 @@ impl Watch {
 
     /// Once one has answered, the others have little time left: a dead one must not hold up the rest.
     async fn ask_seeds(&self) -> Vec<Result<Look, ConnectError>> {
-        let limit = Limit { limit: self.operation_timeout, until: now() + self.operation_timeout };
+        let limit = Limit::of(self.operation_timeout);
         let mut asking: FuturesUnordered<_> = self.seeds.iter().map(|seed| self.ask_once(seed, limit)).collect();
         let (mut answers, mut until) = (Vec::new(), None);
         while let Some(answer) = match until {
@@ -158,7 +158,7 @@ impl Watch {
     /// Two at once: a frozen one takes all the time that it gets.
     async fn open_next(&self, turn: usize) -> Result<Source, ConnectError> {
         let candidates: Vec<_> = self.nodes.iter().chain(&self.seeds).collect();
-        let limit = Limit { limit: self.operation_timeout, until: now() + self.operation_timeout };
+        let limit = Limit::of(self.operation_timeout);
         let opening =
             (0..2).filter_map(|next| candidates.get((2 * turn + next) % candidates.len().max(1))).map(|node| {
                 let target = Target::new((*node).clone(), self.access.clone(), None);

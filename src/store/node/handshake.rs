@@ -33,7 +33,7 @@ const ECHO_LIMIT: Duration = Duration::from_millis(500);
 impl Supervised<NetworkWire> {
     /// Connects, checks that this server can serve, learns its time, and subscribes.
     pub async fn establish(self: &Arc<Self>, target: &Target) -> Result<Connection, ConnectError> {
-        let limit = self.limit();
+        let limit = Limit::of(self.operation_timeout);
         // Before dialling: a provider that takes long must not keep a connection waiting that has not
         // signed in.
         let credentials = target.credentials(limit).await?;
@@ -44,7 +44,7 @@ impl Supervised<NetworkWire> {
         let silent = || target.silent(&first, limit);
         let mut connection = limit.run(self.sign_in(target, stream, &credentials)).await.ok_or_else(silent)??;
         // A new limit. The time that dialling took must not make a server that works look silent.
-        let limit = self.limit();
+        let limit = Limit::of(self.operation_timeout);
         let silent = || target.silent(&first, limit);
         limit.run(self.greet(target, &mut connection)).await.ok_or_else(silent)??;
         Ok(connection)
@@ -74,10 +74,6 @@ impl Supervised<NetworkWire> {
         };
         let opened = Connection::open(stream, credentials, handle).await;
         opened.map_err(|error| sign_in_error(target, error, &first))
-    }
-
-    fn limit(&self) -> Limit {
-        Limit { limit: self.operation_timeout, until: now() + self.operation_timeout }
     }
 
     async fn greet(&self, target: &Target, connection: &mut Connection) -> Result<(), ConnectError> {

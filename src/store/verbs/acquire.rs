@@ -151,7 +151,7 @@ impl Decode for Acquired {
         Ok(match status {
             "held" => Self::Held {
                 token: fields.token()?,
-                holds: fields.holds()?,
+                holds: fields.small()?,
                 lease_left: fields.millis()?,
                 limit_before: fields.last_natural()?,
             },

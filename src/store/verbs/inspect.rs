@@ -107,7 +107,7 @@ impl Inspected {
     fn of_lock(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         let mut inspected = Self {
             owner: fields.text()?.to_owned(),
-            holds: fields.holds()?,
+            holds: fields.small()?,
             token: fields.token()?,
             since: Duration::from_secs(fields.natural()?) + Duration::from_micros(fields.natural()?),
             label: fields.text()?.to_owned(),
@@ -135,7 +135,7 @@ impl Inspected {
         let (waiters, frozen_for) = (fields.natural()?, fields.millis_if_any()?);
         let mut named = Vec::new();
         for _ in 0..fields.natural()? {
-            let (owner, holds, token) = (fields.text()?.to_owned(), fields.holds()?, fields.token()?);
+            let (owner, holds, token) = (fields.text()?.to_owned(), fields.small()?, fields.token()?);
             named.push(HolderEntry {
                 owner,
                 holds,

@@ -109,7 +109,7 @@ impl Decode for Released {
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
             "freed" => Self::Freed { token: fields.token()?, more: fields.flag()? },
-            "held" => Self::Held { holds: fields.holds()?, more: fields.last_natural()? == 1 },
+            "held" => Self::Held { holds: fields.small()?, more: fields.last_natural()? == 1 },
             "gone" => Self::Gone { more: fields.flag()? },
             // Either way this request set no count.
             "lost" | "stale" => Self::Lost,
