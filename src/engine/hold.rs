@@ -22,6 +22,7 @@ use super::owners::{OwnerEntry, OwnerTable};
 use super::schedule::Schedule;
 use super::task_or_thread::TaskOrThread;
 use crate::metrics::LockMetrics;
+use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::keys::Share;
 use crate::store::options::OptionsError;
@@ -178,6 +179,8 @@ struct HoldState {
     remembered: Instant,
     /// All guards ended in time, and the outcome of the release will stay unknown.
     forgotten: bool,
+    /// When its last guard ended.
+    released: Option<Instant>,
     /// A release is sent beside the request that has the turn: see [`Hold::take_over`].
     taken_over: bool,
     /// Where the hold is in the watchdog's schedule.
@@ -269,6 +272,7 @@ impl Hold {
                 detaching: false,
                 remembered: now(),
                 forgotten: false,
+                released: None,
                 taken_over: false,
                 due: None,
                 copies_until: new.copies_until,
@@ -374,6 +378,7 @@ impl Hold {
             return false;
         }
         state.live += 1;
+        state.released = None;
         state.on_server = Some(on_server);
         if share == Share::WRITER {
             // The guard that it was nested in may have ended meanwhile, and taken the weight with it.
@@ -576,6 +581,12 @@ impl Hold {
         self.done.is_cancelled() && self.live() == 0 && self.is_open()
     }
 
+    /// The final unlock could have been sent by now, and its future may rest.
+    pub fn is_release_overdue(&self) -> bool {
+        let released = self.state.lock().released;
+        released.is_some_and(|at| at + PATIENCE <= now()) && self.is_open()
+    }
+
     /// Watchers wait for the outcome of the final unlock until the lease is over: the future of its caller may rest.
     pub fn forget_when_due(self: &Arc<Self>) {
         if self.deadline() <= now() { self.forget() } else { self.schedule(false) }
@@ -585,6 +596,7 @@ impl Hold {
     pub fn drop_guard(&self, is_writer: bool) {
         let mut state = self.state.lock();
         state.live -= 1;
+        state.released = (state.live == 0).then(now);
         state.end_writing(is_writer);
     }
 
