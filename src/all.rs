@@ -234,7 +234,7 @@ impl LockAll {
                 return Ok(None);
             }
         }
-        taken.guards.iter().for_each(LockGuard::complete);
+        taken.guards.iter_mut().for_each(LockGuard::complete);
         Ok(Some(taken))
     }
 
@@ -255,7 +255,7 @@ impl LockAll {
             }
             let ahead = self.locks.get(taken.guards.len()..).unwrap_or_default();
             if ahead.is_empty() {
-                taken.guards.iter().for_each(LockGuard::complete);
+                taken.guards.iter_mut().for_each(LockGuard::complete);
                 return Ok(taken);
             }
             let tried = join_all(ahead.iter().take(at_once).map(|lock| lock.try_lock_for(left(limit)))).await;

@@ -198,6 +198,11 @@ impl AnyGuard {
         }
     }
 
+    /// Its call has all that it wants.
+    pub fn complete(&mut self) {
+        each!(Self, self, guard => guard.complete());
+    }
+
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
         match self {
             Self::One(guard) => guard.into_release().run().await,
@@ -268,10 +273,5 @@ impl AnyHold {
     /// The call that wants this lock and others is polled.
     pub fn keep(&self) {
         each!(Self, self, hold => hold.keep());
-    }
-
-    /// That call has all of them.
-    pub fn complete(&self) {
-        each!(Self, self, hold => hold.complete());
     }
 }

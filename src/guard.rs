@@ -182,8 +182,8 @@ impl LockGuard {
     }
 
     /// That call has all of them.
-    pub(crate) fn complete(&self) {
-        self.hold.complete();
+    pub(crate) fn complete(&mut self) {
+        self.guard.complete();
     }
 }
 

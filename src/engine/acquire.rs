@@ -227,7 +227,10 @@ async fn reenter(
                 }
                 // The hold may have been lost while this answer was on its way. Then the leave sent for the loss
                 // has a later seq, and takes this level back as well (R11).
-                if hold.is_taken_over() || hold.expire_if_due().is_some() || !hold.enter(holds, request.share) {
+                if hold.is_taken_over()
+                    || hold.expire_if_due().is_some()
+                    || !hold.enter(holds, request.share, request.is_part)
+                {
                     break;
                 }
                 drop(undo.cancel());

@@ -14,6 +14,8 @@ pub struct EngineGuard {
     _engine: Arc<Engine>,
     /// It writes, as the only one.
     is_writer: bool,
+    /// Its call has not got yet all that it wants, and may rest.
+    is_part: bool,
     /// Unlocked: dropping it does nothing.
     ended: bool,
 }
@@ -25,8 +27,8 @@ impl fmt::Debug for EngineGuard {
 }
 
 impl EngineGuard {
-    pub fn new(engine: Arc<Engine>, hold: Arc<Hold>, is_writer: bool) -> Self {
-        Self { hold, _engine: engine, is_writer, ended: false }
+    pub fn new(engine: Arc<Engine>, hold: Arc<Hold>, is_writer: bool, is_part: bool) -> Self {
+        Self { hold, _engine: engine, is_writer, is_part, ended: false }
     }
 
     pub fn token(&self) -> u64 {
@@ -62,6 +64,13 @@ impl EngineGuard {
         }
     }
 
+    /// Its call has all that it wants.
+    pub fn complete(&mut self) {
+        if std::mem::take(&mut self.is_part) {
+            self.hold.complete();
+        }
+    }
+
     /// The hold has ended with it, and there is nothing to give back.
     pub fn forget(mut self) {
         self.ended = true;
@@ -70,7 +79,7 @@ impl EngineGuard {
     fn end(&mut self) -> Release {
         // Before the count. The guard itself is still dropped after this, and must not count twice (P4).
         self.ended = true;
-        self.hold.drop_guard(self.is_writer);
+        self.hold.drop_guard(self.is_writer, self.is_part);
         Release::new(self.hold.clone())
     }
 }

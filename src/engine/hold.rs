@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
@@ -167,10 +167,12 @@ struct HoldState {
     doubts: u64,
     /// The doubts up to here are answered by its own place on the schedule, and by no check: see [`Hold::begin`].
     owed: u64,
-    /// Until when a part of an unfinished call is wanted.
-    wanted_until: Option<Instant>,
-    /// From when `max_hold` counts.
-    whole_since: Instant,
+    /// Of the guards, those of calls that have not got yet all that they want.
+    parts: u32,
+    /// Until when such a call wants it.
+    wanted_until: Instant,
+    /// From when `max_hold` counts. `None`: it was only a part until now.
+    whole_since: Option<Instant>,
     /// The longest lease that the server was asked for.
     longest_lease: Duration,
     /// A handle is about to become the owner. The guard is not relied on from then on (R16).
@@ -194,6 +196,11 @@ struct HoldState {
 impl HoldState {
     fn count(&self) -> Count {
         if self.live == 0 { Count::NONE } else { Count { holds: self.live, weight: self.weight } }
+    }
+
+    /// All guards are of unfinished calls, whose futures may rest.
+    fn is_part(&self) -> bool {
+        self.live > 0 && self.parts == self.live
     }
 
     fn end_writing(&mut self, is_writer: bool) {
@@ -266,8 +273,9 @@ impl Hold {
                 renewed: new.renewed,
                 doubts: new.doubts,
                 owed: 0,
-                wanted_until: new.is_part.then(|| now() + new.lease),
-                whole_since: now(),
+                parts: new.is_part.into(),
+                wanted_until: now() + new.lease,
+                whole_since: (!new.is_part).then(now),
                 longest_lease: new.lease,
                 detaching: false,
                 remembered: now(),
@@ -361,7 +369,7 @@ impl Hold {
     pub fn extend(&self, question: Question, sent: Instant, deadline: Instant) {
         let mut state = self.state.lock();
         // A renewal that was served late may have left it more than `max_hold` has. The end of a part moves on.
-        let last = self.renewed_until(&state).filter(|_| state.wanted_until.is_none());
+        let last = self.renewed_until(&state).filter(|_| !state.is_part());
         let deadline = last.map_or(deadline, |last| deadline.min(last));
         // Answers may overtake each other: an older one must not take back what a newer one gave.
         state.deadline = state.deadline.max(deadline);
@@ -371,19 +379,25 @@ impl Hold {
 
     /// Counts one more guard. False when the hold was lost while the answer was on its way.
     #[must_use]
-    pub fn enter(&self, on_server: u32, share: Share) -> bool {
+    pub fn enter(self: &Arc<Self>, on_server: u32, share: Share, is_part: bool) -> bool {
         let mut state = self.state.lock();
         // Under the same lock as the count. A loss after this finds the new guard and reports to it.
         if state.end.is_some() || state.forgotten || state.taken_over {
             return false;
         }
+        let was_part = state.is_part();
         state.live += 1;
+        state.parts += u32::from(is_part);
+        state.wanted_until = now() + self.lease;
         state.released = None;
         state.on_server = Some(on_server);
         if share == Share::WRITER {
             // The guard that it was nested in may have ended meanwhile, and taken the weight with it.
             state.writers += 1;
             state.weight = share.weight;
+        }
+        if was_part && !is_part {
+            self.become_whole(state);
         }
         true
     }
@@ -392,7 +406,8 @@ impl Hold {
     pub fn check_extend(&self, wanted: Duration) -> Result<(), OptionsError> {
         let options = self.context().options();
         options.check_lease("the lease of extend", wanted)?;
-        let held = now().saturating_duration_since(self.state.lock().whole_since);
+        let held =
+            self.state.lock().whole_since.map(|since| now().saturating_duration_since(since)).unwrap_or_default();
         options.max_hold.map_or(Ok(()), |longest| options.check_max_hold(wanted, longest.saturating_sub(held)))
     }
 
@@ -445,7 +460,7 @@ impl Hold {
             let request = self.leave_request(&state, state.copies_until);
             // A reported loss stays a loss.
             state.end.get_or_insert(End::Detached);
-            state.live = 0;
+            (state.live, state.parts) = (0, 0);
             (request, state.copies_until > 0)
         };
         self.set_over();
@@ -483,7 +498,7 @@ impl Hold {
         // After `max_hold` nothing extends it. The first question sets the lease, whatever was left. A part, whose end
         // moves on while its call is polled, asks for all of its lease: a copy for less might be served behind a later
         // one (R5).
-        let last = self.renewed_until(&state).filter(|_| is_confirmed || state.wanted_until.is_none());
+        let last = self.renewed_until(&state).filter(|_| is_confirmed || !state.is_part());
         let rest = last.map(|last| last.saturating_duration_since(now()));
         let lease = rest.map_or(self.lease, |rest| rest.min(self.lease));
         // A server that took over may have forgotten the request that set the lease, so it is set to at least the rest
@@ -503,39 +518,46 @@ impl Hold {
     /// Whether `max_hold` is the reason that its lease was not extended again.
     pub fn has_reached_max_hold(&self) -> bool {
         let state = self.state.lock();
-        let is_whole = state.wanted_until.is_none();
-        is_whole && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
+        !state.is_part() && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
     }
 
     /// The latest end of a renewed lease, if there is a bound.
     fn renewed_until(&self, state: &HoldState) -> Option<Instant> {
-        let max_hold = self.context().options().max_hold;
-        state.wanted_until.or(max_hold.map(|longest| state.whole_since + longest)).filter(|_| self.watched)
+        let whole = || Some(state.whole_since.unwrap_or_else(now) + self.context().options().max_hold?);
+        let last = if state.is_part() { Some(state.wanted_until) } else { whole() };
+        last.filter(|_| self.watched)
     }
 
     /// Renews a part of an unfinished call, which calls this at each poll and not between: a call that rests costs
     /// others a lease (P6).
     pub fn keep(self: &Arc<Self>) {
-        // Not what an outer section holds, and the call has entered once more.
-        if self.state.lock().wanted_until.as_mut().map(|until| *until = now() + self.lease).is_some() {
+        let mut state = self.state.lock();
+        state.wanted_until = now() + self.lease;
+        // Not what an outer section holds as well.
+        if state.is_part() {
+            drop(state);
             self.schedule(false);
         }
     }
 
-    /// The call has all parts.
+    /// The call of one of the guards has all parts.
     pub fn complete(self: &Arc<Self>) {
-        {
-            let mut state = self.state.lock();
-            if state.wanted_until.take().is_none() {
-                return;
-            }
-            state.whole_since = now();
-            // The call rested, and its last renewals asked for no more than was left. The next one is due as if a whole lease
-            // ended at this deadline.
-            if state.renewed.is_some() && state.deadline < lease::next_renewal(now(), self.lease) {
-                state.renewed = state.deadline.checked_sub(self.lease).or(state.renewed);
-            }
+        let mut state = self.state.lock();
+        let was_part = state.is_part();
+        state.parts -= 1;
+        if was_part {
+            self.become_whole(state);
         }
+    }
+
+    fn become_whole(self: &Arc<Self>, mut state: MutexGuard<'_, HoldState>) {
+        state.whole_since.get_or_insert_with(now);
+        // The call rested, and its last renewals asked for no more than was left. The next one is due as if a whole lease
+        // ended at this deadline.
+        if state.renewed.is_some() && state.deadline < lease::next_renewal(now(), self.lease) {
+            state.renewed = state.deadline.checked_sub(self.lease).or(state.renewed);
+        }
+        drop(state);
         self.schedule(false);
     }
 
@@ -593,9 +615,10 @@ impl Hold {
     }
 
     /// Counts one guard less. A release reports it to the server.
-    pub fn drop_guard(&self, is_writer: bool) {
+    pub fn drop_guard(&self, is_writer: bool, is_part: bool) {
         let mut state = self.state.lock();
         state.live -= 1;
+        state.parts -= u32::from(is_part);
         state.released = (state.live == 0).then(now);
         state.end_writing(is_writer);
     }

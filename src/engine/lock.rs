@@ -292,10 +292,14 @@ fn ask(
         // Before the work, and so dropped after it: what is given up was left first.
         let call = ObservedCall::begin(&request, &request.metrics);
         // Pinned here: passed on by value, it would be in this future twice.
-        let acquiring = pin!(acquire(&request));
+        let acquiring = pin!(async {
+            let (engine, is_writer) = (request.engine.clone(), request.share == Share::WRITER);
+            // Here: where the user's subscriber panics behind this, the guard is dropped, and releases.
+            Ok(acquire(&request).await?.map(|hold| EngineGuard::new(engine, hold, is_writer, request.is_part)))
+        });
         // Before it is polled: then nothing was asked, so nothing is known of others.
         let is_late = limit.is_some_and(|limit| limit <= now());
-        let hold = tokio::select! {
+        let guard = tokio::select! {
             // In this order. `close` has withdrawn the wait, so its future may have nothing left to
             // wait for.
             biased;
@@ -309,9 +313,7 @@ fn ask(
             }),
         };
         let context = &request.engine.context;
-        let outcome = match hold
-            .map(|hold| hold.map(|hold| EngineGuard::new(request.engine.clone(), hold, request.share == Share::WRITER)))
-        {
+        let outcome = match guard {
             // Acquired while the client was being closed, or after those were counted whose deadlines a
             // thread watches. Dropping the guard releases it.
             Ok(Some(_)) if context.over.is_cancelled() => Err(context.why_over()),

@@ -73,6 +73,11 @@ impl QuorumGuard {
         }
     }
 
+    /// Its call has all that it wants.
+    pub fn complete(&mut self) {
+        self.guards.iter_mut().for_each(|node| node.guard.complete());
+    }
+
     /// Opens the hold's tracing span.
     pub fn show(&self) {
         self.hold.holding.show(&self.hold.who(), self.hold.token);

@@ -112,19 +112,27 @@ impl QuorumHold {
         if let Some(loss) = self.loss.get() {
             return Some(*loss);
         }
-        let (mut left, mut lost) = (0, None);
+        // Said once, it stays so.
+        if self.over.is_cancelled() {
+            return None;
+        }
+        let (mut left, mut losses, mut lost) = (0, 0, None);
         for node in &self.nodes {
             match node.hold.ended() {
                 // Its release may have no answer for long.
                 None if node.hold.live() == 0 => {}
                 None => left += 1,
-                // `Forced` wins over the loss of another server.
-                Some(Ended::Lost(_)) if lost == Some(Loss::Forced) => {}
-                Some(Ended::Lost(loss)) => lost = Some(loss),
+                Some(Ended::Lost(loss)) => {
+                    losses += 1;
+                    // `Forced` wins over the loss of another server.
+                    lost = lost.filter(|lost| *lost == Loss::Forced).or(Some(loss));
+                }
                 Some(Ended::Freed | Ended::Detached) => {}
             }
         }
-        let is_lost = left < self.majority && !self.is_given_back();
+        // Given back, it says what its unlock says: see `together`.
+        let is_lost =
+            if self.is_given_back() { self.nodes.len() < self.majority + losses } else { left < self.majority };
         lost.filter(|_| is_lost).map(|loss| *self.loss.get_or_init(|| loss))
     }
 
@@ -153,8 +161,9 @@ impl QuorumHold {
     /// have been the last of a majority.
     pub fn look(&self) {
         let Some(loss) = self.loss() else {
+            // No call enters what has ended, also if it has a share already.
             let ended = || self.nodes.iter().filter(|node| node.hold.ended().is_some()).count();
-            if self.is_given_back() && ended() >= self.majority {
+            if ended() >= self.majority {
                 self.over.cancel();
             }
             return;
@@ -174,11 +183,6 @@ impl QuorumHold {
     /// The call that wants this lock and others is polled.
     pub fn keep(&self) {
         self.nodes.iter().for_each(|node| node.hold.keep());
-    }
-
-    /// That call has all of them.
-    pub fn complete(&self) {
-        self.nodes.iter().for_each(|node| node.hold.complete());
     }
 
     /// The hold, for its log lines.
