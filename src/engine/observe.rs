@@ -3,13 +3,14 @@
 //! Spans are at DEBUG. With them off, as by default, a call pays for two comparisons. docs/operating.md has all
 //! events in a table, which tests/house.rs compares with the code.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use futures::future::Either;
-use tracing::{Instrument, Level, Span, field};
+use tracing::{Level, Span, field};
 
 use super::error::{LockError, Loss};
 use crate::metrics::{ARE_ON, Failure, LockMetrics, LossCause, NotAcquired};
@@ -86,11 +87,17 @@ impl<'a, W: Named> ObservedCall<'a, W> {
     }
 
     /// The work of the call, in its span. Pinned by the caller, so that it is not moved into another future.
-    pub fn drive<'f, F: Future>(&self, work: Pin<&'f mut F>) -> impl Future<Output = F::Output> + use<'f, F, W> {
-        match &self.span {
-            Some(span) => Either::Left(Box::pin(work.instrument((**span).clone()))),
-            None => Either::Right(work),
-        }
+    pub fn drive<'f, F: Future>(&self, mut work: Pin<&'f mut F>) -> impl Future<Output = F::Output> + use<'f, F, W> {
+        let Some(span) = &self.span else { return Either::Right(work) };
+        let span = (**span).clone();
+        Either::Left(Box::pin(poll_fn(move |context| {
+            let entered = span.enter();
+            let polled = work.as_mut().poll(context);
+            // Not by the end of the block, as `Instrument` has it: where the user's subscriber panics then, nobody drops what is
+            // returned.
+            drop(entered);
+            polled
+        })))
     }
 
     /// Whether the event is enabled.

@@ -10,7 +10,7 @@ use futures::FutureExt;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{Collect, Embedded, Timing, eventually, in_virtual_time};
+use crate::support::{Collect, Embedded, Timing, eventually, in_virtual_time, on_several_in_virtual_time};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
@@ -180,6 +180,95 @@ async fn an_unlock_that_rests_before_its_turn_costs_its_fixed_lease_at_most() {
         })
         .await;
     }
+}
+
+fn of_several(servers: &[Embedded; 3], lease: Duration) -> LockClient {
+    let servers: Vec<_> = servers.iter().map(|each| each.server.clone()).collect();
+    LockClient::builder().lease(lease).without_strict_restart().embedded(&servers).unwrap()
+}
+
+/// That call had a share of the hold. Its watchers waited for as long as it rested, and without an end if it was dropped then.
+/// Found by an attack.
+#[tokio::test]
+async fn on_several_servers_a_hold_ends_although_a_nested_call_of_it_rests() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        servers.iter().for_each(|server| server.network.delay(MILLI));
+        let client = of_several(servers, 6 * SECOND);
+        let (lock, owner) = (client.lock("x"), Owner::new());
+        for is_dropped in [false, true] {
+            let guard = owner.scope(lock.lock()).await.unwrap();
+            let held = guard.held();
+            let nested = rest(vec![owner.scope(lock.lock())]).await;
+            assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+            let nested = (!is_dropped).then_some(nested);
+            assert_eq!(timeout(SECOND, held.ended()).await, Ok(Ended::Freed), "dropped: {is_dropped}");
+            drop(nested);
+        }
+    })
+    .await;
+}
+
+/// What it had entered was renewed for as long as it rested. Found by an attack.
+#[tokio::test]
+async fn on_several_servers_what_a_nested_call_that_rests_has_entered_costs_a_lease() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let lease = 6 * SECOND;
+        servers.iter().for_each(|server| server.network.delay(MILLI));
+        let (client, other) = (of_several(servers, lease), of_several(servers, lease));
+        let (lock, owner) = (client.lock("x"), Owner::new());
+        let guard = owner.scope(lock.lock()).await.unwrap();
+        servers[2].network.delay(SECOND / 5);
+        let mut nested = Box::pin(owner.scope(lock.lock()));
+        timeout(10 * MILLI, &mut nested).await.expect_err("the third one has not answered yet");
+        drop(guard);
+        servers[2].network.delay(MILLI);
+        let next = timeout(2 * lease, other.lock("x").lock()).await.expect("a lease is over").unwrap();
+        drop(nested);
+        sleep(lease).await;
+        assert!(next.is_valid());
+    })
+    .await;
+}
+
+/// The same of a set, part of which its owner had already.
+#[tokio::test]
+async fn a_set_that_rests_with_what_it_has_entered_costs_a_lease() {
+    let lease = 6 * SECOND;
+    in_virtual_time(async |embedded| {
+        let (client, other) = (embedded.open(LockClient::builder().lease(lease)).await, client(embedded).await);
+        let (lock, set, owner) = (client.lock("a"), client.lock_all(["a", "b"]), Owner::new());
+        let taken = other.lock("b").lock().await.unwrap();
+        let guard = owner.scope(lock.lock()).await.unwrap();
+        let mut call = Box::pin(owner.scope(set.lock()));
+        timeout(SECOND, &mut call).await.expect_err("another one has b");
+        drop(guard);
+        let next = timeout(2 * lease, other.lock("a").lock()).await.expect("a lease is over").unwrap();
+        drop((call, taken));
+        sleep(lease).await;
+        assert!(next.is_valid());
+    })
+    .await;
+}
+
+/// It ended with the part that the set had before.
+#[tokio::test]
+async fn a_guard_inside_of_a_set_that_rests_is_renewed() {
+    let lease = 6 * SECOND;
+    in_virtual_time(async |embedded| {
+        let (client, other) = (embedded.open(LockClient::builder().lease(lease)).await, client(embedded).await);
+        let (lock, set, owner) = (client.lock("a"), client.lock_all(["a", "b"]), Owner::new());
+        let taken = other.lock("b").lock().await.unwrap();
+        let mut call = Box::pin(owner.scope(set.lock()));
+        timeout(SECOND, &mut call).await.expect_err("another one has b");
+        let guard = owner.scope(lock.lock()).await.unwrap();
+        sleep(10 * lease).await;
+        assert!(guard.is_valid());
+        drop((call, taken));
+        sleep(lease).await;
+        assert!(guard.is_valid());
+        guard.unlock().await.unwrap();
+    })
+    .await;
 }
 
 /// Only the future can read the answer to that question, as that to an acquire. The others waited for the next poll of its client.

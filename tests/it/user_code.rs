@@ -120,15 +120,17 @@ async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_provider_too() {
     .await;
 }
 
-/// Panics at the first line of each of these texts, or at each line.
+/// Panics at the first line of each of these texts, or at each line, or as a span is left for the nth time.
 struct Panicking {
     texts: Vec<(&'static str, AtomicBool)>,
     always: bool,
+    exits_left: AtomicU32,
 }
 
 impl Panicking {
     fn at<const N: usize>(texts: [&'static str; N]) -> Self {
-        Self { texts: texts.map(|text| (text, AtomicBool::new(false))).into(), always: false }
+        let texts = texts.map(|text| (text, AtomicBool::new(false))).into();
+        Self { texts, always: false, exits_left: AtomicU32::new(0) }
     }
 }
 
@@ -159,7 +161,10 @@ impl Subscriber for Panicking {
 
     fn enter(&self, _: &Id) {}
 
-    fn exit(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {
+        let left = self.exits_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        assert!(left != Ok(1), "on purpose: as a span is left");
+    }
 }
 
 /// The task that keeps the connection logs. What it had before a panic there is made anew.
@@ -256,6 +261,38 @@ async fn a_log_subscriber_that_panics_as_a_server_is_probed_costs_no_server() {
             eventually("it serves", async || servers[0].network.calls() > before).await;
         }
         eventually("the server is used again", async || servers_of_next().await == [0, 1, 2]).await;
+    })
+    .await;
+}
+
+/// The hold was there and its guard was not, so it was renewed until the client was closed. Found by an attack.
+#[cfg(feature = "embedded")]
+#[tokio::test]
+async fn a_log_subscriber_that_panics_as_a_call_leaves_its_span_leaves_no_hold() {
+    use std::time::Duration;
+
+    use crate::support::{Embedded, on_several_in_virtual_time};
+
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let servers = servers.each_ref().map(|each| each.server.clone());
+        let builder = || LockClient::builder().without_strict_restart();
+        let (mut panics, mut calls) = (0, 0);
+        for client in [builder().embedded(&servers[0]).unwrap(), builder().embedded(&servers).unwrap()] {
+            for exits in 1..9 {
+                let lock = client.lock(format!("x{exits}"));
+                {
+                    let subscriber = Panicking::at([]);
+                    subscriber.exits_left.store(exits, Ordering::SeqCst);
+                    let _logging = crate::support::log_to(Arc::new(subscriber));
+                    let called = std::panic::AssertUnwindSafe(lock.lock()).catch_unwind().await;
+                    panics += u32::from(called.is_err());
+                }
+                calls += 1;
+                let again = tokio::time::timeout(Duration::from_secs(2), lock.lock()).await;
+                again.expect("nothing is held").unwrap().unlock().await.unwrap();
+            }
+        }
+        assert!(panics > 2 && panics < calls, "{panics} of {calls} have panicked");
     })
     .await;
 }
