@@ -180,7 +180,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long one request may take, waiting for a connection included. Defaults to 2 s.
+    /// How long one request may take, waiting for a connection included. Defaults to 2 s. To connect takes three round trips
+    /// or more within one such time: over a slow link choose four of them at least, or the client never comes back.
     ///
     /// ```
     /// # use std::time::Duration;

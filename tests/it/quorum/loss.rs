@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{LockError, Loss, Owner, UnlockError};
+use fairlock::{Ended, LockError, Loss, Owner, UnlockError};
 use tokio::time::{Instant, sleep};
 
 use super::{Masters, builder, embedded, quick, strict};
@@ -32,6 +32,23 @@ async fn what_is_left_of_a_lost_majority_is_given_back_at_once() {
         one.close().await.unwrap();
         other.close().await.unwrap();
         masters.assert_clean().await;
+    })
+    .await;
+}
+
+/// The unlock said that it was forced, and the watchers heard that it was freed. Found by an attack.
+#[tokio::test]
+async fn a_force_before_an_unlock_is_served_is_a_loss_for_all_who_hear_of_it() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        let (client, other) = (embedded(builder(), servers), embedded(builder(), servers));
+        let guard = client.lock("x").lock().await.unwrap();
+        let held = guard.held();
+        servers.iter().for_each(|server| server.network.delay_of(client.id(), Duration::from_millis(100)));
+        let forcing = other.lock("x");
+        let (unlocked, forced) = tokio::join!(guard.unlock(), forcing.force_unlock());
+        assert!(forced.unwrap());
+        assert!(matches!(unlocked, Err(UnlockError::Lost(Loss::Forced))), "{unlocked:?}");
+        assert_eq!(held.ended().await, Ended::Lost(Loss::Forced));
     })
     .await;
 }
