@@ -161,9 +161,9 @@ impl QuorumHold {
     /// have been the last of a majority.
     pub fn look(&self) {
         let Some(loss) = self.loss() else {
-            // No call enters what has ended, also if it has a share already.
-            let ended = || self.nodes.iter().filter(|node| node.hold.ended().is_some()).count();
-            if ended() >= self.majority {
+            // No call enters what has ended, also if it has a share already. Where one was lost, the others decide.
+            let is_released = |node: &&NodeHold| matches!(node.hold.ended(), Some(Ended::Freed | Ended::Detached));
+            if self.nodes.iter().filter(is_released).count() >= self.majority {
                 self.over.cancel();
             }
             return;

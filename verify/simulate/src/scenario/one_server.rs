@@ -1,6 +1,7 @@
 //! Scenarios with one server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fairlock::LockClientBuilder;
 use tokio::time::Instant;
@@ -41,6 +42,12 @@ pub const ALL: &[Scenario] = &[
         about: "The message of a grant comes when that has 2 ms left by what the waiter knows. Relied on, it would end before its \
                 renewal is answered; the waiter has to ask first (R7).",
         play: |world| Box::pin(a_grant_that_is_told_of_at_the_last_moment(world)),
+    },
+    Scenario {
+        name: "a-renewal-that-is-served-late-and-max-hold",
+        about: "A renewal is served late, so the server keeps the lock for longer than A may have it. The answer to the next one says so, \
+                and A must not rely on that: its hold ends with `max_hold`.",
+        play: |world| Box::pin(a_renewal_that_is_served_late_and_max_hold(world)),
     },
     Scenario {
         name: "a-grant-that-is-longer-than-the-lease",
@@ -191,6 +198,26 @@ async fn a_grant_that_is_told_of_at_the_last_moment(world: Arc<World>) {
     stage.passes(ms(100)).await;
     w.still_has_the_lock();
     stage.ends([a, w]).await;
+}
+
+const LONGEST_HOLD: Duration = ms(4000);
+
+async fn a_renewal_that_is_served_late_and_max_hold(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let mut a = stage.caller("A", |it| it.max_hold(LONGEST_HOLD)).await;
+    let begun = Instant::now();
+    a.gets_the_lock().await;
+    stage.passes(ms(1500)).await;
+    a.next("renew", Fate::RequestTakes(ms(450)));
+    let Some(guard) = a.takes_its_guard() else { return };
+    guard.lost().await;
+    let held = begun.elapsed();
+    stage.expect(
+        held <= LONGEST_HOLD + ms(20),
+        &format!("A has had it for {LONGEST_HOLD:?} at most, and not for {held:?}"),
+    );
+    drop(guard);
+    stage.ends([a]).await;
 }
 
 async fn a_grant_that_is_longer_than_the_lease(world: Arc<World>) {
