@@ -124,6 +124,8 @@ pub enum Fate {
     ReplyLost,
     RequestTakes(Duration),
     ReplyTakes(Duration),
+    /// The command of the script with this number is refused, after others may have written.
+    RefusedInside(u32),
     /// It is answered as it is sent, so that its future has the answer, whatever happens to the connection.
     AtOnce,
     /// Nothing goes wrong. A scenario waits until it is sent.
@@ -171,6 +173,8 @@ pub struct State {
     refusing: Vec<Refusing>,
     /// Clients that had a refusal, and no other answer since: they send one request at a time (decision 40).
     refused: BTreeSet<String>,
+    /// The request of a client that is to be refused half-way, by its script, and the command.
+    refused_inside: Option<(String, String, u32)>,
     /// The server's clock goes on at each of them, also if many things happen in one instant here: so its tokens differ.
     pub flushes: u64,
     pub rates: FaultRates,
@@ -292,6 +296,7 @@ impl World {
                 rested: Duration::ZERO,
                 refusing: Vec::new(),
                 refused: BTreeSet::new(),
+                refused_inside: None,
                 flushes: 0,
                 rates,
                 strict,
@@ -776,6 +781,10 @@ impl Around {
                 Fate::RequestTakes(delay) => (delay, Some(usual)),
                 Fate::ReplyTakes(delay) => (usual, Some(delay)),
                 Fate::AtOnce => (Duration::ZERO, Some(Duration::ZERO)),
+                Fate::RefusedInside(number) => {
+                    state.refused_inside = Some((client.to_owned(), script.to_owned(), number));
+                    (usual, Some(usual))
+                }
                 // The second one is of no request.
                 Fate::ReplyLost | Fate::PushTakes(_) | Fate::Sent => (usual, None),
             };
@@ -868,6 +877,12 @@ impl Faults for Around {
         }
         let now = self.elapsed();
         let mut state = self.state();
+        let is_meant = |(of, by, number): (String, String, u32)| (of == client && by == script).then_some(number);
+        if let Some(number) = state.refused_inside.clone().and_then(is_meant) {
+            state.refused_inside = None;
+            state.is_refused(client, now);
+            return Some(number);
+        }
         let refused = state.rates.refused / 3.0;
         let happens = state.happens(refused, "refused_inside_scripts");
         state.meddled = happens;

@@ -38,6 +38,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_release_that_is_sent_again_frees_once(world)),
     },
     Scenario {
+        name: "a-release-that-is-refused-half-way",
+        about: "A release is refused at any one of its commands, perhaps after it has let B in. It is sent again, and B must not be let \
+                in once more, under another token (P1).",
+        play: |world| Box::pin(a_release_that_is_refused_half_way(world)),
+    },
+    Scenario {
         name: "a-shrink-that-comes-behind-the-release",
         about: "A copy of a shrink takes five seconds. A has given all back by then, and holds again. What A has now is not touched (R4).",
         play: |world| Box::pin(a_shrink_that_comes_behind_the_release(world)),
@@ -438,6 +444,22 @@ async fn a_release_that_is_sent_again_frees_once(world: Arc<World>) {
     b.still_has();
     c.still_has();
     stage.ends([a, b, c, d]).await;
+}
+
+async fn a_release_that_is_refused_half_way(world: Arc<World>) {
+    let mut stage = SharedStage::new(world);
+    let (mut a, mut b) = (stage.caller("A", LEASE).await, stage.caller("B", LEASE).await);
+    for command in 0..24 {
+        a.gets(Wish::Permits(3)).await;
+        b.begins_to_wait(Wish::Permits(1)).await;
+        a.next("release", Fate::RefusedInside(command));
+        a.gives_it_back().await;
+        b.comes_in(ms(1000)).await;
+        stage.passes(ms(3000)).await;
+        b.still_has();
+        b.gives_it_back().await;
+    }
+    stage.ends([a, b]).await;
 }
 
 async fn a_shrink_that_comes_behind_the_release(world: Arc<World>) {
