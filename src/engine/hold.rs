@@ -171,7 +171,7 @@ struct HoldState {
     parts: u32,
     /// Until when such a call wants it.
     wanted_until: Instant,
-    /// From when `max_hold` counts. `None`: it was only a part until now.
+    /// From when `max_hold` counts. `None`: all guards are of such calls, whose futures may rest.
     whole_since: Option<Instant>,
     /// The longest lease that the server was asked for.
     longest_lease: Duration,
@@ -196,11 +196,6 @@ struct HoldState {
 impl HoldState {
     fn count(&self) -> Count {
         if self.live == 0 { Count::NONE } else { Count { holds: self.live, weight: self.weight } }
-    }
-
-    /// All guards are of unfinished calls, whose futures may rest.
-    fn is_part(&self) -> bool {
-        self.live > 0 && self.parts == self.live
     }
 
     fn end_writing(&mut self, is_writer: bool) {
@@ -369,7 +364,7 @@ impl Hold {
     pub fn extend(&self, question: Question, sent: Instant, deadline: Instant) {
         let mut state = self.state.lock();
         // A renewal that was served late may have left it more than `max_hold` has. The end of a part moves on.
-        let last = self.renewed_until(&state).filter(|_| !state.is_part());
+        let last = self.renewed_until(&state).filter(|_| state.whole_since.is_some());
         let deadline = last.map_or(deadline, |last| deadline.min(last));
         // Answers may overtake each other: an older one must not take back what a newer one gave.
         state.deadline = state.deadline.max(deadline);
@@ -385,7 +380,6 @@ impl Hold {
         if state.end.is_some() || state.forgotten || state.taken_over {
             return false;
         }
-        let was_part = state.is_part();
         state.live += 1;
         state.parts += u32::from(is_part);
         state.wanted_until = now() + self.lease;
@@ -396,7 +390,7 @@ impl Hold {
             state.writers += 1;
             state.weight = share.weight;
         }
-        if was_part && !is_part {
+        if !is_part && state.whole_since.is_none() {
             self.become_whole(state);
         }
         true
@@ -498,7 +492,7 @@ impl Hold {
         // After `max_hold` nothing extends it. The first question sets the lease, whatever was left. A part, whose end
         // moves on while its call is polled, asks for all of its lease: a copy for less might be served behind a later
         // one (R5).
-        let last = self.renewed_until(&state).filter(|_| is_confirmed || !state.is_part());
+        let last = self.renewed_until(&state).filter(|_| is_confirmed || state.whole_since.is_some());
         let rest = last.map(|last| last.saturating_duration_since(now()));
         let lease = rest.map_or(self.lease, |rest| rest.min(self.lease));
         // A server that took over may have forgotten the request that set the lease, so it is set to at least the rest
@@ -518,13 +512,15 @@ impl Hold {
     /// Whether `max_hold` is the reason that its lease was not extended again.
     pub fn has_reached_max_hold(&self) -> bool {
         let state = self.state.lock();
-        !state.is_part() && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
+        state.whole_since.is_some() && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
     }
 
     /// The latest end of a renewed lease, if there is a bound.
     fn renewed_until(&self, state: &HoldState) -> Option<Instant> {
-        let whole = || Some(state.whole_since.unwrap_or_else(now) + self.context().options().max_hold?);
-        let last = if state.is_part() { Some(state.wanted_until) } else { whole() };
+        let last = match state.whole_since {
+            None => Some(state.wanted_until),
+            Some(since) => self.context().options().max_hold.map(|longest| since + longest),
+        };
         last.filter(|_| self.watched)
     }
 
@@ -534,7 +530,7 @@ impl Hold {
         let mut state = self.state.lock();
         state.wanted_until = now() + self.lease;
         // Not what an outer section holds as well.
-        if state.is_part() {
+        if state.whole_since.is_none() {
             drop(state);
             self.schedule(false);
         }
@@ -543,15 +539,14 @@ impl Hold {
     /// The call of one of the guards has all parts.
     pub fn complete(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        let was_part = state.is_part();
         state.parts -= 1;
-        if was_part {
+        if state.whole_since.is_none() {
             self.become_whole(state);
         }
     }
 
     fn become_whole(self: &Arc<Self>, mut state: MutexGuard<'_, HoldState>) {
-        state.whole_since.get_or_insert_with(now);
+        state.whole_since = Some(now());
         // The call rested, and its last renewals asked for no more than was left. The next one is due as if a whole lease
         // ended at this deadline.
         if state.renewed.is_some() && state.deadline < lease::next_renewal(now(), self.lease) {
@@ -619,6 +614,9 @@ impl Hold {
         let mut state = self.state.lock();
         state.live -= 1;
         state.parts -= u32::from(is_part);
+        if state.live > 0 && state.live == state.parts {
+            state.whole_since = None;
+        }
         state.released = (state.live == 0).then(now);
         state.end_writing(is_writer);
     }

@@ -293,9 +293,10 @@ fn ask(
         let call = ObservedCall::begin(&request, &request.metrics);
         // Pinned here: passed on by value, it would be in this future twice.
         let acquiring = pin!(async {
-            let (engine, is_writer) = (request.engine.clone(), request.share == Share::WRITER);
+            let hold = acquire(&request).await?;
+            let is_writer = request.share == Share::WRITER;
             // Here: where the user's subscriber panics behind this, the guard is dropped, and releases.
-            Ok(acquire(&request).await?.map(|hold| EngineGuard::new(engine, hold, is_writer, request.is_part)))
+            Ok(hold.map(|hold| EngineGuard::new(request.engine.clone(), hold, is_writer, request.is_part)))
         });
         // Before it is polled: then nothing was asked, so nothing is known of others.
         let is_late = limit.is_some_and(|limit| limit <= now());

@@ -271,6 +271,53 @@ async fn a_guard_inside_of_a_set_that_rests_is_renewed() {
     .await;
 }
 
+/// It counted from the guard inside, which ended long before.
+#[tokio::test]
+async fn max_hold_of_a_set_counts_from_when_it_is_whole_although_there_was_a_guard_inside() {
+    in_virtual_time(async |embedded| {
+        let client = embedded.open(LockClient::builder().max_hold(60 * SECOND)).await;
+        let other = self::client(embedded).await;
+        let (lock, set, owner) = (client.lock("a"), client.lock_all(["a", "b"]), Owner::new());
+        let taken = other.lock("b").lock().await.unwrap();
+        let call = tokio::spawn(owner.scope(async move { set.lock().await }));
+        sleep(SECOND).await;
+        owner.scope(lock.lock()).await.unwrap().unlock().await.unwrap();
+        sleep(300 * SECOND).await;
+        taken.unlock().await.unwrap();
+        let guard = call.await.unwrap().unwrap();
+        sleep(50 * SECOND).await;
+        assert!(guard.is_valid(), "{guard:?}");
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// Such a guard was not bound by `max_hold`, and could miss its renewals.
+#[tokio::test]
+async fn a_guard_that_comes_in_as_the_set_around_it_is_given_up_is_a_whole_one() {
+    in_virtual_time(async |embedded| {
+        let client = embedded.open(LockClient::builder().max_hold(60 * SECOND)).await;
+        let other = self::client(embedded).await;
+        let (lock, set, owner) = (client.lock("a"), client.lock_all(["a", "b"]), Owner::new());
+        let taken = other.lock("b").lock().await.unwrap();
+        let mut call = Box::pin(owner.scope(set.lock()));
+        timeout(SECOND, &mut call).await.expect_err("another one has b");
+        embedded.network.delay(50 * MILLI);
+        let giving_up = async {
+            sleep(20 * MILLI).await;
+            drop(call);
+        };
+        let (guard, ()) = tokio::join!(owner.scope(lock.lock()), giving_up);
+        embedded.network.delay(MILLI);
+        let guard = guard.unwrap();
+        sleep(50 * SECOND).await;
+        assert!(guard.is_valid(), "it is renewed");
+        timeout(15 * SECOND, guard.lost()).await.expect("max_hold is over");
+        drop(taken);
+    })
+    .await;
+}
+
 /// Only the future can read the answer to that question, as that to an acquire. The others waited for the next poll of its client.
 #[tokio::test]
 async fn a_future_that_rests_while_it_confirms_its_grant_costs_a_moment() {
