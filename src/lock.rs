@@ -544,10 +544,10 @@ pub(crate) fn caller() -> Caller {
     Caller::of(owner::current())
 }
 
-/// Runs a section under what `acquiring` gives, in the scope of one owner. `parts`: the view of the guard, and its unlock.
+/// Runs a section under what `acquiring` gives, in the scope of one owner. `split`: the view of the guard, and its unlock.
 pub(crate) async fn with<G, U, F, R>(
     acquiring: impl Future<Output = Result<G, LockError>>,
-    parts: impl FnOnce(G) -> (Held, U),
+    split: impl FnOnce(G) -> (Held, U),
     section: F,
 ) -> Result<R::Output, WithError<R::Output>>
 where
@@ -558,7 +558,7 @@ where
     let owner = owner::current().unwrap_or_else(Owner::new);
     owner
         .scope(async {
-            let (held, unlocking) = parts(acquiring.await?);
+            let (held, unlocking) = split(acquiring.await?);
             let output = section(held).await;
             match unlocking.await {
                 Ok(_) => Ok(output),

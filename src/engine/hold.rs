@@ -167,7 +167,7 @@ struct HoldState {
     doubts: u64,
     /// The doubts up to here are answered by its own place on the schedule, and by no check: see [`Hold::begin`].
     owed: u64,
-    /// Of the guards, those of calls that have not got yet all that they want.
+    /// How many of these guards belong to calls that do not have yet all that they want.
     parts: u32,
     /// Until when such a call wants it.
     wanted_until: Instant,
@@ -240,6 +240,7 @@ pub enum End {
 impl Hold {
     /// A hold with its first guard counted, on the watchdog's schedule if it is to be renewed.
     pub fn begin(holds: &Arc<Holds>, entry: &Arc<Entry>, new: NewHold) -> Arc<Self> {
+        let began = now();
         let hold = Arc::new(Self {
             holds: holds.clone(),
             entry: entry.clone(),
@@ -247,7 +248,7 @@ impl Hold {
             attempt: new.attempt,
             terms: new.terms,
             was_queued: new.was_queued,
-            began: now(),
+            began,
             began_seq: holds.context.seq_bound(),
             lease: new.lease,
             watched: new.watched,
@@ -269,11 +270,11 @@ impl Hold {
                 doubts: new.doubts,
                 owed: 0,
                 parts: new.is_part.into(),
-                wanted_until: now() + new.lease,
-                whole_since: (!new.is_part).then(now),
+                wanted_until: began + new.lease,
+                whole_since: (!new.is_part).then_some(began),
                 longest_lease: new.lease,
                 detaching: false,
-                remembered: now(),
+                remembered: began,
                 forgotten: false,
                 released: None,
                 taken_over: false,

@@ -93,8 +93,8 @@ impl<'a, W: Named> ObservedCall<'a, W> {
         Either::Left(Box::pin(poll_fn(move |context| {
             let entered = span.enter();
             let polled = work.as_mut().poll(context);
-            // Not by the end of the block, as `Instrument` has it: where the user's subscriber panics then, nobody drops what is
-            // returned.
+            // Here, and not at the end of the block as in `Instrument`: a result that is being returned is not dropped if the user's
+            // subscriber panics there.
             drop(entered);
             polled
         })))

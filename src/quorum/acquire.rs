@@ -34,8 +34,6 @@ pub struct Gathering<'a> {
     /// The lock at each node.
     pub locks: &'a Arc<[EngineLock]>,
     pub caller: Caller,
-    /// The call wants other locks too.
-    pub is_part: bool,
     /// In a scope: what the owner may re-enter.
     pub turn: Option<Arc<QuorumTurn<QuorumHold>>>,
     /// Errors for a caller that runs out of time.
@@ -432,7 +430,7 @@ impl Gathering<'_> {
         let is_given_alike = got.values().all(|guard| guard.token() == token);
         let raised = if is_given_alike { got } else { self.raise(got, token).await };
         let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.hold.is_valid());
-        let mut counting: Vec<_> = counting.into_iter().map(|(index, guard)| NodeGuard { index, guard }).collect();
+        let counting: Vec<_> = counting.into_iter().map(|(index, guard)| NodeGuard { index, guard }).collect();
         // A node that does not count is not held for nothing.
         drop(others);
         if counting.len() < nodes.majority() {
@@ -462,15 +460,7 @@ impl Gathering<'_> {
         }
         // A hold that ended before that line has reported to no `Whole`.
         hold.look();
-        self.complete(&mut counting);
         Ok(Tried::Held((Share::first(hold), counting)))
-    }
-
-    /// They are all, unless the call wants other names as well.
-    fn complete(&self, guards: &mut [NodeGuard]) {
-        if !self.is_part {
-            guards.iter_mut().for_each(|node| node.guard.complete());
-        }
     }
 
     /// Raises all of them to this token. Guards whose node did not acknowledge it are released.
@@ -522,7 +512,6 @@ impl Gathering<'_> {
         // Q4: one may have been lost while another one had no answer.
         guards.retain(|node| node.guard.hold.is_valid());
         if guards.len() >= hold.majority && hold.is_valid() {
-            self.complete(&mut guards);
             return Ok(Some((share, guards)));
         }
         self.quorum.release(guards.into_iter().map(|node| node.guard)).await;

@@ -130,7 +130,7 @@ impl QuorumHold {
                 Some(Ended::Freed | Ended::Detached) => {}
             }
         }
-        // Given back, it says what its unlock says: see `together`.
+        // Without guards the rule is that of its unlock: see `together`.
         let is_lost =
             if self.is_given_back() { self.nodes.len() < self.majority + losses } else { left < self.majority };
         lost.filter(|_| is_lost).map(|loss| *self.loss.get_or_init(|| loss))

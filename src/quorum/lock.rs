@@ -97,8 +97,8 @@ impl QuorumLock {
 
     fn asking<'a>(&'a self, caller: Caller, told: &'a ErrorsMet) -> Gathering<'a> {
         let turn = caller.scoped.then(|| self.quorum.owners.turn(&self.name, caller.owner));
-        let Self { quorum, name, locks, is_part, metrics } = self;
-        Gathering { quorum, name, locks, caller, is_part: *is_part, turn, told, metrics }
+        let Self { quorum, name, locks, metrics, .. } = self;
+        Gathering { quorum, name, locks, caller, turn, told, metrics }
     }
 
     /// Runs the call for at most this long.
@@ -112,8 +112,12 @@ impl QuorumLock {
         // Kept until it is known how far it was.
         let mut call = pin!(async { if wait { self.wait(asking).await.map(Some) } else { self.take(asking).await } });
         let taken = within(limit.map(|limit| now() + limit), call.as_mut()).await;
-        let taken = taken.unwrap_or_else(|| Err(asking.out_of_time()))?;
-        Ok(taken.map(|taken| QuorumGuard::new(self.quorum.clone(), in_use, taken)))
+        let Some(taken) = taken.unwrap_or_else(|| Err(asking.out_of_time()))? else { return Ok(None) };
+        let mut guard = QuorumGuard::new(self.quorum.clone(), in_use, taken);
+        if !self.is_part {
+            guard.complete();
+        }
+        Ok(Some(guard))
     }
 
     async fn wait(&self, asking: &Gathering<'_>) -> Result<Taken, LockError> {

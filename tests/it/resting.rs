@@ -5,12 +5,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use fairlock::{Ended, FairLock, LockClient, LockError, LockGuard, Loss, Owner, UnlockError, Unlocked};
+use fairlock::{
+    AllGuard, Ended, FairLock, LockAll, LockClient, LockClientBuilder, LockError, LockGuard, Loss, Owner, UnlockError,
+    Unlocked,
+};
 use futures::FutureExt;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{Collect, Embedded, Timing, eventually, in_virtual_time, on_several_in_virtual_time};
+use crate::support::{Collect, Embedded, Timing, embedded, eventually, in_virtual_time, on_several_in_virtual_time};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
@@ -155,7 +158,8 @@ async fn an_unlock_that_rests_before_its_turn_costs_no_lease() {
     }
 }
 
-/// With a fixed lease nothing is renewed, and it ends with that. A flush in that state is looked at once, and not for ever.
+/// A fixed lease is not renewed, so the hold ends with it. A flush before that is one reason to ask the server, and not one after the
+/// other without an end.
 #[tokio::test]
 async fn an_unlock_that_rests_before_its_turn_costs_its_fixed_lease_at_most() {
     let lease = 6 * SECOND;
@@ -183,8 +187,7 @@ async fn an_unlock_that_rests_before_its_turn_costs_its_fixed_lease_at_most() {
 }
 
 fn of_several(servers: &[Embedded; 3], lease: Duration) -> LockClient {
-    let servers: Vec<_> = servers.iter().map(|each| each.server.clone()).collect();
-    LockClient::builder().lease(lease).without_strict_restart().embedded(&servers).unwrap()
+    embedded(LockClient::builder().lease(lease).without_strict_restart(), servers)
 }
 
 /// That call had a share of the hold. Its watchers waited for as long as it rested, and without an end if it was dropped then.
@@ -230,20 +233,41 @@ async fn on_several_servers_what_a_nested_call_that_rests_has_entered_costs_a_le
     .await;
 }
 
+/// An owner that wants both `a` and `b`, of which another client has `b`.
+struct WantsBoth {
+    other: LockClient,
+    taken: LockGuard,
+    owner: Owner,
+    both: LockAll,
+    a: FairLock,
+}
+
+impl WantsBoth {
+    async fn of(embedded: &Embedded, builder: LockClientBuilder) -> Self {
+        let (client, other) = (embedded.open(builder).await, client(embedded).await);
+        let taken = other.lock("b").lock().await.unwrap();
+        Self { other, taken, owner: Owner::new(), both: client.lock_all(["a", "b"]), a: client.lock("a") }
+    }
+
+    /// Polled until it has what it can get.
+    async fn half_way(&self) -> Pin<Box<impl Future<Output = Result<AllGuard, LockError>>>> {
+        let mut call = Box::pin(self.owner.scope(self.both.lock()));
+        timeout(SECOND, &mut call).await.expect_err("another one has b");
+        call
+    }
+}
+
 /// The same of a set, part of which its owner had already.
 #[tokio::test]
 async fn a_set_that_rests_with_what_it_has_entered_costs_a_lease() {
     let lease = 6 * SECOND;
     in_virtual_time(async |embedded| {
-        let (client, other) = (embedded.open(LockClient::builder().lease(lease)).await, client(embedded).await);
-        let (lock, set, owner) = (client.lock("a"), client.lock_all(["a", "b"]), Owner::new());
-        let taken = other.lock("b").lock().await.unwrap();
-        let guard = owner.scope(lock.lock()).await.unwrap();
-        let mut call = Box::pin(owner.scope(set.lock()));
-        timeout(SECOND, &mut call).await.expect_err("another one has b");
+        let it = WantsBoth::of(embedded, LockClient::builder().lease(lease)).await;
+        let guard = it.owner.scope(it.a.lock()).await.unwrap();
+        let call = it.half_way().await;
         drop(guard);
-        let next = timeout(2 * lease, other.lock("a").lock()).await.expect("a lease is over").unwrap();
-        drop((call, taken));
+        let next = timeout(2 * lease, it.other.lock("a").lock()).await.expect("a lease is over").unwrap();
+        drop(call);
         sleep(lease).await;
         assert!(next.is_valid());
     })
@@ -255,15 +279,12 @@ async fn a_set_that_rests_with_what_it_has_entered_costs_a_lease() {
 async fn a_guard_inside_of_a_set_that_rests_is_renewed() {
     let lease = 6 * SECOND;
     in_virtual_time(async |embedded| {
-        let (client, other) = (embedded.open(LockClient::builder().lease(lease)).await, client(embedded).await);
-        let (lock, set, owner) = (client.lock("a"), client.lock_all(["a", "b"]), Owner::new());
-        let taken = other.lock("b").lock().await.unwrap();
-        let mut call = Box::pin(owner.scope(set.lock()));
-        timeout(SECOND, &mut call).await.expect_err("another one has b");
-        let guard = owner.scope(lock.lock()).await.unwrap();
+        let it = WantsBoth::of(embedded, LockClient::builder().lease(lease)).await;
+        let call = it.half_way().await;
+        let guard = it.owner.scope(it.a.lock()).await.unwrap();
         sleep(10 * lease).await;
         assert!(guard.is_valid());
-        drop((call, taken));
+        drop(call);
         sleep(lease).await;
         assert!(guard.is_valid());
         guard.unlock().await.unwrap();
@@ -275,13 +296,11 @@ async fn a_guard_inside_of_a_set_that_rests_is_renewed() {
 #[tokio::test]
 async fn max_hold_of_a_set_counts_from_when_it_is_whole_although_there_was_a_guard_inside() {
     in_virtual_time(async |embedded| {
-        let client = embedded.open(LockClient::builder().max_hold(60 * SECOND)).await;
-        let other = self::client(embedded).await;
-        let (lock, set, owner) = (client.lock("a"), client.lock_all(["a", "b"]), Owner::new());
-        let taken = other.lock("b").lock().await.unwrap();
-        let call = tokio::spawn(owner.scope(async move { set.lock().await }));
+        let it = WantsBoth::of(embedded, LockClient::builder().max_hold(60 * SECOND)).await;
+        let WantsBoth { taken, owner, both, a, .. } = it;
+        let call = tokio::spawn(owner.scope(async move { both.lock().await }));
         sleep(SECOND).await;
-        owner.scope(lock.lock()).await.unwrap().unlock().await.unwrap();
+        owner.scope(a.lock()).await.unwrap().unlock().await.unwrap();
         sleep(300 * SECOND).await;
         taken.unlock().await.unwrap();
         let guard = call.await.unwrap().unwrap();
@@ -296,24 +315,19 @@ async fn max_hold_of_a_set_counts_from_when_it_is_whole_although_there_was_a_gua
 #[tokio::test]
 async fn a_guard_that_comes_in_as_the_set_around_it_is_given_up_is_a_whole_one() {
     in_virtual_time(async |embedded| {
-        let client = embedded.open(LockClient::builder().max_hold(60 * SECOND)).await;
-        let other = self::client(embedded).await;
-        let (lock, set, owner) = (client.lock("a"), client.lock_all(["a", "b"]), Owner::new());
-        let taken = other.lock("b").lock().await.unwrap();
-        let mut call = Box::pin(owner.scope(set.lock()));
-        timeout(SECOND, &mut call).await.expect_err("another one has b");
+        let it = WantsBoth::of(embedded, LockClient::builder().max_hold(60 * SECOND)).await;
+        let call = it.half_way().await;
         embedded.network.delay(50 * MILLI);
         let giving_up = async {
             sleep(20 * MILLI).await;
             drop(call);
         };
-        let (guard, ()) = tokio::join!(owner.scope(lock.lock()), giving_up);
+        let (guard, ()) = tokio::join!(it.owner.scope(it.a.lock()), giving_up);
         embedded.network.delay(MILLI);
         let guard = guard.unwrap();
         sleep(50 * SECOND).await;
         assert!(guard.is_valid(), "it is renewed");
         timeout(15 * SECOND, guard.lost()).await.expect("max_hold is over");
-        drop(taken);
     })
     .await;
 }

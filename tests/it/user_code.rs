@@ -238,11 +238,11 @@ async fn a_log_subscriber_that_panics_in_the_background_costs_nobody_a_lock() {
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn a_log_subscriber_that_panics_as_a_server_is_probed_costs_no_server() {
-    use crate::support::{Embedded, on_several_in_virtual_time};
+    use crate::support::{Embedded, embedded, on_several_in_virtual_time};
 
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
         let builder = Timing::default().builder().without_strict_restart();
-        let client = builder.embedded(&servers.each_ref().map(|each| each.server.clone())).unwrap();
+        let client = embedded(builder, servers);
         let servers_of_next = async || {
             let guard = client.lock("x").lock().await.unwrap();
             let servers = guard.servers();
@@ -271,13 +271,12 @@ async fn a_log_subscriber_that_panics_as_a_server_is_probed_costs_no_server() {
 async fn a_log_subscriber_that_panics_as_a_call_leaves_its_span_leaves_no_hold() {
     use std::time::Duration;
 
-    use crate::support::{Embedded, on_several_in_virtual_time};
+    use crate::support::{Embedded, embedded, on_several_in_virtual_time};
 
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
-        let servers = servers.each_ref().map(|each| each.server.clone());
         let builder = || LockClient::builder().without_strict_restart();
         let (mut panics, mut calls) = (0, 0);
-        for client in [builder().embedded(&servers[0]).unwrap(), builder().embedded(&servers).unwrap()] {
+        for client in [servers[0].open(builder()).await, embedded(builder(), servers)] {
             for exits in 1..9 {
                 let lock = client.lock(format!("x{exits}"));
                 {

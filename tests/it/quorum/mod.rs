@@ -17,7 +17,7 @@ use std::time::Duration;
 use fairlock::{LockClient, LockClientBuilder, LockGuard};
 use tokio::task::JoinSet;
 
-use crate::support::{Embedded, Server, Timing, eventually};
+use crate::support::{Server, Timing, embedded, eventually};
 
 /// The servers of a quorum. They end with it.
 struct Masters(Vec<Server>);
@@ -59,12 +59,6 @@ impl Masters {
 
 fn builder() -> LockClientBuilder {
     Timing::default().builder()
-}
-
-/// A client of embedded servers.
-fn embedded(builder: LockClientBuilder, servers: &[Embedded]) -> LockClient {
-    let servers: Vec<_> = servers.iter().map(|each| each.server.clone()).collect();
-    builder.embedded(&servers).expect("the servers are there")
 }
 
 /// For servers that keep their data.

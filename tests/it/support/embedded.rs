@@ -181,6 +181,12 @@ pub async fn in_virtual_time(test: impl AsyncFnOnce(&Embedded)) {
     on_several_in_virtual_time(async |[server]: &[Embedded; 1]| test(server).await).await;
 }
 
+/// A client of all of them.
+pub fn embedded(builder: LockClientBuilder, servers: &[Embedded]) -> LockClient {
+    let servers: Vec<_> = servers.iter().map(|each| each.server.clone()).collect();
+    builder.embedded(&servers).expect("the servers are there")
+}
+
 /// The same on several servers.
 pub async fn on_several_in_virtual_time<const N: usize>(test: impl AsyncFnOnce(&[Embedded; N])) {
     let tasks = || Handle::current().metrics().num_alive_tasks();

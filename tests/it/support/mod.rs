@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use clock::ShiftedClock;
 
 pub use collect::{Collect, Text, log_to};
-pub use embedded::{Embedded, Network, in_virtual_time, on_several_in_virtual_time, virtually};
+pub use embedded::{Embedded, Network, embedded, in_virtual_time, on_several_in_virtual_time, virtually};
 pub use history::History;
 pub use inside::{Inside, under_lost_replies};
 pub use ports::free_port;

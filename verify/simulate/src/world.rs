@@ -877,9 +877,8 @@ impl Faults for Around {
         }
         let now = self.elapsed();
         let mut state = self.state();
-        let is_meant = |(of, by, number): (String, String, u32)| (of == client && by == script).then_some(number);
-        if let Some(number) = state.refused_inside.clone().and_then(is_meant) {
-            state.refused_inside = None;
+        let meant = state.refused_inside.take_if(|(of, by, _)| of == client && by == script);
+        if let Some((_, _, number)) = meant {
             state.is_refused(client, now);
             return Some(number);
         }
