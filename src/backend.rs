@@ -250,24 +250,15 @@ impl AnyHold {
     }
 
     pub fn owner(&self) -> Owner {
-        match self {
-            Self::One(hold) => hold.entry.owner,
-            Self::Several(hold) => hold.owner,
-        }
+        each!(Self, self, hold => hold.entry.owner)
     }
 
     pub fn owner_id(&self) -> &str {
-        match self {
-            Self::One(hold) => &hold.entry.owner_id,
-            Self::Several(hold) => &hold.owner_id,
-        }
+        each!(Self, self, hold => &hold.entry.owner_id)
     }
 
     pub fn name(&self) -> &str {
-        match self {
-            Self::One(hold) => &hold.entry.keys.name,
-            Self::Several(hold) => &hold.name,
-        }
+        each!(Self, self, hold => &hold.entry.keys.name)
     }
 
     /// The call that wants this lock and others is polled.

@@ -3,11 +3,10 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout_at;
 
 use super::Engine;
 use super::cleanup;
@@ -16,6 +15,7 @@ use super::error::{LockError, Loss};
 use super::hold::{Entry, Hold, NewHold};
 use super::lease::{self, Queued};
 use super::observe::{self, Named, Who};
+use super::owners::OwnersTurn;
 use super::poller::NewPlace;
 use super::release::Release;
 use super::waiters::{NewWaiter, Turn, WaitOutcome, Waiter};
@@ -49,6 +49,8 @@ pub struct AcquireRequest<'a> {
     pub attach: Option<&'a Detached>,
     /// Called in a scope, so that it may be re-entered.
     pub scoped: bool,
+    /// It has its owner's turn, which another call may keep from it.
+    pub has_turn: AtomicBool,
     /// How much of the name it wants.
     pub share: Share,
     /// When it was called.
@@ -70,7 +72,9 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
         }
         // Before the turn as well, which a request without an answer may keep for long.
         refuse_upgrade(request)?;
+        request.has_turn.store(false, Ordering::Relaxed);
         let Some(turn) = take_turn(request).await? else { return Ok(None) };
+        request.has_turn.store(true, Ordering::Relaxed);
         // A lost hold with guards counts too. Otherwise a nested call would begin a new hold, and the
         // outer section would not know that it has lost its own.
         let Some(hold) = request.entry.hold().filter(|hold| hold.live() > 0 || hold.end().is_none()) else {
@@ -109,25 +113,22 @@ fn refuse_upgrade(request: &AcquireRequest<'_>) -> Result<(), LockError> {
     if would_wait { Err(LockError::WouldDeadlock) } else { Ok(()) }
 }
 
-/// The owner's turn at the server. `None`: the request is not to wait, and another call of this owner has the turn. If
-/// that call has no answer either, it is unknown whether the lock is free.
-async fn take_turn(request: &AcquireRequest<'_>) -> Result<Option<OwnedSemaphorePermit>, LockError> {
+/// `None`: the request is not to wait, and another call of this owner has the turn, and waits behind others.
+async fn take_turn(request: &AcquireRequest<'_>) -> Result<Option<OwnersTurn>, LockError> {
     let AcquireRequest { engine, entry, limit, .. } = request;
-    // An error would mean that the semaphore is closed, which it never is.
-    let turn = entry.turn.clone().acquire_owned();
-    let Some(limit) = *limit else { return turn.await.map(Some).map_err(|_| LockError::Closed) };
+    let Some(limit) = *limit else { return Ok(Some(entry.turn().await)) };
+    let runner = &engine.context.runner;
     // The turn may belong to a release, after which the lock is free. So `try_lock` waits for it too.
-    match Box::pin(timeout_at(limit.into(), turn)).await {
-        Ok(turn) => turn.map(Some).map_err(|_| LockError::Closed),
-        Err(_) => {
-            entry.why_no_answer(&engine.context.runner).map_or(Ok(None), |cause| Err(LockError::Unreachable(cause)))
-        }
+    match Box::pin(entry.turn_in_time(limit, runner)).await {
+        Ok(turn) => Ok(Some(turn)),
+        Err(_) if entry.is_behind_others(runner) => Ok(None),
+        Err(cause) => Err(LockError::Unreachable(cause)),
     }
 }
 
 impl Named for &AcquireRequest<'_> {
     fn who(&self) -> Who<'_> {
-        self.entry.who(self.terms, &self.engine.context)
+        self.entry.who(self.terms, self.engine.context.is_node())
     }
 
     fn began(&self) -> Instant {
@@ -182,7 +183,7 @@ async fn reenter(
     hold: Arc<Hold>,
     holds: u32,
     request: &AcquireRequest<'_>,
-    turn: OwnedSemaphorePermit,
+    turn: OwnersTurn,
 ) -> Result<Option<Arc<Hold>>, LockError> {
     let (entry, context) = (&hold.entry, hold.context());
     let mut backoff = context.backoff();

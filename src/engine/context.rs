@@ -79,6 +79,11 @@ impl Context {
         &self.runner.options
     }
 
+    /// Whether its server is one of several.
+    pub fn is_node(&self) -> bool {
+        self.options().node.is_some()
+    }
+
     pub fn operation_timeout(&self) -> Duration {
         self.options().operation_timeout
     }

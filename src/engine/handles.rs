@@ -7,9 +7,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout_at;
-
 use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
 use super::detached::{Detached, NotDetached};
@@ -18,6 +15,7 @@ use super::guard::EngineGuard;
 use super::hold::{End, Hold, Question};
 use super::lease;
 use super::lock::EngineLock;
+use super::owners::OwnersTurn;
 use crate::store::clock::now;
 use crate::store::error::{Cause, NoAnswer, RequestError, TooLate};
 use crate::store::keys::Keys;
@@ -47,7 +45,7 @@ struct Detaching {
     handle: Detached,
     /// A request may have been served.
     was_sent: bool,
-    _turn: OwnedSemaphorePermit,
+    _turn: OwnersTurn,
 }
 
 /// A detach that waits for its turn. Dropped, nothing has happened.
@@ -103,14 +101,10 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
 }
 
 /// The owner's turn at the server, as for a release.
-async fn take_turn(hold: &Hold) -> Result<OwnedSemaphorePermit, RequestError> {
+async fn take_turn(hold: &Hold) -> Result<OwnersTurn, RequestError> {
     let context = hold.context();
     let taking = context.ask(async {
-        let turn = hold.entry.turn.clone().acquire_owned();
-        match timeout_at(context.runner.limit().into(), turn).await {
-            Ok(turn) => turn.map_err(|_| RequestError::Closed),
-            Err(_) => Err(RequestError::NotSent(hold.entry.why_no_turn(&context.runner))),
-        }
+        hold.entry.turn_in_time(context.runner.limit(), &context.runner).await.map_err(RequestError::NotSent)
     });
     taking.await
 }

@@ -769,7 +769,7 @@ impl Hold {
 
     /// The hold, for its log lines.
     pub fn who(&self) -> Who<'_> {
-        self.entry.who(&self.terms, self.context())
+        self.entry.who(&self.terms, self.context().is_node())
     }
 
     fn held_for(&self) -> Duration {

@@ -3,6 +3,7 @@
 use std::future::{Future, ready};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -164,6 +165,7 @@ impl EngineLock {
             proposed,
             attach: None,
             scoped: caller.scoped,
+            has_turn: AtomicBool::new(false),
             share: self.share,
             began: caller.began,
             terms,
@@ -193,11 +195,6 @@ impl EngineLock {
     pub async fn attach(&self, caller: Caller, detached: &Detached) -> Result<Option<EngineGuard>, LockError> {
         let request = AcquireRequest { attach: Some(detached), ..self.request(caller, false, 0)? };
         ask(request, None).await
-    }
-
-    /// Whether the server serves locks. It is refused where acquiring would be. One round trip.
-    pub async fn probe(&self) -> Result<(), RequestError> {
-        requests::probe(&self.engine.context, self.keys()?).await
     }
 
     /// The holder, and the first `most` waiters. One round trip.
@@ -236,14 +233,13 @@ impl EngineLock {
     /// Whether this owner waits behind others, by the server's last answer. No round trip.
     pub fn is_behind_others(&self, owner: Owner) -> bool {
         let runner = &self.engine.context.runner;
-        self.entry_of(owner).is_some_and(|entry| entry.is_queueing() && entry.why_no_answer(runner).is_none())
+        self.entry_of(owner).is_some_and(|entry| entry.is_behind_others(runner))
     }
 
     /// Resolves when no other call of this owner, nor its release, has its turn at the server.
     pub async fn own_turn(&self, owner: Owner) {
         let Some(entry) = self.entry_of(owner).filter(|entry| !entry.is_queueing()) else { return };
-        // Never closed.
-        let Ok(turn) = entry.turn.clone().acquire_owned().await else { return };
+        let turn = entry.turn().await;
         // Released a moment ago, and not sent yet: the release goes first, as in `acquire`.
         if let Some(hold) = entry.hold().filter(|hold| hold.live() == 0 && hold.end().is_none()) {
             let _ = Box::pin(Release::with_turn(hold, turn).run()).await;
@@ -309,7 +305,8 @@ fn ask(
             // Out of time. While the server is silent that does not mean that others hold the lock
             // (decision 42).
             outcome = within(limit, call.drive(acquiring)) => outcome.unwrap_or_else(|| {
-                let cause = request.entry.why_unknown(&request.engine.context.runner);
+                let has_turn = request.has_turn.load(Ordering::Relaxed);
+                let cause = request.entry.why_unknown(has_turn, &request.engine.context.runner);
                 Err(cause.map_or(LockError::Timeout, LockError::Unreachable))
             }),
         };

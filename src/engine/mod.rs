@@ -18,7 +18,7 @@ pub mod lock;
 pub mod losses;
 pub mod observe;
 pub mod owner;
-mod owners;
+pub mod owners;
 mod poller;
 pub mod release;
 pub mod requests;

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
-use tokio::sync::Semaphore;
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout_at;
 
-use super::context::Context;
-use super::last_error::LastError;
+use super::last_error::{LastError, NoAnswerYet};
 use super::observe::Who;
 use super::owner::Owner;
 use crate::store::error::{Cause, OwnerBusy};
@@ -24,6 +25,11 @@ pub struct OwnerTable<H> {
     entries: Mutex<BTreeMap<EntryKey, Weak<OwnerEntry<H>>>>,
 }
 
+/// An owner's turn at the server: one request at a time, so that counts cannot overtake each other (P4). A request without
+/// an answer keeps the turn until its outcome is known. Two branches of one scope meet here: the second one waits, then
+/// re-enters.
+pub type OwnersTurn = OwnedMutexGuard<()>;
+
 /// One owner at one lock of one client.
 #[derive(Debug)]
 pub struct OwnerEntry<H> {
@@ -31,10 +37,7 @@ pub struct OwnerEntry<H> {
     pub keys: Arc<Keys>,
     pub owner: Owner,
     pub owner_id: Arc<str>,
-    /// The owner's turn at the server: one request at a time, so that counts cannot overtake each
-    /// other (P4). A request without an answer keeps the turn until its outcome is known. Two
-    /// branches of one scope meet here: the second one waits, then re-enters.
-    pub turn: Arc<Semaphore>,
+    turn: Arc<tokio::sync::Mutex<()>>,
     /// Why the request of the present turn has no answer.
     pub last_error: Arc<LastError>,
     /// The call that has the turn waits in the queue, which may take long.
@@ -67,7 +70,7 @@ impl<H> OwnerTable<H> {
                 return entry;
             }
             let hold = entry.hold();
-            let stays = entry.turn.available_permits() == 0 || hold.as_deref().is_some_and(is_in_use);
+            let stays = entry.turn.try_lock().is_err() || hold.as_deref().is_some_and(is_in_use);
             _before = (entry.clone(), hold);
             if stays {
                 return entry;
@@ -78,7 +81,7 @@ impl<H> OwnerTable<H> {
             keys: keys.clone(),
             owner,
             owner_id: owner.id(client).into(),
-            turn: Arc::new(Semaphore::new(1)),
+            turn: Arc::default(),
             last_error: Arc::default(),
             queueing: AtomicBool::new(false),
             hold: Mutex::new(Weak::new()),
@@ -132,25 +135,47 @@ impl<H> OwnerTable<H> {
 
 impl<H> OwnerEntry<H> {
     /// Why the request of the present turn has no answer, if there is one without.
-    pub fn why_no_answer(&self, runner: &Runner) -> Option<Cause> {
+    fn why_no_answer(&self, runner: &Runner) -> Option<Cause> {
         self.last_error.get(|| runner.why_not_sent(&self.keys.lock))
     }
 
-    /// Why a call did not get its turn: what keeps the request that has it.
+    /// Why a call did not get its turn: what keeps the request that has it. Without a fault that is known, its future may rest.
     pub fn why_no_turn(&self, runner: &Runner) -> Cause {
-        self.why_no_answer(runner).unwrap_or_else(|| Arc::new(OwnerBusy))
+        let cause = self.why_no_answer(runner).filter(|cause| !cause.is::<NoAnswerYet>());
+        cause.unwrap_or_else(|| Arc::new(OwnerBusy))
     }
 
-    /// Why a call that is out of time does not know whether others have the lock.
-    pub fn why_unknown(&self, runner: &Runner) -> Option<Cause> {
+    /// See [`OwnersTurn`].
+    pub async fn turn(&self) -> OwnersTurn {
+        self.turn.clone().lock_owned().await
+    }
+
+    pub fn try_turn(&self) -> Option<OwnersTurn> {
+        self.turn.clone().try_lock_owned().ok()
+    }
+
+    /// An error is the reason why the call that has the turn keeps it.
+    pub async fn turn_in_time(&self, limit: Instant, runner: &Runner) -> Result<OwnersTurn, Cause> {
+        timeout_at(limit.into(), self.turn()).await.map_err(|_| self.why_no_turn(runner))
+    }
+
+    /// Whether the call that has the turn waits behind others, by the server's last answer.
+    pub fn is_behind_others(&self, runner: &Runner) -> bool {
+        self.is_queueing() && self.why_no_answer(runner).is_none()
+    }
+
+    /// Why a call that is out of time does not know whether others have the lock. `None`: they have.
+    pub fn why_unknown(&self, has_turn: bool, runner: &Runner) -> Option<Cause> {
+        if !has_turn && !self.is_behind_others(runner) {
+            return Some(self.why_no_turn(runner));
+        }
         let lock = &self.keys.lock;
         // Without a connection it is unknown, also if others had the lock when it broke.
         self.why_no_answer(runner).or_else(|| (!runner.is_connected(lock)).then(|| runner.why_not_sent(lock)))
     }
 
     /// The call that a log line is about. `terms`: those of the call.
-    pub fn who<'a>(&'a self, terms: &'a str, context: &Context) -> Who<'a> {
-        let is_node = context.options().node.is_some();
+    pub fn who<'a>(&'a self, terms: &'a str, is_node: bool) -> Who<'a> {
         Who { name: &self.keys.name, owner: &self.owner_id, terms, is_node }
     }
 

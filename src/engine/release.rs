@@ -4,12 +4,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{timeout, timeout_at};
 
 use super::cleanup;
 use super::error::{Loss, UnlockError};
 use super::hold::{Count, End, Hold};
+use super::owners::OwnersTurn;
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
@@ -31,7 +31,7 @@ pub enum Unlocked {
 pub struct Release {
     hold: Arc<Hold>,
     /// The owner's turn at the server; kept until the outcome is known.
-    turn: Option<OwnedSemaphorePermit>,
+    turn: Option<OwnersTurn>,
     /// The last request that was sent: a retry repeats it (R1).
     sent: Option<Sent>,
     /// The holder of the turn may stand still: see [`take_over`].
@@ -61,12 +61,12 @@ impl Release {
     }
 
     /// For a caller that has the owner's turn already.
-    pub fn with_turn(hold: Arc<Hold>, turn: OwnedSemaphorePermit) -> Self {
+    pub fn with_turn(hold: Arc<Hold>, turn: OwnersTurn) -> Self {
         Self { hold, turn: Some(turn), sent: None, without_turn: false, finished: false }
     }
 
     /// There is nothing to release after all. Returns the turn.
-    pub fn cancel(mut self) -> Option<OwnedSemaphorePermit> {
+    pub fn cancel(mut self) -> Option<OwnersTurn> {
         self.finished = true;
         self.turn.take()
     }
@@ -111,15 +111,14 @@ impl Release {
     }
 
     async fn take_turn(&mut self) {
-        let turn = self.hold.entry.turn.clone();
+        let entry = self.hold.entry.clone();
         if self.turn.is_none() && !self.without_turn {
-            self.turn = turn.clone().try_acquire_owned().ok();
+            self.turn = entry.try_turn();
         }
-        let mut turn = pin!(turn.acquire_owned());
+        let mut turn = pin!(entry.turn());
         while self.turn.is_none() && !self.without_turn {
             match timeout(PATIENCE, turn.as_mut()).await {
-                // An error would mean that the semaphore is closed, which it never is.
-                Ok(turn) => return self.turn = turn.ok(),
+                Ok(turn) => self.turn = Some(turn),
                 // The future of a nested call or of another unlock has the turn, and may rest.
                 Err(_) => self.take_over(),
             }
@@ -320,7 +319,7 @@ pub fn take_over(hold: &Arc<Hold>) -> bool {
     true
 }
 
-fn go_on(hold: Arc<Hold>, turn: Option<OwnedSemaphorePermit>, sent: Option<Sent>, without_turn: bool) {
+fn go_on(hold: Arc<Hold>, turn: Option<OwnersTurn>, sent: Option<Sent>, without_turn: bool) {
     let context = hold.context().clone();
     let limit = context.forgotten_at(hold.longest_lease());
     context.spawn(async move {

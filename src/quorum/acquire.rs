@@ -13,29 +13,28 @@ use tokio_util::sync::CancellationToken;
 
 use super::context::Quorum;
 use super::error::NoQuorum;
-use super::hold::{NodeGuard, NodeHold, QuorumHold, Share};
+use super::hold::{Entry, NodeGuard, NodeHold, QuorumHold, Share};
 use super::nodes::Waiting;
-use super::owners::QuorumTurn;
 use crate::engine::error::LockError;
 use crate::engine::guard::EngineGuard;
 use crate::engine::last_error::NoAnswerYet;
 use crate::engine::lock::{Caller, EngineLock};
 use crate::engine::observe::{Holding, Who};
+use crate::engine::owners::OwnersTurn;
 use crate::engine::requests;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
-use crate::store::error::Cause;
+use crate::store::error::{Cause, OwnerBusy};
 use crate::sync::Mutex;
 
 /// One call.
 pub struct Gathering<'a> {
     pub quorum: &'a Arc<Quorum>,
-    pub name: &'a Arc<str>,
     /// The lock at each node.
     pub locks: &'a Arc<[EngineLock]>,
     pub caller: Caller,
-    /// In a scope: what the owner may re-enter.
-    pub turn: Option<Arc<QuorumTurn<QuorumHold>>>,
+    /// The caller. In a scope it may re-enter what it holds.
+    pub entry: Arc<Entry>,
     /// Errors for a caller that runs out of time.
     pub told: &'a ErrorsMet,
     pub metrics: &'a LockMetrics,
@@ -53,8 +52,12 @@ pub struct ErrorsMet {
 }
 
 impl ErrorsMet {
-    fn set(&self, cause: Cause) {
+    pub fn set(&self, cause: Cause) {
         *self.cause.lock() = Some(cause);
+    }
+
+    pub fn clear(&self) {
+        *self.cause.lock() = None;
     }
 
     fn get(&self) -> Option<Cause> {
@@ -128,26 +131,48 @@ fn keep(got: &Got) {
 
 impl Gathering<'_> {
     /// The call, for its log lines.
-    pub fn who<'a>(&'a self, owner_id: &'a str) -> Who<'a> {
-        Who { name: self.name, owner: owner_id, terms: self.terms(), is_node: false }
+    pub fn who(&self) -> Who<'_> {
+        self.entry.who(self.terms(), false)
     }
 
     fn terms(&self) -> &str {
         self.locks.first().map_or("", EngineLock::terms)
     }
 
+    /// The owner's turn: one of its calls at a time acquires the lock.
+    pub async fn turn(&self) -> OwnersTurn {
+        // For a caller that runs out of time.
+        self.told.set(Arc::new(OwnerBusy));
+        let turn = self.entry.turn().await;
+        self.told.clear();
+        turn
+    }
+
+    /// `None`: another call of this owner waits behind others.
+    pub async fn turn_in_time(&self) -> Result<Option<OwnersTurn>, LockError> {
+        let runner = &self.quorum.nodes.context.runner;
+        if self.entry.is_queueing() {
+            return Ok(None);
+        }
+        match self.entry.turn_in_time(runner.limit(), runner).await {
+            Ok(turn) => Ok(Some(turn)),
+            Err(_) if self.entry.is_queueing() => Ok(None),
+            Err(cause) => Err(LockError::Unreachable(cause)),
+        }
+    }
+
     /// Waits for the lock, without an end.
     pub async fn wait(&self) -> Result<Taken, LockError> {
         let nodes = &self.quorum.nodes;
         // If no other client is known to want it, it is usually free, and one round trip is enough.
-        if self.quorum.is_alone(self.name) && !self.quorum.contention.is_likely(self.name) {
+        if self.quorum.is_alone(&self.entry.keys) && !self.quorum.contention.is_likely(&self.entry.keys.name) {
             match self.try_once(false).await? {
                 Tried::Held(taken) => return Ok(taken),
-                Tried::Busy => self.quorum.contention.seen(self.name),
+                Tried::Busy => self.quorum.contention.seen(&self.entry.keys.name),
                 Tried::Failed => {}
             }
         }
-        let _waiting = Waiting::begin(nodes, self.name);
+        let (_waiting, _queueing) = (Waiting::begin(nodes, &self.entry.keys), self.entry.queueing());
         let mut backoff = self.quorum.backoff();
         loop {
             let changed = nodes.changed.notified();
@@ -179,11 +204,15 @@ impl Gathering<'_> {
         if nodes.usable().len() < nodes.majority() {
             return self.unreachable();
         }
-        let is_behind_others = || self.locks.iter().any(|lock| lock.is_behind_others(self.caller.owner));
-        if self.told.is_of_others() || is_behind_others() {
+        if self.told.is_of_others() || self.is_behind_others() {
             return LockError::Timeout;
         }
         LockError::Unreachable(self.told.get().unwrap_or_else(|| Arc::new(NoAnswerYet)))
+    }
+
+    /// Whether a call of this owner waits behind others.
+    pub fn is_behind_others(&self) -> bool {
+        self.locks.iter().any(|lock| lock.is_behind_others(self.caller.owner))
     }
 
     /// Too few nodes serve.
@@ -224,7 +253,7 @@ impl Gathering<'_> {
         }
         let is_busy = busy.is_some();
         if !got.is_empty() {
-            tracing::debug!(target: "fairlock::quorum", name = %self.name, got = got.len(), "split vote at once: others have the first server, or too many");
+            tracing::debug!(target: "fairlock::quorum", name = %self.entry.keys.name, got = got.len(), "split vote at once: others have the first server, or too many");
         }
         self.quorum.release(got.into_values()).await;
         Ok(if is_busy { Tried::Busy } else { Tried::Failed })
@@ -254,7 +283,7 @@ impl Gathering<'_> {
             if guard.hold.was_queued {
                 // It may have been a long wait.
                 self.told.begin_round();
-                self.quorum.contention.seen(self.name);
+                self.quorum.contention.seen(&self.entry.keys.name);
                 self.told.of_others();
             }
             got.insert(at, guard);
@@ -267,14 +296,14 @@ impl Gathering<'_> {
                 return self.form(got).await;
             }
             let Some(busy) = round.busy else {
-                tracing::debug!(target: "fairlock::quorum", name = %self.name, got = got.len(), "too many servers are out");
+                tracing::debug!(target: "fairlock::quorum", name = %self.entry.keys.name, got = got.len(), "too many servers are out");
                 break;
             };
             // Q2: a waiter holds nothing above. Otherwise two calls that came in by different gates could wait for each
             // other.
             let above = got.split_off(&busy);
             if !above.is_empty() {
-                tracing::debug!(target: "fairlock::quorum", name = %self.name, given_back = above.len(), "split vote after a wait: others have too many servers");
+                tracing::debug!(target: "fairlock::quorum", name = %self.entry.keys.name, given_back = above.len(), "split vote after a wait: others have too many servers");
             }
             self.quorum.release(above.into_values()).await;
             from = busy;
@@ -374,7 +403,7 @@ impl Gathering<'_> {
     }
 
     fn suspect(&self, index: usize) {
-        if let Some(cause) = self.quorum.nodes.suspect(index, self.name) {
+        if let Some(cause) = self.quorum.nodes.suspect(index, &self.entry.keys) {
             self.told.set(cause);
         }
     }
@@ -411,7 +440,7 @@ impl Gathering<'_> {
         // What this owner has released before comes first, and is no part of the time that the node has (Q10).
         if timeout(nodes.node_timeout, lock.own_turn(self.caller.owner)).await.is_err() {
             self.told.set(Arc::new(NoAnswerYet));
-            nodes.doubt(index, self.name);
+            nodes.doubt(index, &self.entry.keys);
             return None;
         }
         let answer = timeout(nodes.node_timeout, lock.acquire(self.caller, false, proposed, None)).await;
@@ -438,21 +467,18 @@ impl Gathering<'_> {
             return Ok(Tried::Failed);
         }
         let hold = Arc::new(QuorumHold {
-            name: self.name.clone(),
-            owner: self.caller.owner,
-            owner_id: self.quorum.id_of(self.caller.owner),
+            entry: self.entry.clone(),
             terms: self.terms().into(),
             token,
             began: now(),
             holding: Holding::begin(self.metrics.clone()),
             majority: nodes.majority(),
             nodes: counting.iter().map(|node| NodeHold { index: node.index, hold: node.guard.hold.clone() }).collect(),
-            _turn: self.turn.clone(),
             shares: AtomicUsize::new(1),
             over: CancellationToken::new(),
             loss: OnceLock::new(),
         });
-        tracing::debug!(target: "fairlock::quorum", name = %self.name, token, nodes = ?hold.indices(), "has a majority");
+        tracing::debug!(target: "fairlock::quorum", name = %self.entry.keys.name, token, nodes = ?hold.indices(), "has a majority");
         for node in &hold.nodes {
             let whole: Weak<QuorumHold> = Arc::downgrade(&hold);
             // Each is a new hold, which is a part of nothing else.
@@ -460,6 +486,7 @@ impl Gathering<'_> {
         }
         // A hold that ended before that line has reported to no `Whole`.
         hold.look();
+        self.entry.set_hold(&hold);
         Ok(Tried::Held((Share::first(hold), counting)))
     }
 
@@ -506,7 +533,7 @@ impl Gathering<'_> {
                 }
                 Ok(_) => {}
                 // Asked first, as the call may only wait for a release of this owner (Q10).
-                Err(_) => nodes.doubt(node.index, self.name),
+                Err(_) => nodes.doubt(node.index, &self.entry.keys),
             }
         }
         // Q4: one may have been lost while another one had no answer.

@@ -11,21 +11,22 @@ use tokio::time::timeout;
 use super::contention::Contention;
 use super::hold::QuorumHold;
 use super::nodes::Nodes;
-use super::owners::Owners;
 use crate::engine::Engine;
 use crate::engine::close;
 use crate::engine::error::LockError;
 use crate::engine::guard::EngineGuard;
-use crate::engine::owner::Owner;
+use crate::engine::owners::OwnerTable;
 use crate::metrics::Metrics;
 use crate::store::backoff::Backoff;
+use crate::store::keys::Keys;
 use crate::sync::Mutex;
 
 /// Shared by all clones and locks.
 #[derive(Debug)]
 pub struct Quorum {
     pub nodes: Arc<Nodes>,
-    pub owners: Arc<Owners<QuorumHold>>,
+    /// So that nested calls find the hold that they re-enter (Q11).
+    pub owners: Arc<OwnerTable<QuorumHold>>,
     /// How many calls and guards of this client there are for a name.
     in_use: Mutex<HashMap<Arc<str>, usize>>,
     /// The locks that others want too.
@@ -38,29 +39,24 @@ pub struct Quorum {
 #[derive(Debug)]
 pub struct InUse {
     quorum: Arc<Quorum>,
-    name: Arc<str>,
+    keys: Arc<Keys>,
 }
 
 impl Quorum {
     pub fn new(nodes: Nodes, metrics: Metrics) -> Arc<Self> {
-        let (nodes, owners, in_use) = (Arc::new(nodes), Arc::default(), Mutex::default());
+        let (nodes, owners, in_use) = (Arc::new(nodes), Arc::new(OwnerTable::new()), Mutex::default());
         Arc::new(Self { nodes, owners, in_use, contention: Contention::default(), metrics })
     }
 
-    /// An owner's id, which all nodes have for it.
-    pub fn id_of(&self, owner: Owner) -> String {
-        owner.id(&self.nodes.context.runner.client)
-    }
-
     /// Counts a call or guard.
-    pub fn enter(self: &Arc<Self>, name: &Arc<str>) -> InUse {
-        *self.in_use.lock().entry(name.clone()).or_default() += 1;
-        InUse { quorum: self.clone(), name: name.clone() }
+    pub fn enter(self: &Arc<Self>, keys: &Arc<Keys>) -> InUse {
+        *self.in_use.lock().entry(keys.lock.clone()).or_default() += 1;
+        InUse { quorum: self.clone(), keys: keys.clone() }
     }
 
     /// Whether no other call or guard of this client is about that name.
-    pub fn is_alone(&self, name: &Arc<str>) -> bool {
-        self.in_use.lock().get(name).is_none_or(|count| *count <= 1)
+    pub fn is_alone(&self, keys: &Keys) -> bool {
+        self.in_use.lock().get(&keys.lock).is_none_or(|count| *count <= 1)
     }
 
     pub fn backoff(&self) -> Backoff {
@@ -139,10 +135,10 @@ impl Quorum {
 impl Drop for InUse {
     fn drop(&mut self) {
         let mut in_use = self.quorum.in_use.lock();
-        if let Some(count) = in_use.get_mut(&self.name) {
+        if let Some(count) = in_use.get_mut(&self.keys.lock) {
             *count -= 1;
             if *count == 0 {
-                in_use.remove(&self.name);
+                in_use.remove(&self.keys.lock);
             }
         }
     }

@@ -19,6 +19,7 @@ use crate::engine::error::UnlockError;
 use crate::engine::handles;
 use crate::engine::hold::Hold;
 use crate::engine::release::{Release, Unlocked};
+use crate::store::keys::Keys;
 
 /// One hold on a majority of the servers. Dropping it releases it in the background.
 #[derive(Debug)]
@@ -125,7 +126,7 @@ type ReleaseOutcome = Result<Unlocked, UnlockError>;
 /// background.
 async fn release(quorum: &Quorum, hold: &QuorumHold, releases: Vec<NodeRelease>) -> Vec<ReleaseOutcome> {
     let (open, waited_for) = (FuturesUnordered::new(), BTreeSet::new());
-    let mut releasing = Releasing { quorum, name: &hold.name, open, waited_for, outcomes: Vec::new() };
+    let mut releasing = Releasing { quorum, keys: &hold.entry.keys, open, waited_for, outcomes: Vec::new() };
     releasing.begin(releases);
     releasing.answers(hold.majority).await;
     releasing.outcomes
@@ -134,7 +135,7 @@ async fn release(quorum: &Quorum, hold: &QuorumHold, releases: Vec<NodeRelease>)
 /// Releases under way.
 struct Releasing<'a> {
     quorum: &'a Quorum,
-    name: &'a Arc<str>,
+    keys: &'a Arc<Keys>,
     open: FuturesUnordered<BoxFuture<'static, (usize, ReleaseOutcome)>>,
     /// The nodes whose releases are not late.
     waited_for: BTreeSet<usize>,
@@ -161,11 +162,11 @@ impl Releasing<'_> {
         self.outcomes.push(outcome);
     }
 
-    /// Waits for all of them for `node_timeout`, and longer only until `needed` have confirmed.
+    /// Waits for all of them for `node_timeout`, and longer only until `needed` have confirmed the same.
     async fn answers(&mut self, needed: usize) {
         let nodes = &self.quorum.nodes;
         let mut patience = pin!(sleep(nodes.node_timeout));
-        while !self.waited_for.is_empty() || self.confirmed() < needed {
+        while !self.waited_for.is_empty() || self.agree() < needed {
             tokio::select! {
                 biased;
                 answer = self.open.next() => {
@@ -176,15 +177,18 @@ impl Releasing<'_> {
                     // Probed first, as a release may only wait for the turn of its owner, whose other call asks for the
                     // lock again. Without an answer the next calls do without the node (Q10).
                     for index in std::mem::take(&mut self.waited_for) {
-                        nodes.doubt(index, self.name);
+                        nodes.doubt(index, self.keys);
                     }
                 }
             }
         }
     }
 
-    fn confirmed(&self) -> usize {
-        self.outcomes.iter().filter(|outcome| outcome.is_ok()).count()
+    /// How many have confirmed the same: that it is free there, or that the owner still has it.
+    fn agree(&self) -> usize {
+        let confirmed: Vec<_> = self.outcomes.iter().flatten().collect();
+        let freed = confirmed.iter().filter(|unlocked| ***unlocked == Unlocked::Freed).count();
+        freed.max(confirmed.len() - freed)
     }
 }
 
@@ -197,7 +201,9 @@ fn together(outcomes: Vec<ReleaseOutcome>, hold: &QuorumHold, until: Instant) ->
             Unlocked::StillHeld(holds) => Some(*holds),
             _ => None,
         });
-        return Ok(holds.max().map_or(Unlocked::Freed, Unlocked::StillHeld));
+        // A nested call may have entered it at a minority, and rest.
+        let is_freed = confirmed.len() - holds.clone().count() >= majority;
+        return Ok(holds.max().filter(|_| !is_freed).map_or(Unlocked::Freed, Unlocked::StillHeld));
     }
     let errors = outcomes.into_iter().filter_map(Result::err);
     let (losses, others): (Vec<_>, Vec<_>) = errors.partition(|error| matches!(error, UnlockError::Lost(_)));

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::owners::QuorumTurn;
 use crate::engine::error::{Ended, Loss};
 use crate::engine::guard::EngineGuard;
 use crate::engine::hold::{Hold, Whole};
 use crate::engine::losses::Lost;
 use crate::engine::observe::{Holding, Who};
-use crate::engine::owner::Owner;
+use crate::engine::owners::OwnerEntry;
 use crate::store::clock::now;
+
+/// One owner at one lock.
+pub type Entry = OwnerEntry<QuorumHold>;
 
 /// The hold on one node that counts.
 #[derive(Debug)]
@@ -26,9 +28,7 @@ pub struct NodeHold {
 /// A hold on a majority of the nodes. Nested guards share it (Q11).
 #[derive(Debug)]
 pub struct QuorumHold {
-    pub name: Arc<str>,
-    pub owner: Owner,
-    pub owner_id: String,
+    pub entry: Arc<Entry>,
     /// The terms of the call, see `keys::terms`.
     pub terms: Box<str>,
     pub began: Instant,
@@ -40,8 +40,6 @@ pub struct QuorumHold {
     pub majority: usize,
     /// The holds that count, in the order of the nodes. None is added later (Q10).
     pub nodes: Vec<NodeHold>,
-    /// Keeps the owner's entry as long as there is something to re-enter.
-    pub _turn: Option<Arc<QuorumTurn<Self>>>,
     /// Guards alive.
     pub shares: AtomicUsize,
     /// Cancelled when it has ended: it is lost, or a majority of its nodes has confirmed the release.
@@ -187,7 +185,7 @@ impl QuorumHold {
 
     /// The hold, for its log lines.
     pub fn who(&self) -> Who<'_> {
-        Who { name: &self.name, owner: &self.owner_id, terms: &self.terms, is_node: false }
+        self.entry.who(&self.terms, false)
     }
 
     fn held_for(&self) -> Duration {

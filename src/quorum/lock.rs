@@ -13,11 +13,12 @@ use crate::engine::lock::{Caller, EngineLock, within};
 use crate::engine::observe::{self, ObservedCall};
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
+use crate::store::keys::Keys;
 
 #[derive(Debug, Clone)]
 pub struct QuorumLock {
     quorum: Arc<Quorum>,
-    name: Arc<str>,
+    keys: Arc<Keys>,
     locks: Arc<[EngineLock]>,
     /// Whether it is one of the names that a call takes together.
     is_part: bool,
@@ -29,11 +30,12 @@ impl QuorumLock {
         // The partial holds of a call are kept only while it is polled (P6).
         let locks = quorum.nodes.engines().iter().map(|engine| EngineLock::new(engine.clone(), name).as_part());
         let (locks, metrics) = (locks.collect(), quorum.metrics.of_lock(name));
-        Self { quorum, name: name.into(), locks, is_part: false, metrics }
+        let keys = Arc::new(Keys::new(&quorum.nodes.context.options().prefix, name));
+        Self { quorum, keys, locks, is_part: false, metrics }
     }
 
     pub fn name(&self) -> &str {
-        &self.name
+        &self.keys.name
     }
 
     /// The lock at each server.
@@ -71,8 +73,7 @@ impl QuorumLock {
         self.check()?;
         let told = ErrorsMet::default();
         let asking = self.asking(caller, &told);
-        let owner_id = self.quorum.id_of(caller.owner);
-        let told_of = ObservedCall::begin((asking.who(&owner_id), caller.began), &self.metrics);
+        let told_of = ObservedCall::begin((asking.who(), caller.began), &self.metrics);
         let calling = pin!(async {
             tokio::select! {
                 // In this order: a closed client has no usable server, and the call would wait for one.
@@ -96,9 +97,10 @@ impl QuorumLock {
     }
 
     fn asking<'a>(&'a self, caller: Caller, told: &'a ErrorsMet) -> Gathering<'a> {
-        let turn = caller.scoped.then(|| self.quorum.owners.turn(&self.name, caller.owner));
-        let Self { quorum, name, locks, metrics, .. } = self;
-        Gathering { quorum, name, locks, caller, turn, told, metrics }
+        let Self { quorum, locks, metrics, .. } = self;
+        let client = &quorum.nodes.context.runner.client;
+        let entry = quorum.owners.entry(&self.keys, caller.owner, client, |_| true);
+        Gathering { quorum, locks, caller, entry, told, metrics }
     }
 
     /// Runs the call for at most this long.
@@ -108,7 +110,7 @@ impl QuorumLock {
         wait: bool,
         limit: Option<Duration>,
     ) -> Result<Option<QuorumGuard>, LockError> {
-        let in_use = self.quorum.enter(&self.name);
+        let in_use = self.quorum.enter(&self.keys);
         // Kept until it is known how far it was.
         let mut call = pin!(async { if wait { self.wait(asking).await.map(Some) } else { self.take(asking).await } });
         let taken = within(limit.map(|limit| now() + limit), call.as_mut()).await;
@@ -121,29 +123,29 @@ impl QuorumLock {
     }
 
     async fn wait(&self, asking: &Gathering<'_>) -> Result<Taken, LockError> {
-        let Some(turn) = asking.turn.clone() else { return asking.wait().await };
-        let mut held = turn.hold.lock().await;
+        // A second branch of the scope waits for the first one, and re-enters.
+        let _turn = asking.turn().await;
         let mut backoff = self.quorum.backoff();
-        while let Some(share) = held.upgrade().and_then(Share::of) {
+        while let Some(share) = asking.entry.hold().and_then(Share::of) {
             if let Some(taken) = asking.reenter(share).await? {
                 return Ok(taken);
             }
             backoff.pause().await;
         }
-        let taken = asking.wait().await?;
-        *held = Arc::downgrade(taken.0.hold());
-        Ok(taken)
+        asking.wait().await
     }
 
     async fn take(&self, asking: &Gathering<'_>) -> Result<Option<Taken>, LockError> {
-        let Some(turn) = asking.turn.clone() else { return asking.take().await };
-        // Another branch of this scope acquires it now, so it is not free.
-        let Ok(mut held) = turn.hold.try_lock() else { return Ok(None) };
-        if let Some(share) = held.upgrade().and_then(Share::of) {
-            return asking.reenter(share).await?.map(Some).ok_or_else(|| asking.unreachable());
+        let Some(_turn) = asking.turn_in_time().await? else { return Ok(None) };
+        while let Some(share) = asking.entry.hold().and_then(Share::of) {
+            let hold = share.hold().clone();
+            if let Some(taken) = asking.reenter(share).await? {
+                return Ok(Some(taken));
+            }
+            if !hold.is_given_back() {
+                return Err(asking.unreachable());
+            }
         }
-        let Some(taken) = asking.take().await? else { return Ok(None) };
-        *held = Arc::downgrade(taken.0.hold());
-        Ok(Some(taken))
+        asking.take().await
     }
 }

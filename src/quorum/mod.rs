@@ -11,7 +11,6 @@ pub mod guard;
 pub mod hold;
 pub mod lock;
 pub mod nodes;
-mod owners;
 
 /// How many of these servers are a majority.
 pub fn majority(servers: usize) -> usize {

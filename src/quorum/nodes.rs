@@ -9,9 +9,10 @@ use tokio::time::{sleep, timeout};
 
 use crate::engine::Engine;
 use crate::engine::context::Context;
-use crate::engine::lock::EngineLock;
+use crate::engine::requests;
 use crate::store::clock::now;
 use crate::store::error::{Cause, ConnectError, NoAnswer, RefusalKind, RequestError};
+use crate::store::keys::Keys;
 use crate::store::options::OptionsError;
 use crate::store::runtime::log_line;
 use crate::sync::Mutex;
@@ -193,13 +194,13 @@ impl Nodes {
     }
 
     /// The node did not answer in time. It is skipped until it has answered a probe (Q10). Returns why.
-    pub fn suspect(self: &Arc<Self>, index: usize, name: &Arc<str>) -> Option<Cause> {
+    pub fn suspect(self: &Arc<Self>, index: usize, keys: &Arc<Keys>) -> Option<Cause> {
         let node = self.all.get(index)?;
         let cause = node.why_silent(self.node_timeout);
         if !node.silent.swap(true, Ordering::Relaxed) {
             node.lost.notify_waiters();
             self.changed.notify_waiters();
-            let asking = ask_until_it_serves(Arc::downgrade(self), index, name.clone());
+            let asking = ask_until_it_serves(Arc::downgrade(self), index, keys.clone());
             node.engine.context.spawn(asking);
             // Last, here and below: the log is the user's, and may panic.
             tracing::warn!(target: "fairlock::quorum", node = %node.address, %cause, "a server of the quorum is skipped until it serves again");
@@ -207,8 +208,8 @@ impl Nodes {
         Some(cause)
     }
 
-    /// While a call waits. `name`: of a lock, for the probes.
-    async fn look_after(self: Arc<Self>, name: Arc<str>) {
+    /// While a call waits. `keys`: of a lock, for the probes.
+    async fn look_after(self: Arc<Self>, keys: Arc<Keys>) {
         let (mut usable, mut asked) = (self.usable(), now());
         loop {
             sleep(TICK).await;
@@ -225,7 +226,7 @@ impl Nodes {
             // refusing one is asked again: the waiters in its queue would wait with it.
             if asked + self.context.operation_timeout() / 3 <= now() {
                 asked = now();
-                self.usable().into_iter().for_each(|index| self.doubt(index, &name));
+                self.usable().into_iter().for_each(|index| self.doubt(index, &keys));
             }
             let before = std::mem::replace(&mut usable, self.usable());
             // Each tick: who began to wait there since the last one may have found it in use (P9).
@@ -242,14 +243,14 @@ impl Nodes {
     }
 
     /// Probes a node, and skips it if it does not serve.
-    pub fn doubt(self: &Arc<Self>, index: usize, name: &Arc<str>) {
+    pub fn doubt(self: &Arc<Self>, index: usize, keys: &Arc<Keys>) {
         let Some(node) = self.all.get(index) else { return };
-        let (nodes, name, lock) = (self.clone(), name.clone(), EngineLock::new(node.engine.clone(), name));
+        let (nodes, keys, context) = (self.clone(), keys.clone(), node.engine.context.clone());
         node.engine.context.spawn(async move {
-            let outcome = timeout(nodes.node_timeout, lock.probe()).await;
+            let outcome = timeout(nodes.node_timeout, requests::probe(&context, &keys)).await;
             // Not one whose connection has just ended: it may be back in a moment, and calls keep their places there.
             if outcome.is_err() || outcome.is_ok_and(|outcome| is_refused(&outcome)) {
-                nodes.suspect(index, &name);
+                nodes.suspect(index, &keys);
             }
         });
     }
@@ -261,12 +262,12 @@ fn is_refused(outcome: &Result<(), RequestError>) -> bool {
 }
 
 /// One task for a node that is skipped. It ends with the clients.
-async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, name: Arc<str>) {
+async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, keys: Arc<Keys>) {
     loop {
         // Not kept during the pause: the last client may be dropped while its server is down.
         let Some(nodes) = nodes.upgrade() else { return };
         let Some(node) = nodes.all.get(index) else { return };
-        let outcome = EngineLock::new(node.engine.clone(), &name).probe().await;
+        let outcome = requests::probe(&node.engine.context, &keys).await;
         if matches!(outcome, Err(RequestError::Closed | RequestError::RuntimeGone)) {
             return;
         }
@@ -289,14 +290,14 @@ pub struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    pub fn begin(nodes: &'a Arc<Nodes>, name: &Arc<str>) -> Self {
+    pub fn begin(nodes: &'a Arc<Nodes>, keys: &Arc<Keys>) -> Self {
         let begins = {
             let mut watch = nodes.watch.lock();
             watch.waiting += 1;
             !std::mem::replace(&mut watch.runs, true)
         };
         if begins {
-            nodes.context.spawn(nodes.clone().look_after(name.clone()));
+            nodes.context.spawn(nodes.clone().look_after(keys.clone()));
         }
         Self { nodes }
     }

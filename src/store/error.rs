@@ -524,9 +524,9 @@ pub struct Disconnected;
 #[error("too many other requests of this client were ahead, and had no answers yet")]
 pub struct NoTurn;
 
-/// A call did not get the turn of its owner within its time: the call that has it has no request under way.
+/// A call did not get the turn of its owner within its time, and no fault is known of the server.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("another call of this owner has its turn, and was not polled")]
+#[error("another call of this owner has its turn: it was not polled, or has no answer yet")]
 pub struct OwnerBusy;
 
 /// The server refused a request because the time of its call was over, by the server's clock (R2).

@@ -233,6 +233,41 @@ async fn on_several_servers_what_a_nested_call_that_rests_has_entered_costs_a_le
     .await;
 }
 
+/// The unlock said that the owner still held it, by the count of one server. Found by a review.
+#[tokio::test]
+async fn on_several_servers_what_a_nested_call_that_rests_has_entered_at_one_is_no_hold() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        servers.iter().for_each(|server| server.network.delay(MILLI));
+        let client = of_several(servers, 6 * SECOND);
+        let (lock, owner) = (client.lock("x"), Owner::new());
+        let guard = owner.scope(lock.lock()).await.unwrap();
+        servers[1..].iter().for_each(|server| server.network.delay(SECOND / 5));
+        let mut nested = Box::pin(owner.scope(lock.lock()));
+        timeout(10 * MILLI, &mut nested).await.expect_err("the others have not answered yet");
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+        servers[1..].iter().for_each(|server| server.network.delay(MILLI));
+        // It was not nested, and takes the lock anew.
+        assert_eq!(nested.await.unwrap().unlock().await.unwrap(), Unlocked::Freed);
+    })
+    .await;
+}
+
+/// It said that too few servers could be reached. Found by a review.
+#[tokio::test]
+async fn on_several_servers_a_nested_try_that_rests_until_the_unlock_takes_it_anew() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        servers.iter().for_each(|server| server.network.delay(MILLI));
+        let client = of_several(servers, 6 * SECOND);
+        let (lock, owner) = (client.lock("x"), Owner::new());
+        let guard = owner.scope(lock.lock()).await.unwrap();
+        let mut nested = rest(vec![owner.scope(lock.try_lock())]).await;
+        assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+        let anew = nested.remove(0).await.unwrap().expect("nobody else wants it");
+        assert_eq!(anew.unlock().await.unwrap(), Unlocked::Freed);
+    })
+    .await;
+}
+
 /// An owner that wants both `a` and `b`, of which another client has `b`.
 struct WantsBoth {
     other: LockClient,
@@ -517,6 +552,62 @@ async fn a_call_that_rests_until_its_time_is_over_says_so() {
         sleep(12 * SECOND).await;
         assert!(waiting.await.unwrap_err().is_busy());
         held.unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// Those that wait for a turn which a resting call of their own owner has.
+async fn name_their_own(client: &LockClient) {
+    let (lock, owner) = (client.lock("x"), Owner::new());
+    let guard = owner.scope(lock.lock()).await.unwrap();
+    let nested = rest(vec![owner.scope(lock.lock())]).await;
+    for seconds in [None, Some(1), Some(5)] {
+        let call = async {
+            let Some(seconds) = seconds else { return lock.try_lock().await.map(drop) };
+            lock.lock_timeout(seconds * SECOND).await.map(drop)
+        };
+        let error = owner.scope(call).await.unwrap_err();
+        let text = error.to_string();
+        assert!(!error.is_busy() && text.contains("another call of this owner has its turn"), "{seconds:?}: {text}");
+    }
+    drop(nested);
+    assert!(guard.is_valid());
+    let inner = owner.scope(lock.try_lock()).await.unwrap().expect("its owner has it");
+    inner.unlock().await.unwrap();
+    assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+}
+
+/// They said that the server had not answered, or that others had the lock, which their owner had. Found by an attack.
+#[tokio::test]
+async fn calls_behind_one_of_their_owner_that_rests_name_it() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        name_their_own(&client(embedded).await).await;
+    })
+    .await;
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        servers.iter().for_each(|server| server.network.delay(MILLI));
+        name_their_own(&of_several(servers, 30 * SECOND)).await;
+    })
+    .await;
+}
+
+/// Not so if that one waits behind others.
+#[tokio::test]
+async fn calls_behind_one_of_their_owner_that_waits_find_the_lock_taken() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        servers.iter().for_each(|server| server.network.delay(MILLI));
+        let (client, other) = (of_several(servers, 30 * SECOND), of_several(servers, 30 * SECOND));
+        let (lock, owner) = (client.lock("x"), Owner::new());
+        let held = other.lock("x").lock().await.unwrap();
+        let mut waiting = Box::pin(owner.scope(lock.lock()));
+        timeout(SECOND, &mut waiting).await.expect_err("another client has it");
+        let began = Instant::now();
+        assert!(owner.scope(lock.try_lock()).await.unwrap().is_none());
+        assert!(began.elapsed() < SECOND / 10);
+        assert!(owner.scope(lock.lock_timeout(SECOND)).await.unwrap_err().is_busy());
+        held.unlock().await.unwrap();
+        waiting.await.unwrap().unlock().await.unwrap();
     })
     .await;
 }

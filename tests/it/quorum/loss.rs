@@ -180,9 +180,10 @@ async fn q5_a_guard_is_valid_until_the_deadline_of_a_majority() {
         let id = client.id().to_owned();
         servers[..2].iter().for_each(|server| server.network.cut_off(&id));
         let (cut_off, left) = (Instant::now(), guard.valid_for());
-        // Server 2 has renewed it meanwhile.
+        // Server 2 has renewed it meanwhile. The deadlines of the others may differ by the pause before a repeated request.
         sleep(left * 2 / 3).await;
-        assert!(guard.is_valid() && guard.valid_for() <= left - cut_off.elapsed(), "{:?}", guard.valid_for());
+        let longest = left - cut_off.elapsed() + Duration::from_millis(100);
+        assert!(guard.is_valid() && guard.valid_for() <= longest, "{:?}", guard.valid_for());
         servers[..2].iter().for_each(|server| server.network.mend(&id));
         guard.unlock().await.unwrap();
     })
