@@ -457,7 +457,8 @@ impl WriteGuard {
     /// Releases this guard and waits for the server's answer. One round trip.
     ///
     /// [`Unlocked::Freed`]: the owner has no more of the lock. [`Unlocked::StillHeld`]: it has more guards; if they only read,
-    /// others may read beside them now.
+    /// others may read beside them now. Such an unlock, or drop, waits for other calls of its own owner: a nested one whose future is
+    /// kept and not polled delays it, for as long as that is kept, and others wait for a writer meanwhile.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {

@@ -14,7 +14,7 @@ use super::detached::Detached;
 use super::error::{LockError, Loss};
 use super::hold::{Entry, Hold, NewHold};
 use super::lease::{self, Queued};
-use super::observe::{self, Named, Who};
+use super::observe::{self, Holding, Named, Who};
 use super::owners::OwnersTurn;
 use super::poller::NewPlace;
 use super::release::Release;
@@ -543,6 +543,8 @@ impl<'a> Attempt<'a> {
             self.must_leave = true;
             return None;
         }
+        // Before that: the recorder is the user's, and may panic.
+        let holding = Holding::begin(self.request.metrics.clone());
         // From here on the hold releases. Otherwise dropping this attempt would
         // leave with its seq, and end the hold that it has just begun.
         self.must_leave = false;
@@ -561,7 +563,7 @@ impl<'a> Attempt<'a> {
             copies_until: std::mem::take(&mut self.copies_until),
             scoped: self.request.scoped,
             share: self.share,
-            metrics: self.request.metrics.clone(),
+            holding,
         };
         let hold = Hold::begin(&self.request.engine.holds, &self.request.entry, new);
         // Ended by force between the server's answer and this line: the message found no hold to end, but it marked the

@@ -21,7 +21,6 @@ use super::owner::Owner;
 use super::owners::{OwnerEntry, OwnerTable};
 use super::schedule::Schedule;
 use super::task_or_thread::TaskOrThread;
-use crate::metrics::LockMetrics;
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::keys::Share;
@@ -87,7 +86,7 @@ impl Holds {
 }
 
 /// How a hold begins.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct NewHold {
     pub token: u64,
     /// The attempt that got it.
@@ -112,7 +111,7 @@ pub struct NewHold {
     pub scoped: bool,
     /// What its first guard has of the name.
     pub share: Share,
-    pub metrics: LockMetrics,
+    pub holding: Holding,
 }
 
 /// Between free -> held and the end of it.
@@ -173,6 +172,8 @@ struct HoldState {
     wanted_until: Instant,
     /// From when `max_hold` counts. `None`: all guards are of such calls, whose futures may rest.
     whole_since: Option<Instant>,
+    /// How much of `max_hold` was used before it was so.
+    whole_for: Duration,
     /// The longest lease that the server was asked for.
     longest_lease: Duration,
     /// A handle is about to become the owner. The guard is not relied on from then on (R16).
@@ -255,7 +256,7 @@ impl Hold {
             holder: TaskOrThread::current(),
             scoped: new.scoped,
             warned: AtomicBool::new(false),
-            holding: Holding::begin(new.metrics),
+            holding: new.holding,
             over: CancellationToken::new(),
             done: CancellationToken::new(),
             whole: OnceLock::new(),
@@ -272,6 +273,7 @@ impl Hold {
                 parts: new.is_part.into(),
                 wanted_until: began + new.lease,
                 whole_since: (!new.is_part).then_some(began),
+                whole_for: Duration::ZERO,
                 longest_lease: new.lease,
                 detaching: false,
                 remembered: began,
@@ -547,7 +549,7 @@ impl Hold {
     }
 
     fn become_whole(self: &Arc<Self>, mut state: MutexGuard<'_, HoldState>) {
-        state.whole_since = Some(now());
+        state.whole_since = now().checked_sub(state.whole_for);
         // The call rested, and its last renewals asked for no more than was left. The next one is due as if a whole lease
         // ended at this deadline.
         if state.renewed.is_some() && state.deadline < lease::next_renewal(now(), self.lease) {
@@ -578,6 +580,8 @@ impl Hold {
     fn next_due(&self, state: &HoldState, unanswered: bool) -> Instant {
         let due = match state.renewed {
             _ if self.done.is_cancelled() => state.deadline,
+            // Its release waits for the turn, and takes it over by itself, if it is polled, before the watchdog does.
+            _ if state.live == 0 => now() + 2 * PATIENCE,
             _ if unanswered => now() + lease::retry_pause(self.lease),
             _ if state.doubts < state.owed => now(),
             None => lease::first_renewal(self.began, state.deadline),
@@ -599,6 +603,13 @@ impl Hold {
         self.done.is_cancelled() && self.live() == 0 && self.is_open()
     }
 
+    /// The final unlock waits for its owner's turn, and its future may rest: the watchdog looks then (P6).
+    pub fn attend_to_its_release(self: &Arc<Self>) {
+        if self.live() == 0 {
+            self.schedule(false);
+        }
+    }
+
     /// The final unlock could have been sent by now, and its future may rest.
     pub fn is_release_overdue(&self) -> bool {
         let released = self.state.lock().released;
@@ -615,8 +626,11 @@ impl Hold {
         let mut state = self.state.lock();
         state.live -= 1;
         state.parts -= u32::from(is_part);
-        if state.live > 0 && state.live == state.parts {
-            state.whole_since = None;
+        if state.live > 0
+            && state.live == state.parts
+            && let Some(since) = state.whole_since.take()
+        {
+            state.whole_for = now().saturating_duration_since(since);
         }
         state.released = (state.live == 0).then(now);
         state.end_writing(is_writer);

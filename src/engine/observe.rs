@@ -87,14 +87,13 @@ impl<'a, W: Named> ObservedCall<'a, W> {
     }
 
     /// The work of the call, in its span. Pinned by the caller, so that it is not moved into another future.
-    pub fn drive<'f, F: Future>(&self, mut work: Pin<&'f mut F>) -> impl Future<Output = F::Output> + use<'f, F, W> {
+    pub fn drive<'s, F: Future>(&'s self, mut work: Pin<&'s mut F>) -> impl Future<Output = F::Output> {
+        // Borrowed: a result that is being returned is not dropped if the user's subscriber panics as its span is closed.
         let Some(span) = &self.span else { return Either::Right(work) };
-        let span = (**span).clone();
         Either::Left(Box::pin(poll_fn(move |context| {
             let entered = span.enter();
             let polled = work.as_mut().poll(context);
-            // Here, and not at the end of the block as in `Instrument`: a result that is being returned is not dropped if the user's
-            // subscriber panics there.
+            // Here, and not at the end of the block as in `Instrument`, for the same reason.
             drop(entered);
             polled
         })))

@@ -114,6 +114,9 @@ impl Release {
         let entry = self.hold.entry.clone();
         if self.turn.is_none() && !self.without_turn {
             self.turn = entry.try_turn();
+            if self.turn.is_none() {
+                self.hold.attend_to_its_release();
+            }
         }
         let mut turn = pin!(entry.turn());
         while self.turn.is_none() && !self.without_turn {

@@ -120,17 +120,23 @@ async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_provider_too() {
     .await;
 }
 
-/// Panics at the first line of each of these texts, or at each line, or as a span is left for the nth time.
+/// Panics at the first line of each of these texts, or at each line, or as a span is left or closed for the nth time.
 struct Panicking {
     texts: Vec<(&'static str, AtomicBool)>,
     always: bool,
     exits_left: AtomicU32,
+    closes_left: AtomicU32,
+}
+
+fn panic_at_the_last(left: &AtomicU32) {
+    let left = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+    assert!(left != Ok(1), "on purpose: at a span");
 }
 
 impl Panicking {
     fn at<const N: usize>(texts: [&'static str; N]) -> Self {
         let texts = texts.map(|text| (text, AtomicBool::new(false))).into();
-        Self { texts, always: false, exits_left: AtomicU32::new(0) }
+        Self { texts, always: false, exits_left: AtomicU32::new(0), closes_left: AtomicU32::new(0) }
     }
 }
 
@@ -162,8 +168,12 @@ impl Subscriber for Panicking {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {
-        let left = self.exits_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-        assert!(left != Ok(1), "on purpose: as a span is left");
+        panic_at_the_last(&self.exits_left);
+    }
+
+    fn try_close(&self, _: Id) -> bool {
+        panic_at_the_last(&self.closes_left);
+        true
     }
 }
 
@@ -277,13 +287,19 @@ async fn a_log_subscriber_that_panics_as_a_call_leaves_its_span_leaves_no_hold()
         let builder = || LockClient::builder().without_strict_restart();
         let (mut panics, mut calls) = (0, 0);
         for client in [servers[0].open(builder()).await, embedded(builder(), servers)] {
-            for exits in 1..9 {
-                let lock = client.lock(format!("x{exits}"));
+            for (nth, closes) in (2..18).flat_map(|nth| [(nth, false), (nth, true)]) {
+                let lock = client.lock(format!("x{nth}, closes: {closes}"));
                 {
                     let subscriber = Panicking::at([]);
-                    subscriber.exits_left.store(exits, Ordering::SeqCst);
+                    let left = if closes { &subscriber.closes_left } else { &subscriber.exits_left };
+                    left.store(nth / 2, Ordering::SeqCst);
                     let _logging = crate::support::log_to(Arc::new(subscriber));
-                    let called = std::panic::AssertUnwindSafe(lock.lock()).catch_unwind().await;
+                    // Its guard ends here as well.
+                    let pair = async || match nth % 2 {
+                        0 => lock.lock().await.map(drop),
+                        _ => lock.lock_timeout(Duration::from_secs(60)).await.map(drop),
+                    };
+                    let called = std::panic::AssertUnwindSafe(pair()).catch_unwind().await;
                     panics += u32::from(called.is_err());
                 }
                 calls += 1;
@@ -321,11 +337,14 @@ struct Asking {
     asks: AtomicBool,
     /// It tries to lock, too.
     calls: bool,
+    /// How many questions later it panics; 0: never.
+    panics_in: AtomicU32,
     lines: Mutex<Vec<String>>,
 }
 
 impl Asking {
     fn ask(&self) {
+        panic_at_the_last(&self.panics_in);
         let Some(client) = self.client.get() else { return };
         // The client's work for this causes events too.
         if self.asks.swap(true, Ordering::SeqCst) {
@@ -549,6 +568,32 @@ mod recorder {
             Box::new(metrics::set_default_local_recorder(Box::leak(Box::new(All(asking.clone())))))
         });
         assert!(asking.asked.load(Ordering::SeqCst) > 10);
+    }
+
+    /// As a hold began, it cost others a lease: the hold had no guard, and nothing released it. Found by a review.
+    #[cfg(feature = "embedded")]
+    #[tokio::test]
+    async fn a_recorder_that_panics_in_a_call_costs_nobody_a_lock() {
+        use std::time::Duration;
+
+        crate::support::in_virtual_time(async |embedded| {
+            let asking = Arc::new(Asking::default());
+            let _here = metrics::set_default_local_recorder(Box::leak(Box::new(All(asking.clone()))));
+            let (client, other) =
+                (embedded.open(LockClient::builder()).await, embedded.open(LockClient::builder()).await);
+            let (mut panics, calls) = (0, 20);
+            for nth in 1..=calls {
+                let lock = client.lock(format!("x{nth}"));
+                asking.panics_in.store(nth, Ordering::SeqCst);
+                let pair = async || lock.lock().await.map(drop);
+                panics += u32::from(std::panic::AssertUnwindSafe(pair()).catch_unwind().await.is_err());
+                asking.panics_in.store(0, Ordering::SeqCst);
+                let next = tokio::time::timeout(Duration::from_secs(2), other.lock(lock.name()).lock()).await;
+                next.expect("nothing is held").unwrap().unlock().await.unwrap();
+            }
+            assert!(panics > 2 && panics < calls, "{panics} of {calls} have panicked");
+        })
+        .await;
     }
 
     /// In a store of its own it is asked for each lock that is made, and in a panic there the lock belongs to no group.
