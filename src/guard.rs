@@ -100,7 +100,8 @@ impl LockGuard {
     /// ```
     ///
     /// # Errors
-    /// [`UnlockError::Lost`] if it was lost before. [`UnlockError::Unknown`] if the server gave no
+    /// [`UnlockError::Lost`] if it was lost before; what is lost while this rests may be told as either.
+    /// [`UnlockError::Unknown`] if the server gave no
     /// answer within the operation time-out, [`UnlockError::Refused`] if it refuses; the client goes on
     /// trying where that can help. [`UnlockError::RuntimeGone`] if the runtime of the client has ended.
     ///

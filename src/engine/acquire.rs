@@ -63,6 +63,7 @@ pub struct AcquireRequest<'a> {
 /// One more guard's worth of the lock for this owner. `None` if the lock is not free and the request
 /// is not to wait. It tries without end: the caller limits the time by dropping it.
 pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, LockError> {
+    let mut kept = None;
     loop {
         // We need to look at this _before_ we ask for the turn, which that call keeps for as long as it
         // waits. Otherwise `try_lock` would first wait for a whole operation time-out.
@@ -72,12 +73,18 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
         }
         // Before the turn as well, which a request without an answer may keep for long.
         refuse_upgrade(request)?;
-        request.has_turn.store(false, Ordering::Relaxed);
-        let Some(turn) = take_turn(request).await? else { return Ok(None) };
-        request.has_turn.store(true, Ordering::Relaxed);
+        let turn = match kept.take() {
+            Some(turn) => turn,
+            None => {
+                request.has_turn.store(false, Ordering::Relaxed);
+                let Some(turn) = take_turn(request).await? else { return Ok(None) };
+                request.has_turn.store(true, Ordering::Relaxed);
+                turn
+            }
+        };
         // A lost hold with guards counts too. Otherwise a nested call would begin a new hold, and the
         // outer section would not know that it has lost its own.
-        let Some(hold) = request.entry.hold().filter(|hold| hold.live() > 0 || hold.end().is_none()) else {
+        let Some(hold) = request.entry.hold().filter(|hold| hold.is_relied_on() || hold.end().is_none()) else {
             // We must keep the turn until this returns. Otherwise two branches of one owner could both ask for
             // a first hold, and the second one would end the hold of the first (decision 3).
             return first_hold(request).await;
@@ -92,10 +99,11 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
             refuse_upgrade(request)?;
             // Boxed, like everything here that is rare or short: waiters are many, and keep the size of this future
             // while they wait.
-            if let Some(hold) = Box::pin(reenter(hold, holds, request, turn)).await? {
-                return Ok(Some(hold));
+            match Box::pin(reenter(hold, holds, request, turn)).await? {
+                Reentry::Entered(hold) => return Ok(Some(hold)),
+                // With the turn: the release may wait for it, and rest.
+                Reentry::Over(turn) => kept = turn,
             }
-            // It was released meanwhile, so this call is not nested.
             continue;
         }
         // The last guard is gone, but its release was not sent yet. Re-entering now would keep the lock from the
@@ -177,14 +185,20 @@ impl AcquireRequest<'_> {
     }
 }
 
+enum Reentry {
+    Entered(Arc<Hold>),
+    /// It was released meanwhile, so the call is not nested. The owner's turn.
+    Over(Option<OwnersTurn>),
+}
+
 /// One more hold on what the owner has. If that was lost meanwhile, it returns `Lost` and does not begin a new hold:
-/// the outer section would not know. `None`: it was released while this rested.
+/// the outer section would not know.
 async fn reenter(
     hold: Arc<Hold>,
     holds: u32,
     request: &AcquireRequest<'_>,
     turn: OwnersTurn,
-) -> Result<Option<Arc<Hold>>, LockError> {
+) -> Result<Reentry, LockError> {
     let (entry, context) = (&hold.entry, hold.context());
     let mut backoff = context.backoff();
     let acquire = Acquire {
@@ -235,7 +249,7 @@ async fn reenter(
                     break;
                 }
                 drop(undo.cancel());
-                return Ok(Some(hold));
+                return Ok(Reentry::Entered(hold));
             }
             // Our estimate of the server's clock was off; this answer has corrected it.
             Acquired::Late => backoff.pause().await,
@@ -248,8 +262,8 @@ async fn reenter(
             }
         }
     }
-    // Its last guard has ended: no outer section is left that would have to know.
-    if hold.live() == 0 { Ok(None) } else { Err(LockError::Lost) }
+    // Where its last guard has ended, no outer section is left that would have to know.
+    if hold.is_relied_on() { Err(LockError::Lost) } else { Ok(Reentry::Over(undo.cancel())) }
 }
 
 /// The first hold: from nothing to owning the lock.

@@ -182,6 +182,8 @@ struct HoldState {
     remembered: Instant,
     /// All guards ended in time, and the outcome of the release will stay unknown.
     forgotten: bool,
+    /// It was lost while all guards were of such calls. Who had a guard before has given it back in time.
+    given_back: bool,
     /// When its last guard ended.
     released: Option<Instant>,
     /// A release is sent beside the request that has the turn: see [`Hold::take_over`].
@@ -197,6 +199,11 @@ struct HoldState {
 impl HoldState {
     fn count(&self) -> Count {
         if self.live == 0 { Count::NONE } else { Count { holds: self.live, weight: self.weight } }
+    }
+
+    /// Not by calls that do not have yet all that they want: these begin anew.
+    fn is_relied_on(&self) -> bool {
+        self.live > self.parts
     }
 
     fn end_writing(&mut self, is_writer: bool) {
@@ -278,6 +285,7 @@ impl Hold {
                 detaching: false,
                 remembered: began,
                 forgotten: false,
+                given_back: false,
                 released: None,
                 taken_over: false,
                 due: None,
@@ -314,7 +322,8 @@ impl Hold {
 
     /// How it ended, as far as it has been noticed; see [`expire_if_due`](Self::expire_if_due).
     pub fn end(&self) -> Option<End> {
-        self.state.lock().end
+        let state = self.state.lock();
+        if state.given_back { Some(End::Freed) } else { state.end }
     }
 
     /// Loses the hold if its deadline has passed, then returns how it ended. The watchdog may be late
@@ -357,6 +366,11 @@ impl Hold {
 
     pub fn live(&self) -> u32 {
         self.state.lock().live
+    }
+
+    /// Whether there is a guard of a call that has all that it wants.
+    pub fn is_relied_on(&self) -> bool {
+        self.state.lock().is_relied_on()
     }
 
     pub fn deadline(&self) -> Instant {
@@ -543,6 +557,7 @@ impl Hold {
     pub fn complete(self: &Arc<Self>) {
         let mut state = self.state.lock();
         state.parts -= 1;
+        state.given_back = false;
         if state.whole_since.is_none() {
             self.become_whole(state);
         }
@@ -627,7 +642,7 @@ impl Hold {
         state.live -= 1;
         state.parts -= u32::from(is_part);
         if state.live > 0
-            && state.live == state.parts
+            && !state.is_relied_on()
             && let Some(since) = state.whole_since.take()
         {
             state.whole_for = now().saturating_duration_since(since);
@@ -734,10 +749,10 @@ impl Hold {
         let request = {
             let mut state = self.state.lock();
             // `close` does not lose a hold without guards: its release is under way.
-            let given_back = loss == Loss::Closed && state.live == 0;
-            if state.end.is_some() || given_back {
+            if state.end.is_some() || loss == Loss::Closed && state.live == 0 {
                 return;
             }
+            state.given_back = state.live > 0 && !state.is_relied_on();
             // Drawn before the end can be seen. If the owner saw the end first and asked anew, its new
             // attempt could have a smaller seq than this leave, which would end that attempt too (R4).
             let copies_until = state.copies_until.max(context.runner.not_after(&self.entry.keys.lock));
@@ -767,10 +782,10 @@ impl Hold {
     }
 
     fn tell_of_loss(&self, loss: Loss) {
-        let (who, is_relied_on) = (self.who(), self.live() > 0);
+        let (who, is_relied_on) = (self.who(), self.is_relied_on());
         // Released before its lease was over, and not there: it was lost before that. After the lease, the release came
         // late.
-        let was_relied_on = is_relied_on || loss == Loss::Gone && now() < self.deadline();
+        let was_relied_on = is_relied_on || self.live() == 0 && loss == Loss::Gone && now() < self.deadline();
         self.holding.lost(|| self.held_for(), loss, was_relied_on);
         let lost = Lost::new(&who, self.token, self.held_for(), loss);
         // `close` logs once how many there were. A hold without guards was not relied on, and a quorum may go on.

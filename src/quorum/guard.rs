@@ -15,7 +15,7 @@ use super::context::{InUse, Quorum};
 use super::error::TooFewAnswers;
 use super::hold::{NodeGuard, QuorumHold, Share};
 use crate::engine::detached::NotDetached;
-use crate::engine::error::UnlockError;
+use crate::engine::error::{Loss, UnlockError};
 use crate::engine::handles;
 use crate::engine::hold::Hold;
 use crate::engine::release::{Release, Unlocked};
@@ -77,6 +77,10 @@ impl QuorumGuard {
     /// Its call has all that it wants.
     pub fn complete(&mut self) {
         self.guards.iter_mut().for_each(|node| node.guard.complete());
+        if self.hold.over.is_cancelled() {
+            // It was lost in this very moment, when it was told as given back: nobody had a guard then.
+            let _ = self.hold.loss.set(Loss::Expired);
+        }
     }
 
     /// Opens the hold's tracing span.

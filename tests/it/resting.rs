@@ -307,6 +307,57 @@ async fn a_set_that_rests_with_what_it_has_entered_costs_a_lease() {
     .await;
 }
 
+/// It was told as a loss of the guard, which had ended before; on several servers the call failed with it. Found by an attack.
+#[tokio::test]
+async fn what_a_set_that_rests_loses_is_no_loss_of_the_guard_before_it() {
+    let lease = 6 * SECOND;
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        servers.iter().for_each(|server| server.network.delay(MILLI));
+        let several = (of_several(servers, lease), of_several(servers, lease));
+        let one = (
+            servers[0].open(LockClient::builder().prefix("one").lease(lease)).await,
+            servers[0].open(LockClient::builder().prefix("one").lease(lease)).await,
+        );
+        for (client, other) in [one, several] {
+            let said = Collect::default();
+            let _here = said.clone().here();
+            let (owner, both) = (Owner::new(), client.lock_all(["a", "b"]));
+            let taken = other.lock("b").lock().await.unwrap();
+            let guard = owner.scope(client.lock("a").lock()).await.unwrap();
+            let held = guard.held();
+            let mut call = Box::pin(owner.scope(both.lock()));
+            timeout(SECOND, &mut call).await.expect_err("another one has b");
+            assert_eq!(guard.unlock().await.unwrap(), Unlocked::StillHeld(1), "a call of its owner has it");
+            let next = timeout(2 * lease, other.lock("a").lock()).await.expect("a lease is over").unwrap();
+            assert_eq!(timeout(SECOND, held.ended()).await, Ok(Ended::Freed));
+            assert!(!said.saw("WARN", "lost"), "{:?}", said.lines());
+            next.unlock().await.unwrap();
+            taken.unlock().await.unwrap();
+            assert!(call.await.unwrap().is_valid());
+        }
+    })
+    .await;
+}
+
+/// It waited for the unlock, which waited for its future. Found by an attack.
+#[tokio::test]
+async fn a_nested_call_and_an_unlock_that_rest_may_be_polled_on_one_after_the_other() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let client = client(embedded).await;
+        let (lock, owner) = (client.lock("x"), Owner::new());
+        let guard = owner.scope(lock.lock()).await.unwrap();
+        let mut nested = rest(vec![owner.scope(lock.lock())]).await;
+        let mut unlock = rest(vec![guard.unlock()]).await;
+        sleep(2 * SECOND).await;
+        let anew = timeout(SECOND, nested.remove(0)).await.expect("nobody has it").unwrap();
+        assert_eq!(unlock.remove(0).await.unwrap(), Unlocked::Freed);
+        assert!(anew.is_valid());
+        anew.unlock().await.unwrap();
+    })
+    .await;
+}
+
 /// It ended with the part that the set had before.
 #[tokio::test]
 async fn a_guard_inside_of_a_set_that_rests_is_renewed() {
