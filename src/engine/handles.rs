@@ -71,8 +71,8 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     if let Err(error) = context.options().check_lease("the lease of detach", lease) {
         return DetachOutcome::Refused(guard, NotDetached::Lease(error));
     }
-    // P6: before the turn, which another request of this owner may have. A future that rests there must not be renewed without a bound.
-    if let Err(reason @ NotDetached::Lost(_)) = hold.begin_to_detach() {
+    // Before the turn, which another request of this owner may have.
+    if let Err(reason) = hold.wait_to_detach() {
         return DetachOutcome::Refused(guard, reason);
     }
     let beginning = Beginning(Some(hold.clone()));

@@ -176,8 +176,7 @@ struct HoldState {
     whole_for: Duration,
     /// The longest lease that the server was asked for.
     longest_lease: Duration,
-    /// A handle is about to become the owner. The guard is not relied on from then on (R16).
-    detaching: bool,
+    detaching: Detaching,
     /// When a renewal last kept the memory of the token.
     remembered: Instant,
     /// All guards ended in time, and the outcome of the release will stay unknown.
@@ -194,6 +193,16 @@ struct HoldState {
     copies_until: i64,
     // Set once. The holder may have acted on it, so a later reason does not replace it.
     end: Option<End>,
+}
+
+/// Whether a handle is about to become the owner. The guard is not relied on from then on (R16).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Detaching {
+    No,
+    /// The call waits for its owner's turn. It may rest, so it costs others a lease, as a part does (P6).
+    Waits,
+    /// The server may have been asked: nothing is renewed any more.
+    Asks,
 }
 
 impl HoldState {
@@ -282,7 +291,7 @@ impl Hold {
                 whole_since: (!new.is_part).then_some(began),
                 whole_for: Duration::ZERO,
                 longest_lease: new.lease,
-                detaching: false,
+                detaching: Detaching::No,
                 remembered: began,
                 forgotten: false,
                 given_back: false,
@@ -316,7 +325,7 @@ impl Hold {
     pub fn valid_for(&self) -> Duration {
         let state = self.state.lock();
         // Without guards a release is on its way, and the next holder may have the lock already.
-        let over = state.end.is_some() || state.live == 0 || state.detaching;
+        let over = state.end.is_some() || state.live == 0 || state.detaching != Detaching::No;
         if over { Duration::ZERO } else { state.deadline.saturating_duration_since(now()) }
     }
 
@@ -332,7 +341,7 @@ impl Hold {
         let overdue = {
             let state = self.state.lock();
             // A detach under way is served in time, or not at all.
-            state.end.is_none() && state.deadline <= now() && !state.detaching
+            state.end.is_none() && state.deadline <= now() && state.detaching != Detaching::Asks
         };
         if overdue {
             self.lose(Loss::Expired);
@@ -439,7 +448,17 @@ impl Hold {
         self.state.lock().longest_lease
     }
 
-    /// Until [`keep_after_all`](Self::keep_after_all) it is not relied on, nor renewed. Asked again in the owner's turn, it is certain.
+    /// Until [`keep_after_all`](Self::keep_after_all) it is not relied on.
+    pub fn wait_to_detach(&self) -> Result<(), NotDetached> {
+        if let Some(End::Lost(loss)) = self.expire_if_due() {
+            return Err(NotDetached::Lost(loss));
+        }
+        let mut state = self.state.lock();
+        (state.detaching, state.wanted_until) = (Detaching::Waits, now() + self.lease);
+        Ok(())
+    }
+
+    /// In the owner's turn. From here on it is not renewed.
     pub fn begin_to_detach(&self) -> Result<(), NotDetached> {
         if let Some(End::Lost(loss)) = self.expire_if_due() {
             return Err(NotDetached::Lost(loss));
@@ -448,18 +467,20 @@ impl Hold {
         if state.live > 1 {
             return Err(NotDetached::Nested(state.live));
         }
-        state.detaching = true;
+        state.detaching = Detaching::Asks;
         Ok(())
     }
 
+    /// Whether the server may have been asked to give it to a handle.
     pub fn is_detaching(&self) -> bool {
-        self.state.lock().detaching
+        self.state.lock().detaching == Detaching::Asks
     }
 
-    /// The detach was refused. What came up meanwhile, a flush or a renewal, has had no answer.
+    /// The detach was refused.
     pub fn keep_after_all(self: &Arc<Self>) {
-        self.state.lock().detaching = false;
-        self.schedule(true);
+        let was = std::mem::replace(&mut self.state.lock().detaching, Detaching::No);
+        // What came up while the server was asked, a flush or a renewal, has had no answer.
+        self.schedule(was == Detaching::Asks);
     }
 
     /// The handle has it, or it will be free: ends it here. Returns what is to be left, so that no copy of an earlier
@@ -529,14 +550,20 @@ impl Hold {
     /// Whether `max_hold` is the reason that its lease was not extended again.
     pub fn has_reached_max_hold(&self) -> bool {
         let state = self.state.lock();
-        state.whole_since.is_some() && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
+        state.detaching == Detaching::No
+            && state.whole_since.is_some()
+            && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
     }
 
     /// The latest end of a renewed lease, if there is a bound.
     fn renewed_until(&self, state: &HoldState) -> Option<Instant> {
-        let last = match state.whole_since {
-            None => Some(state.wanted_until),
-            Some(since) => self.context().options().max_hold.map(|longest| since + longest),
+        let max_hold = self.context().options().max_hold;
+        let last = match (state.whole_since, state.detaching) {
+            (None, _) => Some(state.wanted_until),
+            (Some(since), Detaching::No) => max_hold.map(|longest| since + longest),
+            (Some(since), _) => {
+                Some(max_hold.map_or(state.wanted_until, |longest| state.wanted_until.min(since + longest)))
+            }
         };
         last.filter(|_| self.watched)
     }

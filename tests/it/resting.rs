@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use fairlock::{
-    AllGuard, Ended, FairLock, LockAll, LockClient, LockClientBuilder, LockError, LockGuard, Loss, Owner, UnlockError,
-    Unlocked,
+    AllGuard, DetachError, Ended, FairLock, LockAll, LockClient, LockClientBuilder, LockError, LockGuard, Loss, Owner,
+    UnlockError, Unlocked,
 };
 use futures::FutureExt;
 use futures::future::join_all;
@@ -354,6 +354,40 @@ async fn a_nested_call_and_an_unlock_that_rest_may_be_polled_on_one_after_the_ot
         assert_eq!(unlock.remove(0).await.unwrap(), Unlocked::Freed);
         assert!(anew.is_valid());
         anew.unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// Each try stopped the renewals for as long as it waited. Found by an attack.
+#[tokio::test]
+async fn detaches_that_are_refused_one_after_the_other_leave_the_guard_as_it_was() {
+    let lease = 6 * SECOND;
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let client = embedded.open(LockClient::builder().lease(lease)).await;
+        let (lock, owner) = (client.lock("x"), Owner::new());
+        let mut guard = owner.scope(lock.lock()).await.unwrap();
+        let nested = rest(vec![owner.scope(lock.lock())]).await;
+        let began = Instant::now();
+        while began.elapsed() < 3 * lease {
+            let Err(DetachError::Refused { guard: kept, .. }) = guard.detach(lease).await else { panic!("it waits") };
+            assert!(kept.is_valid(), "after {:?}", began.elapsed());
+            guard = kept;
+        }
+        drop(nested);
+        // At once, and again and again: the guard is nested.
+        let inner = owner.scope(lock.lock()).await.unwrap();
+        let began = Instant::now();
+        while began.elapsed() < 3 * lease {
+            let Err(DetachError::Refused { guard: kept, .. }) = guard.detach(lease).await else {
+                panic!("it is nested")
+            };
+            assert!(kept.is_valid(), "after {:?}", began.elapsed());
+            guard = kept;
+            sleep(10 * MILLI).await;
+        }
+        inner.unlock().await.unwrap();
+        guard.unlock().await.unwrap();
     })
     .await;
 }
