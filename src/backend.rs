@@ -205,7 +205,7 @@ impl AnyGuard {
 
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
         match self {
-            Self::One(guard) => guard.into_release().run().await,
+            Self::One(guard) => guard.unlock().await,
             Self::Several(guard) => Box::pin(guard.unlock()).await,
         }
     }

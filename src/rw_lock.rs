@@ -389,7 +389,7 @@ impl RwGuard {
     }
 
     async fn unlock(self) -> Result<Unlocked, UnlockError> {
-        self.guard.into_release().run().await
+        self.guard.unlock().await
     }
 }
 

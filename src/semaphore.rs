@@ -436,7 +436,7 @@ impl Permit {
     /// # Cancel safety
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
     pub async fn release(self) -> Result<(), UnlockError> {
-        self.guard.into_release().run().await.map(drop)
+        self.guard.unlock().await.map(drop)
     }
 
     /// A view of the hold that can be cloned and given to others. No round trip.

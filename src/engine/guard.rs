@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Engine;
 use super::error::{Loss, UnlockError};
 use super::hold::{End, Hold};
-use super::release::Release;
+use super::release::{Release, Unlocked};
 
 pub struct EngineGuard {
     pub hold: Arc<Hold>,
@@ -41,6 +41,13 @@ impl EngineGuard {
         self.end()
     }
 
+    /// Releases it. A writer that goes on as a reader lets other readers in.
+    pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
+        let is_writer = self.is_writer;
+        let release = self.into_release();
+        if is_writer && release.leaves_guards() { release.run_in_background().await } else { release.run().await }
+    }
+
     /// It only reads from here on. The same as for a release: the request is sent when this is run, or in the background.
     pub async fn downgrade(&mut self) -> Result<(), Loss> {
         if std::mem::take(&mut self.is_writer) {
@@ -57,7 +64,7 @@ impl EngineGuard {
 
     /// Without an answer it goes on in the background, which is no error, unless the hold is over by then.
     async fn give_some_back(&self) -> Result<(), Loss> {
-        let outcome = Release::new(self.hold.clone()).run().await;
+        let outcome = Release::new(self.hold.clone()).run_in_background().await;
         match (outcome, self.hold.expire_if_due()) {
             (Err(UnlockError::Lost(loss)), _) | (_, Some(End::Lost(loss))) => Err(loss),
             _ => Ok(()),

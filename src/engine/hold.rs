@@ -187,6 +187,8 @@ struct HoldState {
     released: Option<Instant>,
     /// A release is sent beside the request that has the turn: see [`Hold::take_over`].
     taken_over: bool,
+    /// Its last release is sent by a task in the background, until there is an answer.
+    is_driven: bool,
     /// Where the hold is in the watchdog's schedule.
     due: Option<Instant>,
     // The acquire's. The request that ends the hold carries it, for the tombstone (R3).
@@ -297,6 +299,7 @@ impl Hold {
                 given_back: false,
                 released: None,
                 taken_over: false,
+                is_driven: false,
                 due: None,
                 copies_until: new.copies_until,
                 end: None,
@@ -409,7 +412,7 @@ impl Hold {
         state.live += 1;
         state.parts += u32::from(is_part);
         state.wanted_until = now() + self.lease;
-        state.released = None;
+        (state.released, state.is_driven) = (None, false);
         state.on_server = Some(on_server);
         if share == Share::WRITER {
             // The guard that it was nested in may have ended meanwhile, and taken the weight with it.
@@ -621,9 +624,9 @@ impl Hold {
 
     fn next_due(&self, state: &HoldState, unanswered: bool) -> Instant {
         let due = match state.renewed {
+            // A caller that polls its release is sooner.
+            _ if let Some(at) = self.release_overdue_at(state) => (at + PATIENCE).max(now()),
             _ if self.done.is_cancelled() => state.deadline,
-            // Its release waits for the turn, and takes it over by itself, if it is polled, before the watchdog does.
-            _ if state.live == 0 => now() + 2 * PATIENCE,
             _ if unanswered => now() + lease::retry_pause(self.lease),
             _ if state.doubts < state.owed => now(),
             None => lease::first_renewal(self.began, state.deadline),
@@ -645,17 +648,28 @@ impl Hold {
         self.done.is_cancelled() && self.live() == 0 && self.is_open()
     }
 
-    /// The final unlock waits for its owner's turn, and its future may rest: the watchdog looks then (P6).
+    /// The final unlock begins. Its future may rest, so the watchdog looks then (P6).
     pub fn attend_to_its_release(self: &Arc<Self>) {
         if self.live() == 0 {
             self.schedule(false);
         }
     }
 
-    /// The final unlock could have been sent by now, and its future may rest.
+    /// The final unlock could have been sent by now, or answered, and its future may rest.
     pub fn is_release_overdue(&self) -> bool {
-        let released = self.state.lock().released;
-        released.is_some_and(|at| at + PATIENCE <= now()) && self.is_open()
+        let state = self.state.lock();
+        state.end.is_none() && !state.forgotten && self.release_overdue_at(&state).is_some_and(|at| at <= now())
+    }
+
+    fn release_overdue_at(&self, state: &HoldState) -> Option<Instant> {
+        // It may be sent again by its caller until then.
+        let sent = if self.done.is_cancelled() { self.context().operation_timeout() } else { Duration::ZERO };
+        state.released.filter(|_| !state.is_driven).map(|at| at + sent + PATIENCE)
+    }
+
+    /// A task in the background releases it.
+    pub fn set_driven(&self) {
+        self.state.lock().is_driven = true;
     }
 
     /// Watchers wait for the outcome of the final unlock until the lease is over: the future of its caller may rest.

@@ -4,6 +4,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures::FutureExt;
+use tokio::sync::oneshot;
 use tokio::time::{timeout, timeout_at};
 
 use super::cleanup;
@@ -65,6 +67,10 @@ impl Release {
         Self { hold, turn: Some(turn), sent: None, without_turn: false, finished: false }
     }
 
+    pub fn leaves_guards(&self) -> bool {
+        self.hold.live() > 0
+    }
+
     /// There is nothing to release after all. Returns the turn.
     pub fn cancel(mut self) -> Option<OwnersTurn> {
         self.finished = true;
@@ -86,6 +92,14 @@ impl Release {
         self.finished = true;
         self.turn = None;
         Some(outcome)
+    }
+
+    /// The same, in the background: others that wait for a part of what is held need not wait for a future that rests.
+    pub async fn run_in_background(self) -> Result<Unlocked, UnlockError> {
+        let (context, until) = (self.hold.context().clone(), self.forgotten_at());
+        let (tell, told) = oneshot::channel();
+        context.spawn(self.run().map(|outcome| drop(tell.send(outcome))));
+        told.await.unwrap_or(Err(UnlockError::RuntimeGone { until }))
     }
 
     async fn run_in_time(&mut self) -> Result<Unlocked, UnlockError> {
@@ -114,10 +128,8 @@ impl Release {
         let entry = self.hold.entry.clone();
         if self.turn.is_none() && !self.without_turn {
             self.turn = entry.try_turn();
-            if self.turn.is_none() {
-                self.hold.attend_to_its_release();
-            }
         }
+        self.hold.attend_to_its_release();
         let mut turn = pin!(entry.turn());
         while self.turn.is_none() && !self.without_turn {
             match timeout(PATIENCE, turn.as_mut()).await {
@@ -157,7 +169,8 @@ impl Release {
                 let is_final = matches!(&error, RequestError::Refused(refusal) if refusal.needs_a_person());
                 // A connection that broke has taken no time: the retry may still learn the outcome.
                 if limit.is_some_and(|limit| is_final || now() >= limit) {
-                    return Err(self.failed(error));
+                    // This future may have rested, and the watchdog has released it meanwhile.
+                    return self.known().unwrap_or_else(|| Err(self.failed(error)));
                 }
                 pause.await;
             }
@@ -325,6 +338,7 @@ pub fn take_over(hold: &Arc<Hold>) -> bool {
 fn go_on(hold: Arc<Hold>, turn: Option<OwnersTurn>, sent: Option<Sent>, without_turn: bool) {
     let context = hold.context().clone();
     let limit = context.forgotten_at(hold.longest_lease());
+    hold.set_driven();
     context.spawn(async move {
         // Made here: a task that never begins, since its runtime has ended, must not spawn another one.
         let mut rest = InBackground(Release { hold, turn, sent, without_turn, finished: false });

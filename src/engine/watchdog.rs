@@ -37,8 +37,11 @@ pub fn start(holds: &Arc<Holds>) {
 
 /// Attends to a hold: sends its next request, and puts it back on the schedule. At its deadline it is lost.
 pub async fn attend(hold: Arc<Hold>) -> Renewal {
-    // P6: the future of its release may rest before it has its turn.
-    if hold.is_being_released() || hold.is_release_overdue() && release::take_over(&hold) {
+    // P6: the future of its release may rest.
+    if hold.is_release_overdue() {
+        release::take_over(&hold);
+    }
+    if hold.is_being_released() {
         hold.forget_when_due();
         return Renewal::Over;
     }

@@ -158,6 +158,57 @@ async fn an_unlock_that_rests_before_its_turn_costs_no_lease() {
     }
 }
 
+/// Polls it once. Its request is lost.
+async fn lose_the_request_of<F: Future>(embedded: &Embedded, call: F) -> Vec<Pin<Box<F>>> {
+    embedded.network.silence(true);
+    let resting = rest(vec![call]).await;
+    embedded.network.silence(false);
+    resting
+}
+
+/// It was sent again by its own future alone, so others waited for a lease. Found by an attack.
+#[tokio::test]
+async fn a_release_that_rests_without_an_answer_is_sent_again() {
+    in_virtual_time(async |embedded| {
+        let (client, other) = (client(embedded).await, client(embedded).await);
+        for lock in [client.lock("x"), client.lock("x").with_lease(600 * SECOND)] {
+            let guard = lock.lock().await.unwrap();
+            let mut resting = lose_the_request_of(embedded, guard.unlock()).await;
+            let next = timeout(5 * SECOND, other.lock("x").lock()).await.expect("it is free").unwrap();
+            sleep(MILLI).await;
+            assert_eq!(resting.remove(0).await.unwrap(), Unlocked::Freed, "and it has heard of it");
+            next.unlock().await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// The same of one that gives back a part of what is held: others waited as long as it rested.
+#[tokio::test]
+async fn what_a_call_that_rests_gives_back_is_given_back() {
+    in_virtual_time(async |embedded| {
+        let (client, other) = (client(embedded).await, client(embedded).await);
+        let (mine, theirs, owner) = (client.rw_lock("x"), other.rw_lock("x"), Owner::new());
+        let writing = mine.write().await.unwrap();
+        let resting = lose_the_request_of(embedded, writing.downgrade()).await;
+        let reading = timeout(5 * SECOND, theirs.read()).await.expect("it only reads").unwrap();
+        reading.unlock().await.unwrap();
+        drop(resting);
+
+        let (writing, reading) = owner.scope(async { (mine.write().await.unwrap(), mine.read().await.unwrap()) }).await;
+        let resting = lose_the_request_of(embedded, writing.unlock()).await;
+        timeout(5 * SECOND, theirs.read()).await.expect("it only reads").unwrap().unlock().await.unwrap();
+        assert!(reading.is_valid());
+        drop((resting, reading));
+
+        let permits = client.semaphore("s", 5).acquire_many(5).await.unwrap();
+        let resting = lose_the_request_of(embedded, permits.shrink_to(1)).await;
+        drop(timeout(5 * SECOND, other.semaphore("s", 5).acquire()).await.expect("there are four").unwrap());
+        drop(resting);
+    })
+    .await;
+}
+
 /// A fixed lease has no next renewal that would release it: it was kept to its end. Found by an attack.
 #[tokio::test]
 async fn an_unlock_that_rests_before_its_turn_costs_no_fixed_lease() {

@@ -1,5 +1,6 @@
 //! Callers that lock a quorum, nest, cancel, time out, drop and unlock at random.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -299,7 +300,10 @@ impl Section<'_> {
         let limit = Duration::from_millis(self.actor.world().below(1500));
         let begun = self.actor.world().elapsed();
         match timeout(limit, self.actor.claimed(self.lock, self.lock.lock())).await {
-            Ok(Ok(claimed)) => self.nested(claimed),
+            Ok(Ok(claimed)) => {
+                self.check_nested(&claimed);
+                self.guards.push(claimed);
+            }
             Ok(Err(error)) => {
                 if matches!(error, LockError::Lost) {
                     self.actor.world().fault("reentries_after_a_loss");
@@ -311,7 +315,7 @@ impl Section<'_> {
     }
 
     /// Q11: it has the token of the hold, which is valid: what was lost is not entered again.
-    fn nested(&mut self, claimed: Claimed) {
+    fn check_nested(&self, claimed: &Claimed) {
         let (token, outer) = (claimed.guard().token(), self.guards[0].guard().token());
         self.actor.note("nests", || format!("{} under {token}", self.guards.len() + 1));
         if token != outer {
@@ -320,7 +324,6 @@ impl Section<'_> {
         if !claimed.guard().is_valid() {
             self.actor.report("Q10", format!("a nested lock got {token}, which is lost"));
         }
-        self.guards.push(claimed);
     }
 
     /// Two branches of one task ask at once, as the same owner.
@@ -330,10 +333,13 @@ impl Section<'_> {
         }
         let lock = self.lock;
         let trying = async { lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)) };
-        let both =
-            async { tokio::join!(biased; self.actor.claimed(lock, lock.lock()), self.actor.claimed(lock, trying)) };
+        // As each is there: it may be lost while the other one waits.
+        let checked = async |call: Pin<Box<dyn Future<Output = _>>>| {
+            self.actor.claimed(lock, call).await.inspect(|claimed| self.check_nested(claimed))
+        };
+        let both = async { tokio::join!(biased; checked(Box::pin(lock.lock())), checked(Box::pin(trying))) };
         let Ok((one, other)) = timeout(Duration::from_millis(1500), both).await else { return };
-        [one, other].into_iter().flatten().for_each(|claimed| self.nested(claimed));
+        self.guards.extend([one, other].into_iter().flatten());
     }
 
     /// Two tasks of one owner: one drops all guards, one after the other, while the other one asks for a nested lock.
