@@ -176,7 +176,7 @@ struct HoldState {
     whole_for: Duration,
     /// The longest lease that the server was asked for.
     longest_lease: Duration,
-    detaching: Detaching,
+    detaching: DetachStage,
     /// When a renewal last kept the memory of the token.
     remembered: Instant,
     /// All guards ended in time, and the outcome of the release will stay unknown.
@@ -188,7 +188,7 @@ struct HoldState {
     /// A release is sent beside the request that has the turn: see [`Hold::take_over`].
     taken_over: bool,
     /// Its last release is sent by a task in the background, until there is an answer.
-    is_driven: bool,
+    in_background: bool,
     /// Where the hold is in the watchdog's schedule.
     due: Option<Instant>,
     // The acquire's. The request that ends the hold carries it, for the tombstone (R3).
@@ -199,7 +199,7 @@ struct HoldState {
 
 /// Whether a handle is about to become the owner. The guard is not relied on from then on (R16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Detaching {
+enum DetachStage {
     No,
     /// The call waits for its owner's turn. It may rest, so it costs others a lease, as a part does (P6).
     Waits,
@@ -293,13 +293,13 @@ impl Hold {
                 whole_since: (!new.is_part).then_some(began),
                 whole_for: Duration::ZERO,
                 longest_lease: new.lease,
-                detaching: Detaching::No,
+                detaching: DetachStage::No,
                 remembered: began,
                 forgotten: false,
                 given_back: false,
                 released: None,
                 taken_over: false,
-                is_driven: false,
+                in_background: false,
                 due: None,
                 copies_until: new.copies_until,
                 end: None,
@@ -328,7 +328,7 @@ impl Hold {
     pub fn valid_for(&self) -> Duration {
         let state = self.state.lock();
         // Without guards a release is on its way, and the next holder may have the lock already.
-        let over = state.end.is_some() || state.live == 0 || state.detaching != Detaching::No;
+        let over = state.end.is_some() || state.live == 0 || state.detaching != DetachStage::No;
         if over { Duration::ZERO } else { state.deadline.saturating_duration_since(now()) }
     }
 
@@ -344,7 +344,7 @@ impl Hold {
         let overdue = {
             let state = self.state.lock();
             // A detach under way is served in time, or not at all.
-            state.end.is_none() && state.deadline <= now() && state.detaching != Detaching::Asks
+            state.end.is_none() && state.deadline <= now() && state.detaching != DetachStage::Asks
         };
         if overdue {
             self.lose(Loss::Expired);
@@ -412,7 +412,7 @@ impl Hold {
         state.live += 1;
         state.parts += u32::from(is_part);
         state.wanted_until = now() + self.lease;
-        (state.released, state.is_driven) = (None, false);
+        (state.released, state.in_background) = (None, false);
         state.on_server = Some(on_server);
         if share == Share::WRITER {
             // The guard that it was nested in may have ended meanwhile, and taken the weight with it.
@@ -457,7 +457,7 @@ impl Hold {
             return Err(NotDetached::Lost(loss));
         }
         let mut state = self.state.lock();
-        (state.detaching, state.wanted_until) = (Detaching::Waits, now() + self.lease);
+        (state.detaching, state.wanted_until) = (DetachStage::Waits, now() + self.lease);
         Ok(())
     }
 
@@ -470,20 +470,20 @@ impl Hold {
         if state.live > 1 {
             return Err(NotDetached::Nested(state.live));
         }
-        state.detaching = Detaching::Asks;
+        state.detaching = DetachStage::Asks;
         Ok(())
     }
 
     /// Whether the server may have been asked to give it to a handle.
     pub fn is_detaching(&self) -> bool {
-        self.state.lock().detaching == Detaching::Asks
+        self.state.lock().detaching == DetachStage::Asks
     }
 
     /// The detach was refused.
     pub fn keep_after_all(self: &Arc<Self>) {
-        let was = std::mem::replace(&mut self.state.lock().detaching, Detaching::No);
+        let was = std::mem::replace(&mut self.state.lock().detaching, DetachStage::No);
         // What came up while the server was asked, a flush or a renewal, has had no answer.
-        self.schedule(was == Detaching::Asks);
+        self.schedule(was == DetachStage::Asks);
     }
 
     /// The handle has it, or it will be free: ends it here. Returns what is to be left, so that no copy of an earlier
@@ -553,7 +553,7 @@ impl Hold {
     /// Whether `max_hold` is the reason that its lease was not extended again.
     pub fn has_reached_max_hold(&self) -> bool {
         let state = self.state.lock();
-        state.detaching == Detaching::No
+        state.detaching == DetachStage::No
             && state.whole_since.is_some()
             && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
     }
@@ -563,7 +563,7 @@ impl Hold {
         let max_hold = self.context().options().max_hold;
         let last = match (state.whole_since, state.detaching) {
             (None, _) => Some(state.wanted_until),
-            (Some(since), Detaching::No) => max_hold.map(|longest| since + longest),
+            (Some(since), DetachStage::No) => max_hold.map(|longest| since + longest),
             (Some(since), _) => {
                 Some(max_hold.map_or(state.wanted_until, |longest| state.wanted_until.min(since + longest)))
             }
@@ -594,7 +594,7 @@ impl Hold {
     }
 
     fn become_whole(self: &Arc<Self>, mut state: MutexGuard<'_, HoldState>) {
-        state.whole_since = now().checked_sub(state.whole_for);
+        state.whole_since = now().checked_sub(state.whole_for).or(Some(now()));
         // The call rested, and its last renewals asked for no more than was left. The next one is due as if a whole lease
         // ended at this deadline.
         if state.renewed.is_some() && state.deadline < lease::next_renewal(now(), self.lease) {
@@ -623,15 +623,15 @@ impl Hold {
     }
 
     fn next_due(&self, state: &HoldState, unanswered: bool) -> Instant {
-        let due = match state.renewed {
+        let due = match (self.release_overdue_at(state), state.renewed) {
             // A caller that polls its release is sooner.
-            _ if let Some(at) = self.release_overdue_at(state) => (at + PATIENCE).max(now()),
+            (Some(at), _) => (at + PATIENCE).max(now()),
             _ if self.done.is_cancelled() => state.deadline,
             _ if unanswered => now() + lease::retry_pause(self.lease),
             _ if state.doubts < state.owed => now(),
-            None => lease::first_renewal(self.began, state.deadline),
-            Some(renewed) if self.watched => lease::next_renewal(renewed, self.lease),
-            Some(_) => state.deadline,
+            (None, None) => lease::first_renewal(self.began, state.deadline),
+            (None, Some(renewed)) if self.watched => lease::next_renewal(renewed, self.lease),
+            (None, Some(_)) => state.deadline,
         };
         // At its deadline at the latest: it is reported as lost there (P8). After `max_hold` only that is left.
         let is_the_last = self.renewed_until(state).is_some_and(|last| last <= due.max(now()));
@@ -664,12 +664,12 @@ impl Hold {
     fn release_overdue_at(&self, state: &HoldState) -> Option<Instant> {
         // It may be sent again by its caller until then.
         let sent = if self.done.is_cancelled() { self.context().operation_timeout() } else { Duration::ZERO };
-        state.released.filter(|_| !state.is_driven).map(|at| at + sent + PATIENCE)
+        state.released.filter(|_| !state.in_background).map(|at| at + sent + PATIENCE)
     }
 
     /// A task in the background releases it.
-    pub fn set_driven(&self) {
-        self.state.lock().is_driven = true;
+    pub fn goes_on_in_background(&self) {
+        self.state.lock().in_background = true;
     }
 
     /// Watchers wait for the outcome of the final unlock until the lease is over: the future of its caller may rest.

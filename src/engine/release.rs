@@ -338,7 +338,7 @@ pub fn take_over(hold: &Arc<Hold>) -> bool {
 fn go_on(hold: Arc<Hold>, turn: Option<OwnersTurn>, sent: Option<Sent>, without_turn: bool) {
     let context = hold.context().clone();
     let limit = context.forgotten_at(hold.longest_lease());
-    hold.set_driven();
+    hold.goes_on_in_background();
     context.spawn(async move {
         // Made here: a task that never begins, since its runtime has ended, must not spawn another one.
         let mut rest = InBackground(Release { hold, turn, sent, without_turn, finished: false });

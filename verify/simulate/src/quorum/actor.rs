@@ -334,7 +334,7 @@ impl Section<'_> {
         let lock = self.lock;
         let trying = async { lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)) };
         // As each is there: it may be lost while the other one waits.
-        let checked = async |call: Pin<Box<dyn Future<Output = _>>>| {
+        let checked = async |call: Pin<Box<dyn Future<Output = _> + Send>>| {
             self.actor.claimed(lock, call).await.inspect(|claimed| self.check_nested(claimed))
         };
         let both = async { tokio::join!(biased; checked(Box::pin(lock.lock())), checked(Box::pin(trying))) };

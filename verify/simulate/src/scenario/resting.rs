@@ -69,6 +69,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(an_unlock_that_rests_before_its_turn(world)),
     },
     Scenario {
+        name: "an-unlock-that-rests-with-a-lost-request",
+        about: "The request with which A gives its lock back comes late, and A does not look. Its client sends another one, so that B, \
+                who waits, has the lock long before the lease of a minute is over (P6).",
+        play: |world| Box::pin(an_unlock_that_rests_with_a_lost_request(world)),
+    },
+    Scenario {
         name: "an-unlock-before-that-of-its-inner-hold",
         about: "A gives an inner hold back, which takes long, and then what it had first. That goes first after a quarter of a \
                 second. So the late one finds nothing of A: nobody has taken it, and A must not be told of a loss (P8).",
@@ -320,6 +326,23 @@ async fn an_unlock_that_rests_before_its_turn(world: Arc<World>) {
     let outcome = unlock.await;
     stage.expect(matches!(outcome, Ok(Unlocked::Freed)), &format!("A hears that it was freed, and not {outcome:?}"));
     drop(nested);
+    b.still_has_the_lock();
+    stage.ends([a, b]).await;
+}
+
+async fn an_unlock_that_rests_with_a_lost_request(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    let guard = a.client.lock(NAME).with_lease(ms(60_000)).lock().await.expect("it is free");
+    a.next("release", Fate::RequestTakes(ms(30_000)));
+    step(&stage.world, "A gives the lock back, and does not look at the answer");
+    let mut unlock = Box::pin(guard.unlock());
+    begin(unlock.as_mut()).await;
+    let begun = Instant::now();
+    b.gets_the_lock().await;
+    let waited = begun.elapsed();
+    stage.expect(waited <= ms(6000), &format!("B has waited for less than a lease of A, and not for {waited:?}"));
+    drop(unlock);
     b.still_has_the_lock();
     stage.ends([a, b]).await;
 }
