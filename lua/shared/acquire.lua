@@ -64,10 +64,10 @@ if keys < 3 then
   end
   -- Otherwise there is a queue, a tombstone, a hash of another kind, or a hold of this owner.
   local is_usual = used and (others == 0 or others == 1 and set)
-  if is_usual and tonumber(used) <= tonumber(set or own_limit) and tonumber(holders) <= 1024 then
+  if is_usual and tonumber(used) <= tonumber(set or own_limit) and (not current or holders <= 1024) then
     --#paste token
     --#paste remember
-    local ends = string.sub(now_us, 1, 13) + lease .. ''
+    local ends = string.format('%d', string.sub(now_us, 1, 13) + lease)
     local summary = used .. ' ' .. holders .. ' ' .. (soon and soon < ends and soon or ends) .. ' ' .. own_limit .. ' ' .. token
     call('HSET', lock, '!format', kind, '!used', summary, field, '1 ' .. seq .. ' ' .. token .. ' ' .. ends .. ' ' .. terms)
     if current then call('PEXPIRE', lock, lease, 'GT') else call('PEXPIRE', lock, lease) end
