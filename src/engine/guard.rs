@@ -41,11 +41,12 @@ impl EngineGuard {
         self.end()
     }
 
-    /// Releases it. A writer that goes on as a reader lets other readers in.
+    /// Releases it, and waits for the outcome.
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
-        let is_writer = self.is_writer;
+        let is_shared = self.hold.entry.keys.kind.is_shared();
         let release = self.into_release();
-        if is_writer && release.leaves_guards() { release.run_in_background().await } else { release.run().await }
+        // Where a writer goes on as a reader, others wait for that, or for what has the owner's turn before it.
+        if is_shared && release.leaves_guards() { release.run_in_background().await } else { release.run().await }
     }
 
     /// It only reads from here on. The same as for a release: the request is sent when this is run, or in the background.

@@ -201,6 +201,14 @@ async fn what_a_call_that_rests_gives_back_is_given_back() {
         assert!(reading.is_valid());
         drop((resting, reading));
 
+        // Without a fault: its unlock has the turn.
+        let (writing, reading) =
+            owner.scope(async { (mine.write().await.unwrap(), mine.read().await.unwrap()) }).await;
+        let inner = rest(vec![reading.unlock()]).await;
+        let outer = rest(vec![writing.downgrade()]).await;
+        timeout(5 * SECOND, theirs.read()).await.expect("it only reads").unwrap().unlock().await.unwrap();
+        drop((inner, outer));
+
         let permits = client.semaphore("s", 5).acquire_many(5).await.unwrap();
         let resting = lose_the_request_of(embedded, permits.shrink_to(1)).await;
         drop(timeout(5 * SECOND, other.semaphore("s", 5).acquire()).await.expect("there are four").unwrap());
