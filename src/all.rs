@@ -281,7 +281,7 @@ impl LockAll {
         tokio::select! {
             // First: what is lost has to be waited for before this one.
             biased;
-            _ = taken.lost() => {}
+            () = taken.one_ended() => {}
             () = taken.keep() => {}
             guard = wait(next, limit) => taken.guards.push(guard?),
         }
@@ -463,6 +463,15 @@ impl AllGuard {
         loop {
             self.guards.iter().for_each(LockGuard::keep);
             sleep((self.valid_for() / 4).clamp(Duration::from_millis(20), Duration::from_secs(60))).await;
+        }
+    }
+
+    /// Resolves when one has ended. While not all are held nobody relies on them, so none of them is told as lost.
+    async fn one_ended(&self) {
+        let ends: Vec<_> = self.guards.iter().map(|guard| guard.ended().boxed()).collect();
+        match ends.is_empty() {
+            true => pending().await,
+            false => drop(select_all(ends).await),
         }
     }
 

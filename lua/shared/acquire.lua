@@ -67,7 +67,7 @@ if keys < 3 then
   if is_usual and tonumber(used) <= tonumber(set or own_limit) and (not current or holders <= 1024) then
     --#paste token
     --#paste remember
-    local ends = string.format('%d', string.sub(now_us, 1, 13) + lease)
+    local ends = string.format('%d', now_us / 1000 + lease)
     local summary = used .. ' ' .. holders .. ' ' .. (soon and soon < ends and soon or ends) .. ' ' .. own_limit .. ' ' .. token
     call('HSET', lock, '!format', kind, '!used', summary, field, '1 ' .. seq .. ' ' .. token .. ' ' .. ends .. ' ' .. terms)
     if current then call('PEXPIRE', lock, lease, 'GT') else call('PEXPIRE', lock, lease) end

@@ -79,7 +79,7 @@ if place and not frozen then
     if counts and (client == us or counts[2] ~= 0) and (not other or other == us or counts[4] ~= 0) then
       --#paste token
       local lease = string.format('%d', math.min(tonumber(grant_ttl), client_until - now))
-      local ends = string.format('%d', string.sub(now_us, 1, 13) + lease)
+      local ends = string.format('%d', now_us / 1000 + lease)
       --#paste remember
       call('HDEL', lock, field)
       local summary = used .. ' ' .. holders .. ' ' .. (soon < ends and soon or ends) .. ' ' .. its_limit .. ' ' .. token

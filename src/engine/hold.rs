@@ -170,10 +170,8 @@ struct HoldState {
     parts: u32,
     /// Until when such a call wants it.
     wanted_until: Instant,
-    /// From when `max_hold` counts. `None`: all guards are of such calls, whose futures may rest.
+    /// From when `max_hold` counts: the first guard of another call, or of one that has all.
     whole_since: Option<Instant>,
-    /// How much of `max_hold` was used before it was so.
-    whole_for: Duration,
     /// The longest lease that the server was asked for.
     longest_lease: Duration,
     detaching: DetachStage,
@@ -291,7 +289,6 @@ impl Hold {
                 parts: new.is_part.into(),
                 wanted_until: began + new.lease,
                 whole_since: (!new.is_part).then_some(began),
-                whole_for: Duration::ZERO,
                 longest_lease: new.lease,
                 detaching: DetachStage::No,
                 remembered: began,
@@ -393,7 +390,7 @@ impl Hold {
     pub fn extend(&self, question: Question, sent: Instant, deadline: Instant) {
         let mut state = self.state.lock();
         // A renewal that was served late may have left it more than `max_hold` has. The end of a part moves on.
-        let last = self.renewed_until(&state).filter(|_| state.whole_since.is_some());
+        let last = self.held_until(&state);
         let deadline = last.map_or(deadline, |last| deadline.min(last));
         // Answers may overtake each other: an older one must not take back what a newer one gave.
         state.deadline = state.deadline.max(deadline);
@@ -409,6 +406,7 @@ impl Hold {
         if state.end.is_some() || state.forgotten || state.taken_over {
             return false;
         }
+        let was_relied_on = state.is_relied_on();
         state.live += 1;
         state.parts += u32::from(is_part);
         state.wanted_until = now() + self.lease;
@@ -419,7 +417,7 @@ impl Hold {
             state.writers += 1;
             state.weight = share.weight;
         }
-        if !is_part && state.whole_since.is_none() {
+        if !is_part && !was_relied_on {
             self.become_whole(state);
         }
         true
@@ -533,7 +531,7 @@ impl Hold {
         // After `max_hold` nothing extends it. The first question sets the lease, whatever was left. A part, whose end
         // moves on while its call is polled, asks for all of its lease: a copy for less might be served behind a later
         // one (R5).
-        let last = self.renewed_until(&state).filter(|_| is_confirmed || state.whole_since.is_some());
+        let last = self.renewed_until(&state).filter(|_| is_confirmed || state.is_relied_on());
         let rest = last.map(|last| last.saturating_duration_since(now()));
         let lease = rest.map_or(self.lease, |rest| rest.min(self.lease));
         // A server that took over may have forgotten the request that set the lease, so it is set to at least the rest
@@ -553,22 +551,21 @@ impl Hold {
     /// Whether `max_hold` is the reason that its lease was not extended again.
     pub fn has_reached_max_hold(&self) -> bool {
         let state = self.state.lock();
-        state.detaching == DetachStage::No
-            && state.whole_since.is_some()
-            && self.renewed_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
+        self.held_until(&state).is_some_and(|last| last <= now() + self.lease / 3)
+    }
+
+    /// The end of `max_hold`, if there is one.
+    fn held_until(&self, state: &HoldState) -> Option<Instant> {
+        let longest = self.context().options().max_hold.filter(|_| self.watched)?;
+        state.whole_since.map(|since| since + longest)
     }
 
     /// The latest end of a renewed lease, if there is a bound.
     fn renewed_until(&self, state: &HoldState) -> Option<Instant> {
-        let max_hold = self.context().options().max_hold;
-        let last = match (state.whole_since, state.detaching) {
-            (None, _) => Some(state.wanted_until),
-            (Some(since), DetachStage::No) => max_hold.map(|longest| since + longest),
-            (Some(since), _) => {
-                Some(max_hold.map_or(state.wanted_until, |longest| state.wanted_until.min(since + longest)))
-            }
-        };
-        last.filter(|_| self.watched)
+        // Futures that may rest.
+        let is_wanted = state.parts > 0 && !state.is_relied_on() || state.detaching != DetachStage::No;
+        let wanted_until = Some(state.wanted_until).filter(|_| is_wanted && self.watched);
+        self.held_until(state).into_iter().chain(wanted_until).min()
     }
 
     /// Renews a part of an unfinished call, which calls this at each poll and not between: a call that rests costs
@@ -577,7 +574,7 @@ impl Hold {
         let mut state = self.state.lock();
         state.wanted_until = now() + self.lease;
         // Not what an outer section holds as well.
-        if state.whole_since.is_none() {
+        if !state.is_relied_on() {
             drop(state);
             self.schedule(false);
         }
@@ -586,15 +583,16 @@ impl Hold {
     /// The call of one of the guards has all parts.
     pub fn complete(self: &Arc<Self>) {
         let mut state = self.state.lock();
+        let was_relied_on = state.is_relied_on();
         state.parts -= 1;
         state.given_back = false;
-        if state.whole_since.is_none() {
+        if !was_relied_on {
             self.become_whole(state);
         }
     }
 
     fn become_whole(self: &Arc<Self>, mut state: MutexGuard<'_, HoldState>) {
-        state.whole_since = now().checked_sub(state.whole_for).or(Some(now()));
+        state.whole_since.get_or_insert_with(now);
         // The call rested, and its last renewals asked for no more than was left. The next one is due as if a whole lease
         // ended at this deadline.
         if state.renewed.is_some() && state.deadline < lease::next_renewal(now(), self.lease) {
@@ -682,12 +680,6 @@ impl Hold {
         let mut state = self.state.lock();
         state.live -= 1;
         state.parts -= u32::from(is_part);
-        if state.live > 0
-            && !state.is_relied_on()
-            && let Some(since) = state.whole_since.take()
-        {
-            state.whole_for = now().saturating_duration_since(since);
-        }
         state.released = (state.live == 0).then(now);
         state.end_writing(is_writer);
     }
