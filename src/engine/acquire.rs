@@ -110,7 +110,7 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
         // waiters, so the release goes first (P3).
         // Its outcome does not matter here. Without an answer it keeps the turn and goes on in the background, and the
         // next round waits for it.
-        let _ = Box::pin(Release::with_turn(hold, turn).run()).await;
+        kept = Box::pin(Release::with_turn(hold, turn).run_before_another()).await;
     }
 }
 
@@ -212,7 +212,7 @@ async fn reenter(
     // Given up half-way, the server may count one hold too many. Dropping this corrects it (P4).
     let undo = Release::with_turn(hold.clone(), turn);
     // The local deadline ends this loop as well. With a silent server the caller must still learn of the loss (P8).
-    while hold.expire_if_due().is_none() {
+    while !hold.is_over() {
         // At each try: a server may be silent for longer than until `max_hold`. A lease that is not to be extended gets no
         // more than what is left of it here, which is less than on the server (R5). Not less either: a key that has lost
         // its time to live gets this one.
@@ -242,10 +242,7 @@ async fn reenter(
                 }
                 // The hold may have been lost while this answer was on its way. Then the leave sent for the loss
                 // has a later seq, and takes this level back as well (R11).
-                if hold.is_taken_over()
-                    || hold.expire_if_due().is_some()
-                    || !hold.enter(holds, request.share, request.is_part)
-                {
+                if hold.is_taken_over() || hold.is_over() || !hold.enter(holds, request.share, request.is_part) {
                     break;
                 }
                 drop(undo.cancel());

@@ -349,7 +349,18 @@ impl Hold {
         self.end()
     }
 
-    /// The same for outside watchers. At its deadline it is lost while there are guards; without guards it was released
+    /// Whether a nested call comes too late for it. Without guards it is being released, and nobody has to hear of a loss.
+    pub fn is_over(&self) -> bool {
+        if self.live() > 0 { self.expire_if_due().is_some() } else { self.end().is_some() || self.deadline() <= now() }
+    }
+
+    /// Whether its last guard ended before its lease did.
+    pub fn was_released_in_time(&self) -> bool {
+        let state = self.state.lock();
+        state.released.is_some_and(|at| at < state.deadline)
+    }
+
+    /// How it ended, for outside watchers. At its deadline it is lost while there are guards; without guards it was released
     /// in time, and only the server's answer is missing.
     pub fn ended(&self) -> Option<Ended> {
         let end = if self.live() > 0 { self.expire_if_due() } else { self.end() };
@@ -479,7 +490,10 @@ impl Hold {
 
     /// The detach was refused.
     pub fn keep_after_all(self: &Arc<Self>) {
-        let was = std::mem::replace(&mut self.state.lock().detaching, DetachStage::No);
+        let mut state = self.state.lock();
+        let was = std::mem::replace(&mut state.detaching, DetachStage::No);
+        self.renew_after_a_rest(&mut state);
+        drop(state);
         // What came up while the server was asked, a flush or a renewal, has had no answer.
         self.schedule(was == DetachStage::Asks);
     }
@@ -540,7 +554,8 @@ impl Hold {
         let left = lease::lasting(state.deadline.saturating_duration_since(now()));
         let is_doubted = state.doubts < doubts;
         if (self.watched || !is_confirmed) && !lease.is_zero() {
-            let lease = if is_doubted { lease.max(left) } else { lease };
+            // The first one, too: it sets a lease, and `max_hold` may leave less than the grant (P1).
+            let lease = if is_doubted || !is_confirmed { lease.max(left) } else { lease };
             let only = if is_confirmed { Only::Longer } else { Only::Attempt(self.attempt) };
             return Some(Question { lease, only, doubts });
         }
@@ -593,13 +608,16 @@ impl Hold {
 
     fn become_whole(self: &Arc<Self>, mut state: MutexGuard<'_, HoldState>) {
         state.whole_since.get_or_insert_with(now);
-        // The call rested, and its last renewals asked for no more than was left. The next one is due as if a whole lease
-        // ended at this deadline.
+        self.renew_after_a_rest(&mut state);
+        drop(state);
+        self.schedule(false);
+    }
+
+    /// Where the last renewals asked for no more than was left, the next one is due as if a whole lease ended at this deadline.
+    fn renew_after_a_rest(&self, state: &mut HoldState) {
         if state.renewed.is_some() && state.deadline < lease::next_renewal(now(), self.lease) {
             state.renewed = state.deadline.checked_sub(self.lease).or(state.renewed);
         }
-        drop(state);
-        self.schedule(false);
     }
 
     /// Puts it on the watchdog's schedule, in place of an earlier entry. `unanswered`: its last question had no answer.

@@ -80,6 +80,16 @@ impl Release {
     /// Runs until the outcome is known, or until the server gave no answer within the operation
     /// time-out. Dropped before, it goes on in the background.
     pub async fn run(mut self) -> Result<Unlocked, UnlockError> {
+        self.drive().await
+    }
+
+    /// The same for a call of this owner that has the turn, and keeps it if nothing is left to be done.
+    pub async fn run_before_another(mut self) -> Option<OwnersTurn> {
+        let _ = self.drive().await;
+        if self.finished { self.turn.take() } else { None }
+    }
+
+    async fn drive(&mut self) -> Result<Unlocked, UnlockError> {
         let context = self.hold.context().clone();
         let outcome = context.gone.run_until_cancelled(self.run_in_time()).await;
         // An outcome that is known already is not lost to the end of the runtime.
@@ -90,7 +100,6 @@ impl Release {
     fn known(&mut self) -> Option<Result<Unlocked, UnlockError>> {
         let outcome = self.outcome()?;
         self.finished = true;
-        self.turn = None;
         Some(outcome)
     }
 
@@ -299,8 +308,9 @@ impl Release {
             Released::Held { holds, .. } => hold.settle(Count { holds, ..sent.count }),
             // Of an inner guard, and `take_over` was served before it. The next request asks how the hold ended.
             Released::Lost if sent.count != Count::NONE && hold.is_taken_over() => {}
-            // Not there under our token, but our lease is not over: the copy before this one freed it.
-            _ if *answer != Released::Lost && again && now() < hold.deadline() => hold.freed(),
+            // Not there under our token, but it was good when it was given back: the copy before this one freed it, or
+            // its lease ended since, which is no loss.
+            _ if *answer != Released::Lost && again && hold.was_released_in_time() => hold.freed(),
             // The freed hold had another token: a late copy of the acquire had taken the
             // lock again, after ours had been lost (R11).
             _ => hold.lose(Loss::Gone),

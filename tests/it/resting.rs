@@ -450,6 +450,92 @@ async fn detaches_that_are_refused_one_after_the_other_leave_the_guard_as_it_was
     .await;
 }
 
+/// Its renewals had asked for no more than the detach wanted, and the next one was due at the end of that. Found by an attack.
+#[tokio::test]
+async fn a_guard_that_a_detach_gives_back_after_a_rest_is_renewed() {
+    let lease = 6 * SECOND;
+    for rest_for in [SECOND, 3 * SECOND, 5 * SECOND] {
+        in_virtual_time(async |embedded| {
+            embedded.network.delay(MILLI);
+            let client = embedded.open(LockClient::builder().lease(lease)).await;
+            let (lock, owner) = (client.lock("x"), Owner::new());
+            let guard = owner.scope(lock.lock()).await.unwrap();
+            let nested = rest(vec![owner.scope(lock.lock())]).await;
+            let mut detaching = rest(vec![guard.detach(lease)]).await;
+            sleep(rest_for).await;
+            let Err(DetachError::Refused { guard, .. }) = detaching.remove(0).await else { panic!("it has no turn") };
+            sleep(3 * lease).await;
+            assert!(guard.is_valid(), "{rest_for:?}");
+            drop(nested);
+            guard.unlock().await.unwrap();
+        })
+        .await;
+    }
+}
+
+/// The first renewal asked for what `max_hold` had left, while the guard relied on its grant: two had it (P1). Found by an attack.
+#[tokio::test]
+async fn p1_max_hold_does_not_cut_a_grant_that_is_relied_on() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let (other, longest) = (client(embedded).await, Duration::from_secs(1));
+        let bounded = embedded.open(LockClient::builder().max_hold(longest)).await;
+        let first = other.lock("x").lock().await.unwrap();
+        let waiting = tokio::spawn(async move { bounded.lock("x").lock().await });
+        eventually("it waits", async || other.lock("x").status().await.unwrap().waiters == 1).await;
+        first.unlock().await.unwrap();
+        let guard = waiting.await.unwrap().unwrap();
+        let next = other.lock("x").lock().await.unwrap();
+        assert!(!guard.is_valid(), "{guard:?}");
+        next.unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// The watchdog had released it, with no answer yet. Found by attacks.
+#[tokio::test]
+async fn a_nested_call_that_is_polled_on_while_the_watchdog_releases_takes_the_lock_anew() {
+    for rest_for in [600 * MILLI, 7 * SECOND] {
+        in_virtual_time(async |embedded| {
+            let lease = 6 * SECOND;
+            let client = embedded.open(LockClient::builder().lease(lease)).await;
+            let (lock, owner) = (client.lock("x"), Owner::new());
+            let guard = owner.scope(lock.lock()).await.unwrap();
+            let held = guard.held();
+            let mut nested = rest(vec![owner.scope(lock.lock())]).await;
+            let mut unlock = rest(vec![guard.unlock()]).await;
+            embedded.network.delay(300 * MILLI);
+            sleep(rest_for).await;
+            let anew = timeout(5 * SECOND, nested.remove(0)).await.expect("nobody has it").unwrap();
+            assert_eq!(unlock.remove(0).await.unwrap(), Unlocked::Freed, "after {rest_for:?}");
+            assert_eq!(held.ended().await, Ended::Freed);
+            anew.unlock().await.unwrap();
+        })
+        .await;
+    }
+}
+
+/// It said that the lock was lost before, by what its second request found after the lease. Found by an attack.
+#[tokio::test]
+async fn an_unlock_that_rests_until_its_lease_is_over_was_in_time() {
+    in_virtual_time(async |embedded| {
+        let lease = 6 * SECOND;
+        let client = embedded.open(LockClient::builder().lease(lease)).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        let held = guard.held();
+        embedded.network.silence(true);
+        let mut unlock = rest(vec![guard.unlock()]).await;
+        sleep(lease - 100 * MILLI).await;
+        embedded.network.delay(300 * MILLI);
+        embedded.network.silence(false);
+        sleep(lease).await;
+        let outcome = unlock.remove(0).await;
+        assert!(!matches!(outcome, Err(UnlockError::Lost(_))), "{outcome:?}");
+        assert_eq!(held.ended().await, Ended::Freed);
+    })
+    .await;
+}
+
 /// It ended with the part that the set had before.
 #[tokio::test]
 async fn a_guard_inside_of_a_set_that_rests_is_renewed() {

@@ -50,6 +50,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_renewal_that_is_served_late_and_max_hold(world)),
     },
     Scenario {
+        name: "a-max-hold-that-is-shorter-than-a-grant",
+        about: "B waits, and gets the lock for the time of a grant. Its `max_hold` is over sooner, but it relies on that grant: the server \
+                keeps the lock for it until then, and C comes after (P1).",
+        play: |world| Box::pin(a_max_hold_that_is_shorter_than_a_grant(world)),
+    },
+    Scenario {
         name: "a-grant-that-is-longer-than-the-lease",
         about: "A waiter wants a lease of 300 ms, and finds that it was granted the lock for 600 ms. Its first request sets the \
                 300 ms, and has no answer. The waiter must rely on 300 ms from the start, or the next one has the lock \
@@ -218,6 +224,19 @@ async fn a_renewal_that_is_served_late_and_max_hold(world: Arc<World>) {
     );
     drop(guard);
     stage.ends([a]).await;
+}
+
+async fn a_max_hold_that_is_shorter_than_a_grant(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let mut a = stage.caller("A", |it| it).await;
+    let (mut b, mut c) = (stage.caller("B", |it| it.max_hold(ms(300))).await, stage.caller("C", |it| it).await);
+    a.gets_the_lock().await;
+    b.begins_to_wait().await;
+    a.gives_it_back().await;
+    b.gets_the_lock().await;
+    c.gets_the_lock().await;
+    b.has_heard_of_its_loss();
+    stage.ends([a, b, c]).await;
 }
 
 async fn a_grant_that_is_longer_than_the_lease(world: Arc<World>) {
