@@ -554,8 +554,12 @@ impl Hold {
         let left = lease::lasting(state.deadline.saturating_duration_since(now()));
         let is_doubted = state.doubts < doubts;
         if (self.watched || !is_confirmed) && !lease.is_zero() {
-            // The first one, too: it sets a lease, and `max_hold` may leave less than the grant (P1).
-            let lease = if is_doubted || !is_confirmed { lease.max(left) } else { lease };
+            let lease = match is_confirmed {
+                _ if is_doubted => lease.max(left),
+                // It sets the lease, and `max_hold` may leave less than the grant that is relied on (P1).
+                false => lease.max(left.min(self.lease)),
+                true => lease,
+            };
             let only = if is_confirmed { Only::Longer } else { Only::Attempt(self.attempt) };
             return Some(Question { lease, only, doubts });
         }

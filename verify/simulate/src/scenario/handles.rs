@@ -6,6 +6,7 @@ use std::time::Duration;
 use fairlock::{AttachError, DetachError, DetachRefusal, HandleError, HoldHandle};
 
 use super::Scenario;
+use super::resting::begin;
 use super::stage::{Caller, NAME, Stage, ms};
 use crate::world::{Fate, World};
 
@@ -27,6 +28,12 @@ pub const ALL: &[Scenario] = &[
         about: "A detach waits for the release of an inner guard, and is then not polled any more. Nothing renews what it is about, so \
                 that others wait for one lease (P6).",
         play: |world| Box::pin(a_detach_that_rests_before_its_turn(world)),
+    },
+    Scenario {
+        name: "a-detach-that-rests-and-is-refused",
+        about: "A detach waits for its turn, which a nested call has, and is not polled for most of a lease. It is refused then, and A \
+                has its guard as before: renewed in time (P8).",
+        play: |world| Box::pin(a_detach_that_rests_and_is_refused(world)),
     },
     Scenario {
         name: "an-acquire-behind-a-detach",
@@ -148,6 +155,24 @@ async fn a_detach_that_rests_before_its_turn(world: Arc<World>) {
     drop(detached);
     b.still_has_the_lock();
     stage.ends([a, b]).await;
+}
+
+async fn a_detach_that_rests_and_is_refused(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let mut a = stage.caller("A", |it| it).await;
+    a.gets_the_lock().await;
+    let Some(guard) = a.takes_its_guard() else { return };
+    let mut nested = Box::pin(guard.owner().scope(a.client.lock(NAME).lock()));
+    let mut detaching = Box::pin(guard.detach(LEASE));
+    begin(nested.as_mut()).await;
+    begin(detaching.as_mut()).await;
+    stage.passes(ms(1700)).await;
+    let Err(DetachError::Refused { guard, .. }) = detaching.await else { return stage.expect(false, "it is refused") };
+    stage.passes(ms(5000)).await;
+    stage.expect(guard.is_valid(), "A has the lock");
+    drop(nested);
+    let _ = guard.unlock().await;
+    stage.ends([a]).await;
 }
 
 async fn an_acquire_behind_a_detach(world: Arc<World>) {
