@@ -162,7 +162,8 @@ async fn a_detach_that_rests_and_is_refused(world: Arc<World>) {
     let mut a = stage.caller("A", |it| it).await;
     a.gets_the_lock().await;
     let Some(guard) = a.takes_its_guard() else { return };
-    let mut nested = Box::pin(guard.owner().scope(a.client.lock(NAME).lock()));
+    let lock = a.client.lock(NAME);
+    let mut nested = Box::pin(guard.owner().scope(lock.lock()));
     let mut detaching = Box::pin(guard.detach(LEASE));
     begin(nested.as_mut()).await;
     begin(detaching.as_mut()).await;
