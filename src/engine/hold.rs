@@ -466,7 +466,10 @@ impl Hold {
             return Err(NotDetached::Lost(loss));
         }
         let mut state = self.state.lock();
-        (state.detaching, state.wanted_until) = (DetachStage::Waits, now() + self.lease);
+        // Other guards rely on it until the detach has its turn, which is then refused.
+        if state.live == 1 {
+            (state.detaching, state.wanted_until) = (DetachStage::Waits, now() + self.lease);
+        }
         Ok(())
     }
 

@@ -435,6 +435,12 @@ async fn detaches_that_are_refused_one_after_the_other_leave_the_guard_as_it_was
         drop(nested);
         // At once, and again and again: the guard is nested.
         let inner = owner.scope(lock.lock()).await.unwrap();
+        let waiting = rest(vec![owner.scope(lock.lock())]).await;
+        let mut resting = rest(vec![guard.detach(lease)]).await;
+        assert!(inner.is_valid(), "the other guard relies on it");
+        drop(waiting);
+        let Err(DetachError::Refused { guard: kept, .. }) = resting.remove(0).await else { panic!("it is nested") };
+        guard = kept;
         let began = Instant::now();
         while began.elapsed() < 3 * lease {
             let Err(DetachError::Refused { guard: kept, .. }) = guard.detach(lease).await else {
