@@ -5,7 +5,7 @@ use std::future::{Future, pending};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use futures::future::{join_all, select_all};
+use futures::future::{BoxFuture, join_all, select_all};
 use tokio::time::sleep;
 
 use crate::client::LockClient;
@@ -387,12 +387,7 @@ impl AllGuard {
         // Each is a small allocation, and a set without contention never asks.
         let losses: Vec<_> =
             self.guards.iter().map(|guard| guard.lost().map(|loss| (guard.name(), loss)).boxed()).collect();
-        async {
-            match losses.is_empty() {
-                true => pending().await,
-                false => select_all(losses).await.0,
-            }
-        }
+        first_of(losses)
     }
 
     /// Releases all of them at the same time, the last name first, and waits for the answers. One round trip for up to 256 names,
@@ -466,13 +461,9 @@ impl AllGuard {
         }
     }
 
-    /// Resolves when one has ended. While not all are held nobody relies on them, so none of them is told as lost.
+    /// Resolves when one has ended. Nobody relies on them until all are held, so a loss is not reported as one.
     async fn one_ended(&self) {
-        let ends: Vec<_> = self.guards.iter().map(|guard| guard.ended().boxed()).collect();
-        match ends.is_empty() {
-            true => pending().await,
-            false => drop(select_all(ends).await),
-        }
+        first_of(self.guards.iter().map(|guard| guard.ended().boxed()).collect()).await;
     }
 
     /// If one is lost, releases it and the names after it: the call has to wait for it before them.
@@ -503,6 +494,14 @@ enum Refused {
     /// Other owners have the first name that was not acquired, or wait for it.
     Busy,
     Failed(LockError),
+}
+
+/// What the first of them says. Never, if there are none.
+async fn first_of<T>(futures: Vec<BoxFuture<'_, T>>) -> T {
+    match futures.is_empty() {
+        true => pending().await,
+        false => select_all(futures).await.0,
+    }
 }
 
 /// Not by waiting any longer.

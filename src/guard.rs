@@ -100,7 +100,7 @@ impl LockGuard {
     /// ```
     ///
     /// # Errors
-    /// [`UnlockError::Lost`] if it was lost before; what is lost while this rests may be told as either.
+    /// [`UnlockError::Lost`] if it was lost before. A loss while this future is not polled may count as released or as lost.
     /// [`UnlockError::Unknown`] if the server gave no
     /// answer within the operation time-out, [`UnlockError::Refused`] if it refuses; the client goes on
     /// trying where that can help. [`UnlockError::RuntimeGone`] if the runtime of the client has ended.

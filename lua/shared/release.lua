@@ -37,13 +37,13 @@ local caller, field = owner, '#' .. owner
 local queued = special and {} or redis.pcall('LRANGE', queue, '0', '1')
 if not special and not queued[1] and not queued.err then
   local found = redis.pcall('HMGET', lock, field, '!format', '!used')
-  local attempt, its_token, rest = string.match(found[1] or '', '^%d+ (%d+) (%d+) %d+ ()%d+,')
+  local attempt, its_token, weight_at = string.match(found[1] or '', '^%d+ (%d+) (%d+) %d+ ()%d+,')
   local holders = string.match(found[2] == kind and found[3] or '', '^%d+ (%d+) ')
   if holders and attempt and tonumber(attempt) <= tonumber(seq) then
     if holders == '1' then
       call('DEL', lock)
     else
-      local weight = string.match(found[1], '^%d+', rest)
+      local weight = string.match(found[1], '^%d+', weight_at)
       local used, rest = string.match(found[3], '^(%d+) %d+ (.*)$')
       call('HDEL', lock, field)
       call('HSET', lock, '!used', used - weight .. ' ' .. holders - 1 .. ' ' .. rest)

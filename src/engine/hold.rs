@@ -170,7 +170,7 @@ struct HoldState {
     parts: u32,
     /// Until when such a call wants it.
     wanted_until: Instant,
-    /// From when `max_hold` counts: the first guard of another call, or of one that has all.
+    /// From when `max_hold` counts: since the first guard whose call has all that it wants.
     whole_since: Option<Instant>,
     /// The longest lease that the server was asked for.
     longest_lease: Duration,
@@ -213,6 +213,11 @@ impl HoldState {
     /// Not by calls that do not have yet all that they want: these begin anew.
     fn is_relied_on(&self) -> bool {
         self.live > self.parts
+    }
+
+    /// All guards are of such calls, whose futures may rest.
+    fn is_part(&self) -> bool {
+        self.live > 0 && !self.is_relied_on()
     }
 
     fn end_writing(&mut self, is_writer: bool) {
@@ -349,7 +354,7 @@ impl Hold {
         self.end()
     }
 
-    /// Whether a nested call comes too late for it. Without guards it is being released, and nobody has to hear of a loss.
+    /// Whether a nested call comes too late for it. Without guards it is being released, so its deadline is no loss.
     pub fn is_over(&self) -> bool {
         if self.live() > 0 { self.expire_if_due().is_some() } else { self.end().is_some() || self.deadline() <= now() }
     }
@@ -462,9 +467,7 @@ impl Hold {
 
     /// Until [`keep_after_all`](Self::keep_after_all) it is not relied on.
     pub fn wait_to_detach(&self) -> Result<(), NotDetached> {
-        if let Some(End::Lost(loss)) = self.expire_if_due() {
-            return Err(NotDetached::Lost(loss));
-        }
+        self.check_not_lost()?;
         let mut state = self.state.lock();
         // Other guards rely on it until the detach has its turn, which is then refused.
         if state.live == 1 {
@@ -475,15 +478,20 @@ impl Hold {
 
     /// In the owner's turn. From here on it is not renewed.
     pub fn begin_to_detach(&self) -> Result<(), NotDetached> {
-        if let Some(End::Lost(loss)) = self.expire_if_due() {
-            return Err(NotDetached::Lost(loss));
-        }
+        self.check_not_lost()?;
         let mut state = self.state.lock();
         if state.live > 1 {
             return Err(NotDetached::Nested(state.live));
         }
         state.detaching = DetachStage::Asks;
         Ok(())
+    }
+
+    fn check_not_lost(&self) -> Result<(), NotDetached> {
+        match self.expire_if_due() {
+            Some(End::Lost(loss)) => Err(NotDetached::Lost(loss)),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the server may have been asked to give it to a handle.
@@ -584,8 +592,7 @@ impl Hold {
 
     /// The latest end of a renewed lease, if there is a bound.
     fn renewed_until(&self, state: &HoldState) -> Option<Instant> {
-        // Futures that may rest.
-        let is_wanted = state.parts > 0 && !state.is_relied_on() || state.detaching != DetachStage::No;
+        let is_wanted = state.is_part() || state.detaching != DetachStage::No;
         let wanted_until = Some(state.wanted_until).filter(|_| is_wanted && self.watched);
         self.held_until(state).into_iter().chain(wanted_until).min()
     }
@@ -810,7 +817,7 @@ impl Hold {
             if state.end.is_some() || loss == Loss::Closed && state.live == 0 {
                 return;
             }
-            state.given_back = state.live > 0 && !state.is_relied_on();
+            state.given_back = state.is_part();
             // Drawn before the end can be seen. If the owner saw the end first and asked anew, its new
             // attempt could have a smaller seq than this leave, which would end that attempt too (R4).
             let copies_until = state.copies_until.max(context.runner.not_after(&self.entry.keys.lock));

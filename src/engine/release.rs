@@ -308,8 +308,8 @@ impl Release {
             Released::Held { holds, .. } => hold.settle(Count { holds, ..sent.count }),
             // Of an inner guard, and `take_over` was served before it. The next request asks how the hold ended.
             Released::Lost if sent.count != Count::NONE && hold.is_taken_over() => {}
-            // Not there under our token, but it was good when it was given back: the copy before this one freed it, or
-            // its lease ended since, which is no loss.
+            // Not there under our token, but it was good when its last guard ended. Either the copy before this one has freed
+            // it, or its lease has ended since, which is no loss.
             _ if *answer != Released::Lost && again && hold.was_released_in_time() => hold.freed(),
             // The freed hold had another token: a late copy of the acquire had taken the
             // lock again, after ours had been lost (R11).
@@ -332,17 +332,16 @@ impl Drop for Release {
     }
 }
 
-/// Finishes a release that its caller has begun and may never drive again, in the background. Returns whether there was one: there
-/// is none while there are guards.
+/// Finishes a release that its caller has begun and may never drive again, in the background. There is none while there are
+/// guards.
 ///
 /// The caller keeps the owner's turn. That does no harm here: there is no guard left, none can begin any more, and so
 /// every release of this hold sets 0 on the server (P4). Either one may find the lock freed by the other, which
 /// `Hold::take_over` makes known.
-pub fn take_over(hold: &Arc<Hold>) -> bool {
-    let Some(seq) = hold.take_over() else { return false };
+pub fn take_over(hold: &Arc<Hold>) {
+    let Some(seq) = hold.take_over() else { return };
     hold.stop_renewing();
     go_on(hold.clone(), None, Some(Sent::last(seq)), true);
-    true
 }
 
 fn go_on(hold: Arc<Hold>, turn: Option<OwnersTurn>, sent: Option<Sent>, without_turn: bool) {

@@ -204,15 +204,11 @@ impl Gathering<'_> {
         if nodes.usable().len() < nodes.majority() {
             return self.unreachable();
         }
-        if self.told.is_of_others() || self.is_behind_others() {
+        let is_behind_others = || self.locks.iter().any(|lock| lock.is_behind_others(self.caller.owner));
+        if self.told.is_of_others() || is_behind_others() {
             return LockError::Timeout;
         }
         LockError::Unreachable(self.told.get().unwrap_or_else(|| Arc::new(NoAnswerYet)))
-    }
-
-    /// Whether a call of this owner waits behind others.
-    pub fn is_behind_others(&self) -> bool {
-        self.locks.iter().any(|lock| lock.is_behind_others(self.caller.owner))
     }
 
     /// Too few nodes serve.

@@ -78,7 +78,7 @@ impl QuorumGuard {
     pub fn complete(&mut self) {
         self.guards.iter_mut().for_each(|node| node.guard.complete());
         if self.hold.over.is_cancelled() {
-            // It was lost in this very moment, when it was told as given back: nobody had a guard then.
+            // It was lost just before, when nobody had a guard, and was reported as given back.
             let _ = self.hold.loss.set(Loss::Expired);
         }
     }

@@ -547,7 +547,7 @@ impl Checker {
             Some(rest) if rest.cost != Cost::Moment || self.answered.contains(hold) => since.max(rest.since) + LEASE,
             Some(rest) if !is_restored => since.max(rest.since) + MOMENT,
             None if self.rested_with.contains(hold) || self.demoted_with.contains(hold) => since + LEASE,
-            // Until a freeze is over nobody else could have it (R14). Its waiter asks about it till then, and leaves.
+            // Nobody else could have it before the end of a freeze (R14). Its waiter asks about it until then, and leaves.
             _ => since.max(self.frozen_until) + self.ghosts_live,
         }
     }
