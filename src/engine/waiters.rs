@@ -105,6 +105,16 @@ impl WaiterState {
     fn is_asking(&self) -> bool {
         self.trust.is_none() || self.is_confirming
     }
+
+    /// A grant that rested for longer than it lasts yet: its hold might be lost before its first renewal is answered (P8).
+    fn doubt_after(&mut self, woken: Instant) {
+        if let Some(WaitOutcome::Granted { token, until }) = self.outcome {
+            let now = now();
+            if until < now + now.saturating_duration_since(woken) {
+                self.outcome = Some(WaitOutcome::Confirm { token });
+            }
+        }
+    }
 }
 
 /// The last answers about a name, which all of its waiters share (R7): a token above the floor of an answer was
@@ -313,7 +323,11 @@ impl Waiter {
     fn note_poll(&self) -> bool {
         let (woken, is_asking) = {
             let mut state = self.state.lock();
-            (state.woken.take(), state.is_asking())
+            let woken = state.woken.take();
+            if let Some(woken) = woken {
+                state.doubt_after(woken);
+            }
+            (woken, state.is_asking())
         };
         // Most futures read their answers at once, and need no check.
         if let Some(woken) = woken.filter(|_| is_asking) {

@@ -657,6 +657,27 @@ async fn a_future_that_rests_while_it_confirms_its_grant_costs_a_moment() {
     .await;
 }
 
+/// Seed 1795705553090: what was left of the grant was judged when the message came, and the hold was lost 23 ms after it began.
+#[tokio::test]
+async fn p8_a_grant_that_rested_longer_than_it_lasts_is_asked_about() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(30 * MILLI);
+        let short = LockClient::builder().poll_interval(200 * MILLI).grant_ttl(300 * MILLI);
+        let (holder, client) = (client(embedded).await, embedded.open(short).await);
+        let held = holder.semaphore("s", 1).acquire().await.unwrap();
+        let semaphore = client.semaphore("s", 1);
+        let mut resting = Box::pin(semaphore.acquire());
+        assert!(timeout(150 * MILLI, &mut resting).await.is_err(), "it is in the queue");
+        held.release().await.unwrap();
+        sleep(110 * MILLI).await;
+        let permit = resting.await.unwrap();
+        let lost = timeout(SECOND, permit.lost()).await;
+        assert!(lost.is_err(), "{lost:?}");
+        permit.release().await.unwrap();
+    })
+    .await;
+}
+
 /// Seed 229: only the first turn was looked at after 250 ms, and one that came just behind it after nearly twice that.
 #[tokio::test]
 async fn each_turn_that_rests_costs_a_moment() {
