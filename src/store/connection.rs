@@ -77,7 +77,7 @@ impl Connection {
         Ok(Self { io, dead, channel_tag: "".into(), _driver: driver })
     }
 
-    /// EVAL until the server has taken the script (`is_known`), from then on EVALSHA. A server that has lost its
+    /// EVAL for the first call of a script (`is_known`), and EVALSHA for those behind it. A server that has lost its
     /// scripts is sent the text at once, and again with each retry until it has it: over a link that is
     /// so slow that both do not fit into one operation time-out, a script would never run otherwise.
     pub async fn evaluate(
@@ -89,14 +89,13 @@ impl Connection {
         if is_known.load(Ordering::Relaxed) {
             match self.send_call(&self.command("EVALSHA", call.script.sha1(), call, request), call.asking).await {
                 // NOSCRIPT ran nothing, so the EVAL is the first copy of this request, not a second one.
-                Err(RequestError::Refused(refusal)) if refusal.code == "NOSCRIPT" => {
-                    is_known.store(false, Ordering::Relaxed);
-                }
+                Err(RequestError::Refused(refusal)) if refusal.code == "NOSCRIPT" => {}
                 outcome => return read(outcome?),
             }
         }
+        let sent = Known::when_sent(is_known);
         let value = self.send_call(&self.command("EVAL", call.script.text(), call, request), call.asking).await?;
-        is_known.store(true, Ordering::Relaxed);
+        sent.was_taken();
         read(value)
     }
 
@@ -160,6 +159,27 @@ impl Connection {
                 RequestError::Unanswered(Arc::new(error))
             }
         }
+    }
+}
+
+/// A script is known from when its text is sent: the server runs what comes behind it later. Dropped without an answer, it
+/// is not known.
+struct Known<'a>(&'a AtomicBool);
+
+impl<'a> Known<'a> {
+    fn when_sent(is_known: &'a AtomicBool) -> Self {
+        is_known.store(true, Ordering::Relaxed);
+        Self(is_known)
+    }
+
+    fn was_taken(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Known<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use fairlock::{FairLock, LockClient, LockError, Loss, UnlockError, Unlocked};
+use futures::future::join_all;
 use tokio::time::Instant;
-
-use fairlock::{LockClient, LockError, Loss, UnlockError, Unlocked};
 
 use crate::support::{Proxy, Server, Timing, eventually, in_virtual_time, limit, on_a_server};
 
@@ -88,6 +88,29 @@ async fn a_script_flush_changes_nothing() {
         redis::cmd("SCRIPT").arg("FLUSH").exec_async(&mut redis).await.unwrap();
         assert_eq!(holder.unlock().await.unwrap(), Unlocked::Freed);
         assert!(all_get_through(waits).await.is_sorted());
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
+/// Each of them sent it, which was four megabytes for a thousand.
+#[tokio::test]
+async fn callers_that_come_at_once_send_the_text_of_a_script_once() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::relaxed().connect(&server.url()).await;
+        let locks: Vec<_> = (0..500).map(|number| client.lock(format!("n{number}"))).collect();
+        let guards = join_all(locks.iter().map(FairLock::lock)).await;
+        let unlocks = guards.into_iter().map(|guard| guard.unwrap().unlock());
+        assert!(join_all(unlocks).await.into_iter().all(|outcome| matches!(outcome, Ok(Unlocked::Freed))));
+        let mut redis = server.connection().await;
+        let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut redis).await.unwrap();
+        let calls = |command: &str| {
+            let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+            line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+        };
+        assert!(calls("eval") < 20 && calls("evalsha") >= 990, "{stats}");
         client.close().await.unwrap();
         server.assert_clean().await;
     })

@@ -59,7 +59,7 @@ pub struct NetworkWire {
     /// Set by the first connection, so that reconnects do not repeat the warning.
     pub eviction_is_checked: AtomicBool,
     pub echo: Echo,
-    /// Whether the server has run this script. It may forget it by SCRIPT FLUSH or a restart, and then says so.
+    /// Whether this script was sent. The server may forget it by SCRIPT FLUSH or a restart, and then says so.
     known: Vec<(&'static Script, AtomicBool)>,
     /// When the server last answered anything.
     heard: Mutex<Instant>,
