@@ -209,7 +209,7 @@ pub struct Lock {
     #[command(flatten)]
     pub call: Call,
     /// How long the lock stays held if this machine dies: 30s by default. It is renewed while the command runs.
-    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    #[arg(long, value_parser = lease, value_name = "DURATION")]
     pub lease: Option<Duration>,
     /// What becomes of the command if fairlock is killed by SIGKILL. Linux only; elsewhere it goes on.
     #[arg(long, value_enum, default_value_t = Orphan::Term, value_name = "WHAT")]

@@ -1,10 +1,7 @@
 -- Gives the lock to the place of `owner` and notifies its client. Pasted in place. Uses: call, lock, tokens, settings,
 -- clock, now, now_us, stored, channel, client, client_until (server ms until which it lives), owner, seq, token, terms,
 -- grant_ttl, ending.
--- P6: a grant ends with its client's deadline, so all frozen waiters together cost one waiter time-to-live
--- instead of one grant each.
-local lease = grant_ttl
-if client_until - now < tonumber(grant_ttl) then lease = string.format('%d', client_until - now) end
+--#paste grant_lease
 -- First the hold, then the message, which the client trusts (R7): if a missing right ended the script after the
 -- message, the lock would go to another waiter as well (P1).
 --#paste hold

@@ -56,40 +56,43 @@ end
 --#paste freeze
 --#include place
 
--- The next usual case: the first in line comes in, and the second one has no room.
+-- The next usual case: the first in line comes in, and is the only one, or fills what there is for all with its limit.
 local place, second = queued[1], queued[2]
 if place and not frozen then
   local next_owner, client, next_seq, terms, weight, its_limit, grant_ttl = string.match(place, PLACE)
   local found = redis.pcall('HMGET', lock, field, '!format', '!used', '#' .. (next_owner or ''))
   local attempt, its_token, own_weight = string.match(found[1] or '', '^%d+ (%d+) (%d+) %d+ (%d+),')
-  local used, holders, soon, limit_before, current = string.match(found[2] == kind and found[3] or '', SUMMARY)
+  local used, holders, soon, current = string.match(found[2] == kind and found[3] or '', '^(%d+) (%d+) (%d+) %d+ (%d+)$')
   local is_ours = used and attempt and tonumber(attempt) <= tonumber(seq)
-  if is_ours and next_owner and not found[4] and tonumber(soon) > now then
+  if is_ours and next_owner and not found[4] and soon > string.sub(now_us, 1, -4) then
     local set
     --#paste usual_limit
-    local other_owner, other, other_seq, _, other_weight, other_limit = string.match(second or '', PLACE)
-    used = used - own_weight + weight
-    local only_one = not second or other_owner and other_owner ~= next_owner and used + other_weight > tonumber(set or other_limit)
-    local scores = used <= tonumber(set or its_limit) and only_one and redis.pcall('ZMSCORE', deadlines, client, next_owner .. ':' .. next_seq,
-      other or client, other and other_owner .. ':' .. other_seq or client) or {}
-    local client_until, its_until = tonumber(scores[1] or '0') or 0, tonumber(scores[3] or '0') or 0
-    local counts = client_until - now >= 1 and its_until - now >= 1 and scores[2] and scores[4]
-      and redis.pcall('PUBSUB', 'NUMSUB', channel .. client, channel .. (other or client))
-    local us = string.match(owner, '^[^:]*')
-    if counts and (client == us or counts[2] ~= 0) and (not other or other == us or counts[4] ~= 0) then
+    if own_weight ~= weight then used = string.format('%d', used - own_weight + weight) end
+    local rest = (set or its_limit) - used
+    -- A second place of the same owner hides nobody.
+    local other_limit = not set and second and not string.find(second, MARK .. next_owner .. ':', 1, true)
+      and string.match(second, '^[^/]*/[^/]*/%d+,(%d+),')
+    local is_last = not second or rest == 0 and (set or other_limit == its_limit)
+    local client_until = rest >= 0 and is_last and tonumber(redis.pcall('ZSCORE', deadlines, client) or '0') or 0
+    if client_until - now >= 1
+      and (string.find(owner, client .. ':', 1, true) == 1 or redis.pcall('PUBSUB', 'NUMSUB', channel .. client)[2] ~= 0)
+    then
       --#paste token
-      local lease = string.format('%d', math.min(tonumber(grant_ttl), client_until - now))
-      local ends = string.format('%d', now_us / 1000 + lease)
-      --#paste remember
-      call('HDEL', lock, field)
-      local summary = used .. ' ' .. holders .. ' ' .. (soon < ends and soon or ends) .. ' ' .. its_limit .. ' ' .. token
-      call('HSET', lock, '!used', summary, '#' .. next_owner, '1 ' .. next_seq .. ' ' .. token .. ' ' .. ends .. ' ' .. terms)
-      if holders == '1' then call('PEXPIRE', lock, lease) else call('PEXPIRE', lock, lease, 'GT') end
       local ticket = next_owner .. ':' .. next_seq
-      redis.pcall('PUBLISH', channel .. client, 'grant ' .. token .. ' ' .. lease .. ' ' .. MARK .. ticket .. ' ' .. lock)
-      if second then call('ZREM', deadlines, ticket) else call('UNLINK', deadlines) end
-      call('LPOP', queue)
-      return 'freed ' .. echo .. ' ' .. its_token .. ' 0'
+      -- Taken out first: a ticket that is still there has not left.
+      if call('ZREM', deadlines, ticket) == 1 then
+        --#paste grant_lease
+        local ends = string.format('%d', now + lease)
+        --#paste remember
+        call('HDEL', lock, field)
+        local summary = used .. ' ' .. holders .. ' ' .. (soon < ends and soon or ends) .. ' ' .. its_limit .. ' ' .. token
+        call('HSET', lock, '!used', summary, '#' .. next_owner, '1 ' .. next_seq .. ' ' .. token .. ' ' .. ends .. ' ' .. terms)
+        if holders == '1' then call('PEXPIRE', lock, lease) else call('PEXPIRE', lock, lease, 'GT') end
+        redis.pcall('PUBLISH', channel .. client, 'grant ' .. token .. ' ' .. lease .. ' ' .. MARK .. ticket .. ' ' .. lock)
+        if not second then call('UNLINK', deadlines) end
+        call('LPOP', queue)
+        return 'freed ' .. echo .. ' ' .. its_token .. ' 0'
+      end
     end
   end
 end

@@ -169,7 +169,7 @@ impl Poller {
                 let polled = &answer.body;
                 context.options().metrics.polled();
                 tell_of_wait(keys, round, polled);
-                self.waiters.answered(&keys.lock, Queued { asked: answer.sent, floor: polled.floor });
+                self.waiters.answered(&keys.lock, Queued::answered(answer.sent, polled.floor));
                 round.waiters.iter().for_each(|waiter| waiter.last_error.polled());
                 self.tell(keys, round, carried, &answer);
                 let missing = !polled.missing.is_empty();
@@ -217,7 +217,8 @@ impl Poller {
         let PolledHolder { owner, attempt, token, lease_left } = holder;
         let lease_left = lease_left.unwrap_or_default();
         if let Some(waiter) = self.waiters.find(owner, *attempt) {
-            let until = lease::reliable_when_answered(sent, lease_left, now());
+            let now = now();
+            let until = lease::reliable_until(sent, lease_left, now.saturating_duration_since(sent), now);
             self.waiters.offer(&waiter, |state| state.outcome = Some(WaitOutcome::of_grant(*token, until)));
             return Some(waiter);
         }

@@ -106,8 +106,13 @@ impl Release {
     /// The same, in the background: others that wait for a part of what is held need not wait for a future that rests.
     pub async fn run_in_background(self) -> Result<Unlocked, UnlockError> {
         let (context, until) = (self.hold.context().clone(), self.forgotten_at());
+        // Begun here: its place in the line of its owner's calls is before those that come after it.
+        let mut running = Box::pin(self.run());
+        if let Some(outcome) = running.as_mut().now_or_never() {
+            return outcome;
+        }
         let (tell, told) = oneshot::channel();
-        context.spawn(self.run().map(|outcome| drop(tell.send(outcome))));
+        context.spawn(running.map(|outcome| drop(tell.send(outcome))));
         told.await.unwrap_or(Err(UnlockError::RuntimeGone { until }))
     }
 

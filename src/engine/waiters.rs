@@ -147,7 +147,9 @@ impl Trust {
             *before = Some(std::mem::replace(last, queued));
         } else if queued.floor == last.floor {
             // With the same floor, only the answer to a later request moves the trust on.
-            last.asked = last.asked.max(queued.asked);
+            if last.asked < queued.asked {
+                *last = queued;
+            }
         } else if before.is_none_or(|before| before.asked < queued.asked) {
             *before = Some(queued);
         }

@@ -506,9 +506,14 @@ impl Gathering<'_> {
         acknowledged
     }
 
-    /// Q11: one more guard on the nodes of a hold. `None`: too few of them answer now.
-    pub async fn reenter(&self, share: Share) -> Result<Option<Taken>, LockError> {
-        let (nodes, hold) = (&self.quorum.nodes, share.hold());
+    /// The hold of this owner, while it has guards.
+    pub fn held(&self) -> Option<Arc<QuorumHold>> {
+        self.entry.hold().filter(|hold| !hold.is_given_back())
+    }
+
+    /// Q11: one more guard on the nodes of a hold. `None`: too few of them answer now, or its last guard has ended.
+    pub async fn reenter(&self, hold: &Arc<QuorumHold>) -> Result<Option<Taken>, LockError> {
+        let nodes = &self.quorum.nodes;
         // If it has ended, a new hold would have no part in this one (Q10).
         let valid: Vec<_> = hold.nodes.iter().filter(|node| node.hold.is_valid()).collect();
         let served: Vec<_> = valid.iter().copied().filter(|node| nodes.is_usable(node.index)).collect();
@@ -534,7 +539,9 @@ impl Gathering<'_> {
         }
         // Q4: one may have been lost while another one had no answer.
         guards.retain(|node| node.guard.hold.is_valid());
-        if guards.len() >= hold.majority && hold.is_valid() {
+        let is_whole = guards.len() >= hold.majority && hold.is_valid();
+        // Counted only now: a call that rests has no part in what becomes of the hold.
+        if let Some(share) = is_whole.then(|| Share::of(hold.clone())).flatten() {
             return Ok(Some((share, guards)));
         }
         self.quorum.release(guards.into_iter().map(|node| node.guard)).await;

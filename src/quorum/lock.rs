@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::acquire::{ErrorsMet, Gathering, Taken};
 use super::context::Quorum;
 use super::guard::QuorumGuard;
-use super::hold::Share;
 use crate::engine::error::LockError;
 use crate::engine::lock::{Caller, EngineLock, within};
 use crate::engine::observe::{self, ObservedCall};
@@ -126,8 +125,8 @@ impl QuorumLock {
         // A second branch of the scope waits for the first one, and re-enters.
         let _turn = asking.turn().await;
         let mut backoff = self.quorum.backoff();
-        while let Some(share) = asking.entry.hold().and_then(Share::of) {
-            if let Some(taken) = asking.reenter(share).await? {
+        while let Some(hold) = asking.held() {
+            if let Some(taken) = asking.reenter(&hold).await? {
                 return Ok(taken);
             }
             backoff.pause().await;
@@ -137,9 +136,8 @@ impl QuorumLock {
 
     async fn take(&self, asking: &Gathering<'_>) -> Result<Option<Taken>, LockError> {
         let Some(_turn) = asking.turn_in_time().await? else { return Ok(None) };
-        while let Some(share) = asking.entry.hold().and_then(Share::of) {
-            let hold = share.hold().clone();
-            if let Some(taken) = asking.reenter(share).await? {
+        while let Some(hold) = asking.held() {
+            if let Some(taken) = asking.reenter(&hold).await? {
                 return Ok(Some(taken));
             }
             if !hold.is_given_back() {

@@ -71,6 +71,7 @@ const PARTS: &[(&str, &str)] = &[
     ("examine", include_str!("../../lua/lib/examine.lua")),
     ("format", include_str!("../../lua/lib/format.lua")),
     ("freeze", include_str!("../../lua/lib/freeze.lua")),
+    ("grant_lease", include_str!("../../lua/lib/grant_lease.lua")),
     ("hand_over", include_str!("../../lua/lib/hand_over.lua")),
     ("hear", include_str!("../../lua/lib/hear.lua")),
     ("hold", include_str!("../../lua/lib/hold.lua")),

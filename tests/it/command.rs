@@ -104,6 +104,7 @@ async fn wrong_usage_is_told_in_one_line() {
         (&["acl", "--user", "a b"], "a word without spaces"),
         (&["acl", "--user", "a", "--prefix", "pre*"], "as a pattern"),
         (&["watch", "-i", "0s"], "at least 10ms"),
+        (&["lock", "--lease", "1ms", "n", "--", "true"], "a lease is at least 10ms"),
         (&["force-unlock", NAME, "--strict-restart", "x"], "--strict-restart"),
     ] {
         let ended = Tool::new("redis://127.0.0.1:1/", arguments).run().await;

@@ -7,6 +7,7 @@ use fairlock::{
     AttachError, DetachError, DetachRefusal, Ended, FairSemaphore, HandleError, HoldHandle, Kind, LockClient, Loss,
     OptionsError, Owner, ParseHandleError, Permit, UnlockError,
 };
+use futures::FutureExt;
 use tokio::time::{sleep, timeout};
 
 use crate::handles::{LEASE, SECOND, SERVED_UNHEARD, close, hex, is_lost, two, unheard, with_gives, with_part};
@@ -80,6 +81,23 @@ async fn what_was_given_back_before_does_not_come_back() {
         assert_eq!(used(&one).await, 2);
         one.release(&handle).await.unwrap();
         assert_eq!(used(&one).await, 0);
+        close([one, other]).await;
+    })
+    .await;
+}
+
+/// The detach was before it in the line of its owner, and the handle had all three. Found by an attack.
+#[tokio::test]
+async fn what_was_given_back_by_a_dropped_call_does_not_come_back() {
+    on_each_store(async |store| {
+        let [one, other] = two(store).await;
+        let permit = gate(&one).acquire_many(3).await.unwrap();
+        assert!(permit.shrink_to(1).now_or_never().is_none());
+        let handle = permit.detach(LEASE).await.unwrap();
+        assert_eq!(used(&other).await, 1);
+        let permit = other.attach_permit(&handle).await.unwrap();
+        assert_eq!(permit.weight(), 1);
+        permit.release().await.unwrap();
         close([one, other]).await;
     })
     .await;

@@ -324,6 +324,30 @@ async fn on_several_servers_a_nested_try_that_rests_until_the_unlock_takes_it_an
     .await;
 }
 
+/// The unlock, the watchers and the nested call said that the hold was lost, and it was not: two of three servers had it. Found by an
+/// attack.
+#[tokio::test]
+async fn on_several_servers_a_lost_minority_is_no_loss_although_a_nested_call_rests() {
+    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
+        servers.iter().for_each(|server| server.network.delay(MILLI));
+        let client = of_several(servers, 6 * SECOND);
+        let (lock, owner) = (client.lock("x"), Owner::new());
+        for lost in servers {
+            let guard = owner.scope(lock.lock()).await.unwrap();
+            let held = guard.held();
+            let mut nested = rest(vec![owner.scope(lock.lock())]).await;
+            lost.server.flush();
+            sleep(4 * SECOND).await;
+            assert!(guard.is_valid());
+            assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
+            assert_eq!(timeout(SECOND, held.ended()).await, Ok(Ended::Freed));
+            let anew = nested.remove(0).await.unwrap();
+            assert_eq!(anew.unlock().await.unwrap(), Unlocked::Freed);
+        }
+    })
+    .await;
+}
+
 /// An owner that wants both `a` and `b`, of which another client has `b`.
 struct WantsBoth {
     other: LockClient,
@@ -655,6 +679,30 @@ async fn a_future_that_rests_while_it_confirms_its_grant_costs_a_moment() {
         resting.await.unwrap().unlock().await.unwrap();
     })
     .await;
+}
+
+/// A grant was trusted however slow the line was, and its first renewal was answered after it had ended. Found by an attack.
+#[tokio::test]
+async fn p8_a_grant_that_ends_within_a_round_trip_is_asked_about() {
+    for (poll, grant, way) in [(300, 700, 115), (500, 800, 140), (1000, 1050, 200), (2000, 3000, 600)] {
+        in_virtual_time(async |embedded| {
+            let slow = LockClient::builder().poll_interval(poll * MILLI).grant_ttl(grant * MILLI);
+            let (holder, client) = (client(embedded).await, embedded.open(slow).await);
+            embedded.network.delay(way * MILLI);
+            for after in 0..12 {
+                let held = holder.lock("x").lock().await.unwrap();
+                let lock = client.lock("x");
+                let waiting = tokio::spawn(async move { lock.lock().await });
+                sleep(way * MILLI * 4 + after * poll * MILLI / 12).await;
+                held.unlock().await.unwrap();
+                let guard = waiting.await.unwrap().unwrap();
+                let lost = timeout(SECOND, guard.lost()).await;
+                assert!(lost.is_err(), "{grant} ms, {way} ms there and back each, released {after}: {lost:?}");
+                guard.unlock().await.unwrap();
+            }
+        })
+        .await;
+    }
 }
 
 /// Seed 1795705553090: what was left of the grant was judged when the message came, and the hold was lost 23 ms after it began.

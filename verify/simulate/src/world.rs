@@ -502,6 +502,16 @@ impl World {
         self.state().is_settling(now)
     }
 
+    /// How long a message takes where nothing else is said.
+    pub fn usual_delay(&self) -> Duration {
+        Duration::from_millis(self.state().rates.calm_delay)
+    }
+
+    /// From here on each message takes that long, where nothing else is said.
+    pub fn messages_take(&self, delay: Duration) {
+        self.state().rates.calm_delay = delay.as_millis() as u64;
+    }
+
     /// The server is down, for `longest` at most. Only noted in the calm phase.
     pub fn goes_down(&self, longest: Duration) {
         let until = self.elapsed() + longest;

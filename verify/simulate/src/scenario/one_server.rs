@@ -56,6 +56,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_max_hold_that_is_shorter_than_a_grant(world)),
     },
     Scenario {
+        name: "a-grant-that-ends-within-a-round-trip",
+        about: "The line takes 80 ms each way. W hears of its grant of 600 ms when it can be sure of 160 ms more: too few for the \
+                answer to a first renewal. It must ask first, or it loses the lock as soon as it has it (R7, P8).",
+        play: |world| Box::pin(a_grant_that_ends_within_a_round_trip(world)),
+    },
+    Scenario {
         name: "a-grant-that-is-longer-than-the-lease",
         about: "A waiter wants a lease of 300 ms, and finds that it was granted the lock for 600 ms. Its first request sets the \
                 300 ms, and has no answer. The waiter must rely on 300 ms from the start, or the next one has the lock \
@@ -237,6 +243,20 @@ async fn a_max_hold_that_is_shorter_than_a_grant(world: Arc<World>) {
     c.gets_the_lock().await;
     b.has_heard_of_its_loss();
     stage.ends([a, b, c]).await;
+}
+
+async fn a_grant_that_ends_within_a_round_trip(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut w) = (stage.caller("A", |it| it).await, stage.caller("W", |it| it).await);
+    a.gets_the_lock().await;
+    stage.world.messages_take(ms(80));
+    w.begins_to_wait().await;
+    stage.passes(ms(110)).await;
+    a.gives_it_back().await;
+    w.gets_the_lock().await;
+    stage.passes(ms(600)).await;
+    w.still_has_the_lock();
+    stage.ends([a, w]).await;
 }
 
 async fn a_grant_that_is_longer_than_the_lease(world: Arc<World>) {

@@ -359,7 +359,7 @@ impl Caller {
         self.says("asks for the lock");
         self.asks();
         // Until its request has come to the server.
-        sleep(ms(2)).await;
+        sleep(2 * self.world.usual_delay()).await;
         let has_place = {
             let state = self.world.state();
             state.checker.waiting(&key_of(NAME)).any(|owner| owner.starts_with(self.client.id()))
