@@ -95,7 +95,13 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
                 return;
             }
             // A repeated leave needs no seq of its own: the second one finds nothing to do.
-            Err(error) => backoff.pause_after(&error),
+            Err(error) => {
+                // Nor does a place expire that the server cannot touch: a client that comes back keeps it alive.
+                if matches!(error, RequestError::Refused(_)) {
+                    limit = limit.max(context.forgotten_at(Duration::ZERO));
+                }
+                backoff.pause_after(&error)
+            }
         };
         pause.await;
     }

@@ -31,6 +31,13 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_hold_that_comes_back_at_another_node(world)),
     },
     Scenario {
+        name: "a-last-wait-given-up-while-its-slot-moves",
+        about: "W gives up, nobody else of its client waits, and its place cannot be taken out: its slot is on the move, for longer than \
+                the client lives without being heard. V, of the same client, comes when the slot has moved, which would keep the \
+                place of W alive (R8, R9).",
+        play: |world| Box::pin(a_last_wait_given_up_while_its_slot_moves(world)),
+    },
+    Scenario {
         name: "a-wait-given-up-while-its-slot-moves",
         about: "W and V are two waits of one client, and W is given up while a slot moves, for longer than a place or a lease would \
                 live without its client. V keeps the place of W alive all that time. So the leave must go on until it is answered, \
@@ -110,6 +117,27 @@ async fn a_wait_given_up_while_its_slot_moves(world: Arc<World>) {
     stage.has_places(2);
     stage.has_moved_the_slot();
     stage.passes(ms(500)).await;
+    stage.has_places(1);
+    a.gives_it_back().await;
+    v.gets_the_lock().await;
+    v.gives_it_back().await;
+    stage.ends([a, w]).await;
+}
+
+async fn a_last_wait_given_up_while_its_slot_moves(world: Arc<World>) {
+    let stage = Stage::cluster(world);
+    let (mut a, mut w) = (stage.caller("A", |it| it).await, stage.caller("W", |it| it).await);
+    let mut v = w.beside("V");
+    a.gets_the_lock().await;
+    w.begins_to_wait().await;
+    stage.begins_to_move_the_slot_of(NAME);
+    stage.one_key_moves(NAME, ":queue");
+    w.gives_up().await;
+    stage.passes(ms(6000)).await;
+    stage.has_moved_the_slot();
+    stage.passes(ms(500)).await;
+    v.begins_to_wait().await;
+    stage.passes(ms(100)).await;
     stage.has_places(1);
     a.gives_it_back().await;
     v.gets_the_lock().await;
