@@ -406,7 +406,7 @@ impl<'a> Attempt<'a> {
             Acquired::Queued { floor, lease_left, more, known, limit_before } => {
                 self.request.note_limit(limit_before);
                 self.must_leave = true;
-                let queued = Queued::answered(answer.sent, floor);
+                let queued = Queued::new(answer.sent, now(), floor);
                 // An earlier copy may have got the answer that the client was unknown (R8).
                 let doubtful = !known || self.copies_until > 0;
                 engine.poller.enqueue(&self.waiter, NewPlace { queued, lease_left, more, doubtful });

@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::store::clock::now;
-
 /// The allowance for clocks that run at different speeds, and for rounding to milliseconds: 1 % + 2 ms
 /// (R5). The Redlock page of the Redis documentation uses the same.
 pub fn drift(lease: Duration) -> Duration {
@@ -45,9 +43,8 @@ pub struct Queued {
 }
 
 impl Queued {
-    /// An answer that came just now.
-    pub fn answered(asked: Instant, floor: u64) -> Self {
-        Self { asked, round_trip: now().saturating_duration_since(asked), floor }
+    pub fn new(asked: Instant, answered: Instant, floor: u64) -> Self {
+        Self { asked, round_trip: answered.saturating_duration_since(asked), floor }
     }
 
     /// R7: until when a pushed grant may be relied on without asking.

@@ -169,7 +169,7 @@ impl Poller {
                 let polled = &answer.body;
                 context.options().metrics.polled();
                 tell_of_wait(keys, round, polled);
-                self.waiters.answered(&keys.lock, Queued::answered(answer.sent, polled.floor));
+                self.waiters.answered(&keys.lock, Queued::new(answer.sent, now(), polled.floor));
                 round.waiters.iter().for_each(|waiter| waiter.last_error.polled());
                 self.tell(keys, round, carried, &answer);
                 let missing = !polled.missing.is_empty();

@@ -425,7 +425,7 @@ async fn a_watch_survives_an_outage() {
 async fn it_works_on_a_cluster() {
     limit(async {
         let cluster = Cluster::start(3).await;
-        let client = Timing::default().connect(&cluster.url()).await;
+        let client = Timing::relaxed().connect(&cluster.url()).await;
         let mut guards = Vec::new();
         for number in 0..9 {
             guards.push(client.lock(format!("{number}")).lock().await.unwrap());
