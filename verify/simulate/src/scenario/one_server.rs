@@ -56,6 +56,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_max_hold_that_is_shorter_than_a_grant(world)),
     },
     Scenario {
+        name: "a-wait-given-up-without-an-answer",
+        about: "W and V are two waits of one client, and W is given up. Its leaves are lost, for longer than a place would live without \
+                its client. V keeps the place of W alive all that time, so the leave must go on until it is answered (P6, R9).",
+        play: |world| Box::pin(a_wait_given_up_without_an_answer(world)),
+    },
+    Scenario {
         name: "a-grant-that-ends-within-a-round-trip",
         about: "The line takes 80 ms each way. W hears of its grant of 600 ms when it can be sure of 160 ms more: too few for the \
                 answer to a first renewal. It must ask first, or it loses the lock as soon as it has it (R7, P8).",
@@ -243,6 +249,27 @@ async fn a_max_hold_that_is_shorter_than_a_grant(world: Arc<World>) {
     c.gets_the_lock().await;
     b.has_heard_of_its_loss();
     stage.ends([a, b, c]).await;
+}
+
+async fn a_wait_given_up_without_an_answer(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut w) = (stage.caller("A", |it| it).await, stage.caller("W", |it| it).await);
+    let mut v = w.beside("V");
+    a.gets_the_lock().await;
+    w.begins_to_wait().await;
+    v.begins_to_wait().await;
+    for _ in 0..8 {
+        w.next("leave", Fate::RequestTakes(ms(60_000)));
+    }
+    w.gives_up().await;
+    stage.passes(ms(4000)).await;
+    stage.has_places(2);
+    stage.passes(ms(10_000)).await;
+    stage.has_places(1);
+    a.gives_it_back().await;
+    v.gets_the_lock().await;
+    v.gives_it_back().await;
+    stage.ends([a, w]).await;
 }
 
 async fn a_grant_that_ends_within_a_round_trip(world: Arc<World>) {
