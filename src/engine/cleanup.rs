@@ -96,8 +96,8 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
             }
             // A repeated leave needs no seq of its own: the second one finds nothing to do.
             Err(error) => {
-                // Nor does a place expire that the server cannot touch: a client that comes back keeps it alive.
-                if matches!(error, RequestError::Refused(_)) {
+                // Nor does a place expire while its slot is on the move: a client that comes back keeps it alive.
+                if error.is_about_a_slot() {
                     limit = limit.max(context.forgotten_at(Duration::ZERO));
                 }
                 backoff.pause_after(&error)
