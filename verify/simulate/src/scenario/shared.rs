@@ -449,17 +449,28 @@ async fn a_release_that_is_sent_again_frees_once(world: Arc<World>) {
 async fn a_release_that_is_refused_half_way(world: Arc<World>) {
     let mut stage = SharedStage::new(world);
     let (mut a, mut b) = (stage.caller("A", LEASE).await, stage.caller("B", LEASE).await);
-    for command in 0..24 {
+    let mut c = stage.caller("C", LEASE).await;
+    // With C behind B it is not the usual case of a release.
+    for (command, with_c) in (0..24).flat_map(|command| [(command, false), (command, true)]) {
         a.gets(Wish::Permits(3)).await;
         b.begins_to_wait(Wish::Permits(1)).await;
+        if with_c {
+            c.begins_to_wait(Wish::Permits(1)).await;
+        }
         a.next("release", Fate::RefusedInside(command));
         a.gives_it_back().await;
         b.comes_in(ms(1000)).await;
+        if with_c {
+            c.comes_in(ms(1000)).await;
+        }
         stage.passes(ms(3000)).await;
         b.still_has();
         b.gives_it_back().await;
+        if with_c {
+            c.gives_it_back().await;
+        }
     }
-    stage.ends([a, b]).await;
+    stage.ends([a, b, c]).await;
 }
 
 async fn a_shrink_that_comes_behind_the_release(world: Arc<World>) {
