@@ -69,7 +69,7 @@ if place and not frozen then
     --#paste usual_limit
     if own_weight ~= weight then used = string.format('%d', used - own_weight + weight) end
     local rest = (set or its_limit) - used
-    -- A second place of the same owner hides nobody.
+    -- If the second place is of the same owner, the one behind it counts, and may have another limit.
     local other_limit = not set and second and not string.find(second, MARK .. next_owner .. ':', 1, true)
       and string.match(second, '^[^/]*/[^/]*/%d+,(%d+),')
     local is_last = not second or rest == 0 and (set or other_limit == its_limit)

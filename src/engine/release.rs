@@ -106,7 +106,7 @@ impl Release {
     /// The same, in the background: others that wait for a part of what is held need not wait for a future that rests.
     pub async fn run_in_background(self) -> Result<Unlocked, UnlockError> {
         let (context, until) = (self.hold.context().clone(), self.forgotten_at());
-        // Begun here: its place in the line of its owner's calls is before those that come after it.
+        // Polled once here, so that it waits for the owner's turn before any later call of that owner does.
         let mut running = Box::pin(self.run());
         if let Some(outcome) = running.as_mut().now_or_never() {
             return outcome;

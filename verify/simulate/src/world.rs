@@ -504,7 +504,7 @@ impl World {
 
     /// How long a message takes where nothing else is said.
     pub fn usual_delay(&self) -> Duration {
-        Duration::from_millis(self.state().rates.calm_delay)
+        self.state().usual_delay()
     }
 
     /// From here on each message takes that long, where nothing else is said.
@@ -698,10 +698,15 @@ impl State {
         happens
     }
 
+    /// How long a message takes where nothing goes wrong.
+    fn usual_delay(&self) -> Duration {
+        Duration::from_millis(self.rates.calm_delay)
+    }
+
     /// The delay of one message: mostly short, sometimes longer than operation_timeout or a lease.
     fn delay(&mut self, slow: f64, late: f64, kind: &'static str) -> Duration {
         if self.calm {
-            return Duration::from_millis(self.rates.calm_delay);
+            return self.usual_delay();
         }
         let most = if self.happens(late, kind) {
             LATEST.as_millis() as u64
@@ -786,7 +791,7 @@ impl Around {
         let stopped = state.stopped_until.saturating_sub(now);
         let fate = state.fate(client, script);
         if let Some(fate) = fate.filter(|fate| *fate != Fate::Sent) {
-            let usual = Duration::from_millis(state.rates.calm_delay);
+            let usual = state.usual_delay();
             let (request, reply) = match fate {
                 Fate::RequestTakes(delay) => (delay, Some(usual)),
                 Fate::ReplyTakes(delay) => (usual, Some(delay)),

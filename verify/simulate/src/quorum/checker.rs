@@ -215,7 +215,7 @@ impl QuorumChecker {
             if token <= newest && !goes_on && !void {
                 found.push(("P2", format!("actor {} got {token} on {} after {newest}", claim.actor, claim.lock)));
             }
-            // One that was ended by force may be claimed late.
+            // A guard that was ended by force may be claimed after a newer one.
             if token > newest {
                 self.newest.insert(claim.lock.clone(), (token, claim.owner.clone()));
             }
