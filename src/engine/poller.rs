@@ -193,7 +193,7 @@ impl Poller {
         let polled = &answer.body;
         let holder = polled.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
         let told = holder.into_iter().chain(&polled.granted);
-        let granted: Vec<_> = told.filter_map(|holder| self.tell_holder(keys, holder, answer.sent)).collect();
+        let granted: Vec<_> = told.filter_map(|holder| self.tell_holder(keys, holder)).collect();
         // Free, and no winner was found: so none of ours has a place. Frozen, the server did not look for one.
         let is_free = polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more;
         let none_has = is_free && !keys.kind.is_shared();
@@ -212,17 +212,14 @@ impl Poller {
         owner.rsplit_once(':').is_some_and(|(client, _)| *client == *self.context().runner.client)
     }
 
-    /// The lock is this client's. If a waiter has it, its message was lost or is late.
-    fn tell_holder(&self, keys: &Arc<Keys>, holder: &PolledHolder, sent: Instant) -> Option<Arc<Waiter>> {
+    /// The lock is this client's. If a waiter has it, its message was lost or is late: most of the grant's time may be over.
+    fn tell_holder(&self, keys: &Arc<Keys>, holder: &PolledHolder) -> Option<Arc<Waiter>> {
         let PolledHolder { owner, attempt, token, lease_left } = holder;
-        let lease_left = lease_left.unwrap_or_default();
         if let Some(waiter) = self.waiters.find(owner, *attempt) {
-            let now = now();
-            let until = lease::reliable_until(sent, lease_left, now.saturating_duration_since(sent), now);
-            self.waiters.offer(&waiter, |state| state.outcome = Some(WaitOutcome::of_grant(*token, until)));
+            self.waiters.offer(&waiter, |state| state.outcome = Some(WaitOutcome::Confirm { token: *token }));
             return Some(waiter);
         }
-        self.leave_if_unknown(keys, owner, *attempt, lease_left);
+        self.leave_if_unknown(keys, owner, *attempt, lease_left.unwrap_or_default());
         None
     }
 
@@ -318,7 +315,7 @@ impl Poller {
             Ok(answer) => {
                 let holder = answer.body.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
                 for ours in holder.into_iter().chain(&answer.body.granted) {
-                    self.tell_holder(keys, ours, answer.sent);
+                    self.tell_holder(keys, ours);
                 }
                 if answer.body.more {
                     cleanup::pass_on(context, keys);

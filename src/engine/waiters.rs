@@ -163,28 +163,23 @@ impl Trust {
             return None;
         }
         let proof = if grant.token > known.last.floor { Some(known.last) } else { known.before };
-        Some(WaitOutcome::of_grant(grant.token, proof.and_then(|queued| queued.trust(grant, now))))
+        let until = proof.and_then(|queued| queued.trust(grant, now));
+        let token = grant.token;
+        Some(until.map_or(WaitOutcome::Confirm { token }, |until| WaitOutcome::Granted { token, until }))
     }
 }
 
 /// The event that a waiter has to act upon.
 #[derive(Debug)]
 pub enum WaitOutcome {
-    /// A grant that may be relied on until then: pushed (R7), or found by a poll.
+    /// A pushed grant that may be relied on until then (R7).
     Granted { token: u64, until: Instant },
-    /// A grant that ends too soon to be relied on: ask.
+    /// A grant that may end too soon to be relied on, or that a poll found: ask.
     Confirm { token: u64 },
     /// The ticket has no place in the queue.
     NoPlace(Box<Turn>),
     /// Polls fail, and not for a passing reason.
     Failed(Box<LockError>),
-}
-
-impl WaitOutcome {
-    /// A grant that may be relied on `until` then. `None`: not before it is confirmed.
-    pub fn of_grant(token: u64, until: Option<Instant>) -> Self {
-        until.map_or(Self::Confirm { token }, |until| Self::Granted { token, until })
-    }
 }
 
 /// Waiters that lost their places together ask again in the order in which they came (P3). A turn lasts until it is dropped:

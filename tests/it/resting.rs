@@ -705,6 +705,30 @@ async fn p8_a_grant_that_ends_within_a_round_trip_is_asked_about() {
     }
 }
 
+/// Seed 1795714861193: what a poll found was relied on with a fifth of the grant left, and the first renewal took a little longer.
+#[tokio::test]
+async fn p8_a_grant_that_a_poll_finds_is_asked_about() {
+    in_virtual_time(async |embedded| {
+        let short = LockClient::builder().poll_interval(200 * MILLI).grant_ttl(300 * MILLI);
+        let (holder, client) = (client(embedded).await, embedded.open(short).await);
+        embedded.network.lose_messages(true);
+        for after in 0..20 {
+            let held = holder.lock("x").lock().await.unwrap();
+            let lock = client.lock("x");
+            let waiting = tokio::spawn(async move { lock.lock().await });
+            sleep(200 * MILLI + after * 10 * MILLI).await;
+            held.unlock().await.unwrap();
+            let guard = waiting.await.unwrap().unwrap();
+            embedded.network.delay(60 * MILLI);
+            let lost = timeout(SECOND, guard.lost()).await;
+            assert!(lost.is_err(), "released {after}: {lost:?}");
+            embedded.network.delay(Duration::ZERO);
+            guard.unlock().await.unwrap();
+        }
+    })
+    .await;
+}
+
 /// Seed 1795705553090: what was left of the grant was judged when the message came, and the hold was lost 23 ms after it began.
 #[tokio::test]
 async fn p8_a_grant_that_rested_longer_than_it_lasts_is_asked_about() {
