@@ -48,8 +48,7 @@ local function take_out_ended(room)
   for i = 1, #fields, 2 do
     local field = fields[i]
     local changed = weights[field]
-    -- A token has 16 digits, so the end begins behind the 20th character.
-    local ends, weight = match(fields[i + 1], ' (%d+) (%d+),', 21)
+    local ends, weight = match(fields[i + 1], '^%d+ %d+ %d+ (%d+) (%d+),')
     if not ends then
       if string.sub(field, 1, 1) == '#' then refuse_hash() end
     elseif ends <= this_ms and not changed and ended < ENDED_AT_MOST then

@@ -62,6 +62,13 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_wait_given_up_without_an_answer(world)),
     },
     Scenario {
+        name: "a-leave-that-is-refused-half-way",
+        about: "W gives up its wait, and a right is missing for one of the commands of its leave. Then its client dies, so no other leave \
+                comes. Its place may stay without its ticket, and is passed over; but nothing would take out a ticket without a place \
+                (P10).",
+        play: |world| Box::pin(a_leave_that_is_refused_half_way(world)),
+    },
+    Scenario {
         name: "a-grant-that-ends-within-a-round-trip",
         about: "The line takes 80 ms each way. W hears of its grant of 600 ms when it can be sure of 160 ms more: too few for the \
                 answer to a first renewal. It must ask first, or it loses the lock as soon as it has it (R7, P8).",
@@ -270,6 +277,31 @@ async fn a_wait_given_up_without_an_answer(world: Arc<World>) {
     v.gets_the_lock().await;
     v.gives_it_back().await;
     stage.ends([a, w]).await;
+}
+
+async fn a_leave_that_is_refused_half_way(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    for (command, is_behind) in (0..16).flat_map(|command| [(command, false), (command, true)]) {
+        let mut w = stage.caller("W", |it| it).await;
+        a.gets_the_lock().await;
+        if is_behind {
+            b.begins_to_wait().await;
+        }
+        w.begins_to_wait().await;
+        if !is_behind {
+            b.begins_to_wait().await;
+        }
+        w.next("leave", Fate::RefusedInside(command));
+        w.gives_up().await;
+        stage.passes(ms(2)).await;
+        w.dies(&stage.server).await;
+        stage.has_no_ticket_without_a_place();
+        a.gives_it_back().await;
+        b.gets_the_lock().await;
+        b.gives_it_back().await;
+    }
+    stage.ends([a, b]).await;
 }
 
 async fn a_grant_that_ends_within_a_round_trip(world: Arc<World>) {

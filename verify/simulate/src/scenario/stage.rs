@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::checker::{Checker, Claim, Failover, Remembered};
 use crate::cluster::Cluster;
-use crate::keys::{BOOT, key_of};
+use crate::keys::{BOOT, Keys, key_of};
 use crate::run::{watch_claims, watch_holders};
 use crate::world::{Around, Fate, Mishap, World};
 
@@ -193,6 +193,12 @@ impl Stage {
     pub fn has_places(&self, count: usize) {
         let places = self.world.state().checker.waiting(&key_of(NAME)).count();
         self.expect(places == count, &format!("{count} have a place in the queue, and not {places}"));
+    }
+
+    pub fn has_no_ticket_without_a_place(&self) {
+        let keys = Keys::of(&self.nodes, &key_of(NAME));
+        let places = keys.places.len();
+        self.expect(keys.tickets <= places, &format!("each of {} tickets has one of {places} places", keys.tickets));
     }
 
     pub fn has_moved_the_slot(&self) {
