@@ -62,6 +62,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(servers_that_were_not_raised(world)),
     },
     Scenario {
+        name: "a-hold-that-loses-its-greatest-token",
+        about: "The clock of server 1 is ahead, and its token is that of A's hold. Then server 1 loses the lock. The hold goes on under the \
+                same token, which others have seen (Q11).",
+        play: |world| Box::pin(a_hold_that_loses_its_greatest_token(world)),
+    },
+    Scenario {
         name: "servers-that-have-forgotten-and-a-newcomer",
         about: "All servers have lost their data, and a new client comes, which knows none of their clocks. It must not propose \
                 a token of its own clock: the servers have none to compare it with, and would give it (Q3, P2).",
@@ -313,6 +319,20 @@ async fn two_that_wait_for_each_other(world: Arc<World>) {
     let held = stage.gets_the_lock(one, "A has it after B").await;
     drop(held);
     stage.ends([a, b]).await;
+}
+
+async fn a_hold_that_loses_its_greatest_token(world: Arc<World>) {
+    let stage = Stage::with(world, &[Duration::ZERO, ms(3000), Duration::ZERO], false);
+    let a = stage.client("A");
+    let Some(guard) = stage.gets_the_lock(stage.asks(&a, Owner::new()), "A has the lock").await else { return };
+    let token = guard.token();
+    stage.loses_the_lock(1);
+    // A third of a lease until the next renewal.
+    sleep(ms(1000)).await;
+    stage.expect(guard.servers() == [0, 2], "A has servers 0 and 2 left");
+    stage.expect(guard.token() == token, "its token is the same");
+    drop(guard);
+    stage.ends([a]).await;
 }
 
 async fn servers_that_were_not_raised(world: Arc<World>) {
