@@ -216,8 +216,9 @@ impl LockClientBuilder {
     }
 
     /// How long a lock that was handed to a waiter of this client is kept for it until the waiter
-    /// answers. It must be longer than [`poll_interval`](Self::poll_interval), and longer than a round
-    /// trip on a slow link. Defaults to one and a half of it, and to 3 s at least.
+    /// answers. It must be longer than [`poll_interval`](Self::poll_interval), and should be by two round trips: a waiter whose
+    /// message was lost finds the lock by its next poll, and confirms it with one more request. Else its turn goes to the next
+    /// one. Defaults to one and a half `poll_interval`, and to 3 s at least.
     ///
     /// ```
     /// # use std::time::Duration;
