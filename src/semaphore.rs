@@ -294,6 +294,7 @@ impl FairSemaphore {
     }
 
     /// Sets the number of permits for all clients, whatever number each of them has named, until it is set to `None`. One round trip.
+    /// Still no call can ask for more permits than its own client has named.
     ///
     /// If there are more now, the next in line get them at once. If there are fewer, holders keep their permits, and the
     /// next in line wait until enough are released. A waiter for more than there are now waits on, and so do all behind it,

@@ -125,13 +125,17 @@ impl Detaching {
     async fn run(mut self, seq: u64) -> DetachOutcome {
         let context = self.hold.context().clone();
         let limit = context.runner.limit();
-        let (mut backoff, mut copies_until) = (context.backoff(), 0);
+        let (mut backoff, mut copies_until, mut last) = (context.backoff(), 0, None);
         loop {
             // Ended by force, or by `close`.
             if let Some(End::Lost(loss)) = self.hold.end()
                 && (!self.was_sent || loss != Loss::Closed)
             {
                 return self.refused(NotDetached::Lost(loss));
+            }
+            // The reason of the last try counts, and not that the next one comes too late.
+            if let Some(error) = last.take_if(|_| now() >= limit) {
+                return self.failed(error, copies_until);
             }
             let (hold, handle) = (self.hold.clone(), self.handle.clone());
             let give = Give {
@@ -173,10 +177,13 @@ impl Detaching {
                     error
                 }
             };
-            if is_over(&error) || now() >= limit {
+            if is_over(&error) {
                 return self.failed(error, copies_until);
             }
-            backoff.pause_after(&error).await;
+            if now() < limit {
+                backoff.pause_after(&error).await;
+            }
+            last = Some(error);
         }
     }
 

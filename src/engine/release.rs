@@ -181,12 +181,16 @@ impl Release {
                 // A retry may help once a person has changed something. The background retries until the lease is over;
                 // the caller gets the error now.
                 let is_final = matches!(&error, RequestError::Refused(refusal) if refusal.needs_a_person());
+                let is_over = || limit.is_some_and(|limit| is_final || now() >= limit);
                 // A connection that broke has taken no time: the retry may still learn the outcome.
-                if limit.is_some_and(|limit| is_final || now() >= limit) {
+                if !is_over() {
+                    pause.await;
+                }
+                // Behind the pause as well: the reason of the last try counts, and not that the next one comes too late.
+                if is_over() {
                     // This future may have rested, and the watchdog has released it meanwhile.
                     return self.known().unwrap_or_else(|| Err(self.failed(error)));
                 }
-                pause.await;
             }
         }
     }

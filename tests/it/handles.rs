@@ -7,7 +7,7 @@ use std::time::Duration;
 use fairlock::simulation::{self, Delivery, Faults, Ran};
 use fairlock::{
     AttachError, DetachError, DetachRefusal, EmbeddedServer, Ended, FairLock, HandleError, HoldHandle, LockClient,
-    LockGuard, Loss, OptionsError, Owner, ParseHandleError, Unlocked, owner,
+    LockGuard, Loss, OptionsError, Owner, ParseHandleError, UnlockError, Unlocked, owner,
 };
 use futures::FutureExt;
 use tokio::task::JoinHandle;
@@ -713,6 +713,24 @@ async fn a_detach_that_was_not_sent_returns_the_guard() {
         store.network.refuse(None);
         sleep(60 * SECOND).await;
         assert!(guard.is_valid(), "it is renewed as before");
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// The last try would come too late to be sent, which is not why it failed. Found by an attack.
+#[tokio::test]
+async fn what_was_refused_until_its_time_was_over_says_so() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder()).await;
+        let (first, second) = (held(&client).await, client.lock("another").lock().await.unwrap());
+        store.network.refuse(Some("TRYAGAIN Multiple keys request during rehashing of slot"));
+        let Err(DetachError::Refused { guard, reason, .. }) = first.detach(LEASE).await else { panic!() };
+        assert!(matches!(&reason, DetachRefusal::Refused(refusal) if refusal.code == "TRYAGAIN"), "{reason}");
+        let error = second.unlock().await.unwrap_err();
+        assert!(matches!(&error, UnlockError::Refused { refusal, .. } if refusal.code == "TRYAGAIN"), "{error}");
+        store.network.refuse(None);
         guard.unlock().await.unwrap();
         client.close().await.unwrap();
     })
