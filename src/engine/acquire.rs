@@ -532,8 +532,10 @@ impl<'a> Attempt<'a> {
     /// A hold by the answer to the request for it.
     async fn hold_answered(&mut self, token: u64, sent: Instant, lease_left: Duration) -> Option<Arc<Hold>> {
         self.must_leave = true;
-        // Something came before this future looked, so it asks the server once more (P1).
-        if self.is_doubted() || self.may_be_of_old_data() {
+        // It asks the server once more if something came before this future looked (P1), or if the answer was on its way, or
+        // rested, for longer than the hold lasts yet: it might be lost before its first renewal is answered (P8).
+        let is_late = lease_left < 2 * now().saturating_duration_since(sent);
+        if is_late || self.is_doubted() || self.may_be_of_old_data() {
             Box::pin(self.confirm(token)).await
         } else {
             self.hold_told(token, sent, lease_left)

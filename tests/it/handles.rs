@@ -737,6 +737,26 @@ async fn what_was_refused_until_its_time_was_over_says_so() {
     .await;
 }
 
+/// Seed 1795724589305: the answer rested for nearly as long as its lease, and the hold was lost 12 ms after it began.
+#[tokio::test]
+async fn p8_an_attach_that_rested_for_nearly_a_lease_asks_again() {
+    in_virtual_time(async |store| {
+        let short = LockClient::builder().lease(SECOND).operation_timeout(SECOND / 5).poll_interval(SECOND / 4);
+        let client = store.open(short).await;
+        let handle = detached(&client).await;
+        store.network.delay(Duration::from_millis(30));
+        let mut attaching = Box::pin(client.attach(&handle));
+        assert!((&mut attaching).now_or_never().is_none(), "the request is on its way");
+        sleep(Duration::from_millis(950)).await;
+        let guard = attaching.await.unwrap();
+        let lost = timeout(5 * SECOND, guard.lost()).await;
+        assert!(lost.is_err(), "{lost:?}");
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 /// A refusal that may pass is a refusal, and no silence, whatever is done by a handle.
 #[tokio::test]
 async fn what_the_server_refuses_is_told_as_refused() {
