@@ -201,7 +201,7 @@ impl Name<'_> {
         let fields: Vec<String> = cmd("HGETALL").arg(&self.key).query(&mut self.redis)?;
         for pair in fields.chunks(2).filter(|pair| !pair[0].starts_with("!format")) {
             let mut words: Vec<_> = pair[1].split(' ').collect();
-            words[if pair[0] == "!used" { 2 } else { 3 }] = "1";
+            words[if pair[0] == "!used" { 2 } else { 0 }] = "1";
             cmd("HSET").arg(&self.key).arg(&pair[0]).arg(words.join(" ")).exec(&mut self.redis)?;
         }
         self.take(&share)

@@ -69,7 +69,7 @@ if keys < 3 then
     --#paste remember
     local ends = string.format('%d', now_us / 1000 + lease)
     local summary = used .. ' ' .. holders .. ' ' .. (soon and soon < ends and soon or ends) .. ' ' .. own_limit .. ' ' .. token
-    call('HSET', lock, '!format', kind, '!used', summary, field, '1 ' .. seq .. ' ' .. token .. ' ' .. ends .. ' ' .. terms)
+    call('HSET', lock, '!format', kind, '!used', summary, field, ends .. ' 1 ' .. seq .. ' ' .. token .. ' ' .. terms)
     if current then call('PEXPIRE', lock, lease, 'GT') else call('PEXPIRE', lock, lease) end
     return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease .. ' ' .. limit_before
   end
@@ -84,7 +84,7 @@ local client, ticket = string.match(owner, '^[^:]*'), owner .. ':' .. seq
 -- R3: a copy that arrives after the owner has left must neither come in nor join the queue.
 local left_up_to = read('GET', tombstone)
 if left_up_to and tonumber(left_up_to) >= tonumber(seq) then return 'left ' .. echo end
-local holds, attempt, its_token, ends, its_terms, its_weight = string.match(room.record, RECORD)
+local ends, holds, attempt, its_token, its_terms, its_weight = string.match(room.record, RECORD)
 -- A hold whose lease is over is none, whether it was taken out or not.
 local is_held = holds and tonumber(ends) > now
 local last, this = tonumber(attempt or '0'), tonumber(seq)
@@ -95,7 +95,7 @@ weight = tonumber(weight)
 local function held(count)
   local longer = math.max(tonumber(ends), math.floor(now) + lease)
   if longer > tonumber(ends) or last ~= this then
-    call('HSET', lock, field, count .. ' ' .. seq .. ' ' .. its_token .. ' ' .. string.format('%d', longer) .. ' ' .. its_terms)
+    call('HSET', lock, field, string.format('%d', longer) .. ' ' .. count .. ' ' .. seq .. ' ' .. its_token .. ' ' .. its_terms)
   end
   -- Also for a retry: the request before may have been refused between these two.
   local left = longer - math.floor(now)

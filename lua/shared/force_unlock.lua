@@ -35,8 +35,8 @@ local places = read('LLEN', queue)
 read('ZCARD', deadlines)
 local fields, owner = read('HGETALL', lock), nil
 for i = 1, #fields, 2 do
-  local holds, _, its_token, ends, _, weight = string.match(fields[i + 1], RECORD)
-  if holds and its_token == expected and tonumber(ends) > now then
+  local ends, _, _, its_token, _, weight = string.match(fields[i + 1], RECORD)
+  if ends and its_token == expected and tonumber(ends) > now then
     owner = string.sub(fields[i], 2)
     uncount(room, fields[i], tonumber(weight))
   end

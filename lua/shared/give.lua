@@ -31,7 +31,7 @@ local request, not_after, from, seq, token, to, attempt, lease, terms, token_ttl
 --#include fields
 
 local fields = read('HMGET', lock, '#' .. from, '#' .. to, '!used')
-local _, last, current, ends, _, weight = string.match(fields[2] or '', RECORD)
+local ends, _, last, current, _, weight = string.match(fields[2] or '', RECORD)
 -- R1: before what refuses a copy, as for a lock.
 if last == attempt and current == token and tonumber(ends) > now then
   -- That copy may have been refused before it came to this.
@@ -40,7 +40,7 @@ if last == attempt and current == token and tonumber(ends) > now then
   return 'given ' .. echo .. ' ' .. left .. ' ' .. weight
 end
 local its_terms
-_, last, current, ends, its_terms, weight = string.match(fields[1] or '', RECORD)
+ends, _, last, current, its_terms, weight = string.match(fields[1] or '', RECORD)
 -- A lease that is over is not passed on. P4: an owner whose ended hold is still counted would take that record's place.
 -- Before what refuses a copy, too: what a copy gave may be over, and then its owner has nothing to go on with (P1).
 if current ~= token or tonumber(ends) <= now or fields[2] then return 'lost ' .. echo end
@@ -54,7 +54,7 @@ if tonumber(last) > tonumber(seq) then return 'stale ' .. echo end
 now = math.floor(now)
 local longer, summary = now + lease, fields[3]
 its_terms = string.match(its_terms, '^%d+,%d+,') .. string.match(terms, '^%d+,%d+,(.*)$')
-local set = { '#' .. to, '1 ' .. attempt .. ' ' .. token .. ' ' .. string.format('%d', longer) .. ' ' .. its_terms }
+local set = { '#' .. to, string.format('%d', longer) .. ' 1 ' .. attempt .. ' ' .. token .. ' ' .. its_terms }
 -- The old one first: what a refusal leaves is counted too high, and never too low (P1).
 call('HDEL', lock, '#' .. from)
 --#paste new_end

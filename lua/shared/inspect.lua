@@ -27,7 +27,7 @@ local settings = ''
 local holders, used = {}, 0
 local fields = read('HGETALL', lock)
 for i = 1, #fields, 2 do
-  local holds, _, token, ends, terms, weight = string.match(fields[i + 1], RECORD)
+  local ends, holds, _, token, terms, weight = string.match(fields[i + 1], RECORD)
   if holds and tonumber(ends) > now then
     used = used + weight
     local its_limit, label = string.match(terms, '^%d+,(%d+),%d+/(.*)$')

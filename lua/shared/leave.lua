@@ -32,7 +32,7 @@ local caller, field = owner, '#' .. owner
 --#include room
 --#include advance
 
-local holds, attempt, its_token, _, _, weight = string.match(room.record, RECORD)
+local _, holds, attempt, its_token, _, weight = string.match(room.record, RECORD)
 local places = read('LLEN', queue)
 read('ZCARD', deadlines)
 

@@ -38,7 +38,7 @@ local found = look(places, waits == '1' and places > 0 and caller, room)
 
 -- The holds of this client, of which tickets ask for some.
 local function hold(owner, record)
-  local _, attempt, its_token, ends = string.match(record or '', RECORD)
+  local ends, _, attempt, its_token = string.match(record or '', RECORD)
   if not attempt or tonumber(ends) <= now then return nil end
   return owner .. ' ' .. attempt .. ' ' .. its_token .. ' ' .. string.format('%d', ends - now), attempt
 end

@@ -37,7 +37,7 @@ local caller, field = owner, '#' .. owner
 local queued = special and {} or redis.pcall('LRANGE', queue, '0', '1')
 if not special and not queued[1] and not queued.err then
   local found = redis.pcall('HMGET', lock, field, '!format', '!used')
-  local attempt, its_token, weight_at = string.match(found[1] or '', '^%d+ (%d+) (%d+) %d+ ()%d+,')
+  local attempt, its_token, weight_at = string.match(found[1] or '', '^%d+ %d+ (%d+) (%d+) ()%d+,')
   local holders = string.match(found[2] == kind and found[3] or '', '^%d+ (%d+) ')
   if holders and attempt and tonumber(attempt) <= tonumber(seq) then
     if holders == '1' then
@@ -61,7 +61,7 @@ local place, second = queued[1], queued[2]
 if place and not frozen then
   local next_owner, client, next_seq, terms, weight, its_limit, grant_ttl = string.match(place, PLACE)
   local found = redis.pcall('HMGET', lock, field, '!format', '!used', '#' .. (next_owner or ''))
-  local attempt, its_token, own_weight = string.match(found[1] or '', '^%d+ (%d+) (%d+) %d+ (%d+),')
+  local attempt, its_token, own_weight = string.match(found[1] or '', '^%d+ %d+ (%d+) (%d+) (%d+),')
   local used, holders, soon, current = string.match(found[2] == kind and found[3] or '', '^(%d+) (%d+) (%d+) %d+ (%d+)$')
   local is_ours = used and attempt and tonumber(attempt) <= tonumber(seq)
   if is_ours and next_owner and not found[4] and soon > string.sub(now_us, 1, -4) then
@@ -86,7 +86,7 @@ if place and not frozen then
         --#paste remember
         call('HDEL', lock, field)
         local summary = used .. ' ' .. holders .. ' ' .. (soon < ends and soon or ends) .. ' ' .. its_limit .. ' ' .. token
-        call('HSET', lock, '!used', summary, '#' .. next_owner, '1 ' .. next_seq .. ' ' .. token .. ' ' .. ends .. ' ' .. terms)
+        call('HSET', lock, '!used', summary, '#' .. next_owner, ends .. ' 1 ' .. next_seq .. ' ' .. token .. ' ' .. terms)
         if holders == '1' then call('PEXPIRE', lock, lease) else call('PEXPIRE', lock, lease, 'GT') end
         redis.pcall('PUBLISH', channel .. client, 'grant ' .. token .. ' ' .. lease .. ' ' .. MARK .. ticket .. ' ' .. lock)
         if not second then call('UNLINK', deadlines) end
@@ -100,7 +100,7 @@ end
 --#include room
 --#include advance
 
-local holds, attempt, its_token, ends, its_terms, weight = string.match(room.record, RECORD)
+local ends, holds, attempt, its_token, its_terms, weight = string.match(room.record, RECORD)
 local is_held = holds and tonumber(ends) > now
 local last, this = tonumber(attempt or '0'), tonumber(seq)
 local places = read('LLEN', queue)
@@ -114,7 +114,7 @@ if count and count ~= '0' then
   rest = math.min(tonumber(rest), tonumber(weight))
   change(room, field, rest, weight - rest)
   local terms = string.format('%d', rest) .. string.match(its_terms, '^%d+(,.*)$')
-  room.set = { field, count .. ' ' .. seq .. ' ' .. its_token .. ' ' .. ends .. ' ' .. terms }
+  room.set = { field, ends .. ' ' .. count .. ' ' .. seq .. ' ' .. its_token .. ' ' .. terms }
   return 'held ' .. echo .. ' ' .. count .. ' ' .. serve(look(places, nil, room), room)
 end
 

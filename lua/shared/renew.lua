@@ -24,7 +24,7 @@ local request, owner, token, lease, only, token_ttl = unpack(ARGV)
 
 local field = '#' .. owner
 local fields = read('HMGET', lock, field, '!used')
-local holds, attempt, current, ends, terms = string.match(fields[1] or '', '^(%d+) (%d+) (%d+) (%d+) (.*)$')
+local ends, holds, attempt, current, terms = string.match(fields[1] or '', '^(%d+) (%d+) (%d+) (%d+) (.*)$')
 -- R4: after its end the hold is no one's, or another one's. A renewal that came late must not take it again.
 if current ~= token or tonumber(ends) <= now then return 'lost ' .. echo end
 now = math.floor(now)
@@ -33,7 +33,7 @@ local longer, before = now + lease, tonumber(ends)
 if longer < before and attempt ~= only then longer = before end
 -- R16: of an extend. A late copy of the first renewal after a grant must not cut it.
 if string.sub(only, 1, 1) == '+' and tonumber(only) > tonumber(attempt) then attempt = string.sub(only, 2) end
-local set = { field, holds .. ' ' .. attempt .. ' ' .. token .. ' ' .. string.format('%d', longer) .. ' ' .. terms }
+local set = { field, string.format('%d', longer) .. ' ' .. holds .. ' ' .. attempt .. ' ' .. token .. ' ' .. terms }
 local summary = fields[2]
 --#paste new_end
 return 'renewed ' .. echo .. ' ' .. string.format('%d', longer - now)

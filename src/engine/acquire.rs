@@ -158,13 +158,8 @@ impl AcquireRequest<'_> {
 
     /// The pause before a request is repeated, unless the error or the time ends the call.
     async fn pause_after(&self, error: RequestError, backoff: &mut Backoff) -> Result<(), LockError> {
-        let pause = backoff.pause_after(&error);
-        self.entry.last_error.note(error)?;
-        if !self.is_over() {
-            pause.await;
-        }
-        // Behind the pause as well: the reason of the last try counts, and not that the next one comes too late.
-        if self.is_over() { Err(self.entry.last_error.unreachable()) } else { Ok(()) }
+        self.entry.last_error.note(error.clone())?;
+        if backoff.pause_until(self.limit, &error).await { Ok(()) } else { Err(self.entry.last_error.unreachable()) }
     }
 
     /// `before`: the limit of the client that holds or waits before this call; 0 if there is none.

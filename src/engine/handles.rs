@@ -125,17 +125,13 @@ impl Detaching {
     async fn run(mut self, seq: u64) -> DetachOutcome {
         let context = self.hold.context().clone();
         let limit = context.runner.limit();
-        let (mut backoff, mut copies_until, mut last) = (context.backoff(), 0, None);
+        let (mut backoff, mut copies_until) = (context.backoff(), 0);
         loop {
             // Ended by force, or by `close`.
             if let Some(End::Lost(loss)) = self.hold.end()
                 && (!self.was_sent || loss != Loss::Closed)
             {
                 return self.refused(NotDetached::Lost(loss));
-            }
-            // The reason of the last try counts, and not that the next one comes too late.
-            if let Some(error) = last.take_if(|_| now() >= limit) {
-                return self.failed(error, copies_until);
             }
             let (hold, handle) = (self.hold.clone(), self.handle.clone());
             let give = Give {
@@ -177,13 +173,9 @@ impl Detaching {
                     error
                 }
             };
-            if is_over(&error) {
+            if is_over(&error) || !backoff.pause_until(Some(limit), &error).await {
                 return self.failed(error, copies_until);
             }
-            if now() < limit {
-                backoff.pause_after(&error).await;
-            }
-            last = Some(error);
         }
     }
 

@@ -174,20 +174,14 @@ impl Release {
                 return outcome;
             }
             if let Err(error) = self.send(limit).await {
-                let pause = backoff.pause_after(&error);
                 if matches!(error, RequestError::Closed | RequestError::RuntimeGone) {
                     return Err(self.give_up(error));
                 }
                 // A retry may help once a person has changed something. The background retries until the lease is over;
                 // the caller gets the error now.
                 let is_final = matches!(&error, RequestError::Refused(refusal) if refusal.needs_a_person());
-                let is_over = || limit.is_some_and(|limit| is_final || now() >= limit);
                 // A connection that broke has taken no time: the retry may still learn the outcome.
-                if !is_over() {
-                    pause.await;
-                }
-                // Behind the pause as well: the reason of the last try counts, and not that the next one comes too late.
-                if is_over() {
+                if limit.is_some() && is_final || !backoff.pause_until(limit, &error).await {
                     // This future may have rested, and the watchdog has released it meanwhile.
                     return self.known().unwrap_or_else(|| Err(self.failed(error)));
                 }

@@ -1,9 +1,10 @@
 //! How long to wait before trying again.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::time::{Sleep, sleep};
 
+use super::clock::now;
 use super::error::RequestError;
 
 const SHORTEST: Duration = Duration::from_millis(20);
@@ -59,6 +60,17 @@ impl Backoff {
     pub fn pause_after(&mut self, error: &RequestError) -> Sleep {
         let pause = if error.is_paced() { SHORTEST } else { self.next() };
         sleep(if error.is_about_a_slot() { pause.min(LONGEST_FOR_A_SLOT) } else { pause })
+    }
+
+    /// The same, for a call that may last until `limit`. `false`: no time is left for another try. The time counts behind the
+    /// pause as well: the reason of the last try is what the caller is told, and not that the next one comes too late.
+    pub async fn pause_until(&mut self, limit: Option<Instant>, error: &RequestError) -> bool {
+        let pause = self.pause_after(error);
+        let is_left = || limit.is_none_or(|limit| now() < limit);
+        if is_left() {
+            pause.await;
+        }
+        is_left()
     }
 
     /// The pause before a request is sent to a server that refuses.

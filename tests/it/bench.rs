@@ -231,7 +231,7 @@ impl Bench {
             // The only holder, whose lease is over.
             ["ended", owner] => vec![
                 "DEL lock".into(),
-                format!("HSET lock !format 3 !used 1~1~1~3~7 #{owner} 1~3~7~1~1,3,3000/L"),
+                format!("HSET lock !format 3 !used 1~1~1~3~7 #{owner} 1~1~3~7~1,3,3000/L"),
                 "PEXPIRE lock 10000".into(),
             ],
             ["queues", place] => {
@@ -275,7 +275,7 @@ impl Bench {
         let summary =
             format!("{}~{}~{}~{limit}~{token}", used + weight.parse::<i64>().unwrap(), holders + 1, soon.min(ends));
         vec![
-            format!("HSET lock !format 3 !used {summary} #{owner} 1~{seq}~{token}~{ends}~{share},3000/L"),
+            format!("HSET lock !format 3 !used {summary} #{owner} {ends}~1~{seq}~{token}~{share},3000/L"),
             "PEXPIRE lock 10000".into(),
             format!("SET tokens {token} PX 60000"),
         ]
@@ -500,7 +500,7 @@ impl Bench {
         let summary: Vec<i64> = summary.split(' ').map(|word| word.parse().unwrap()).collect();
         let (mut shown, mut sum, mut first) = (Vec::new(), 0, i64::MAX);
         for (owner, record) in fields.iter().filter_map(|field| field.strip_prefix('#')?.split_once('=')) {
-            let [holds, seq, token, ends, terms] = record.splitn(5, ' ').collect::<Vec<_>>()[..] else {
+            let [ends, holds, seq, token, terms] = record.splitn(5, ' ').collect::<Vec<_>>()[..] else {
                 panic!("{owner}: {record}")
             };
             shown.push(format!("{owner}={holds},{seq},{},{terms}", normal(token)));

@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 
 use crate::connecting::set_user;
 use crate::support::cluster::Cluster;
-use crate::support::tool::{Running, Tool};
-use crate::support::{Proxy, Server, Timing, eventually, limit, on_a_server};
+use crate::support::tool::{Running, Tool, limit, on_a_server};
+use crate::support::{Proxy, Server, Timing, eventually};
 
 const NAME: &str = "orders:42";
 /// `lock` with a lease that a test can wait for.

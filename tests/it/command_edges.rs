@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::tool::Tool;
-use crate::support::{Timing, eventually, limit, on_a_server};
+use crate::support::tool::{Tool, limit, on_a_server};
+use crate::support::{Timing, eventually};
 
 const NAME: &str = "orders:42";
 const NOWHERE: &str = "redis://127.0.0.1:1/";

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::connecting::{MORE_RIGHTS, RIGHTS, set_user};
 use crate::support::cluster::{Cluster, command};
-use crate::support::tool::Tool;
-use crate::support::{Proxy, Server, Timing, eventually, limit, limit_to, on_a_server};
+use crate::support::tool::{Tool, limit, on_a_server};
+use crate::support::{Proxy, Server, Timing, eventually, limit_to};
 
 /// What doctor says: whether the server is fit, and its findings.
 struct Said {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use fairlock::LockClient;
 use nix::sys::signal::Signal;
 
-use crate::support::tool::{self, Tool};
-use crate::support::{Proxy, Server, Timing, eventually, limit, on_a_server};
+use crate::support::tool::{self, Tool, limit, on_a_server};
+use crate::support::{Proxy, Server, Timing, eventually};
 
 const NAME: &str = "deploy:7";
 

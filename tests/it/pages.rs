@@ -11,7 +11,8 @@ use std::process::Stdio;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::support::{LONGEST_WAIT, Server, limit, tool};
+use crate::support::tool::{self, limit};
+use crate::support::{LONGEST_WAIT, Server};
 
 const PAGES: [&str; 3] = ["README.md", "docs/guide.md", "docs/cli.md"];
 

@@ -257,7 +257,7 @@ async fn acquire_rows() {
         },
         Row {
             what: "one more hold, asked for with the number before it",
-            before: &["holds c:1 4 7 1,1", "HSET lock #c:1 2~4~7~99999999999999~1,1,3000/L"],
+            before: &["holds c:1 4 7 1,1", "HSET lock #c:1 99999999999999~2~4~7~1,1,3000/L"],
             call: "shared/acquire mode=1:7",
             reply: "held 7 2 * 1",
             after: "room 1 c:1=2,5,7,1,1,3000/L",
@@ -432,7 +432,7 @@ async fn release_rows() {
         },
         Row {
             what: "one of two holds",
-            before: &["holds c:1 4 7 1,1", "HSET lock #c:1 2~4~7~99999999999999~1,1,3000/L"],
+            before: &["holds c:1 4 7 1,1", "HSET lock #c:1 99999999999999~2~4~7~1,1,3000/L"],
             call: "shared/release special=1:7:1",
             reply: "held 1 0",
             after: "room 1 c:1=1,5,7,1,1,3000/L",
@@ -615,7 +615,7 @@ async fn poll_rows() {
         },
         Row {
             what: "an end that was put off is looked up again",
-            before: &["holds e:1 2 7 1,1 -5", "HSET lock #e:1 1~2~7~99999999999999~1,1,3000/L", "queues c:1:5"],
+            before: &["holds e:1 2 7 1,1 -5", "HSET lock #e:1 99999999999999~1~2~7~1,1,3000/L", "queues c:1:5"],
             call: "shared/poll tickets=c:1:5",
             reply: "shared 0 1 1 1 T * -1 +",
             after: "room 1 e:1=1,2,7,1,1,3000/L | queue c:1:5 | clients c",
@@ -1126,7 +1126,7 @@ async fn p2_p3_up_to_32_come_in_with_a_call_and_then_more_is_said() {
                 let mut tokens = Vec::new();
                 for number in 0..served {
                     let record = record(&mut bench, &format!("d:{number}")).await;
-                    tokens.push(record.split(' ').nth(2).expect("it holds").parse::<u64>().unwrap());
+                    tokens.push(record.split(' ').nth(3).expect("it holds").parse::<u64>().unwrap());
                 }
                 assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "{tokens:?}");
                 assert_eq!(bench.number("GET tokens").await as u64, *tokens.last().unwrap());
@@ -1149,7 +1149,7 @@ async fn p3_a_reader_behind_a_writer_waits() {
             assert!(bench.call(&acquire("d:2", 1)).await.starts_with("queued "));
             assert!(bench.call(&acquire("d:3", 1)).await.starts_with("queued "));
             let token = record(&mut bench, "d:1").await;
-            let token = token.split(' ').nth(2).unwrap();
+            let token = token.split(' ').nth(3).unwrap();
             // Past them: what it has already.
             let nested = format!("{} mode=1:{token} seq=6", acquire("d:1", 1));
             assert_eq!(bench.call(&nested).await, "held T 2 10000 1024");
@@ -1158,7 +1158,7 @@ async fn p3_a_reader_behind_a_writer_waits() {
             assert_eq!(bench.number("LLEN queue").await, 2);
             // A downgrade lets the readers in.
             let token = record(&mut bench, "e:1").await;
-            let token = token.split(' ').nth(2).unwrap().to_owned();
+            let token = token.split(' ').nth(3).unwrap().to_owned();
             assert_eq!(
                 bench.call(&format!("shared/release kind=4 owner=e:1 seq=9 special=1:{token}:1")).await,
                 "held 1 0"
@@ -1219,7 +1219,7 @@ async fn p6_a_grant_ends_with_its_client_and_the_hash_with_the_longest_lease() {
             let now = bench.now().await;
             for (owner, least, most) in [("d:1", 3000, 5000), ("e:1", 500, 1000)] {
                 let record = record(&mut bench, owner).await;
-                let left = record.split(' ').nth(3).unwrap().parse::<i64>().unwrap() - now;
+                let left = record.split(' ').nth(0).unwrap().parse::<i64>().unwrap() - now;
                 assert!((least..=most).contains(&left), "{owner}: {left}");
             }
             assert!((3000..=5000).contains(&bench.ttl("lock").await));
@@ -1273,7 +1273,7 @@ async fn p2_the_last_token_counts_when_the_stored_one_is_gone() {
                 bench.command("DEL tokens").await;
                 bench.call(call).await;
                 let record = record(&mut bench, owner).await;
-                assert_eq!(record.split(' ').nth(2), Some("9007199254740001"), "{call}: {record}");
+                assert_eq!(record.split(' ').nth(3), Some("9007199254740001"), "{call}: {record}");
                 assert_eq!(bench.number("GET tokens").await, 9_007_199_254_740_001, "{call}");
             }
         }

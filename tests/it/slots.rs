@@ -287,7 +287,7 @@ impl State {
         if let [owner, seq, holds] = self.lock.split(' ').collect::<Vec<_>>()[..]
             && is_shared
         {
-            let (record, soon) = (format!("{holds} {seq} {} {} {TERMS}", self.token, now + 10_000), now + 10_000);
+            let (record, soon) = (format!("{} {holds} {seq} {} {TERMS}", now + 10_000, self.token), now + 10_000);
             let fields = [format!("#{owner}"), record, "!format".into(), "3".into(), "!used".into()];
             let used = format!("1 1 {soon} 5 {}", self.token);
             commands.push([words(&format!("HSET {}", key("lock"))), fields.to_vec(), vec![used]].concat());

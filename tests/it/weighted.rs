@@ -243,7 +243,7 @@ impl Run {
 
     async fn token(&mut self, owner: &str) -> u64 {
         let record = flatten(self.bench.command(&format!("HGET lock #{owner}")).await).concat();
-        record.split(' ').nth(2).map_or(7, |token| token.parse().unwrap())
+        record.split(' ').nth(3).map_or(7, |token| token.parse().unwrap())
     }
 
     /// One call on both sides. Returns what each of them answered.
@@ -377,7 +377,7 @@ impl Run {
             words[index] = &past;
             words.join("~")
         };
-        let command = format!("HSET lock #{owner} {} !used {}", replaced(&record, 3), replaced(&summary, 2));
+        let command = format!("HSET lock #{owner} {} !used {}", replaced(&record, 0), replaced(&summary, 2));
         self.bench.command(&command).await;
     }
 
@@ -393,7 +393,7 @@ impl Run {
                 summary = Some((words[0].parse::<u32>().unwrap(), words[1].parse::<usize>().unwrap()));
             }
             let Some(owner) = field.strip_prefix('#') else { continue };
-            let [holds, seq, token, ends, weight, limit, _] = words[..] else { panic!("{pair}") };
+            let [ends, holds, seq, token, weight, limit, _] = words[..] else { panic!("{pair}") };
             let ended = ends.parse::<i64>().unwrap() <= now;
             let (weight, limit) = (weight.parse().unwrap(), limit.parse().unwrap());
             let held = Held { holds: holds.parse().unwrap(), seq: seq.parse().unwrap(), weight, limit, ended };
@@ -496,11 +496,10 @@ async fn held_and_queued(bench: &mut Bench) -> (Option<(String, String, String)>
         .collect();
     let held = fields.iter().find(|(field, _)| !field.starts_with('!')).map(|(field, value)| {
         let mut words = value.split(' ');
-        let holds = words.next().unwrap().to_owned();
-        let seq = match fields.get("!grant") {
-            Some(grant) => grant.split(' ').next().unwrap(),
-            None => words.next().unwrap(),
-        };
+        let grant = fields.get("!grant");
+        // A record begins with its end.
+        let holds = words.nth(grant.is_none().into()).unwrap().to_owned();
+        let seq = grant.map_or_else(|| words.next(), |grant| grant.split(' ').next()).unwrap();
         (field.trim_start_matches('#').to_owned(), holds, seq.to_owned())
     });
     let places = flatten(bench.command("LRANGE queue 0 -1").await);
@@ -556,7 +555,7 @@ async fn a_semaphore_of_one_answers_as_a_lock_does() {
             }
             let token = lock.lock_token().await.unwrap_or("7".into());
             let record = flatten(semaphore.command(&format!("HGET lock #{}", one_of_them())).await).concat();
-            let shared_token = record.split(' ').nth(2).unwrap_or("7").to_owned();
+            let shared_token = record.split(' ').nth(3).unwrap_or("7").to_owned();
             let answers = (
                 lock.raw_call(&call.replace('@', &token)).await.unwrap(),
                 semaphore.raw_call(&of_one(&call).replace('@', &shared_token)).await.unwrap(),

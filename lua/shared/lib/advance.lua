@@ -18,7 +18,7 @@ end
 -- counts no longer.
 local function is_over(room, field, seq)
   local record = room.exists and room.weights[field] ~= 0 and read('HGET', lock, field)
-  local _, attempt, _, ends, _, weight = string.match(record or '', RECORD)
+  local ends, _, attempt, _, _, weight = string.match(record or '', RECORD)
   if not attempt then return false end
   if tonumber(attempt) >= tonumber(seq) and tonumber(ends) > now then return true end
   room.used, room.holders = room.used - (room.weights[field] or tonumber(weight)), room.holders - 1
@@ -100,7 +100,7 @@ local function serve(found, room, own)
     local ends = math.floor(now) + winner.lease
     winner.token = string.format('%d', token + i - 1)
     room.set[#room.set + 1] = found.of[i]
-    room.set[#room.set + 1] = '1 ' .. winner.seq .. ' ' .. winner.token .. ' ' .. string.format('%d', ends) .. ' ' .. winner.terms
+    room.set[#room.set + 1] = string.format('%d', ends) .. ' 1 ' .. winner.seq .. ' ' .. winner.token .. ' ' .. winner.terms
     soon, longest = math.min(soon, ends), math.max(longest, winner.lease)
   end
   local limit_before, last_token = room.limit_before, room.token

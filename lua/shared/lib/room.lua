@@ -43,20 +43,22 @@ end
 local function take_out_ended(room)
   local fields, used, holders, soon = read('HGETALL', lock), room.of_new, room.new, nil
   local gone, weights, ended = room.gone, room.weights, #room.gone
-  -- Compared as text, of 13 digits until the year 2286: to read a number costs as much as the rest of a step.
-  local match, this_ms = string.match, string.sub(now_us, 1, -4)
+  -- A record begins with its end, of 13 digits until the year 2286: to read it as a number costs as much as the rest of a step.
+  local match, next_ms = string.match, string.format('%d', math.floor(now) + 1)
   for i = 1, #fields, 2 do
-    local field = fields[i]
+    local field, record = fields[i], fields[i + 1]
     local changed = weights[field]
-    local ends, weight = match(fields[i + 1], '^%d+ %d+ %d+ (%d+) (%d+),')
-    if not ends then
-      if string.sub(field, 1, 1) == '#' then refuse_hash() end
-    elseif ends <= this_ms and not changed and ended < ENDED_AT_MOST then
+    if record < next_ms and not changed and ended < ENDED_AT_MOST and field ~= '!used' then
       ended = ended + 1
       gone[ended], weights[field] = field, 0
     elseif changed ~= 0 then
-      used, holders = used + (changed or weight), holders + 1
-      if not soon or ends < soon then soon = ends end
+      local ends, weight = match(record, '^(%d+) %d+ %d+ %d+ (%d+),')
+      if ends then
+        used, holders = used + (changed or weight), holders + 1
+        if not soon or ends < soon then soon = ends end
+      elseif string.sub(field, 1, 1) == '#' then
+        refuse_hash()
+      end
     end
   end
   room.used, room.holders, room.soon, room.is_new = used, holders, tonumber(soon) or 1 / 0, true

@@ -7,8 +7,8 @@ use futures::{FutureExt, TryStreamExt};
 use tokio::time::{Instant, sleep};
 
 use super::{Masters, embedded, quick};
-use crate::support::tool::{self, Tool};
-use crate::support::{Embedded, Timing, eventually, limit, on_several_in_virtual_time};
+use crate::support::tool::{self, Tool, limit};
+use crate::support::{Embedded, Timing, eventually, on_several_in_virtual_time};
 
 async fn names(client: &LockClient) -> Vec<String> {
     let locks: Vec<_> = client.list("*").try_collect().await.unwrap();

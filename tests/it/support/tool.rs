@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::{LONGEST_WAIT, binaries};
+use super::{LONGEST_WAIT, Server, binaries};
 
 pub struct Tool {
     command: Command,
@@ -28,6 +28,18 @@ pub struct Ended {
 /// Where it is.
 pub fn path() -> String {
     binaries::path("fairlock").display().to_string()
+}
+
+/// Runs a whole test. The build before it would stop the runtime, and with it the renewals of the test's own holds.
+pub async fn limit<F: Future>(test: F) -> F::Output {
+    tokio::task::spawn_blocking(path).await.unwrap();
+    super::limit(test).await
+}
+
+/// The same, on a server.
+pub async fn on_a_server(test: impl AsyncFnOnce(&Server)) {
+    tokio::task::spawn_blocking(path).await.unwrap();
+    super::on_a_server(test).await;
 }
 
 /// Killed when dropped.

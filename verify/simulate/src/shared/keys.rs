@@ -69,10 +69,10 @@ impl Keys {
             let number = |index: usize| words.get(index).and_then(|word: &&str| word.parse::<u64>().ok()).unwrap_or(0);
             if let Some(owner) = field[0].strip_prefix('#') {
                 let record = Record {
-                    holds: number(0) as u32,
-                    attempt: number(1),
-                    token: number(2),
-                    ends: number(3) as i64,
+                    ends: number(0) as i64,
+                    holds: number(1) as u32,
+                    attempt: number(2),
+                    token: number(3),
                     weight: number(4) as u32,
                     limit: number(5) as u32,
                 };
