@@ -1219,7 +1219,7 @@ async fn p6_a_grant_ends_with_its_client_and_the_hash_with_the_longest_lease() {
             let now = bench.now().await;
             for (owner, least, most) in [("d:1", 3000, 5000), ("e:1", 500, 1000)] {
                 let record = record(&mut bench, owner).await;
-                let left = record.split(' ').nth(0).unwrap().parse::<i64>().unwrap() - now;
+                let left = record.split(' ').next().unwrap().parse::<i64>().unwrap() - now;
                 assert!((least..=most).contains(&left), "{owner}: {left}");
             }
             assert!((3000..=5000).contains(&bench.ttl("lock").await));
