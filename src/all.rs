@@ -461,7 +461,7 @@ impl AllGuard {
         }
     }
 
-    /// Resolves when one has ended. Nobody relies on them until all are held, so a loss is not reported as one.
+    /// Resolves when one has ended. The caller relies on none until all are held, so a loss is not reported as one.
     async fn one_ended(&self) {
         first_of(self.guards.iter().map(|guard| guard.ended().boxed()).collect()).await;
     }

@@ -98,7 +98,7 @@ async fn print(handle: &HoldHandle, acquire: &Acquire, signals: &mut Signals) ->
         handle.to_string()
     };
     tokio::select! {
-        // What is printed counts, whatever comes at the same time: somebody may rely on it.
+        // The printed answer counts, whatever comes at the same time: a program may rely on it.
         biased;
         printed = output::print_aside(line) => printed.map(|()| exit::OK),
         signal = signals.next() => Ok(lock::ended_by(signal)),

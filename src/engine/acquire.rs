@@ -469,7 +469,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// R14: whether the server may have granted this from old data, in which another owner's lock is missing. After a flush only boot.lua can
-    /// tell, and the next request asks it first. A frozen server grants nothing, so what it has granted is older than the freeze.
+    /// tell, and the next request asks it first. A frozen server grants nothing, so its grants are older than the freeze.
     /// An attach is no grant: what a handle holds goes on.
     fn may_be_of_old_data(&self) -> bool {
         let (runner, lock) = (&self.request.engine.context.runner, &self.request.entry.keys.lock);

@@ -353,7 +353,7 @@ impl Gathering<'_> {
 
     /// While the call waits at one node: tries all others again and again, until they and `got` are a majority. The node may
     /// be kept from all by a client that cannot reach it to release what it has there (P9). Not for a call that waits at the gate:
-    /// it would pass by those who were there first (P3).
+    /// it would pass the earlier waiters (P3).
     async fn go_without(&self, index: usize, got: &Got) -> Result<Got, LockError> {
         let nodes = &self.quorum.nodes;
         let mut backoff = self.quorum.backoff();

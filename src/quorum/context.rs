@@ -113,7 +113,7 @@ impl Quorum {
         if self.drive(closing).await.is_none() {
             join_all(nodes.all.iter().map(|node| close::close(&node.engine))).await;
         }
-        // Those that are still at it go on in the background.
+        // The calls that are not done go on in the background.
         let outcome = |engine: &Arc<Engine>| engine.context.unfinished.get().copied();
         let unfinished =
             nodes.engines().iter().map(|engine| outcome(engine).unwrap_or_else(|| close::left(engine))).sum();

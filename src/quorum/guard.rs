@@ -78,7 +78,7 @@ impl QuorumGuard {
     pub fn complete(&mut self) {
         self.guards.iter_mut().for_each(|node| node.guard.complete());
         if self.hold.over.is_cancelled() {
-            // It was lost just before, when nobody had a guard, and was reported as given back.
+            // It was lost just before, without a guard, and was reported as released.
             let _ = self.hold.loss.set(Loss::Expired);
         }
     }
@@ -149,7 +149,7 @@ struct Releasing<'a> {
 impl Releasing<'_> {
     fn begin(&mut self, releases: Vec<NodeRelease>) {
         for (index, release) in releases {
-            // One that is down is waited for only while a majority is missing: it may be back in a moment.
+            // It waits for a server that is down only while a majority is missing: that server may be back in a moment.
             if self.quorum.nodes.is_usable(index) {
                 self.waited_for.insert(index);
             }
