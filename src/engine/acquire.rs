@@ -498,7 +498,7 @@ impl<'a> Attempt<'a> {
         self.waiter.confirms(true);
         let answer = loop {
             self.doubts = self.request.engine.holds.doubts();
-            let answer = renew.run(runner).await;
+            let answer = renew.run(runner, None).await;
             // Again only if one more flush came within that round trip.
             if answer.is_err() || !runner.is_boot_due(&self.request.entry.keys.lock) {
                 break answer;

@@ -5,7 +5,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
@@ -127,10 +127,7 @@ impl Detaching {
         let limit = context.runner.limit();
         let (mut backoff, mut copies_until) = (context.backoff(), 0);
         loop {
-            // Ended by force, or by `close`.
-            if let Some(End::Lost(loss)) = self.hold.end()
-                && (!self.was_sent || loss != Loss::Closed)
-            {
+            if let Some(loss) = self.loss() {
                 return self.refused(NotDetached::Lost(loss));
             }
             let (hold, handle) = (self.hold.clone(), self.handle.clone());
@@ -179,7 +176,18 @@ impl Detaching {
         }
     }
 
+    /// Ended by force, or by `close`.
+    fn loss(&self) -> Option<Loss> {
+        match self.hold.end() {
+            Some(End::Lost(loss)) if !self.was_sent || loss != Loss::Closed => Some(loss),
+            _ => None,
+        }
+    }
+
     fn failed(mut self, error: RequestError, copies_until: i64) -> DetachOutcome {
+        if let Some(loss) = self.loss() {
+            return self.refused(NotDetached::Lost(loss));
+        }
         if !self.was_sent {
             return self.refused(NotDetached::Failed(error));
         }
@@ -244,7 +252,7 @@ impl Drop for Detaching {
             cleanup::leave_until(context.clone(), leave, limit).await;
             let mut backoff = context.backoff();
             while now() < limit {
-                match release_once(&context, &hold.entry.keys, &handle).await {
+                match release_once(&context, &hold.entry.keys, &handle, context.runner.limit()).await {
                     Err(RequestError::Closed | RequestError::RuntimeGone) | Ok(_) => return,
                     Err(error) => backoff.pause_after(&error).await,
                 }
@@ -261,10 +269,8 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetache
     let _turn = take_turn(hold).await.map_err(NotDetached::Failed)?;
     let (limit, mut backoff, seq) = (context.runner.limit(), context.backoff(), context.next_seq());
     loop {
-        match hold.expire_if_due() {
-            Some(End::Lost(loss)) => return Err(NotDetached::Lost(loss)),
-            Some(End::Freed | End::Detached) => return Err(NotDetached::Lost(Loss::Gone)),
-            None => {}
+        if let Some(loss) = loss_of(hold) {
+            return Err(NotDetached::Lost(loss));
         }
         // At each try: the turn and an answer that is lost take time, and `max_hold` leaves less.
         let lease = hold.lease_to_extend(wanted);
@@ -273,7 +279,7 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetache
         let (keys, owner, token) = (&entry.keys, &entry.owner_id, hold.token);
         let renew = Renew { keys, owner, token, lease, only: question.only, remember: hold.remember() };
         // The loss is heard while it waits.
-        let asking = pin!(ask(hold, renew.run(&context.runner)));
+        let asking = pin!(ask(hold, renew.run(&context.runner, Some(limit))));
         let Some(asked) = hold.over.run_until_cancelled(asking).await else { continue };
         match asked {
             Ok(Answer { body: Renewed::Renewed { lease_left }, sent, .. }) => {
@@ -282,10 +288,17 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetache
                 return Ok(());
             }
             Ok(Answer { body: Renewed::Lost, .. }) => hold.lose(Loss::Gone),
-            Err(error) if is_over(&error) || now() >= limit => return Err(NotDetached::Failed(error)),
-            Err(error) => backoff.pause_after(&error).await,
+            Err(error) => {
+                if is_over(&error) || !backoff.pause_until(Some(limit), &error).await {
+                    return Err(loss_of(hold).map_or(NotDetached::Failed(error), NotDetached::Lost));
+                }
+            }
         }
     }
+}
+
+fn loss_of(hold: &Hold) -> Option<Loss> {
+    hold.expire_if_due().map(|end| if let End::Lost(loss) = end { loss } else { Loss::Gone })
 }
 
 /// Whether no other try can help within the time of a call.
@@ -304,10 +317,13 @@ pub async fn extend_handle(lock: &EngineLock, handle: &Detached, lease: Duration
     let renew = Renew { keys, owner, token, lease, only: Only::Longer, remember: true };
     let (limit, mut backoff) = (context.runner.limit(), context.backoff());
     loop {
-        match context.ask(renew.run(&context.runner)).await {
+        match context.ask(renew.run(&context.runner, Some(limit))).await {
             Ok(answer) => return Ok(matches!(answer.body, Renewed::Renewed { .. })),
-            Err(error) if is_over(&error) || now() >= limit => return Err(error),
-            Err(error) => backoff.pause_after(&error).await,
+            Err(error) => {
+                if is_over(&error) || !backoff.pause_until(Some(limit), &error).await {
+                    return Err(error);
+                }
+            }
         }
     }
 }
@@ -318,19 +334,25 @@ pub async fn release_handle(lock: &EngineLock, handle: &Detached) -> Result<bool
     let (limit, mut backoff) = (context.runner.limit(), context.backoff());
     let mut again = false;
     loop {
-        match context.ask(release_once(context, keys, handle)).await {
+        match context.ask(release_once(context, keys, handle, limit)).await {
             // An earlier copy without an answer may have freed it.
             Ok(freed) => return Ok(freed || again),
-            Err(error) if is_over(&error) || now() >= limit => return Err(error),
             Err(error) => {
+                if is_over(&error) || !backoff.pause_until(Some(limit), &error).await {
+                    return Err(error);
+                }
                 again |= matches!(&error, RequestError::Unanswered(_));
-                backoff.pause_after(&error).await;
             }
         }
     }
 }
 
-async fn release_once(context: &Arc<Context>, keys: &Arc<Keys>, handle: &Detached) -> Result<bool, RequestError> {
+async fn release_once(
+    context: &Arc<Context>,
+    keys: &Arc<Keys>,
+    handle: &Detached,
+    by: Instant,
+) -> Result<bool, RequestError> {
     let release = Release {
         keys,
         owner: &handle.owner,
@@ -343,7 +365,7 @@ async fn release_once(context: &Arc<Context>, keys: &Arc<Keys>, handle: &Detache
         weight: 1,
         is_handle: true,
     };
-    let answer = release.run(&context.runner, context.runner.limit()).await?;
+    let answer = release.run(&context.runner, by).await?;
     let (freed, more) = match answer.body {
         Released::Freed { more, .. } => (true, more),
         Released::Gone { more } => (false, more),

@@ -85,7 +85,7 @@ async fn ask(hold: &Hold, question: &Question) -> Renewal {
     let Question { lease, only, .. } = *question;
     let remember = hold.remember();
     let renew = Renew { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, lease, only, remember };
-    match renew.run(&hold.context().runner).await {
+    match renew.run(&hold.context().runner, None).await {
         Ok(answer) => match answer.body {
             Renewed::Renewed { lease_left } => {
                 // Not more than the holder wanted (decision 16), which is more than a check asks for.

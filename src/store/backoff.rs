@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout_at};
 
 use super::clock::now;
 use super::error::RequestError;
@@ -62,15 +62,16 @@ impl Backoff {
         sleep(if error.is_about_a_slot() { pause.min(LONGEST_FOR_A_SLOT) } else { pause })
     }
 
-    /// The same, for a call that may last until `limit`. `false`: no time is left for another try. The time counts behind the
-    /// pause as well: the reason of the last try is what the caller is told, and not that the next one comes too late.
+    /// The same, for a call that may last until `limit`. `false`: no time is left for another try. Then its caller is told
+    /// the reason of the last try, and not that the next one would come too late.
     pub async fn pause_until(&mut self, limit: Option<Instant>, error: &RequestError) -> bool {
         let pause = self.pause_after(error);
-        let is_left = || limit.is_none_or(|limit| now() < limit);
-        if is_left() {
+        let Some(limit) = limit else {
             pause.await;
-        }
-        is_left()
+            return true;
+        };
+        // Also where the pause is over: this future may have rested.
+        timeout_at(limit.into(), pause).await.is_ok() && now() < limit
     }
 
     /// The pause before a request is sent to a server that refuses.

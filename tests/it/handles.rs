@@ -11,7 +11,7 @@ use fairlock::{
 };
 use futures::FutureExt;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{
     Embedded, Server, Store, Timing, eventually, in_virtual_time, limit, on_each_store, on_several_in_virtual_time,
@@ -733,6 +733,43 @@ async fn what_was_refused_until_its_time_was_over_says_so() {
         store.network.refuse(None);
         guard.unlock().await.unwrap();
         client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// Tries are refused, and the last one has no answer. Found by an attack: some calls took two operation time-outs.
+#[tokio::test]
+async fn a_call_about_a_hold_ends_within_an_operation_timeout() {
+    in_virtual_time(async |store| {
+        for call in 0..5 {
+            let client = store.open(LockClient::builder().operation_timeout(SECOND)).await;
+            let (name, by_handle) = (format!("x{call}"), client.lock(format!("by handle {call}")));
+            let guard = client.lock(name).lock().await.unwrap();
+            let handle = by_handle.lock().await.unwrap().detach(30 * SECOND).await.unwrap();
+            store.network.refuse(Some("TRYAGAIN Multiple keys request during rehashing of slot"));
+            let began = Instant::now();
+            let silence = async {
+                sleep(SECOND * 3 / 5).await;
+                store.network.refuse(None);
+                store.network.delay(5 * SECOND);
+            };
+            let asking = async {
+                match call {
+                    0 => drop(guard.extend(60 * SECOND).await.unwrap_err()),
+                    1 => drop(client.extend(&handle, 60 * SECOND).await.unwrap_err()),
+                    2 => drop(client.release(&handle).await.unwrap_err()),
+                    3 => drop(guard.detach(30 * SECOND).await.unwrap_err()),
+                    _ => drop(guard.unlock().await.unwrap_err()),
+                }
+                began.elapsed()
+            };
+            let (took, ()) = tokio::join!(asking, silence);
+            assert!(took <= SECOND + SECOND / 100, "call {call} took {took:?}");
+            store.network.delay(Duration::ZERO);
+            client.close().await.unwrap();
+        }
+        // What the handles have ends.
+        sleep(90 * SECOND).await;
     })
     .await;
 }

@@ -1,6 +1,6 @@
 //! renew.lua: gives the holder its lease anew; also the confirmation of a grant.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::store::Priority;
 use crate::store::call::{Call, arg, key, script_of};
@@ -41,9 +41,9 @@ pub enum Renewed {
 }
 
 impl Renew<'_> {
-    pub async fn run(&self, runner: &Runner) -> Result<Answer<Renewed>, RequestError> {
+    pub async fn run(&self, runner: &Runner, by: Option<Instant>) -> Result<Answer<Renewed>, RequestError> {
         // Urgent: new acquires must never make a holder lose its lock (P8).
-        let admitted = runner.admit(&self.keys.lock, Priority::Urgent, None).await?;
+        let admitted = runner.admit(&self.keys.lock, Priority::Urgent, by).await?;
         // Boxed: of 100,000 renewals that are due together, few are sent at a time.
         Box::pin(self.send(runner, admitted)).await
     }
