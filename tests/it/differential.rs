@@ -258,11 +258,10 @@ impl Side {
     /// The words of a field or of a label. Replaces a token by its number: T0 is the first that was seen. So the tokens of
     /// both stores compare equal.
     fn names(&mut self, text: &str) -> Vec<String> {
-        let words: Vec<_> = text.split(' ').collect();
         // A grant is `!grant=ATTEMPT TOKEN SECONDS MICROS TERMS`, and the times of the two stores differ.
         let is_grant = text.starts_with("!grant=");
-        let named = words.into_iter().enumerate().map(|(index, word)| match index {
-            3 if is_grant => "MICROS".to_owned(),
+        let named = text.split(['=', ' ']).enumerate().map(|(index, word)| match index {
+            4 if is_grant => "MICROS".to_owned(),
             _ => self.name(word.to_owned()),
         });
         named.collect()
