@@ -41,6 +41,8 @@ end
 -- `found.places` to what is left.
 local function serve(found, ending, is_own)
   local places, winner, dead, cleared, passed = found.places, found.winner, found.dead, found.cleared, found.passed
+  -- P6: refused here, it changes nothing. Without this right the winner would keep its place, and win again and again.
+  if winner then call('ZREM', deadlines, '') end
   if found.is_new then forgive(found.forgiven, found.spent) end
   local owner, client, seq, terms, grant_ttl
   if winner and not is_own then

@@ -2665,6 +2665,37 @@ async fn tickets_of_a_deleted_list_do_not_stay() {
     .await;
 }
 
+/// P6: without the right to take out its ticket, a winner would keep its place, and win again as soon as it has given the lock
+/// back. Two waits that were given up passed it to each other for ever. Found by an attack.
+#[tokio::test]
+async fn p6_who_may_not_take_out_a_ticket_hands_nothing_over() {
+    limit(async {
+        let mut bench = Bench::on(Server::start().await).await;
+        for (held, waits, calls) in [
+            ("held c:1 4 7", "waits", ["leave owner=c:1 seq=4", "release owner=c:1 seq=5", "force_unlock expected=7"]),
+            (
+                "holds c:1 4 7 1,1",
+                "queues",
+                ["shared/leave owner=c:1 seq=4", "shared/release owner=c:1 seq=5", "shared/force_unlock expected=7"],
+            ),
+        ] {
+            for call in calls {
+                bench.command("FLUSHALL").await;
+                bench.prepare(held).await;
+                for ticket in ["d:1:5", "d:2:6", "d:3:7"] {
+                    bench.prepare(&format!("{waits} {ticket}")).await;
+                }
+                let before = bench.dump().await;
+                bench.command("ACL SETUSER default -zrem").await;
+                bench.try_call(call).await.expect_err(call);
+                bench.command("ACL SETUSER default +zrem").await;
+                assert_eq!(bench.dump().await, before, "{call}");
+            }
+        }
+    })
+    .await;
+}
+
 /// A client that was heard a moment ago gets a place and a ticket, and keeps its deadline. A client that was heard
 /// longer ago, or was passed over, gets a new deadline with its place: waits that are shorter than the poll interval
 /// must not kill it (P3).

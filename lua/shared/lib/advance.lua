@@ -95,6 +95,8 @@ end
 -- another call may let in more, else 0.
 local function serve(found, room, own)
   local winners, soon, longest = found.winners, room.soon, 0
+  -- P6, as for a lock: refused here, it changes nothing.
+  if #winners > 0 and found.places > 0 then call('ZREM', deadlines, '') end
   if found.is_new then forgive(found.forgiven, found.spent) end
   for i, winner in ipairs(winners) do
     local ends = math.floor(now) + winner.lease
