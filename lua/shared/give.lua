@@ -43,7 +43,7 @@ local its_terms
 ends, _, last, current, its_terms, weight = string.match(fields[1] or '', RECORD)
 -- A lease that is over is not passed on. P4: an owner whose ended hold is still counted would take that record's place.
 -- Before what refuses a copy, too: what a copy gave may be over, and then its owner has nothing to go on with (P1).
-if current ~= token or tonumber(ends) <= now or fields[2] then return 'lost ' .. echo end
+if current ~= token or tonumber(ends) <= now or fields[2] or not fields[3] then return 'lost ' .. echo end
 if #not_after < 16 or now_us > not_after then return 'late ' .. echo end
 -- R3, as for a lock.
 local left_up_to = read('GET', tombstone)
@@ -54,7 +54,9 @@ if tonumber(last) > tonumber(seq) then return 'stale ' .. echo end
 now = math.floor(now)
 local longer, summary = now + lease, fields[3]
 its_terms = string.match(its_terms, '^%d+,%d+,') .. string.match(terms, '^%d+,%d+,(.*)$')
-local set = { '#' .. to, string.format('%d', longer) .. ' 1 ' .. attempt .. ' ' .. token .. ' ' .. its_terms }
+local set = { '#' .. to, string.format('%d', longer) .. ' 1 ' .. attempt .. ' ' .. token .. ' ' .. its_terms, '!used', summary }
+-- P5: what a refusal leaves is counted anew by the next who needs room, as if an end had come.
+call('HSET', lock, '!used', (string.gsub(summary, '^(%d+ %d+) %d+', '%1 0')))
 -- The old one first: what a refusal leaves is counted too high, and never too low (P1).
 call('HDEL', lock, '#' .. from)
 --#paste new_end

@@ -444,7 +444,8 @@ impl<'a> Attempt<'a> {
             observe::in_line(&self.request.who());
             loop {
                 match self.waiter.outcome().await {
-                    WaitOutcome::Granted { token, until } if !self.may_be_of_old_data() => {
+                    // P1: it may have rested over a flush, and others have the name by now.
+                    WaitOutcome::Granted { token, until } if !self.is_doubted() && !self.may_be_of_old_data() => {
                         // At first the grant's own time counts. A lease that is shorter than it is kept
                         // from the start.
                         let lease_from = self.confirming.unwrap_or_else(now);

@@ -729,6 +729,29 @@ async fn p8_a_grant_that_a_poll_finds_is_asked_about() {
     .await;
 }
 
+/// P1: who was handed a name before a flush, and looks at it afterwards, asks first: others may have it by then. Found by an attack.
+#[tokio::test]
+async fn p1_a_grant_from_before_a_flush_is_asked_about() {
+    in_virtual_time(async |embedded| {
+        let (holder, client) = (client(embedded).await, client(embedded).await);
+        let held = holder.lock("x").lock().await.unwrap();
+        let lock = client.lock("x");
+        let mut resting = Box::pin(lock.lock());
+        assert!(timeout(150 * MILLI, &mut resting).await.is_err(), "it is in the queue");
+        held.unlock().await.unwrap();
+        sleep(20 * MILLI).await;
+        embedded.server.flush();
+        let other = holder.lock("x").lock().await.unwrap();
+        embedded.network.delay(100 * MILLI);
+        let looked = timeout(SECOND, &mut resting).await;
+        assert!(looked.is_err() && other.is_valid(), "two hold it: {looked:?}");
+        embedded.network.delay(Duration::ZERO);
+        other.unlock().await.unwrap();
+        resting.await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
 /// Seed 1795705553090: what was left of the grant was judged when the message came, and the hold was lost 23 ms after it began.
 #[tokio::test]
 async fn p8_a_grant_that_rested_longer_than_it_lasts_is_asked_about() {

@@ -1,7 +1,7 @@
 //! Each script for shared names alone, on a real server and on the embedded one, as in scripts.rs.
 
 use crate::bench::{Bench, Row, check, flatten, key, pairs};
-use crate::support::limit;
+use crate::support::{Server, limit};
 
 /// R1: a retry gets the same answer. R2: a late one is refused. R3: so is a copy after the leave. R6: those who wait come first.
 #[tokio::test]
@@ -1132,6 +1132,32 @@ async fn p2_p3_up_to_32_come_in_with_a_call_and_then_more_is_said() {
                 assert_eq!(bench.number("GET tokens").await as u64, *tokens.last().unwrap());
                 assert_eq!(bench.call("shared/poll waits=0").await.split(' ').nth(1), Some("0"));
                 assert_eq!(bench.number("EXISTS queue").await, 0);
+            }
+        }
+    })
+    .await;
+}
+
+/// A give is refused before its first write, or what it has taken from its owner counts no longer. Found by an attack: the units
+/// were counted until the lease was over.
+#[tokio::test]
+async fn p5_a_give_that_is_refused_keeps_nobody_out() {
+    limit(async {
+        let mut bench = Bench::on(Server::start().await).await;
+        for right in ["hset", "hdel"] {
+            bench.command("FLUSHALL").await;
+            bench.prepare("holds c:1 4 7 2,2").await;
+            let before = bench.dump().await;
+            bench.command(&format!("ACL SETUSER default -{right}")).await;
+            let give = "shared/give from=c:1 seq=6 token=7 to=y:1 attempt=1 lease=9000 terms=2,2,3000/L";
+            bench.try_call(give).await.expect_err(right);
+            bench.command(&format!("ACL SETUSER default +{right}")).await;
+            if right == "hset" {
+                assert_eq!(bench.dump().await, before);
+            } else {
+                // As if the next command had been refused.
+                bench.command("HDEL lock #c:1").await;
+                assert_eq!(bench.call("shared/acquire owner=d:1 terms=2,2,3000/L").await, "held T 1 10000 2");
             }
         }
     })
