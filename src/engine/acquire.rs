@@ -30,6 +30,9 @@ use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
 use crate::store::verbs::give::{Gave, Give};
 use crate::store::verbs::renew::{Only, Renew, Renewed};
 
+/// How often one grant is asked about before it is relied on.
+const CONFIRMED_AT_MOST: u32 = 3;
+
 /// A request for the lock.
 #[derive(Debug)]
 pub struct AcquireRequest<'a> {
@@ -497,11 +500,15 @@ impl<'a> Attempt<'a> {
         self.confirming.get_or_insert_with(now);
         let runner = &self.request.engine.context.runner;
         self.waiter.confirms(true);
+        let mut asked = 0;
         let answer = loop {
             self.doubts = self.request.engine.holds.doubts();
             let answer = renew.run(runner, None).await;
-            // Again only if one more flush came within that round trip.
-            if answer.is_err() || !runner.is_boot_due(&self.request.entry.keys.lock) {
+            asked += 1;
+            // Again if one more flush came since: this future may have rested (P1). Not for ever: flushes of another database
+            // may come within each round trip (E1).
+            let is_doubted = self.is_doubted() && asked < CONFIRMED_AT_MOST;
+            if answer.is_err() || !is_doubted && !runner.is_boot_due(&self.request.entry.keys.lock) {
                 break answer;
             }
         };
