@@ -58,6 +58,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(an_attach_that_nobody_waits_for(world)),
     },
     Scenario {
+        name: "an-attach-that-rests-for-nearly-its-lease",
+        about: "B attaches the handle with a lease of two seconds, and reads the answer when less is left of it than the first renewal \
+                would take. It must ask at once, or it loses the lock as soon as it has it (P8).",
+        play: |world| Box::pin(an_attach_that_rests_for_nearly_its_lease(world)),
+    },
+    Scenario {
         name: "handles-under-faults",
         about: "Three callers detach, extend, attach and release for a while, and requests and answers are late or lost. One of them at \
                 most has the lock, and in the end it is free.",
@@ -246,6 +252,24 @@ async fn an_attach_that_nobody_waits_for(world: Arc<World>) {
     stage.expect(given_up.is_err(), "B gives up");
     stage.passes(ms(1000)).await;
     a.gets_the_lock().await;
+    stage.ends([a, b]).await;
+}
+
+async fn an_attach_that_rests_for_nearly_its_lease(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    a.gets_the_lock().await;
+    let Some((handle, _)) = a.detaches(&stage).await else { return };
+    stage.world.messages_take(ms(30));
+    let client = b.client.clone();
+    let mut attaching = Box::pin(b.in_scope(async move { client.attach(&handle).await }));
+    begin(attaching.as_mut()).await;
+    stage.passes(ms(1930)).await;
+    let attached = attaching.await;
+    stage.expect(attached.is_ok(), "B attaches it");
+    attached.into_iter().for_each(|guard| b.has(guard));
+    stage.passes(ms(1000)).await;
+    b.still_has_the_lock();
     stage.ends([a, b]).await;
 }
 

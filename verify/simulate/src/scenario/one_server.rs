@@ -75,6 +75,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_grant_that_ends_within_a_round_trip(world)),
     },
     Scenario {
+        name: "a-grant-that-a-poll-finds-near-its-end",
+        about: "The line takes 80 ms each way, and W does not hear of its grant of 600 ms. Its poll finds it, with less left than the first \
+                renewal would take. It must ask at once (P8).",
+        play: |world| Box::pin(a_grant_that_a_poll_finds_near_its_end(world)),
+    },
+    Scenario {
         name: "a-grant-that-is-longer-than-the-lease",
         about: "A waiter wants a lease of 300 ms, and finds that it was granted the lock for 600 ms. Its first request sets the \
                 300 ms, and has no answer. The waiter must rely on 300 ms from the start, or the next one has the lock \
@@ -311,6 +317,21 @@ async fn a_grant_that_ends_within_a_round_trip(world: Arc<World>) {
     stage.world.messages_take(ms(80));
     w.begins_to_wait().await;
     stage.passes(ms(110)).await;
+    a.gives_it_back().await;
+    w.gets_the_lock().await;
+    stage.passes(ms(600)).await;
+    w.still_has_the_lock();
+    stage.ends([a, w]).await;
+}
+
+async fn a_grant_that_a_poll_finds_near_its_end(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut w) = (stage.caller("A", |it| it).await, stage.caller("W", |it| it).await);
+    a.gets_the_lock().await;
+    stage.world.messages_take(ms(80));
+    w.next(PUSH, Fate::PushTakes(ms(5000)));
+    w.begins_to_wait().await;
+    stage.passes(ms(40)).await;
     a.gives_it_back().await;
     w.gets_the_lock().await;
     stage.passes(ms(600)).await;
