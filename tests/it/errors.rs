@@ -269,7 +269,7 @@ async fn what_others_keep_from_a_caller_is_busy() {
         let client = store.open(Timing::default().builder().max_waiters(1)).await;
         let lock = client.lock("x");
         let _holder = lock.lock().await.unwrap();
-        let busy = lock.lock_timeout(Duration::from_millis(20)).await.unwrap_err();
+        let busy = lock.lock_timeout(Duration::from_millis(500)).await.unwrap_err();
         assert!(matches!(busy, LockError::Timeout) && busy.is_busy());
         let waiting = lock.clone();
         let _waiting = tokio::spawn(async move { waiting.lock().await.map(drop) });
