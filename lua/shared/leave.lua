@@ -39,8 +39,8 @@ read('ZCARD', deadlines)
 -- R4: a retried leave can arrive after the owner's next attempt was served, and must not end that one.
 local ours = holds and tonumber(attempt) <= tonumber(seq)
 if ours then uncount(room, field, tonumber(weight)) end
--- As for a release that is sent again: the copy before this one had left its tombstone.
-if not holds and room.exists and left_up_to and tonumber(left_up_to) >= tonumber(seq) then take_out_ended(room) end
+-- As for a release that is sent again: what has neither a hold nor a ticket was perhaps ended by a copy before this one.
+if not holds and room.exists and not read('ZSCORE', deadlines, before(place, '/')) then take_out_ended(room) end
 places = leave(tonumber(seq), tonumber(copies_until), place, places)
 local more = serve(look(places, nil, room), room)
 return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. its_token or '') .. ' ' .. more

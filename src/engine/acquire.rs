@@ -508,7 +508,8 @@ impl<'a> Attempt<'a> {
             // Again if one more flush came since: this future may have rested (P1). Not for ever: flushes of another database
             // may come within each round trip (E1).
             let is_doubted = self.is_doubted() && asked < CONFIRMED_AT_MOST;
-            if answer.is_err() || !is_doubted && !runner.is_boot_due(&self.request.entry.keys.lock) {
+            let is_unsure = is_doubted || runner.is_boot_due(&self.request.entry.keys.lock);
+            if answer.is_err() || !is_unsure || self.request.is_over() {
                 break answer;
             }
         };

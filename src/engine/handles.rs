@@ -185,10 +185,7 @@ impl Detaching {
     }
 
     fn failed(mut self, error: RequestError, copies_until: i64) -> DetachOutcome {
-        if let Some(loss) = self.loss() {
-            return self.refused(NotDetached::Lost(loss));
-        }
-        if !self.was_sent {
+        if !self.was_sent || self.loss().is_some() {
             return self.refused(NotDetached::Failed(error));
         }
         let hold = self.hold.clone();
@@ -223,8 +220,12 @@ impl Detaching {
         self.hold.detached()
     }
 
-    fn refused(mut self, reason: NotDetached) -> DetachOutcome {
+    fn refused(mut self, mut reason: NotDetached) -> DetachOutcome {
         self.hold.keep_after_all();
+        // Also what was lost while it was tried, or ends now that it is looked at.
+        if let Some(End::Lost(loss)) = self.hold.expire_if_due() {
+            reason = NotDetached::Lost(loss);
+        }
         match self.guard.take() {
             Some(guard) => DetachOutcome::Refused(guard, reason),
             // It does not occur: only an end takes the guard.

@@ -774,6 +774,23 @@ async fn a_call_about_a_hold_ends_within_an_operation_timeout() {
     .await;
 }
 
+/// Found by an attack: it was refused with the reason of the last try, and its guard was as before, but for its lease.
+#[tokio::test]
+async fn p8_a_lease_that_ends_while_its_detach_is_refused_is_lost() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder().operation_timeout(SECOND)).await;
+        let guard = client.lock("x").with_lease(5 * SECOND).lock().await.unwrap();
+        sleep(SECOND * 9 / 2).await;
+        store.network.refuse(Some("TRYAGAIN Multiple keys request during rehashing of slot"));
+        let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
+        assert!(matches!(reason, DetachRefusal::Lost(Loss::Expired)) && !guard.is_valid(), "{reason}");
+        store.network.refuse(None);
+        drop(guard);
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 /// Seed 1795724589305: the answer rested for nearly as long as its lease, and the hold was lost 12 ms after it began.
 #[tokio::test]
 async fn p8_an_attach_that_rested_for_nearly_a_lease_asks_again() {

@@ -1164,6 +1164,26 @@ async fn p5_a_give_that_is_refused_keeps_nobody_out() {
     .await;
 }
 
+/// A leave was refused after it had taken its owner out, and before it had counted that: the next copy counts anew. Found by an attack.
+#[tokio::test]
+async fn p5_a_leave_that_is_sent_again_counts_anew() {
+    limit(async {
+        let mut bench = Bench::on(Server::start().await).await;
+        for place in ["", " place=!3/c:1:4/2,2,3000/L"] {
+            bench.command("FLUSHALL").await;
+            bench.prepare("holds c:1 4 7 2,2").await;
+            bench.prepare("holds c:2 5 8 2,2").await;
+            let leave = format!("shared/leave owner=c:1 seq=6 copies_until=0{place}");
+            bench.command("ACL SETUSER default -hset").await;
+            bench.try_call(&leave).await.expect_err(place);
+            bench.command("ACL SETUSER default +hset").await;
+            assert_eq!(bench.call(&leave).await, "gone 0");
+            assert_eq!(bench.call("shared/acquire owner=d:1 terms=2,4,3000/L").await, "held T 1 10000 2", "{place}");
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn p3_a_reader_behind_a_writer_waits() {
     limit(async {

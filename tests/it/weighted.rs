@@ -295,6 +295,11 @@ impl Run {
                 let terms = format!("{weight},{limit},3000/L");
                 let words =
                     self.call(&format!("shared/leave owner={owner} seq={seq} place=!3/{owner}:{seq}/{terms}")).await;
+                // What has neither a hold nor a ticket was perhaps ended by a copy that was refused: all are counted anew.
+                let has_left = self.oracle.queue.iter().all(|other| other.ticket() != place.ticket());
+                if has_left && !self.oracle.holders.contains_key(&owner) {
+                    self.oracle.holders.retain(|_, held| !held.ended);
+                }
                 let outcome = self.oracle.end(&owner, seq);
                 let count = self.oracle.queue.len();
                 self.oracle.queue.retain(|other| *other != place);

@@ -2,7 +2,7 @@
 --#include place
 --#include format
 -- Leaving the queue of a shared name. Uses: queue, deadlines, tombstone.
-local left_up_to = read('GET', tombstone)
+read('GET', tombstone)
 
 -- R3: takes a place out, and writes a tombstone for late copies of its request. Returns how many places are left. What it cannot
 -- read is refused before.
