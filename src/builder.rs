@@ -280,7 +280,8 @@ impl LockClientBuilder {
     ///   whose queue was lost queue again, in any order), [`try_lock`](crate::FairLock::try_lock) returns `None`. Held
     ///   locks are renewed, re-entered and released as ever. [`LockStatus::frozen_for`](crate::LockStatus::frozen_for)
     ///   and a warning in the log have the remaining time.
-    /// - Two round trips more for each connection, and before the next requests after a flush of any database; one more key for each
+    /// - Two round trips more for each connection, and before the next requests after a flush of any database; nothing is
+    ///   granted for as long as such flushes come within each three round trips; one more key for each
     ///   request that grants or releases; the rights to `INFO` (`+info`) and `CLIENT TRACKING` (`+client|tracking`). A key
     ///   `<prefix>:{boot}` stays on the server.
     ///

@@ -233,7 +233,8 @@ async fn a_fixed_lease_that_came_by_message(world: Arc<World>) {
     for reconnects in [false, true] {
         b.gets_the_lock().await;
         a.begins_to_wait().await;
-        stage.passes(ms(500)).await;
+        // Before its poll, which would find the grant.
+        stage.passes(ms(400)).await;
         b.gives_it_back().await;
         a.gets_the_lock().await;
         if reconnects {
