@@ -409,7 +409,7 @@ impl Checker {
     }
 
     /// The server has the state of then. What was acquired, renewed or counted since is lost, and what was released
-    /// since is there again. All else is checked as before: no request from before is still in flight.
+    /// since is there again. All else is checked as before.
     pub fn failed_over(&mut self, Failover { mut then, at, strict, node, elsewhere }: Failover) {
         self.frozen_until = 0;
         let void = if strict { &mut self.lost_with_data } else { &mut self.void };
@@ -421,7 +421,7 @@ impl Checker {
         for (key, lock) in self.locks.iter_mut().filter(|(_, lock)| lock.node == node) {
             // What has come to this node since is lost altogether.
             let then = then.locks.remove(key).filter(|then| then.node == node).unwrap_or_default();
-            let Lock { known, holder, queue, clients, queue_until, inexact, list_deleted, .. } = then;
+            let Lock { known, holder, queue, clients, queue_until, inexact, list_deleted, tombstones, .. } = then;
             (lock.last_heard, lock.forgiven_until, lock.spent) = (then.last_heard, then.forgiven_until, then.spent);
             lock.token_is_lost = true;
             lock.queue_is_rounded |= then.queue_is_rounded;
@@ -431,7 +431,8 @@ impl Checker {
             lock.ghosts.extend(places.filter(|ticket| !tickets.contains(ticket)));
             let lost = std::mem::replace(&mut lock.holder, holder.filter(|holder| holder.until > at));
             (lock.known, lock.queue, lock.clients, lock.queue_until) = (known, queue, clients, queue_until);
-            (lock.inexact, lock.list_deleted) = (inexact, list_deleted);
+            // A server that was only demoted has its connections yet, so a copy from before may find no tombstone.
+            (lock.inexact, lock.list_deleted, lock.tombstones) = (inexact, list_deleted, tombstones);
             lock.not_asked_for.clear();
             lock.restored.extend(lock.holder.as_ref().map(|holder| (holder.token, at + ghosts_live)));
             let is_same = |lost: &Holder| lock.holder.as_ref().is_some_and(|holder| holder.token == lost.token);
