@@ -505,8 +505,8 @@ impl<'a> Attempt<'a> {
             self.doubts = self.request.engine.holds.doubts();
             let answer = renew.run(runner, None).await;
             asked += 1;
-            // Again if one more flush came since: this future may have rested (P1). Not for ever: flushes of another database
-            // may come within each round trip (E1).
+            // It asks again if one more flush came since: this future may have rested (P1). There is a bound, since another
+            // database may be flushed within each round trip (E1).
             let is_doubted = self.is_doubted() && asked < CONFIRMED_AT_MOST;
             let is_unsure = is_doubted || runner.is_boot_due(&self.request.entry.keys.lock);
             if answer.is_err() || !is_unsure || self.request.is_over() {

@@ -16,6 +16,7 @@ use super::hold::{End, Hold, Question};
 use super::lease;
 use super::lock::EngineLock;
 use super::owners::OwnersTurn;
+use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::error::{Cause, NoAnswer, RequestError, TooLate};
 use crate::store::keys::Keys;
@@ -170,7 +171,7 @@ impl Detaching {
                     error
                 }
             };
-            if is_over(&error) || !backoff.pause_until(Some(limit), &error).await {
+            if !may_try_again(&error, &mut backoff, limit).await {
                 return self.failed(error, copies_until);
             }
         }
@@ -222,7 +223,7 @@ impl Detaching {
 
     fn refused(mut self, mut reason: NotDetached) -> DetachOutcome {
         self.hold.keep_after_all();
-        // Also what was lost while it was tried, or ends now that it is looked at.
+        // P8: the hold may have been lost during the tries, or its lease is over by now.
         if let Some(End::Lost(loss)) = self.hold.expire_if_due() {
             reason = NotDetached::Lost(loss);
         }
@@ -290,7 +291,7 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetache
             }
             Ok(Answer { body: Renewed::Lost, .. }) => hold.lose(Loss::Gone),
             Err(error) => {
-                if is_over(&error) || !backoff.pause_until(Some(limit), &error).await {
+                if !may_try_again(&error, &mut backoff, limit).await {
                     return Err(loss_of(hold).map_or(NotDetached::Failed(error), NotDetached::Lost));
                 }
             }
@@ -298,17 +299,19 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetache
     }
 }
 
+/// How the guard of an extend has lost its hold. A hold that was given back is gone for it as well.
 fn loss_of(hold: &Hold) -> Option<Loss> {
     hold.expire_if_due().map(|end| if let End::Lost(loss) = end { loss } else { Loss::Gone })
 }
 
-/// Whether no other try can help within the time of a call.
-fn is_over(error: &RequestError) -> bool {
-    match error {
+/// Pauses before another try. `false`: none can help within the time of the call.
+async fn may_try_again(error: &RequestError, backoff: &mut Backoff, limit: Instant) -> bool {
+    let is_final = match error {
         RequestError::Refused(refusal) => refusal.needs_a_person(),
         RequestError::Closed | RequestError::RuntimeGone | RequestError::Name(_) => true,
         _ => false,
-    }
+    };
+    !is_final && backoff.pause_until(Some(limit), error).await
 }
 
 /// Sets a new lease for what a handle holds, unless more is left. `false`: it holds nothing.
@@ -321,7 +324,7 @@ pub async fn extend_handle(lock: &EngineLock, handle: &Detached, lease: Duration
         match context.ask(renew.run(&context.runner, Some(limit))).await {
             Ok(answer) => return Ok(matches!(answer.body, Renewed::Renewed { .. })),
             Err(error) => {
-                if is_over(&error) || !backoff.pause_until(Some(limit), &error).await {
+                if !may_try_again(&error, &mut backoff, limit).await {
                     return Err(error);
                 }
             }
@@ -339,7 +342,7 @@ pub async fn release_handle(lock: &EngineLock, handle: &Detached) -> Result<bool
             // An earlier copy without an answer may have freed it.
             Ok(freed) => return Ok(freed || again),
             Err(error) => {
-                if is_over(&error) || !backoff.pause_until(Some(limit), &error).await {
+                if !may_try_again(&error, &mut backoff, limit).await {
                     return Err(error);
                 }
                 again |= matches!(&error, RequestError::Unanswered(_));

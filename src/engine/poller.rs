@@ -308,7 +308,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Tells the waiters that have the name, and leaves for the holds that no waiter here has.
+    /// Notifies the waiters that have the name, and leaves for each hold without a waiter here.
     async fn ask_whose(&self, keys: &Arc<Keys>, names_ours: bool, tickets: &[String]) -> Result<(), RequestError> {
         let context = self.context();
         match (Poll { keys, waits: false, names_ours, tickets }).run(&context.runner).await {

@@ -309,7 +309,8 @@ impl Release {
         match *answer {
             Released::Freed { token, .. } if token == hold.token => hold.freed(),
             Released::Held { holds, .. } => hold.settle(Count { holds, ..sent.count }),
-            // It was for an inner guard, and the server had run the one of `take_over` before. The next request asks how the hold ended.
+            // It was for an inner guard, and the server had run the one of `take_over` before. The next request asks how the
+            // hold ended.
             Released::Lost if sent.count != Count::NONE && hold.is_taken_over() => {}
             // Not there under our token, but it was good when its last guard ended. Either the copy before this one has freed
             // it, or its lease has ended since, which is no loss.

@@ -62,8 +62,8 @@ impl Backoff {
         sleep(if error.is_about_a_slot() { pause.min(LONGEST_FOR_A_SLOT) } else { pause })
     }
 
-    /// The same, for a call that may last until `limit`. `false`: no time is left for another try. Then its caller is told
-    /// the reason of the last try, and not that the next one would come too late.
+    /// The same, for a call that may last until `limit`. `false`: no time is left for another try. The call then reports why
+    /// its last try failed, and not that the next one would come too late.
     pub async fn pause_until(&mut self, limit: Option<Instant>, error: &RequestError) -> bool {
         let pause = self.pause_after(error);
         let Some(limit) = limit else {

@@ -333,6 +333,13 @@ impl Bench {
         Ok(words.iter().map(|word| normal(word)).collect::<Vec<_>>().join(" "))
     }
 
+    /// The call is refused while this right is missing.
+    pub async fn is_refused_without(&mut self, right: &str, call: &str) {
+        self.command(&format!("ACL SETUSER default -{right}")).await;
+        self.try_call(call).await.expect_err(right);
+        self.command(&format!("ACL SETUSER default +{right}")).await;
+    }
+
     /// The words of the reply, without the request's number and the time.
     pub async fn raw_call(&mut self, call: &str) -> Result<Vec<String>, Refused> {
         let (verb, given) = call.split_once(' ').unwrap_or((call, ""));

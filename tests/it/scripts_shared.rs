@@ -1148,10 +1148,8 @@ async fn p5_a_give_that_is_refused_keeps_nobody_out() {
             bench.command("FLUSHALL").await;
             bench.prepare("holds c:1 4 7 2,2").await;
             let before = bench.dump().await;
-            bench.command(&format!("ACL SETUSER default -{right}")).await;
             let give = "shared/give from=c:1 seq=6 token=7 to=y:1 attempt=1 lease=9000 terms=2,2,3000/L";
-            bench.try_call(give).await.expect_err(right);
-            bench.command(&format!("ACL SETUSER default +{right}")).await;
+            bench.is_refused_without(right, give).await;
             if right == "hset" {
                 assert_eq!(bench.dump().await, before);
             } else {
@@ -1174,9 +1172,7 @@ async fn p5_a_leave_that_is_sent_again_counts_anew() {
             bench.prepare("holds c:1 4 7 2,2").await;
             bench.prepare("holds c:2 5 8 2,2").await;
             let leave = format!("shared/leave owner=c:1 seq=6 copies_until=0{place}");
-            bench.command("ACL SETUSER default -hset").await;
-            bench.try_call(&leave).await.expect_err(place);
-            bench.command("ACL SETUSER default +hset").await;
+            bench.is_refused_without("hset", &leave).await;
             assert_eq!(bench.call(&leave).await, "gone 0");
             assert_eq!(bench.call("shared/acquire owner=d:1 terms=2,4,3000/L").await, "held T 1 10000 2", "{place}");
         }

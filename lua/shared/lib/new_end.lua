@@ -1,5 +1,5 @@
--- Writes a record with a new end. Pasted in place. Uses: call, lock, now (whole ms), longer (the end), set (field and record), summary
--- (`!used`), tokens, token, token_ttl.
+-- Writes a record with a new end. Pasted in place. Uses: call, lock, now (whole ms), longer (the end), set (field and record, and
+-- perhaps `!used` and its text), summary (that of before), tokens, token, token_ttl.
 local used, holders, soon, rest = string.match(summary or '', '^(%d+ (%d+)) (%d+) (%d+ %d+)$')
 -- The bound of the ends stays one.
 if soon and longer < tonumber(soon) then

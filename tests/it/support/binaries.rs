@@ -26,6 +26,11 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     std::env::current_exe().unwrap().ancestors().nth(2).unwrap().with_file_name("debug")
 });
 
+/// Builds them before a test begins: a build within it would stop its runtime, and with it the renewals of its own holds.
+pub async fn build() {
+    tokio::task::spawn_blocking(|| LazyLock::force(&FOLDER)).await.unwrap();
+}
+
 pub fn path(name: &str) -> PathBuf {
     FOLDER.join(name)
 }

@@ -15,7 +15,7 @@ use super::{LONGEST_WAIT, binaries};
 
 /// Runs a whole test. The time of the build does not count.
 pub async fn with_recipes(test: impl Future<Output = ()>) {
-    tokio::task::spawn_blocking(|| binaries::path("")).await.unwrap();
+    binaries::build().await;
     super::limit_to(Duration::from_secs(120), test).await;
 }
 
