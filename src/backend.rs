@@ -10,7 +10,7 @@ use crate::engine::detached::NotDetached;
 use crate::engine::guard::EngineGuard;
 use crate::engine::handles;
 use crate::engine::hold::Hold;
-use crate::engine::lock::{EngineLock, OwnLease};
+use crate::engine::lock::{EngineLock, LockLease};
 use crate::engine::release::Unlocked;
 use crate::engine::{Engine, close};
 use crate::error::{CloseError, Ended, LockError, UnlockError};
@@ -106,7 +106,7 @@ impl AnyLock {
         each!(Self, self, lock => lock.name())
     }
 
-    pub fn with_lease(&self, lease: OwnLease) -> Self {
+    pub fn with_lease(&self, lease: LockLease) -> Self {
         self.changed(|lock| lock.with_lease(lease))
     }
 

@@ -11,7 +11,7 @@ use futures::future::join_all;
 
 use crate::backend::{AnyGuard, AnyLock, acquire};
 use crate::engine::hold::Hold;
-use crate::engine::lock::{Caller, EngineLock, OwnLease};
+use crate::engine::lock::{Caller, EngineLock, LockLease};
 use crate::engine::task_or_thread::TaskOrThread;
 use crate::error::{LockError, RequestError, UnlockError, WithError};
 use crate::guard::{Held, LockGuard, Unlocked};
@@ -68,7 +68,7 @@ impl RefUnwindSafe for FairLock {}
 
 impl fmt::Debug for FairLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lease = self.lock.each().first().and_then(|lock| lock.lease);
+        let lease = self.lock.each().first().and_then(|lock| lock.lease.as_ref().ok());
         f.debug_struct("FairLock").field("name", &self.name()).field("lease", &lease).finish()
     }
 }
@@ -102,7 +102,7 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
-        Self { lock: self.lock.with_lease(OwnLease::Fixed(lease)), ..*self }
+        Self { lock: self.lock.with_lease(LockLease { time: lease, is_renewed: false }), ..*self }
     }
 
     /// The same lock with a lease of its own that *is* renewed, instead of [the
@@ -125,7 +125,7 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_renewed_lease(&self, lease: Duration) -> Self {
-        Self { lock: self.lock.with_lease(OwnLease::Renewed(lease)), ..*self }
+        Self { lock: self.lock.with_lease(LockLease { time: lease, is_renewed: true }), ..*self }
     }
 
     /// The same lock with a label for the calls made through it, instead of the client's: what
@@ -571,7 +571,8 @@ where
 /// The common result of a `force_unlock`: a majority of the servers has to answer.
 fn forced(outcomes: Vec<Result<bool, RequestError>>) -> Result<bool, RequestError> {
     let (all, majority) = (outcomes.len(), majority(outcomes.len()));
-    let may_have_run = outcomes.iter().any(|outcome| outcome.as_ref().map_or_else(may_have_run, |_| true));
+    let may_have_run =
+        outcomes.iter().any(|outcome| outcome.as_ref().map_or_else(RequestError::may_have_run, |_| true));
     let (answers, errors): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
     let (confirmed, was_held) = (answers.len(), answers.iter().any(|answer| matches!(answer, Ok(true))));
     match errors.into_iter().find_map(Result::err) {
@@ -581,14 +582,5 @@ fn forced(outcomes: Vec<Result<bool, RequestError>>) -> Result<bool, RequestErro
         }
         Some(error) if confirmed < majority => Err(error),
         _ => Ok(was_held),
-    }
-}
-
-/// Whether a request with this error has, or may have, changed something.
-fn may_have_run(error: &RequestError) -> bool {
-    match error {
-        RequestError::Unanswered(_) => true,
-        RequestError::Refused(refusal) => refusal.in_script,
-        _ => false,
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::backend::{AnyHold, AnyShared};
 use crate::engine::guard::EngineGuard;
-use crate::engine::lock::{EngineLock, OwnLease};
+use crate::engine::lock::{EngineLock, LockLease};
 use crate::error::{LockError, Loss, RequestError, UnlockError, WithError};
 use crate::guard::{Held, Unlocked};
 use crate::lock::{caller, with};
@@ -105,7 +105,7 @@ impl FairRwLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
-        self.changed(|lock| lock.with_lease(OwnLease::Fixed(lease)))
+        self.changed(|lock| lock.with_lease(LockLease { time: lease, is_renewed: false }))
     }
 
     /// The same lock with a lease of its own that *is* renewed, as
@@ -121,7 +121,7 @@ impl FairRwLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_renewed_lease(&self, lease: Duration) -> Self {
-        self.changed(|lock| lock.with_lease(OwnLease::Renewed(lease)))
+        self.changed(|lock| lock.with_lease(LockLease { time: lease, is_renewed: true }))
     }
 
     /// The same lock with a label for the calls made through it, as [`FairLock::labelled`](crate::FairLock::labelled). No round

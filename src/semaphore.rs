@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::backend::{AnyHold, AnyShared};
 use crate::engine::guard::EngineGuard;
-use crate::engine::lock::{Caller, OwnLease};
+use crate::engine::lock::{Caller, LockLease};
 use crate::error::{LockError, Loss, RequestError, ShrinkError, UnlockError};
 use crate::guard::Held;
 use crate::status::{SemaphoreStatus, WAITERS_SHOWN};
@@ -97,7 +97,7 @@ impl FairSemaphore {
     /// ```
     #[must_use = "this makes a semaphore, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
-        Self { lock: self.lock.changed(|lock| lock.with_lease(OwnLease::Fixed(lease))), ..*self }
+        Self { lock: self.lock.changed(|lock| lock.with_lease(LockLease { time: lease, is_renewed: false })), ..*self }
     }
 
     /// The same semaphore with a lease of its own that *is* renewed, as
@@ -113,7 +113,7 @@ impl FairSemaphore {
     /// ```
     #[must_use = "this makes a semaphore, it does not change one"]
     pub fn with_renewed_lease(&self, lease: Duration) -> Self {
-        Self { lock: self.lock.changed(|lock| lock.with_lease(OwnLease::Renewed(lease))), ..*self }
+        Self { lock: self.lock.changed(|lock| lock.with_lease(LockLease { time: lease, is_renewed: true })), ..*self }
     }
 
     /// The same semaphore with a label for the calls made through it, as [`FairLock::labelled`](crate::FairLock::labelled). No

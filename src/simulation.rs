@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 
 pub use crate::store::embedded::faults::{Delivery, Faults, Published, Ran, Redirected, Task};
-pub use crate::store::embedded::keyspace::Snapshot;
+pub use crate::store::embedded::keyspace::{RefusedCommands, Snapshot};
 pub use crate::store::embedded::member::Slot;
 
 use crate::engine::owner;

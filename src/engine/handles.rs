@@ -79,7 +79,8 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     let beginning = Beginning(Some(hold.clone()));
     // Whole milliseconds, as the server gets it: the text of the handle has no more either.
     let lease = lease.saturating_sub(Duration::from_nanos(u64::from(lease.subsec_nanos() % 1_000_000)));
-    let turn = match take_turn(&hold).await {
+    let limit = context.runner.limit();
+    let turn = match take_turn(&hold, limit).await {
         Ok(turn) => turn,
         Err(error) => return DetachOutcome::Refused(guard, NotDetached::Failed(error)),
     };
@@ -98,15 +99,14 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
         copies_until: 0,
     };
     let detaching = Detaching { guard: Some(guard), hold, handle, was_sent: false, _turn: turn };
-    detaching.run(seq).await
+    detaching.run(seq, limit).await
 }
 
 /// The owner's turn at the server, as for a release.
-async fn take_turn(hold: &Hold) -> Result<OwnersTurn, RequestError> {
+async fn take_turn(hold: &Hold, limit: Instant) -> Result<OwnersTurn, RequestError> {
     let context = hold.context();
-    let taking = context.ask(async {
-        hold.entry.turn_in_time(context.runner.limit(), &context.runner).await.map_err(RequestError::NotSent)
-    });
+    let taking =
+        context.ask(async { hold.entry.turn_in_time(limit, &context.runner).await.map_err(RequestError::NotSent) });
     taking.await
 }
 
@@ -123,9 +123,8 @@ async fn ask<T>(hold: &Hold, request: impl Future<Output = Result<T, RequestErro
 }
 
 impl Detaching {
-    async fn run(mut self, seq: u64) -> DetachOutcome {
+    async fn run(mut self, seq: u64, limit: Instant) -> DetachOutcome {
         let context = self.hold.context().clone();
-        let limit = context.runner.limit();
         let (mut backoff, mut copies_until) = (context.backoff(), 0);
         loop {
             if let Some(loss) = self.loss() {
@@ -161,13 +160,7 @@ impl Detaching {
                     RequestError::NotSent(Arc::new(TooLate))
                 }
                 Err(error) => {
-                    // In doubt it has run.
-                    let ran = match &error {
-                        RequestError::Refused(refusal) => refusal.in_script,
-                        RequestError::NotSent(_) => false,
-                        _ => true,
-                    };
-                    self.was_sent = was_sent || ran;
+                    self.was_sent = was_sent || error.may_have_run();
                     error
                 }
             };
@@ -267,9 +260,10 @@ impl Drop for Detaching {
 pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetached> {
     hold.check_extend(wanted).map_err(NotDetached::Lease)?;
     let context = hold.context();
+    let limit = context.runner.limit();
     // In turn with releases and nested calls: the seq must not come between one of them and its answer.
-    let _turn = take_turn(hold).await.map_err(NotDetached::Failed)?;
-    let (limit, mut backoff, seq) = (context.runner.limit(), context.backoff(), context.next_seq());
+    let _turn = take_turn(hold, limit).await.map_err(NotDetached::Failed)?;
+    let (mut backoff, seq) = (context.backoff(), context.next_seq());
     loop {
         if let Some(loss) = loss_of(hold) {
             return Err(NotDetached::Lost(loss));
@@ -345,7 +339,7 @@ pub async fn release_handle(lock: &EngineLock, handle: &Detached) -> Result<bool
                 if !may_try_again(&error, &mut backoff, limit).await {
                     return Err(error);
                 }
-                again |= matches!(&error, RequestError::Unanswered(_));
+                again |= error.may_have_run();
             }
         }
     }

@@ -38,12 +38,12 @@ pub struct EngineLock {
     keys: Result<Arc<Keys>, NameError>,
     /// How much of the name a call wants.
     share: Share,
-    /// A lease of this lock, in place of the client's.
-    pub lease: Option<OwnLease>,
+    /// The error is boxed, because it is rare.
+    pub lease: Result<LockLease, Box<OptionsError>>,
     /// Part of a call for several names.
     is_part: bool,
     /// The `<grant_ttl>/<label>` suffix of this lock's places in the queue.
-    terms: Result<Arc<str>, OptionsError>,
+    terms: Result<Arc<str>, Box<OptionsError>>,
     metrics: LockMetrics,
 }
 
@@ -59,9 +59,11 @@ impl EngineLock {
             length if length > LONGEST_NAME => Err(NameError::TooLong(length)),
             _ => Ok(Arc::new(Keys::of(kind, &engine.context.options().prefix, name))),
         };
+        // That of the client, which was checked when it was built.
+        let lease = Ok(LockLease { time: engine.context.options().lease, is_renewed: true });
         let terms = Ok(engine.context.runner.terms.clone());
         let metrics = engine.context.options().metrics.of_lock(name);
-        let lock = Self { engine, name: name.into(), keys, share, lease: None, is_part: false, terms, metrics };
+        let lock = Self { engine, name: name.into(), keys, share, lease, is_part: false, terms, metrics };
         if kind.is_shared() { lock.with_share(share) } else { lock }
     }
 
@@ -81,8 +83,9 @@ impl EngineLock {
         &self.engine.context.options().address
     }
 
-    pub fn with_lease(&self, lease: OwnLease) -> Self {
-        Self { lease: Some(lease), ..self.clone() }
+    pub fn with_lease(&self, lease: LockLease) -> Self {
+        let checked = self.engine.context.options().check_lease("the lease of this lock", lease.time);
+        Self { lease: checked.map(|()| lease).map_err(Box::new), ..self.clone() }
     }
 
     pub fn labelled(&self, label: &str) -> Self {
@@ -92,7 +95,7 @@ impl EngineLock {
             true => shared_terms(self.share, options.grant_ttl, label),
             false => keys::terms(options.grant_ttl, label),
         };
-        let terms = check_label(label).map(|()| terms().into());
+        let terms = check_label(label).map(|()| terms().into()).map_err(Box::new);
         Self { terms, ..self.clone() }
     }
 
@@ -123,32 +126,21 @@ impl EngineLock {
         self.keys.as_ref().map_err(Clone::clone)
     }
 
-    /// The name, and the terms of the call. Here and not in `with_lease` and its like, which have no error to return.
-    fn checked(&self) -> Result<(&Arc<Keys>, &Arc<str>), LockError> {
-        let (lease, _) = self.own_lease();
-        self.engine.context.options().check_lease("the lease of this lock", lease).map_err(LockError::Lease)?;
-        let terms = self.terms.as_ref().map_err(|error| LockError::Label(error.clone()))?;
+    /// What a call needs. The first refusal is returned here: `with_lease` and its like have no error to return.
+    fn checked(&self) -> Result<(&Arc<Keys>, &Arc<str>, LockLease), LockError> {
+        let lease = self.lease.as_ref().map_err(|error| LockError::Lease((**error).clone()))?;
+        let terms = self.terms.as_ref().map_err(|error| LockError::Label((**error).clone()))?;
         let keys = self.keys()?;
         let Share { weight, limit } = self.share;
         if weight == 0 || weight > limit {
             return Err(LockError::Permits { wanted: weight, permits: limit });
         }
-        Ok((keys, terms))
-    }
-
-    /// And whether it is renewed.
-    fn own_lease(&self) -> (Duration, bool) {
-        match self.lease {
-            Some(OwnLease::Fixed(lease)) => (lease, false),
-            Some(OwnLease::Renewed(lease)) => (lease, true),
-            None => (self.engine.context.options().lease, true),
-        }
+        Ok((keys, terms, *lease))
     }
 
     /// The request of this caller.
     fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest<'_>, LockError> {
-        let (keys, terms) = self.checked()?;
-        let (lease, watched) = self.own_lease();
+        let (keys, terms, lease) = self.checked()?;
         let client = &self.engine.context.runner.client;
         let entry = self.engine.holds.owners.entry(keys, caller.owner, client, |hold| hold.end().is_none());
         // The owner has or wants the name as another kind, which it must not re-enter.
@@ -158,8 +150,8 @@ impl EngineLock {
         Ok(AcquireRequest {
             engine: &self.engine,
             entry,
-            lease,
-            watched,
+            lease: lease.time,
+            watched: lease.is_renewed,
             is_part: self.is_part,
             limit: (!wait).then(|| self.engine.context.runner.limit()),
             proposed,
@@ -252,13 +244,11 @@ impl EngineLock {
     }
 }
 
-/// The lease of a lock that has one of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OwnLease {
-    /// It expires.
-    Fixed(Duration),
-    /// The watchdog renews it.
-    Renewed(Duration),
+/// How long a lock is held, and whether the watchdog renews that.
+#[derive(Debug, Clone, Copy)]
+pub struct LockLease {
+    pub time: Duration,
+    pub is_renewed: bool,
 }
 
 /// On whose behalf a call is made.

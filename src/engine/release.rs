@@ -266,14 +266,9 @@ impl Release {
                 Ok(())
             }
             Err(error) => {
-                // In doubt it has run. `settle` takes a lock that is not there for our own doing only
-                // if an earlier copy may have freed it; after a first copy that would be a loss.
-                let ran = match &error {
-                    RequestError::Refused(refusal) => refusal.in_script,
-                    RequestError::NotSent(_) => false,
-                    _ => true,
-                };
-                if !ran {
+                // `settle` takes a lock that is not there for our own doing only if an earlier copy may have freed it; after
+                // a first copy that would be a loss.
+                if !error.may_have_run() {
                     // So the next one is the first copy.
                     self.sent = Some(sent);
                 }

@@ -214,8 +214,8 @@ pub enum RequestError {
     /// The client is closed. Nothing was sent.
     #[error("the client is closed")]
     Closed,
-    /// The runtime that the client was made in has ended, and the connection with it. Nothing was sent.
-    /// See [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
+    /// The runtime that the client was made in has ended, and the connection with it. A request that was under way may
+    /// have run. See [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
     #[error("the runtime of this client has ended: make the client in a runtime that lives longer")]
     RuntimeGone,
 }
@@ -427,6 +427,15 @@ impl fmt::Display for PeerProtocol {
 }
 
 impl RequestError {
+    /// Whether the request has, or may have, changed something.
+    pub(crate) fn may_have_run(&self) -> bool {
+        match self {
+            Self::Unanswered(_) | Self::RuntimeGone => true,
+            Self::Refused(refusal) => refusal.in_script,
+            _ => false,
+        }
+    }
+
     /// Whether it passes when a cluster has moved a slot.
     pub(crate) fn is_about_a_slot(&self) -> bool {
         matches!(self, Self::Refused(refusal) if refusal.is_of_a_slot())

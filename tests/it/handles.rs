@@ -774,6 +774,28 @@ async fn a_call_about_a_hold_ends_within_an_operation_timeout() {
     .await;
 }
 
+/// Each waits for its turn and for its answer. Found by an attack: the second one took two operation time-outs.
+#[tokio::test]
+async fn an_extend_ends_in_time_behind_another_one() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder().operation_timeout(SECOND)).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        store.network.delay(5 * SECOND);
+        let extending = async |after| {
+            sleep(after).await;
+            let began = Instant::now();
+            guard.extend(60 * SECOND).await.unwrap_err();
+            began.elapsed()
+        };
+        let (first, second) = tokio::join!(extending(Duration::ZERO), extending(SECOND * 3 / 10));
+        assert!(first.max(second) <= SECOND + SECOND / 100, "{first:?} {second:?}");
+        store.network.delay(Duration::ZERO);
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 /// Found by an attack: it was refused with the reason of the last try, and its guard was as before, but for its lease.
 #[tokio::test]
 async fn p8_a_lease_that_ends_while_its_detach_is_refused_is_lost() {

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::keyspace::RefusedCommands;
 use crate::store::admission::IN_FLIGHT;
 
 /// A background task of a client.
@@ -133,9 +134,8 @@ pub trait Faults: Send + Sync + 'static {
         IN_FLIGHT
     }
 
-    /// After how many commands the server refuses one inside the script that is about to run. What the
-    /// script did before stays done.
-    fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {
+    /// What the server refuses inside the script that is about to run.
+    fn refuse_inside(&self, client: &str, script: &str) -> Option<RefusedCommands> {
         let _ = (client, script);
         None
     }
@@ -201,7 +201,7 @@ impl<F: Faults> Faults for Arc<F> {
         (**self).in_flight(client)
     }
 
-    fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {
+    fn refuse_inside(&self, client: &str, script: &str) -> Option<RefusedCommands> {
         (**self).refuse_inside(client, script)
     }
 

@@ -196,10 +196,19 @@ pub struct Keyspace {
     pub behind: Vec<String>,
     /// What was published since it was last taken: channel, message, and whether the channel had a subscriber.
     pub published: Vec<(Bytes, Bytes, bool)>,
-    /// Refuses one command after this many: an ACL rule that changes while a script runs.
-    pub refuse_after: Option<u32>,
+    /// What is refused of the running script.
+    pub refused: Option<RefusedCommands>,
     /// How the slot of the running script moves.
     pub moves: Moves,
+}
+
+/// The commands that a server refuses inside of a script. What the script did before stays done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusedCommands {
+    /// One command, behind this many others.
+    After(u32),
+    /// All of this name, in capitals: the user lacks that right.
+    Named(&'static str),
 }
 
 /// The value of a key and the ms that it has left to live, as MIGRATE carries them to another server.
@@ -326,7 +335,7 @@ impl Keyspace {
         if length != *arity && (*arity > 0 || length < -arity) {
             return error("ERR Wrong number of args calling Redis command from script");
         }
-        if self.refuses_now() {
+        if self.refuses(&name) {
             return error("NOPERM this user has no permissions to run this command");
         }
         let keys = keys_of(&name, words);
@@ -336,16 +345,19 @@ impl Keyspace {
         command(self, &words[1..]).unwrap_or_else(|error| error)
     }
 
-    fn refuses_now(&mut self) -> bool {
-        match &mut self.refuse_after {
-            Some(0) => {
-                self.refuse_after = None;
-                return true;
+    fn refuses(&mut self, name: &[u8]) -> bool {
+        match &mut self.refused {
+            None => false,
+            Some(RefusedCommands::Named(refused)) => refused.as_bytes() == name,
+            Some(RefusedCommands::After(0)) => {
+                self.refused = None;
+                true
             }
-            Some(left) => *left -= 1,
-            None => {}
+            Some(RefusedCommands::After(left)) => {
+                *left -= 1;
+                false
+            }
         }
-        false
     }
 
     fn read<K: Content>(&self, key: &Bytes) -> Result<Option<&K>, Reply> {

@@ -502,15 +502,15 @@ impl EmbeddedServer {
         let keys: Vec<_> = request.keys.iter().map(String::as_bytes).collect();
         let args: Vec<_> = request.args.iter().map(String::as_bytes).collect();
         let script = request.script;
-        let refuse_after = self.shared.faults.refuse_inside(&request.client, request.script.name);
+        let refused = self.shared.faults.refuse_inside(&request.client, request.script.name);
         let behind = self.shared.faults.behind();
         let ran = self.with_engine(|engine| {
             engine.keyspace(|keyspace| {
-                (keyspace.refuse_after, keyspace.moves, keyspace.behind) = (refuse_after, moves, behind);
+                (keyspace.refused, keyspace.moves, keyspace.behind) = (refused, moves, behind);
             });
             let reply = engine.eval(script.name, script.text(), &keys, &args);
             // A script with fewer commands must not leave this to the next one.
-            engine.keyspace(|keyspace| (keyspace.refuse_after, keyspace.moves) = (None, Moves::Rests));
+            engine.keyspace(|keyspace| (keyspace.refused, keyspace.moves) = (None, Moves::Rests));
             // Taken under the same lock as the run. Otherwise another script's messages could get
             // among them.
             let published = engine.keyspace(|keyspace| std::mem::take(&mut keyspace.published));

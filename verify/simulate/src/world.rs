@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use fairlock::EmbeddedServer;
-use fairlock::simulation::{Delivery, Faults, Ran, Redirected, Task};
+use fairlock::simulation::{Delivery, Faults, Ran, Redirected, RefusedCommands, Task};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -175,6 +175,8 @@ pub struct State {
     refused: BTreeSet<String>,
     /// The request of a client that is to be refused half-way, by its script, and the command.
     refused_inside: Option<(String, String, u32)>,
+    /// Clients, and the command that each has no right to.
+    lacking: Vec<(String, &'static str)>,
     /// The server's clock goes on at each of them, also if many things happen in one instant here: so its tokens differ.
     pub flushes: u64,
     pub rates: FaultRates,
@@ -297,6 +299,7 @@ impl World {
                 refusing: Vec::new(),
                 refused: BTreeSet::new(),
                 refused_inside: None,
+                lacking: Vec::new(),
                 flushes: 0,
                 rates,
                 strict,
@@ -614,6 +617,11 @@ impl World {
         self.state().refusing.push(Refusing { client: client.to_owned(), script, why, until });
     }
 
+    /// From now on.
+    pub fn may_not(&self, client: &str, command: &'static str) {
+        self.state().lacking.push((client.to_owned(), command));
+    }
+
     pub fn is_overloaded(&self, client: &str) -> bool {
         self.state().checker.overloaded.contains(client)
     }
@@ -886,16 +894,19 @@ impl Faults for Around {
         1 + state.rng.usize(..3)
     }
 
-    fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {
+    fn refuse_inside(&self, client: &str, script: &str) -> Option<RefusedCommands> {
         if script == "boot" {
             return None;
         }
         let now = self.elapsed();
         let mut state = self.state();
+        if let Some((_, command)) = state.lacking.iter().find(|(of, _)| of == client) {
+            return Some(RefusedCommands::Named(command));
+        }
         let meant = state.refused_inside.take_if(|(of, by, _)| of == client && by == script);
         if let Some((_, _, number)) = meant {
             state.is_refused(client, now);
-            return Some(number);
+            return Some(RefusedCommands::After(number));
         }
         let refused = state.rates.refused / 3.0;
         let happens = state.happens(refused, "refused_inside_scripts");
@@ -903,7 +914,7 @@ impl Faults for Around {
         if happens {
             state.is_refused(client, now);
         }
-        happens.then(|| state.rng.u32(..12))
+        happens.then(|| RefusedCommands::After(state.rng.u32(..12)))
     }
 
     fn reconnect(&self, _client: &str) -> Duration {

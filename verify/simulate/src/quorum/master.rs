@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::simulation::{Delivery, Faults, Ran, Task};
+use fairlock::simulation::{Delivery, Faults, Ran, RefusedCommands, Task};
 
 use super::trial::Trial;
 use crate::keys::Keys;
@@ -48,7 +48,7 @@ impl Faults for Master {
         self.around.refuse(client, script)
     }
 
-    fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {
+    fn refuse_inside(&self, client: &str, script: &str) -> Option<RefusedCommands> {
         self.around.refuse_inside(client, script)
     }
 

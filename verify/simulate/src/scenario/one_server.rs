@@ -62,6 +62,11 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_wait_given_up_without_an_answer(world)),
     },
     Scenario {
+        name: "waits-that-nobody-may-take-out",
+        about: "V and W are two waits of a client that may not ZREM any more, and are given up. Each leave is refused, and they must not                 pass the lock to each other meanwhile: B waits behind them (P6). Found by an attack.",
+        play: |world| Box::pin(waits_that_nobody_may_take_out(world)),
+    },
+    Scenario {
         name: "a-leave-that-is-refused-half-way",
         about: "W gives up its wait, and a right is missing for one of the commands of its leave. Then its client dies, so no other leave \
                 comes. Its place may stay without its ticket, and is passed over; but nothing would take out a ticket without a place \
@@ -283,6 +288,28 @@ async fn a_wait_given_up_without_an_answer(world: Arc<World>) {
     v.gets_the_lock().await;
     v.gives_it_back().await;
     stage.ends([a, w]).await;
+}
+
+async fn waits_that_nobody_may_take_out(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    let mut v = stage.caller("V", |it| it).await;
+    let mut w = v.beside("W");
+    a.gets_the_lock().await;
+    v.begins_to_wait().await;
+    w.begins_to_wait().await;
+    v.may_not("ZREM");
+    v.gives_up().await;
+    w.gives_up().await;
+    b.begins_to_wait().await;
+    let begun = Instant::now();
+    a.gives_it_back().await;
+    b.gets_the_lock().await;
+    // Two grants, each found over by a poll of B.
+    stage.expect(begun.elapsed() < ms(4000), "B gets the lock in time");
+    drop(w);
+    v.dies(&stage.server).await;
+    stage.ends([a, b]).await;
 }
 
 async fn a_leave_that_is_refused_half_way(world: Arc<World>) {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use fairlock::simulation;
 use fairlock::{
-    EmbeddedServer, FairRwLock, FairSemaphore, Held, LockClient, LockError, Owner, Permit, ReadGuard, WriteGuard,
+    DetachError, EmbeddedServer, FairRwLock, FairSemaphore, Held, HoldHandle, LockClient, LockError, Owner, Permit,
+    ReadGuard, WriteGuard,
 };
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -42,6 +43,23 @@ pub const ALL: &[Scenario] = &[
         about: "A release is refused at any one of its commands, perhaps after it has let B in. It is sent again, and B must not be let \
                 in once more, under another token (P1).",
         play: |world| Box::pin(a_release_that_is_refused_half_way(world)),
+    },
+    Scenario {
+        name: "handles-that-are-refused-half-way",
+        about: "A detaches three permits, and then B attaches them. A right is missing for one of the commands. Whoever has them gives                 them back, and C comes in at once: nothing may be counted of which nobody has a record (P5). Found by attacks.",
+        play: |world| Box::pin(handles_that_are_refused_half_way(world)),
+    },
+    Scenario {
+        name: "a-share-that-is-left-half-way",
+        about: "A gives its call up when it has two permits. Its leave is refused at one of the commands, perhaps when it has taken A out, \
+                and is sent again. C comes in at once: what A had is counted no longer (P5). Found by an attack.",
+        play: |world| Box::pin(a_share_that_is_left_half_way(world)),
+    },
+    Scenario {
+        name: "an-attach-without-a-right",
+        about: "A detaches a permit. B, who may not HSET, attaches it, which is refused before it changes anything: C attaches it \
+                then (R16).",
+        play: |world| Box::pin(an_attach_without_a_right(world)),
     },
     Scenario {
         name: "a-shrink-that-comes-behind-the-release",
@@ -238,6 +256,12 @@ impl Caller {
         self.world().state().meets(Mishap { client: self.client.id().to_owned(), script, fate });
     }
 
+    /// As `stage::Caller::may_not`.
+    fn may_not(&self, command: &'static str) {
+        self.says(&format!("may not {command} any more"));
+        self.world().may_not(self.client.id(), command);
+    }
+
     fn semaphore(&self) -> FairSemaphore {
         self.client.semaphore(SEMAPHORE, LIMIT)
     }
@@ -317,6 +341,18 @@ impl Caller {
         self.says(&format!("hears: {answer}"));
         // A message to the next one.
         sleep(ms(1)).await;
+    }
+
+    /// Gives the permit back if the detach is refused.
+    async fn detaches(&mut self, lease: Duration) -> Option<HoldHandle> {
+        let Some(Share::Permit(permit)) = self.takes() else { return None };
+        self.says("detaches it");
+        let detached = permit.detach(lease).await;
+        self.says(&format!("hears: {detached:?}"));
+        match detached {
+            Ok(handle) | Err(DetachError::Unanswered { handle, .. }) => Some(handle),
+            Err(_) => None,
+        }
     }
 
     /// From now on.
@@ -470,6 +506,59 @@ async fn a_release_that_is_refused_half_way(world: Arc<World>) {
             c.gives_it_back().await;
         }
     }
+    stage.ends([a, b, c]).await;
+}
+
+async fn handles_that_are_refused_half_way(world: Arc<World>) {
+    let mut stage = SharedStage::new(world);
+    let (mut a, b) = (stage.caller("A", LEASE).await, stage.caller("B", LEASE).await);
+    let mut c = stage.caller("C", LEASE).await;
+    for (command, at_attach) in (0..12).flat_map(|command| [(command, false), (command, true)]) {
+        a.gets(Wish::Permits(3)).await;
+        c.begins_to_wait(Wish::Permits(3)).await;
+        (if at_attach { &b } else { &a }).next("give", Fate::RefusedInside(command));
+        if let Some(handle) = a.detaches(ms(30_000)).await {
+            let attached = b.client.attach_permit(&handle).await;
+            b.says(&format!("hears: {attached:?}"));
+            drop(attached);
+            let _ = b.client.release(&handle).await;
+        }
+        c.comes_in(ms(1500)).await;
+        stage.passes(ms(3000)).await;
+        c.still_has();
+        c.gives_it_back().await;
+    }
+    stage.ends([a, b, c]).await;
+}
+
+async fn a_share_that_is_left_half_way(world: Arc<World>) {
+    let mut stage = SharedStage::new(world);
+    let (mut a, mut b) = (stage.caller("A", ms(30_000)).await, stage.caller("B", LEASE).await);
+    let mut c = stage.caller("C", LEASE).await;
+    b.gets(Wish::Permits(1)).await;
+    for command in 0..16 {
+        a.next("acquire", Fate::ReplyTakes(ms(100)));
+        a.next("leave", Fate::RefusedInside(command));
+        a.asks(Wish::Permits(2));
+        stage.passes(ms(10)).await;
+        a.gives_up().await;
+        c.asks(Wish::Permits(2));
+        c.comes_in(ms(1000)).await;
+        c.gives_it_back().await;
+    }
+    stage.ends([a, b, c]).await;
+}
+
+async fn an_attach_without_a_right(world: Arc<World>) {
+    let mut stage = SharedStage::new(world);
+    let (mut a, b) = (stage.caller("A", LEASE).await, stage.caller("B", LEASE).await);
+    let c = stage.caller("C", LEASE).await;
+    a.gets(Wish::Permits(3)).await;
+    let Some(handle) = a.detaches(ms(30_000)).await else { return a.expect(false, "detaches it") };
+    b.may_not("HSET");
+    b.expect(b.client.attach_permit(&handle).await.is_err(), "does not attach it");
+    stage.passes(ms(1000)).await;
+    c.expect(c.client.attach_permit(&handle).await.is_ok(), "attaches it");
     stage.ends([a, b, c]).await;
 }
 

@@ -316,6 +316,12 @@ impl Caller {
         self.world.state().meets(Mishap { client: self.client.id().to_owned(), script, fate });
     }
 
+    /// It loses the right to a command, for good.
+    pub fn may_not(&self, command: &'static str) {
+        self.says(&format!("may not {command} any more"));
+        self.world.may_not(self.client.id(), command);
+    }
+
     /// In a cluster.
     pub fn hears_that_node_1_took_over(&self, stage: &Stage) {
         self.hears_from_node(1, stage);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::simulation::{Delivery, Faults, Ran, Redirected, Task};
+use fairlock::simulation::{Delivery, Faults, Ran, Redirected, RefusedCommands, Task};
 
 use super::trial::{Trial, is_shared};
 use crate::world::Around;
@@ -44,7 +44,7 @@ impl Faults for AroundShared {
         self.around.in_flight(client)
     }
 
-    fn refuse_inside(&self, client: &str, script: &str) -> Option<u32> {
+    fn refuse_inside(&self, client: &str, script: &str) -> Option<RefusedCommands> {
         self.around.refuse_inside(client, bare(script))
     }
 
