@@ -755,9 +755,15 @@ fn sent_names(code: &str, what: &str) -> Vec<String> {
 fn rust_sends_keys_and_arguments_in_the_order_of_the_header() {
     for script in scripts() {
         let verb = verb(&script.name);
-        // What only the scripts for shared names get, see `Runner::keys` and `args_of`.
+        // What only the scripts for shared names get, see `Runner::queue_keys` and `args_of`.
         let is_sent = |name: &String| is_shared(&script.name) || *name != "limit" && *name != "kind";
-        let keys: Vec<_> = sent_names(&verb, "key").into_iter().filter(is_sent).collect();
+        let mut keys = sent_names(&verb, "key");
+        if verb.contains("queue_keys(") {
+            assert!(keys.is_empty(), "{}: other keys", script.name);
+            keys = sent_names(&code(&root().join("src/store/runner.rs")), "key");
+        }
+        let has_tombstone = !verb.contains("queue_keys(self.keys, None)");
+        keys.retain(|name| is_sent(name) && (has_tombstone || name != "tombstone"));
         assert_eq!(keys, header_names(&script.header, "KEYS"), "{}: KEYS", script.name);
         let mut args: Vec<_> = sent_names(&verb, "arg").into_iter().filter(is_sent).collect();
         // The runner adds the first argument.

@@ -1,5 +1,6 @@
 //! One run of a script: its keys and arguments.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use super::admission::Priority;
@@ -35,6 +36,32 @@ impl<'a> Call<'a> {
     pub fn lock_key(&self) -> &'a str {
         // Each script has the lock as its first key, so the default is never used.
         self.keys.first().copied().unwrap_or_default()
+    }
+}
+
+/// The keys that are sent of those in a script's header. A key that is not needed is left out: a call pays for each of them,
+/// and a user who may use the prefix only may not use an empty key.
+pub struct SentKeys<'a> {
+    keys: [&'a str; 7],
+    count: usize,
+}
+
+impl<'a> SentKeys<'a> {
+    pub fn of<const N: usize>(keys: [Option<&'a str>; N]) -> Self {
+        let mut sent = Self { keys: [""; 7], count: 0 };
+        for (slot, key) in sent.keys.iter_mut().zip(keys.into_iter().flatten()) {
+            *slot = key;
+            sent.count += 1;
+        }
+        sent
+    }
+}
+
+impl<'a> Deref for SentKeys<'a> {
+    type Target = [&'a str];
+
+    fn deref(&self) -> &[&'a str] {
+        &self.keys[..self.count]
     }
 }
 

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout_at;
 
 use super::admission::{InFlight, PATIENCE};
-use super::call::Call;
+use super::call::{Call, SentKeys, key};
 use super::changes::Changes;
 use super::clock::{ServerClock, millis, now};
 use super::error::{Cause, NoAnswer, NoTurn, NotPolled, Refusal, RequestError};
-use super::keys::{self, Kind};
+use super::keys::{self, Keys};
 use super::options::Options;
 use super::reply::{Decode, Fields, Malformed, ScriptReply};
 use super::server::{Server, Told};
@@ -47,7 +47,7 @@ pub struct Runner {
     pub settings: String,
     /// The terms of a wait without a label of its own.
     pub terms: Arc<str>,
-    /// The record of the server's last start. Sent with `strict_restart` only, see [`keys`](Self::keys).
+    /// The record of the server's last start. Sent with `strict_restart` only.
     pub boot_key: String,
     requests: AtomicU64,
 }
@@ -72,17 +72,18 @@ impl Runner {
         self.options.strict_restart.is_some()
     }
 
-    /// The keys of a request that are sent. The last two are `limit`, which only a shared name has, and `boot_key`, which the
-    /// scripts look at only with `strict_restart`.
-    pub fn keys<'k, 'n>(&self, kind: Kind, keys: &'k mut [&'n str]) -> &'k [&'n str] {
-        let mut unused = usize::from(!self.is_strict());
-        if !kind.is_shared()
-            && let [.., limit, boot] = keys
-        {
-            std::mem::swap(limit, boot);
-            unused += 1;
-        }
-        &keys[..keys.len() - unused]
+    /// The keys of a script that reads the queue, in the order of its header.
+    pub fn queue_keys<'a>(&'a self, keys: &'a Keys, tombstone: Option<&'a str>) -> SentKeys<'a> {
+        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = keys;
+        SentKeys::of([
+            Some(key("lock", lock)),
+            Some(key("queue", queue)),
+            Some(key("deadlines", deadlines)),
+            Some(key("tokens", tokens)),
+            tombstone.map(|tombstone| key("tombstone", tombstone)),
+            kind.is_shared().then_some(key("limit", limit)),
+            self.is_strict().then_some(key("boot", &self.boot_key)),
+        ])
     }
 
     pub fn listen(&self, listener: Weak<dyn Listener>) {

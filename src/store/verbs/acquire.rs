@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::store::call::{Arg, Call, arg, args_of, key, script_of};
+use crate::store::call::{Arg, Call, arg, args_of, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -99,7 +99,7 @@ impl Acquire<'_> {
         admitted: Admitted,
         copies_until: &mut i64,
     ) -> Result<Answer<Acquired>, RequestError> {
-        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = self.keys;
+        let Keys { kind, lock, .. } = self.keys;
         // Only after admission, which may take long under load. A `not_after` from before could have
         // passed by the time that the request is sent (R2).
         let not_after = runner.not_after(lock);
@@ -107,15 +107,7 @@ impl Acquire<'_> {
         // Named in each acquire, unlike in a release: this may be the late copy that has to find it
         // (R3).
         let tombstone = self.keys.tombstone(self.owner);
-        let mut keys = [
-            key("lock", lock),
-            key("queue", queue),
-            key("deadlines", deadlines),
-            key("tokens", tokens),
-            key("tombstone", &tombstone),
-            key("limit", limit),
-            key("boot", &runner.boot_key),
-        ];
+        let keys = runner.queue_keys(self.keys, Some(&tombstone));
         let args = [
             arg("kind", kind.format()),
             // In microseconds: a script has the time as a text with that many digits.
@@ -133,9 +125,7 @@ impl Acquire<'_> {
         // Before the first await that may lose the answer: from here on a copy may be under way.
         let earlier = *copies_until;
         *copies_until = earlier.max(not_after);
-        let outcome = runner
-            .run(admitted, Call::new(script_of(self.keys.kind, &SCRIPT, &SHARED), runner.keys(*kind, &mut keys), args))
-            .await;
+        let outcome = runner.run(admitted, Call::new(script_of(self.keys.kind, &SCRIPT, &SHARED), &keys, args)).await;
         // Any other outcome proves that no copy of this request is under way: it was answered, or not
         // sent. A future that is dropped above keeps the later time, and its leave then writes a
         // tombstone (R3).

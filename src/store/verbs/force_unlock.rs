@@ -1,7 +1,7 @@
 //! force_unlock.lua: ends the present hold, or one of a shared name, and passes the lock on.
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, args_of, key, script_of};
+use crate::store::call::{Arg, Call, arg, args_of, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -35,18 +35,11 @@ pub enum ForceUnlocked {
 
 impl ForceUnlock<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<ForceUnlocked>, RequestError> {
-        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = self.keys;
+        let Keys { kind, lock, .. } = self.keys;
         // A single question passes a closed gate: a person asks it, and wants to see the refusal
         // (decision 40).
         let admitted = runner.admit(lock, Priority::Question, Some(runner.limit())).await?;
-        let mut keys = [
-            key("lock", lock),
-            key("queue", queue),
-            key("deadlines", deadlines),
-            key("tokens", tokens),
-            key("limit", limit),
-            key("boot", &runner.boot_key),
-        ];
+        let keys = runner.queue_keys(self.keys, None);
         let expected = self.expected.map(|token| token.to_string()).unwrap_or_default();
         let args = [
             arg("kind", kind.format()),
@@ -57,7 +50,7 @@ impl ForceUnlock<'_> {
             arg("settings", Arg::Channel(&runner.settings)),
         ];
         let script = script_of(self.keys.kind, &SCRIPT, &SHARED);
-        runner.run(admitted, Call::new(script, runner.keys(*kind, &mut keys), args_of(*kind, &args))).await
+        runner.run(admitted, Call::new(script, &keys, args_of(*kind, &args))).await
     }
 }
 

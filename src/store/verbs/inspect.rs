@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::store::Priority;
-use crate::store::call::{Call, arg, args_of, key, script_of};
+use crate::store::call::{Call, SentKeys, arg, args_of, key, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::{Keys, Share};
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -79,17 +79,17 @@ impl Inspect<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Inspected>, RequestError> {
         let Keys { kind, lock, queue, deadlines, limit, .. } = self.keys;
         let admitted = runner.admit(lock, Priority::Question, Some(runner.limit())).await?;
-        let mut keys = [
-            key("lock", lock),
-            key("queue", queue),
-            key("deadlines", deadlines),
-            key("limit", limit),
-            key("boot", &runner.boot_key),
-        ];
+        let keys = SentKeys::of([
+            Some(key("lock", lock)),
+            Some(key("queue", queue)),
+            Some(key("deadlines", deadlines)),
+            kind.is_shared().then_some(key("limit", limit)),
+            runner.is_strict().then_some(key("boot", &runner.boot_key)),
+        ]);
         // With a bound: Redis serves no one else while it runs a script.
         let args = [arg("kind", kind.format()), arg("most", self.most)];
         let script = script_of(self.keys.kind, &SCRIPT, &SHARED);
-        runner.run(admitted, Call::new(script, runner.keys(*kind, &mut keys), args_of(*kind, &args))).await
+        runner.run(admitted, Call::new(script, &keys, args_of(*kind, &args))).await
     }
 }
 

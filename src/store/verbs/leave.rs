@@ -1,7 +1,7 @@
 //! leave.lua: ends one attempt, wherever it stands: queued, granted, held, or gone.
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, args_of, key, script_of};
+use crate::store::call::{Arg, Call, arg, args_of, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -38,19 +38,11 @@ pub enum Left {
 
 impl Leave<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Left>, RequestError> {
-        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = self.keys;
+        let Keys { kind, lock, .. } = self.keys;
         // Early: what is left behind keeps others waiting (P5).
         let admitted = runner.admit(lock, Priority::Cleanup, None).await?;
         let tombstone = self.keys.tombstone(self.owner);
-        let mut keys = [
-            key("lock", lock),
-            key("queue", queue),
-            key("deadlines", deadlines),
-            key("tokens", tokens),
-            key("tombstone", &tombstone),
-            key("limit", limit),
-            key("boot", &runner.boot_key),
-        ];
+        let keys = runner.queue_keys(self.keys, Some(&tombstone));
         let args = [
             arg("kind", kind.format()),
             arg("copies_until", self.copies_until),
@@ -60,7 +52,7 @@ impl Leave<'_> {
             arg("settings", Arg::Channel(&runner.settings)),
         ];
         let script = script_of(self.keys.kind, &SCRIPT, &SHARED);
-        runner.run(admitted, Call::new(script, runner.keys(*kind, &mut keys), args_of(*kind, &args))).await
+        runner.run(admitted, Call::new(script, &keys, args_of(*kind, &args))).await
     }
 }
 

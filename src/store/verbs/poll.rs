@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, args_of, key, script_of};
+use crate::store::call::{Arg, Call, arg, args_of, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -62,17 +62,10 @@ pub struct PolledHolder {
 
 impl Poll<'_> {
     pub async fn run(&self, runner: &Runner) -> Result<Answer<Polled>, RequestError> {
-        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = self.keys;
+        let Keys { kind, lock, .. } = self.keys;
         // Urgent: a poll that waits behind new acquires could cost live waiters their place.
         let admitted = runner.admit(lock, Priority::Urgent, None).await?;
-        let mut keys = [
-            key("lock", lock),
-            key("queue", queue),
-            key("deadlines", deadlines),
-            key("tokens", tokens),
-            key("limit", limit),
-            key("boot", &runner.boot_key),
-        ];
+        let keys = runner.queue_keys(self.keys, None);
         let waits = if self.names_ours { 2 } else { u64::from(self.waits) };
         let mut args = Vec::with_capacity(4 + self.tickets.len());
         args.extend([
@@ -87,7 +80,7 @@ impl Poll<'_> {
             args.push(arg("tickets", ticket));
         }
         let script = script_of(self.keys.kind, &SCRIPT, &SHARED);
-        let call = Call::new(script, runner.keys(*kind, &mut keys), args_of(*kind, &args));
+        let call = Call::new(script, &keys, args_of(*kind, &args));
         let answer: Answer<Polled> = runner.run(admitted, call).await?;
         // Indices stand for tickets. An index that was not sent shows that this is not the reply to this request.
         if answer.body.missing.iter().all(|index| *index < self.tickets.len()) {

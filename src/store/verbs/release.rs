@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, args_of, key, script_of};
+use crate::store::call::{Arg, Call, arg, args_of, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -56,7 +56,7 @@ pub enum Released {
 
 impl Release<'_> {
     pub async fn run(&self, runner: &Runner, by: Instant) -> Result<Answer<Released>, RequestError> {
-        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = self.keys;
+        let Keys { kind, lock, .. } = self.keys;
         // As early as a renewal: a release that waits makes others wait for a lock that is not in use.
         let admitted = runner.admit(lock, Priority::Release, Some(by)).await?;
         // The tombstone and the last argument are for the rare cases only; keys are known by their order.
@@ -76,15 +76,8 @@ impl Release<'_> {
             // A late copy of the acquire may still queue or take the lock: it finds a tombstone (R3).
             special = format!("{} {}", self.copies_until, self.keys.place(self.owner, self.attempt, self.terms));
         }
-        let mut keys = [
-            key("lock", lock),
-            key("queue", queue),
-            key("deadlines", deadlines),
-            key("tokens", tokens),
-            key("tombstone", &tombstone),
-            key("limit", limit),
-            key("boot", &runner.boot_key),
-        ];
+        // Left out and not sent empty: see `SentKeys`.
+        let keys = runner.queue_keys(self.keys, Some(&*tombstone).filter(|tombstone| !tombstone.is_empty()));
         let args = [
             arg("kind", kind.format()),
             arg("owner", self.owner),
@@ -92,13 +85,9 @@ impl Release<'_> {
             arg("settings", Arg::Channel(&runner.settings)),
             arg("special", &special),
         ];
-        // Left out and not sent empty. An unlock pays for each key that it sends, and Redis checks the
-        // rights to each: a user who may use the prefix only may not use the key ''.
-        let keys = runner.keys(*kind, &mut keys);
-        let unused_key = usize::from(tombstone.is_empty());
         let unused = usize::from(special.is_empty());
         let args = args_of(*kind, &args[..args.len() - unused]);
-        let call = Call::new(script_of(self.keys.kind, &SCRIPT, &SHARED), &keys[..keys.len() - unused_key], args);
+        let call = Call::new(script_of(self.keys.kind, &SCRIPT, &SHARED), &keys, args);
         runner.run(admitted, call).await
     }
 }

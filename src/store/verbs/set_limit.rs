@@ -1,7 +1,7 @@
 //! set_limit.lua: sets the limit of a semaphore for all clients, and serves the waiters that it has room for.
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, key};
+use crate::store::call::{Arg, Call, arg};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -31,16 +31,9 @@ pub enum LimitSet {
 impl SetLimit<'_> {
     /// May be repeated: a second run sets the same.
     pub async fn run(&self, runner: &Runner) -> Result<Answer<LimitSet>, RequestError> {
-        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = self.keys;
+        let Keys { kind, lock, .. } = self.keys;
         let admitted = runner.admit(lock, Priority::Question, Some(runner.limit())).await?;
-        let mut keys = [
-            key("lock", lock),
-            key("queue", queue),
-            key("deadlines", deadlines),
-            key("tokens", tokens),
-            key("limit", limit),
-            key("boot", &runner.boot_key),
-        ];
+        let keys = runner.queue_keys(self.keys, None);
         let permits = self.limit.map(|limit| limit.to_string()).unwrap_or_default();
         let args = [
             arg("kind", kind.format()),
@@ -50,7 +43,7 @@ impl SetLimit<'_> {
             arg("permits", &permits),
             arg("settings", Arg::Channel(&runner.settings)),
         ];
-        runner.run(admitted, Call::new(&SHARED, runner.keys(*kind, &mut keys), &args)).await
+        runner.run(admitted, Call::new(&SHARED, &keys, &args)).await
     }
 }
 
