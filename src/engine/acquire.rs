@@ -284,9 +284,11 @@ async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, L
                 return Ok(Some(hold));
             }
         }
-        // A limited call has no place to lose: it had the lock, and its future was not polled to take it.
+        // A limited call has no place to lose. It had the lock, and that was in doubt, or its future was not polled to take it.
         if request.is_over() {
-            return Err(LockError::Unreachable(Arc::new(NotPolled)));
+            return Err(LockError::Unreachable(
+                request.entry.last_error.cause().unwrap_or_else(|| Arc::new(NotPolled)),
+            ));
         }
         // The server has forgotten this attempt, or its answer came too late. A new attempt goes to
         // the end of the queue. Dropping the old one leaves, in case something of it is still there.
@@ -500,10 +502,11 @@ impl<'a> Attempt<'a> {
         self.confirming.get_or_insert_with(now);
         let runner = &self.request.engine.context.runner;
         self.waiter.confirms(true);
+        self.request.entry.last_error.confirms();
         let mut asked = 0;
         let answer = loop {
             self.doubts = self.request.engine.holds.doubts();
-            let answer = renew.run(runner, None).await;
+            let answer = renew.run(runner, self.request.limit).await;
             asked += 1;
             // It asks again if one more flush came since: this future may have rested (P1). There is a bound, since another
             // database may be flushed within each round trip (E1).
@@ -520,6 +523,7 @@ impl<'a> Attempt<'a> {
                 return None;
             }
             Ok(answer) => {
+                self.request.entry.last_error.answered();
                 if let Renewed::Renewed { lease_left } = answer.body {
                     return self.hold_told(token, answer.sent, lease_left);
                 }

@@ -12,6 +12,7 @@ use crate::store::clock::{millis, now};
 use crate::store::error::{RefusalKind, RequestError};
 use crate::store::keys::Keys;
 use crate::store::runner::Answer;
+use crate::store::runtime::log_line;
 use crate::store::verbs::leave::{Leave, Left};
 use crate::store::verbs::poll::Poll;
 
@@ -63,7 +64,7 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
         place: &request.place,
         copies_until: request.copies_until,
     };
-    let mut backoff = context.backoff();
+    let (mut backoff, mut is_told) = (context.backoff(), false);
     loop {
         // A place does not expire while other waiters of its client are polled for: it would be granted the lock, and left
         // only then (P6). There are no more of these leaves than places, and who does not answer gives no new ones.
@@ -90,12 +91,17 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
             }
             // Nothing can be sent any longer. The ticket or the lease has to expire.
             Err(RequestError::Closed | RequestError::RuntimeGone) => return,
-            Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => {
-                tracing::warn!(target: "fairlock::lock", name = %request.keys.name, %refusal, "could not leave the queue; the ticket expires");
-                return;
-            }
-            // A repeated leave needs no seq of its own: the second one finds nothing to do.
+            // A repeated leave needs no seq of its own: the second one finds nothing to do. A right that is missing may come
+            // back, and nobody else takes out what this one is for (P5).
             Err(error) => {
+                if let RequestError::Refused(refusal) = &error
+                    && refusal.kind() == RefusalKind::Final
+                    && !std::mem::replace(&mut is_told, true)
+                {
+                    log_line(|| {
+                        tracing::warn!(target: "fairlock::lock", name = %request.keys.name, %refusal, "could not leave the queue yet");
+                    });
+                }
                 // Nor does a place expire while its slot is on the move: a client that comes back keeps it alive.
                 if error.is_about_a_slot() {
                     limit = limit.max(context.forgotten_at(Duration::ZERO));

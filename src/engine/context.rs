@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use tokio::runtime::Handle;
+use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -114,6 +114,11 @@ impl Context {
     /// Whether the runtime was shut down. A simulator ends tasks in a runtime that goes on.
     pub fn is_runtime_gone(&self) -> bool {
         runtime::is_gone(&self.runtime)
+    }
+
+    /// Until this is dropped, timers are those of its own runtime: what began in another one would end with that.
+    pub fn enter(&self) -> EnterGuard<'_> {
+        self.runtime.enter()
     }
 
     /// Works inside the runtime, outside of it, and after it is gone, when the future is dropped.

@@ -201,7 +201,7 @@ pub enum UnlockError {
     /// without it.
     #[error("the lock was lost before it was unlocked: {0}")]
     Lost(Loss),
-    /// The server refuses the release. So the lock is still held on it, unless the refusal came from
+    /// The server refuses the release. So the lock is still held on it, unless its lease has ended or the refusal came from
     /// [inside a script](Refusal::in_script): then it may also be free or another's already. The client
     /// goes on trying; at `until` the lease is over anyway.
     #[error("the server refused the release, {after}: {refusal}", after = after_release(refusal))]
@@ -263,6 +263,6 @@ fn after_release(refusal: &Refusal) -> &'static str {
         "which may have run in part: the lock may still be held, or be free or passed on already, and the client \
          goes on trying until the lease ends"
     } else {
-        "so the lock is held until it accepts one or the lease ends"
+        "so the lock is free when it accepts one, at the latest when the lease ends"
     }
 }

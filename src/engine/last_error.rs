@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::error::LockError;
-use crate::store::error::{Cause, NoTime, NotPolled, RefusalKind, RequestError};
+use crate::store::error::{Cause, NoTime, NotPolled, RefusalKind, RequestError, Unconfirmed};
 use crate::sync::Mutex;
 
 /// One per owner and lock. All calls of the owner share it, since they take turns: a call that times out while another
@@ -72,6 +72,11 @@ impl LastError {
         self.stage.store(NOT_POLLED, Ordering::Relaxed);
     }
 
+    /// It has a grant that it asks about. Nobody else has the lock, as far as it knows.
+    pub fn confirms(&self) {
+        self.set(Some(Arc::new(Unconfirmed)));
+    }
+
     fn set(&self, cause: Option<Cause>) {
         *self.cause.lock() = cause;
     }
@@ -115,7 +120,7 @@ impl LastError {
         })
     }
 
-    fn cause(&self) -> Option<Cause> {
+    pub fn cause(&self) -> Option<Cause> {
         self.cause.lock().clone()
     }
 }

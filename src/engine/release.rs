@@ -106,9 +106,13 @@ impl Release {
     /// The same, in the background: others that wait for a part of what is held need not wait for a future that rests.
     pub async fn run_in_background(self) -> Result<Unlocked, UnlockError> {
         let (context, until) = (self.hold.context().clone(), self.forgotten_at());
-        // Polled once here, so that it waits for the owner's turn before any later call of that owner does.
         let mut running = Box::pin(self.run());
-        if let Some(outcome) = running.as_mut().now_or_never() {
+        let outcome = {
+            let _runtime = context.enter();
+            // Polled once here, so that it waits for the owner's turn before any later call of that owner does.
+            running.as_mut().now_or_never()
+        };
+        if let Some(outcome) = outcome {
             return outcome;
         }
         let (tell, told) = oneshot::channel();

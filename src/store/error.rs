@@ -548,6 +548,11 @@ pub struct TooLate;
 #[error("the future of this call, or of one of its owner before it, was not polled when it could go on")]
 pub struct NotPolled;
 
+/// What a server has granted may be of old data, and the question about it has no answer yet, or came too late again.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the server granted it, and a flush or a new connection put that in doubt before it was confirmed")]
+pub struct Unconfirmed;
+
 /// A call had no time left when it began.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the time of the call was over before a request was sent")]

@@ -176,6 +176,33 @@ async fn p5_a_dropped_try_lock_leaves_nothing() {
     .await;
 }
 
+/// A right is missing for a moment. Each leave was sent once, and the place was kept alive by the client's other calls. Found
+/// by an attack.
+#[cfg(feature = "embedded")]
+#[tokio::test]
+async fn p5_a_leave_that_is_refused_as_a_whole_is_sent_again() {
+    use crate::support::in_virtual_time;
+
+    in_virtual_time(async |embedded| {
+        let client = embedded.open(LockClient::builder()).await;
+        let holder = client.lock(NAME).lock().await.unwrap();
+        let (lock, other) = (client.lock(NAME), client.lock(NAME));
+        let given_up = tokio::spawn(async move { lock.lock().await.map(drop) });
+        let kept = tokio::spawn(async move { other.lock().await });
+        let waiters = async || client.lock(NAME).status().await.unwrap().waiters;
+        eventually("both wait", async || waiters().await == 2).await;
+        embedded.network.refuse(Some("NOPERM this user has no permissions to run the 'evalsha' command"));
+        given_up.abort();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        embedded.network.refuse(None);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(waiters().await, 1);
+        holder.unlock().await.unwrap();
+        kept.await.unwrap().unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn p5_a_panic_while_waiting_leaves_nothing() {
     on_each_store(async |store| {

@@ -681,6 +681,36 @@ async fn a_future_that_rests_while_it_confirms_its_grant_costs_a_moment() {
     .await;
 }
 
+/// Nobody else asked, and the errors said that others had it, or that the futures had not been polled. Found by an attack.
+#[tokio::test]
+async fn who_gets_nothing_among_flushes_hears_why() {
+    in_virtual_time(async |embedded| {
+        let client = embedded.open(LockClient::builder().strict_restart(30 * SECOND)).await;
+        // The server grants nothing for a while after its start.
+        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+        embedded.network.delay(20 * MILLI);
+        let flushing = async {
+            loop {
+                fairlock::simulation::flush_elsewhere(&embedded.server);
+                sleep(10 * MILLI).await;
+            }
+        };
+        let calls = async {
+            let limited = client.lock("x").lock_timeout(8 * SECOND).await;
+            for error in [limited.unwrap_err(), client.lock("y").try_lock().await.unwrap_err()] {
+                let is_told = matches!(&error, LockError::Unreachable(cause) if cause.to_string().contains("in doubt"));
+                assert!(is_told, "{error}");
+            }
+        };
+        tokio::select! {
+            () = flushing => {}
+            () = calls => {}
+        }
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 /// A grant was trusted however slow the line was, and its first renewal was answered after it had ended. Found by an attack.
 #[tokio::test]
 async fn p8_a_grant_that_ends_within_a_round_trip_is_asked_about() {

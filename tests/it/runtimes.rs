@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fairlock::{ConnectError, Ended, FairLock, LockClient, LockError, Loss, Owner, RequestError, UnlockError, owner};
@@ -122,6 +123,36 @@ fn a_detach_that_rests_when_its_runtime_ends_keeps_no_thread_busy() {
     server.resume();
     assert!(hundredths_of_deadline_threads() < 10);
     assert!(here.block_on(limit(detaching)).is_err());
+}
+
+/// What went on in the background had timers of the runtime that had ended, and panicked. Found by an attack.
+#[test]
+fn a_shrink_goes_on_when_the_runtime_of_its_caller_ends() {
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    const THREADS: &str = "client of a shrink";
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if std::thread::current().name() == Some(THREADS) {
+            PANICS.fetch_add(1, Ordering::Relaxed);
+        }
+        before(info);
+    }));
+    let home = Builder::new_multi_thread().worker_threads(1).thread_name(THREADS).enable_all().build().unwrap();
+    let caller = runtime();
+    let server = home.block_on(Server::start());
+    let client = home.block_on(Timing::relaxed().connect(&server.url()));
+    let semaphore = client.semaphore("x", 3);
+    let permit = home.block_on(semaphore.acquire_many(3)).unwrap();
+    server.pause();
+    let mut shrinking = Box::pin(permit.shrink_to(1));
+    caller.block_on(async { assert!(shrinking.as_mut().now_or_never().is_none()) });
+    drop(caller);
+    server.resume();
+    home.block_on(limit(async {
+        assert!(shrinking.await.is_ok());
+        eventually("the others are free", async || semaphore.status().await.unwrap().used == 1).await;
+    }));
+    assert_eq!(PANICS.load(Ordering::Relaxed), 0);
 }
 
 /// How long the threads that watch deadlines have worked.

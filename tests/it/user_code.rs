@@ -312,6 +312,26 @@ async fn a_log_subscriber_that_panics_as_a_call_leaves_its_span_leaves_no_hold()
     .await;
 }
 
+/// The handle had the hold, and nobody had the handle. Found by an attack.
+#[cfg(feature = "embedded")]
+#[tokio::test]
+async fn a_log_subscriber_that_panics_as_a_guard_is_detached_leaves_no_hold() {
+    use std::time::Duration;
+
+    crate::support::in_virtual_time(async |embedded| {
+        let client = embedded.open(LockClient::builder()).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        {
+            let _logging = crate::support::log_to(Arc::new(Panicking::at(["detached"])));
+            let detaching = std::panic::AssertUnwindSafe(guard.detach(Duration::from_secs(3600))).catch_unwind();
+            assert!(detaching.await.is_err(), "it has panicked");
+        }
+        let waiting = tokio::time::timeout(Duration::from_secs(2), client.lock("x").lock()).await;
+        waiting.expect("nothing is held").unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
 /// In the call itself the panic is the caller's. What the call says as it unwinds must not panic again, which ends a process.
 #[cfg(feature = "embedded")]
 #[tokio::test]

@@ -67,6 +67,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(waits_that_nobody_may_take_out(world)),
     },
     Scenario {
+        name: "a-leave-without-a-right",
+        about: "V and W are two waits of one client, and W is given up while a right is missing. Its leave is sent again: the polls for \
+                V would keep the place of W alive (P5). Found by an attack.",
+        play: |world| Box::pin(a_leave_without_a_right(world)),
+    },
+    Scenario {
         name: "a-leave-that-is-refused-half-way",
         about: "W gives up its wait, and a right is missing for one of the commands of its leave. Then its client dies, so no other leave \
                 comes. Its place may stay without its ticket, and is passed over; but nothing would take out a ticket without a place \
@@ -310,6 +316,22 @@ async fn waits_that_nobody_may_take_out(world: Arc<World>) {
     drop(w);
     v.dies(&stage.server).await;
     stage.ends([a, b]).await;
+}
+
+async fn a_leave_without_a_right(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut v) = (stage.caller("A", |it| it).await, stage.caller("V", |it| it).await);
+    let mut w = v.beside("W");
+    a.gets_the_lock().await;
+    w.begins_to_wait().await;
+    v.begins_to_wait().await;
+    w.has_no_right_to("leave", ms(200));
+    w.gives_up().await;
+    stage.passes(ms(3000)).await;
+    stage.has_places(1);
+    a.gives_it_back().await;
+    v.gets_the_lock().await;
+    stage.ends([a, v]).await;
 }
 
 async fn a_leave_that_is_refused_half_way(world: Arc<World>) {

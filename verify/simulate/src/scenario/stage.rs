@@ -345,6 +345,12 @@ impl Caller {
         self.world.refuses(self.client.id(), script, "NOREPLICAS too few replicas", time);
     }
 
+    /// As if it had no right to run the script meanwhile.
+    pub fn has_no_right_to(&self, script: &'static str, time: Duration) {
+        self.says(&format!("has no right to {script} for {time:?}"));
+        self.world.refuses(self.client.id(), script, "NOPERM this user has no permissions", time);
+    }
+
     /// Its process, until it goes on.
     pub fn stands_still(&self) {
         self.says("stands still");
