@@ -506,7 +506,9 @@ impl<'a> Attempt<'a> {
         let mut asked = 0;
         let answer = loop {
             self.doubts = self.request.engine.holds.doubts();
-            let answer = renew.run(runner, self.request.limit).await;
+            // Where the limit has passed already, its future has rested, and may ask once all the same.
+            let by = self.request.limit.filter(|_| !self.request.is_over());
+            let answer = renew.run(runner, by).await;
             asked += 1;
             // It asks again if one more flush came since: this future may have rested (P1). There is a bound, since another
             // database may be flushed within each round trip (E1).
