@@ -126,7 +126,9 @@ impl Actor {
     /// The claim begins in the instant in which the guard was formed.
     async fn claimed(&self, lock: &FairLock, call: impl Future<Output = Result<LockGuard, LockError>>) -> Got {
         let called = self.world().elapsed();
+        let attempt = Attempt { actor: self, has_ended: false };
         let guard = Arc::new(call.await?);
+        attempt.ends();
         self.world().state().checker.sections += 1;
         let owner = owner_id(&self.id, guard.owner());
         Ok(self.trial.claim(Claim { lock: key(lock), actor: self.number, owner, guard, called }))
@@ -254,6 +256,26 @@ impl Drop for Calling<'_> {
     fn drop(&mut self) {
         self.actor.world().state().waiting.remove(&self.actor.number);
         self.actor.trial.state().checker.call_ends(&self.owner);
+    }
+}
+
+/// A call that asks nodes. One that is given up has not learnt which of them are silent.
+struct Attempt<'a> {
+    actor: &'a Actor,
+    has_ended: bool,
+}
+
+impl Attempt<'_> {
+    fn ends(mut self) {
+        self.has_ended = true;
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.actor.trial.gives_up(&self.actor.id);
+        }
     }
 }
 

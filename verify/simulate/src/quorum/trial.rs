@@ -237,6 +237,11 @@ impl Trial {
         }
     }
 
+    /// What it has asked tells it nothing.
+    pub fn gives_up(&self, client: &str) {
+        self.state().first_asked.retain(|(_, asked), _| asked != client);
+    }
+
     pub fn are_away_since(&self) -> Option<Duration> {
         self.state().away_since
     }

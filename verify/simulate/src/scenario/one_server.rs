@@ -63,7 +63,9 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "waits-that-nobody-may-take-out",
-        about: "V and W are two waits of a client that may not ZREM any more, and are given up. Each leave is refused, and they must not                 pass the lock to each other meanwhile: B waits behind them (P6). Found by an attack.",
+        about: "V and W are two waits of a client that may not ZREM any more, and are given up. The grants that come to them are left \
+                at once, and the lock must not go to W again and again, whose place would stay first in line: B and C wait behind \
+                them (P6). Found by an attack.",
         play: |world| Box::pin(waits_that_nobody_may_take_out(world)),
     },
     Scenario {
@@ -299,23 +301,26 @@ async fn a_wait_given_up_without_an_answer(world: Arc<World>) {
 async fn waits_that_nobody_may_take_out(world: Arc<World>) {
     let stage = Stage::new(world);
     let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
-    let mut v = stage.caller("V", |it| it).await;
+    let (mut c, mut v) = (stage.caller("C", |it| it).await, stage.caller("V", |it| it).await);
     let mut w = v.beside("W");
     a.gets_the_lock().await;
     v.begins_to_wait().await;
     w.begins_to_wait().await;
+    b.begins_to_wait().await;
+    c.begins_to_wait().await;
     v.may_not("ZREM");
     v.gives_up().await;
     w.gives_up().await;
-    b.begins_to_wait().await;
     let begun = Instant::now();
     a.gives_it_back().await;
     b.gets_the_lock().await;
-    // Two grants, each found over by a poll of B.
-    stage.expect(begun.elapsed() < ms(4000), "B gets the lock in time");
+    // Two grants, and the polls right behind them.
+    stage.expect(begun.elapsed() < ms(1600), "B gets the lock in time");
+    b.gives_it_back().await;
+    c.gets_the_lock().await;
     drop(w);
     v.dies(&stage.server).await;
-    stage.ends([a, b]).await;
+    stage.ends([a, b, c]).await;
 }
 
 async fn a_leave_without_a_right(world: Arc<World>) {
