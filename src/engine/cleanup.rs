@@ -91,8 +91,8 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
             }
             // Nothing can be sent any longer. The ticket or the lease has to expire.
             Err(RequestError::Closed | RequestError::RuntimeGone) => return,
-            // A repeated leave needs no seq of its own: the second one finds nothing to do. A right that is missing may come
-            // back, and nobody else takes out what this one is for (P5).
+            // A repeated leave needs no seq of its own: the second one finds nothing to do. After a refusal too, since a right
+            // that is missing may come back (P5).
             Err(error) => {
                 if let RequestError::Refused(refusal) = &error
                     && refusal.kind() == RefusalKind::Final

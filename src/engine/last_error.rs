@@ -72,7 +72,7 @@ impl LastError {
         self.stage.store(NOT_POLLED, Ordering::Relaxed);
     }
 
-    /// It has a grant that it asks about. Nobody else has the lock, as far as it knows.
+    /// The server is asked whether a grant of this call is still good.
     pub fn confirms(&self) {
         self.set(Some(Arc::new(Unconfirmed)));
     }

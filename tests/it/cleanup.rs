@@ -176,8 +176,8 @@ async fn p5_a_dropped_try_lock_leaves_nothing() {
     .await;
 }
 
-/// A right is missing for a moment. Each leave was sent once, and the place was kept alive by the client's other calls. Found
-/// by an attack.
+/// A right is missing for a moment. The leave was not sent again, and the client's other calls kept the place alive. Found by
+/// an attack.
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn p5_a_leave_that_is_refused_as_a_whole_is_sent_again() {

@@ -681,7 +681,7 @@ async fn a_future_that_rests_while_it_confirms_its_grant_costs_a_moment() {
     .await;
 }
 
-/// Nobody else asked, and the errors said that others had it, or that the futures had not been polled. Found by an attack.
+/// The errors named others, of which there were none, or futures that had not been polled. Found by an attack.
 #[tokio::test]
 async fn who_gets_nothing_among_flushes_hears_why() {
     in_virtual_time(async |embedded| {

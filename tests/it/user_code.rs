@@ -312,7 +312,7 @@ async fn a_log_subscriber_that_panics_as_a_call_leaves_its_span_leaves_no_hold()
     .await;
 }
 
-/// The handle had the hold, and nobody had the handle. Found by an attack.
+/// The handle had the hold, and the caller got no handle. Found by an attack.
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn a_log_subscriber_that_panics_as_a_guard_is_detached_leaves_no_hold() {

@@ -259,7 +259,7 @@ impl Drop for Calling<'_> {
     }
 }
 
-/// A call that asks nodes. One that is given up has not learnt which of them are silent.
+/// A call that asks nodes. If it is given up, its client does not know yet which of them are silent.
 struct Attempt<'a> {
     actor: &'a Actor,
     has_ended: bool,

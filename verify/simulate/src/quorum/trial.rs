@@ -237,7 +237,7 @@ impl Trial {
         }
     }
 
-    /// What it has asked tells it nothing.
+    /// A call of this client ends before its time-out.
     pub fn gives_up(&self, client: &str) {
         self.state().first_asked.retain(|(_, asked), _| asked != client);
     }
