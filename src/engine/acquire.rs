@@ -506,8 +506,9 @@ impl<'a> Attempt<'a> {
         let mut asked = 0;
         let answer = loop {
             self.doubts = self.request.engine.holds.doubts();
-            // Where the limit has passed already, its future has rested, and may ask once all the same.
-            let by = self.request.limit.filter(|_| !self.request.is_over());
+            // Where the limit has passed already, its future has rested, and may ask once all the same. So may an attach: what it
+            // gives up is gone.
+            let by = self.request.limit.filter(|_| self.request.attach.is_none() && !self.request.is_over());
             let answer = renew.run(runner, by).await;
             asked += 1;
             // It asks again if one more flush came since: this future may have rested (P1). There is a bound, since another

@@ -687,7 +687,7 @@ async fn who_gets_nothing_among_flushes_hears_why() {
     in_virtual_time(async |embedded| {
         let client = embedded.open(LockClient::builder().strict_restart(30 * SECOND)).await;
         // The server grants nothing for a while after its start.
-        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+        let handle = client.lock("detached").lock().await.unwrap().detach(30 * SECOND).await.unwrap();
         embedded.network.delay(20 * MILLI);
         let flushing = async {
             loop {
@@ -696,6 +696,8 @@ async fn who_gets_nothing_among_flushes_hears_why() {
             }
         };
         let calls = async {
+            // It is no grant, and goes on.
+            client.attach(&handle).await.unwrap().unlock().await.unwrap();
             let limited = client.lock("x").lock_timeout(8 * SECOND).await;
             for error in [limited.unwrap_err(), client.lock("y").try_lock().await.unwrap_err()] {
                 let is_told = matches!(&error, LockError::Unreachable(cause) if cause.to_string().contains("in doubt"));
