@@ -480,7 +480,7 @@ impl WriteGuard {
     /// between. While this owner has other guards that write, it stays a writer.
     ///
     /// It waits for the answer, at most for an operation time-out. Without one the client goes on trying in the background, and the
-    /// other readers enter later: that is no error. It waits for other calls of its own owner: a nested one whose future is kept and not
+    /// other readers enter later: that is no error, also where the client's runtime has ended. It waits for other calls of its own owner: a nested one whose future is kept and not
     /// polled delays it, for as long as that is kept. A failover that loses what was written last counts a writer again until the guard
     /// ends: others wait, and nothing else is harmed.
     ///

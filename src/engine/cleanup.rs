@@ -2,9 +2,10 @@
 //! cannot take it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout_at};
 
 use super::context::Context;
 use super::waiters::{Waiter, Waiters};
@@ -15,6 +16,9 @@ use crate::store::runner::Answer;
 use crate::store::runtime::log_line;
 use crate::store::verbs::leave::{Leave, Left};
 use crate::store::verbs::poll::Poll;
+
+/// The pause of a leave that was refused for good, as it seemed.
+const AFTER_A_REFUSAL: Duration = Duration::from_secs(1);
 
 /// An attempt or a lost hold that the server must forget.
 #[derive(Debug)]
@@ -64,19 +68,25 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
         place: &request.place,
         copies_until: request.copies_until,
     };
-    let (mut backoff, mut is_told) = (context.backoff(), false);
+    let (mut backoff, mut was_refused) = (context.backoff(), false);
     loop {
         // A place does not expire while other waiters of its client are polled for: it would be granted the lock, and left
         // only then (P6). There are no more of these leaves than places, and who does not answer gives no new ones.
         if request.heard_for.as_ref().is_some_and(|waiters| waiters.are_polled_for(&request.keys.lock)) {
             limit = limit.max(context.forgotten_at(Duration::ZERO));
         }
+        // One that was refused keeps its turn for its pause: there are as many of them as calls were given up.
+        let turn =
+            if was_refused { timeout_at(limit.into(), context.refused_leaves.acquire()).await.ok() } else { None };
         if now() >= limit {
             return;
         }
         let pause = match leave.run(&context.runner).await {
             Ok(Answer { body: Left::Gone { more }, sent, .. }) => {
                 context.given_back(&request.keys, sent);
+                if was_refused {
+                    context.is_told_of_refused_leaves.store(false, Ordering::Relaxed);
+                }
                 if more {
                     pass_on(&context, &request.keys);
                 }
@@ -96,20 +106,23 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
             Err(error) => {
                 if let RequestError::Refused(refusal) = &error
                     && refusal.kind() == RefusalKind::Final
-                    && !std::mem::replace(&mut is_told, true)
                 {
-                    log_line(|| {
-                        tracing::warn!(target: "fairlock::lock", name = %request.keys.name, %refusal, "could not leave the queue yet");
-                    });
+                    was_refused = true;
+                    if !context.is_told_of_refused_leaves.swap(true, Ordering::Relaxed) {
+                        log_line(|| {
+                            tracing::warn!(target: "fairlock::lock", name = %request.keys.name, %refusal, "could not leave the queue yet");
+                        });
+                    }
                 }
                 // Nor does a place expire while its slot is on the move: a client that comes back keeps it alive.
                 if error.is_about_a_slot() {
                     limit = limit.max(context.forgotten_at(Duration::ZERO));
                 }
-                backoff.pause_after(&error)
+                if turn.is_some() { sleep(AFTER_A_REFUSAL) } else { backoff.pause_after(&error) }
             }
         };
         pause.await;
+        drop(turn);
     }
 }
 

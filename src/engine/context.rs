@@ -3,12 +3,12 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use tokio::runtime::{EnterGuard, Handle};
-use tokio::sync::SetOnce;
+use tokio::sync::{Semaphore, SetOnce};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,6 +23,9 @@ use crate::store::keys::Keys;
 use crate::store::options::Options;
 use crate::store::runner::Runner;
 use crate::store::runtime;
+
+/// Of the leaves that were refused, so many are under way or pause at a time.
+const REFUSED_LEAVES: usize = 64;
 
 pub struct Context {
     pub runner: Runner,
@@ -39,6 +42,10 @@ pub struct Context {
     pub farewells: Farewells,
     /// The limits of other clients that were warned of.
     pub limits: Limits,
+    /// Leaves that were refused for good, as it seemed, and are sent again.
+    pub refused_leaves: Semaphore,
+    /// Since the last of them that was accepted.
+    pub is_told_of_refused_leaves: AtomicBool,
     runtime: Handle,
     spawn_hook: Option<SpawnHook>,
     seq: AtomicU64,
@@ -68,6 +75,8 @@ impl Context {
             tasks: TaskTracker::new(),
             farewells,
             limits: Limits::default(),
+            refused_leaves: Semaphore::new(REFUSED_LEAVES),
+            is_told_of_refused_leaves: AtomicBool::new(false),
             runtime,
             spawn_hook,
             seq: AtomicU64::new(1),

@@ -214,7 +214,7 @@ pub enum UnlockError {
         until: Instant,
     },
     /// The server did not answer. The client goes on trying; at `until` the lease is over anyway.
-    #[error("no answer to the release: {cause}; the lock is free now or soon, at the latest when its lease ends")]
+    #[error("no answer to the release, and the client goes on trying until the lease ends: {cause}")]
     #[non_exhaustive]
     Unknown {
         /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
@@ -263,6 +263,6 @@ fn after_release(refusal: &Refusal) -> &'static str {
         "which may have run in part: the lock may still be held, or be free or passed on already, and the client \
          goes on trying until the lease ends"
     } else {
-        "so the lock is free when it accepts one, at the latest when the lease ends"
+        "and the client goes on trying until the lease ends"
     }
 }

@@ -208,12 +208,10 @@ impl Detaching {
     }
 
     fn end(&mut self) -> (LeaveRequest, bool) {
-        let left = self.hold.detached();
-        // Behind that: where the user's subscriber panics in it, dropping this gives back what the handle has.
         if let Some(guard) = self.guard.take() {
             guard.forget();
         }
-        left
+        self.hold.detached()
     }
 
     fn refused(mut self, mut reason: NotDetached) -> DetachOutcome {

@@ -25,6 +25,7 @@ use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::keys::Share;
 use crate::store::options::OptionsError;
+use crate::store::runtime::log_line;
 use crate::store::verbs::renew::Only;
 use crate::sync::Mutex;
 
@@ -522,7 +523,8 @@ impl Hold {
             (request, state.copies_until > 0)
         };
         self.set_over();
-        self.holding.detached(&self.who(), self.token, || self.held_for());
+        // A panic of the user's subscriber here would cost the caller its handle.
+        log_line(|| self.holding.detached(&self.who(), self.token, || self.held_for()));
         (request, copies)
     }
 

@@ -203,6 +203,39 @@ async fn p5_a_leave_that_is_refused_as_a_whole_is_sent_again() {
     .await;
 }
 
+/// Each was sent again on its own, about once a second. Found by an attack.
+#[cfg(feature = "embedded")]
+#[tokio::test]
+async fn many_leaves_that_are_refused_are_sent_again_a_few_at_a_time() {
+    use crate::support::{Collect, in_virtual_time};
+
+    const CALLS: u64 = 2000;
+    in_virtual_time(async |embedded| {
+        let said = Collect::default();
+        let _here = said.clone().here();
+        let client = embedded.open(LockClient::builder()).await;
+        let holder = client.lock(NAME).lock().await.unwrap();
+        let waiting = (0..CALLS).map(|_| {
+            let lock = client.lock(NAME);
+            tokio::spawn(async move { lock.lock().await.map(drop) })
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let waiters = async || client.lock(NAME).status().await.unwrap().waiters;
+        eventually("all wait", async || waiters().await == CALLS).await;
+        embedded.network.refuse(Some("NOPERM this user has no permissions to run the 'evalsha' command"));
+        waiting.iter().for_each(tokio::task::JoinHandle::abort);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let refused = embedded.network.refused();
+        assert!(refused < 2 * CALLS, "{refused} in ten seconds");
+        assert_eq!(said.lines().iter().filter(|line| line.contains("could not leave the queue yet")).count(), 1);
+        embedded.network.refuse(None);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(waiters().await, 0);
+        holder.unlock().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn p5_a_panic_while_waiting_leaves_nothing() {
     on_each_store(async |store| {
