@@ -502,14 +502,14 @@ impl<'a> Attempt<'a> {
         self.confirming.get_or_insert_with(now);
         let runner = &self.request.engine.context.runner;
         self.waiter.confirms(true);
-        self.request.entry.last_error.confirms();
+        if self.is_doubted() || self.may_be_of_old_data() {
+            // For a caller that runs out of time: nobody else has the lock, as far as is known.
+            self.request.entry.last_error.confirms();
+        }
         let mut asked = 0;
         let answer = loop {
             self.doubts = self.request.engine.holds.doubts();
-            // Where the limit has passed already, its future has rested, and may ask once all the same. So may an attach: what it
-            // gives up is gone.
-            let by = self.request.limit.filter(|_| self.request.attach.is_none() && !self.request.is_over());
-            let answer = renew.run(runner, by).await;
+            let answer = renew.run(runner, None).await;
             asked += 1;
             // It asks again if one more flush came since: this future may have rested (P1). There is a bound, since another
             // database may be flushed within each round trip (E1).

@@ -79,9 +79,8 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     let beginning = Beginning(Some(hold.clone()));
     // Whole milliseconds, as the server gets it: the text of the handle has no more either.
     let lease = lease.saturating_sub(Duration::from_nanos(u64::from(lease.subsec_nanos() % 1_000_000)));
-    let limit = context.runner.limit();
-    let turn = match take_turn(&hold, limit).await {
-        Ok(turn) => turn,
+    let (turn, limit) = match take_turn(&hold).await {
+        Ok(taken) => taken,
         Err(error) => return DetachOutcome::Refused(guard, NotDetached::Failed(error)),
     };
     // A nested call may have ended meanwhile.
@@ -102,12 +101,13 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     detaching.run(seq, limit).await
 }
 
-/// The owner's turn at the server, as for a release.
-async fn take_turn(hold: &Hold, limit: Instant) -> Result<OwnersTurn, RequestError> {
-    let context = hold.context();
-    let taking =
-        context.ask(async { hold.entry.turn_in_time(limit, &context.runner).await.map_err(RequestError::NotSent) });
-    taking.await
+/// The owner's turn at the server, as for a release, and until when the call has time. A future that has rested meanwhile has
+/// all of it.
+async fn take_turn(hold: &Hold) -> Result<(OwnersTurn, Instant), RequestError> {
+    let (context, limit) = (hold.context(), hold.context().runner.limit());
+    let taking = async { hold.entry.turn_in_time(limit, &context.runner).await.map_err(RequestError::NotSent) };
+    let turn = context.ask(taking).await?;
+    Ok((turn, if now() < limit { limit } else { context.runner.limit() }))
 }
 
 /// One request in the owner's turn. For another call of this owner, which waits for that, it notes how far it is.
@@ -260,9 +260,8 @@ impl Drop for Detaching {
 pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetached> {
     hold.check_extend(wanted).map_err(NotDetached::Lease)?;
     let context = hold.context();
-    let limit = context.runner.limit();
     // In turn with releases and nested calls: the seq must not come between one of them and its answer.
-    let _turn = take_turn(hold, limit).await.map_err(NotDetached::Failed)?;
+    let (_turn, limit) = take_turn(hold).await.map_err(NotDetached::Failed)?;
     let (mut backoff, seq) = (context.backoff(), context.next_seq());
     loop {
         if let Some(loss) = loss_of(hold) {

@@ -191,6 +191,10 @@ impl SharedChecker {
                 *until = record.ends.max(*until);
             }
         }
+        // A server that takes over may have been behind by the copy that counted anew.
+        if keys.used.is_some_and(|(used, _)| used > keys.records.values().map(|record| record.weight).sum()) {
+            it.counted_high_by.insert(Repeated::default());
+        }
         it.keys = keys;
         it.fits_since = None;
     }
