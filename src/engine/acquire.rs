@@ -23,7 +23,7 @@ use crate::metrics::LockMetrics;
 use crate::store::Priority;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
-use crate::store::error::{NotPolled, RequestError};
+use crate::store::error::{NotPolled, RequestError, Unconfirmed};
 use crate::store::keys::Share;
 use crate::store::runner::Admitted;
 use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
@@ -284,11 +284,10 @@ async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, L
                 return Ok(Some(hold));
             }
         }
-        // A limited call has no place to lose. It had the lock, and that was in doubt, or its future was not polled to take it.
+        // A limited call has no place to lose. It had the lock, and that stayed in doubt, or its future was not polled to take it.
         if request.is_over() {
-            return Err(LockError::Unreachable(
-                request.entry.last_error.cause().unwrap_or_else(|| Arc::new(NotPolled)),
-            ));
+            let in_doubt = attempt.is_doubted() || attempt.may_be_of_old_data();
+            return Err(LockError::Unreachable(if in_doubt { Arc::new(Unconfirmed) } else { Arc::new(NotPolled) }));
         }
         // The server has forgotten this attempt, or its answer came too late. A new attempt goes to
         // the end of the queue. Dropping the old one leaves, in case something of it is still there.
@@ -502,10 +501,6 @@ impl<'a> Attempt<'a> {
         self.confirming.get_or_insert_with(now);
         let runner = &self.request.engine.context.runner;
         self.waiter.confirms(true);
-        if self.is_doubted() || self.may_be_of_old_data() {
-            // For a caller that runs out of time: nobody else has the lock, as far as is known.
-            self.request.entry.last_error.confirms();
-        }
         let mut asked = 0;
         let answer = loop {
             self.doubts = self.request.engine.holds.doubts();
@@ -526,7 +521,6 @@ impl<'a> Attempt<'a> {
                 return None;
             }
             Ok(answer) => {
-                self.request.entry.last_error.answered();
                 if let Renewed::Renewed { lease_left } = answer.body {
                     return self.hold_told(token, answer.sent, lease_left);
                 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::error::LockError;
-use crate::store::error::{Cause, NoTime, NotPolled, RefusalKind, RequestError, Unconfirmed};
+use crate::store::error::{Cause, NoTime, NotPolled, RefusalKind, RequestError};
 use crate::sync::Mutex;
 
 /// One per owner and lock. All calls of the owner share it, since they take turns: a call that times out while another
@@ -72,11 +72,6 @@ impl LastError {
         self.stage.store(NOT_POLLED, Ordering::Relaxed);
     }
 
-    /// The server is asked whether a grant of this call is still good.
-    pub fn confirms(&self) {
-        self.set(Some(Arc::new(Unconfirmed)));
-    }
-
     fn set(&self, cause: Option<Cause>) {
         *self.cause.lock() = cause;
     }
@@ -120,7 +115,7 @@ impl LastError {
         })
     }
 
-    pub fn cause(&self) -> Option<Cause> {
+    fn cause(&self) -> Option<Cause> {
         self.cause.lock().clone()
     }
 }

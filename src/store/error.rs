@@ -548,7 +548,7 @@ pub struct TooLate;
 #[error("the future of this call, or of one of its owner before it, was not polled when it could go on")]
 pub struct NotPolled;
 
-/// What a server has granted may be of old data, and the question about it has no answer yet, or came too late again.
+/// What a server has granted stayed in doubt for as long as a call had time.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the server granted it, and a flush or a new connection put that in doubt before it was confirmed")]
 pub struct Unconfirmed;

@@ -163,10 +163,6 @@ impl Actor {
             // that shares a few of them.
             LockError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
             LockError::Unreachable(_) | LockError::Refused(_) if self.world.was_down_since(begun) => true,
-            // It has a grant, and asks whether that is good.
-            LockError::Unreachable(why) if why.to_string().contains("put that in doubt") => {
-                self.world.was_flushed_elsewhere_since(begun)
-            }
             LockError::Unreachable(_) | LockError::Refused(_) => self.world.is_settling(),
             LockError::RuntimeGone => {
                 self.world.fault("calls_without_runtime");

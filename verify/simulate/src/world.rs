@@ -191,8 +191,6 @@ pub struct State {
     calm_since: Duration,
     /// In the calm phase: when the server was last down, or a slot last moved.
     last_down: Option<Duration>,
-    /// When there was last a flush of another database.
-    last_flush: Option<Duration>,
     /// The actors finish and start nothing new.
     pub ending: bool,
     pub checker: Checker,
@@ -310,7 +308,6 @@ impl World {
                 script,
                 calm_since: Duration::ZERO,
                 last_down: None,
-                last_flush: None,
                 ending: false,
                 checker: Checker::new(is_cluster),
                 faults: BTreeMap::new(),
@@ -539,17 +536,6 @@ impl World {
     /// A slot has moved, in the calm phase.
     pub fn has_moved_lately(&self) -> bool {
         self.was_down_since(self.elapsed().saturating_sub(Duration::from_secs(1)))
-    }
-
-    /// A flush of another database, of which all clients hear.
-    pub fn is_flushed_elsewhere(&self) {
-        self.fault("flushes_elsewhere");
-        self.state().last_flush = Some(self.elapsed());
-    }
-
-    /// Whether a client may have heard of one since then.
-    pub fn was_flushed_elsewhere_since(&self, begun: Duration) -> bool {
-        self.state().last_flush.is_some_and(|last| last + Duration::from_secs(1) >= begun)
     }
 
     /// Whether the server was down since then, or a slot moved, in the calm phase.
