@@ -286,8 +286,8 @@ async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, L
         }
         // A limited call has no place to lose. It had the lock, and that stayed in doubt, or its future was not polled to take it.
         if request.is_over() {
-            let in_doubt = attempt.is_doubted() || attempt.may_be_of_old_data();
-            return Err(LockError::Unreachable(if in_doubt { Arc::new(Unconfirmed) } else { Arc::new(NotPolled) }));
+            let is_in_doubt = attempt.is_doubted() || attempt.may_be_of_old_data();
+            return Err(LockError::Unreachable(if is_in_doubt { Arc::new(Unconfirmed) } else { Arc::new(NotPolled) }));
         }
         // The server has forgotten this attempt, or its answer came too late. A new attempt goes to
         // the end of the queue. Dropping the old one leaves, in case something of it is still there.

@@ -75,7 +75,7 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
         if request.heard_for.as_ref().is_some_and(|waiters| waiters.are_polled_for(&request.keys.lock)) {
             limit = limit.max(context.forgotten_at(Duration::ZERO));
         }
-        // One that was refused keeps its turn for its pause: there are as many of them as calls were given up.
+        // A refused leave pauses with its turn, or many of them would be as many requests a second.
         let turn =
             if was_refused { timeout_at(limit.into(), context.refused_leaves.acquire()).await.ok() } else { None };
         if now() >= limit {

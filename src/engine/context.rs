@@ -24,7 +24,7 @@ use crate::store::options::Options;
 use crate::store::runner::Runner;
 use crate::store::runtime;
 
-/// Of the leaves that were refused, so many are under way or pause at a time.
+/// How many refused leaves are sent again, or pause for that, at a time.
 const REFUSED_LEAVES: usize = 64;
 
 pub struct Context {

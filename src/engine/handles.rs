@@ -292,7 +292,7 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetache
     }
 }
 
-/// How the guard of an extend has lost its hold. A hold that was given back is gone for it as well.
+/// How the guard of an extend has lost its hold. For that guard a hold that was given back is lost as well.
 fn loss_of(hold: &Hold) -> Option<Loss> {
     hold.expire_if_due().map(|end| if let End::Lost(loss) = end { loss } else { Loss::Gone })
 }

@@ -46,7 +46,8 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "handles-that-are-refused-half-way",
-        about: "A detaches three permits, and then B attaches them. A right is missing for one of the commands. Whoever has them gives                 them back, and C comes in at once: nothing may be counted of which nobody has a record (P5). Found by attacks.",
+        about: "A detaches three permits, and then B attaches them. A right is missing for one of the commands. Whoever has them gives \
+                them back, and C comes in at once: nothing may be counted of which nobody has a record (P5). Found by attacks.",
         play: |world| Box::pin(handles_that_are_refused_half_way(world)),
     },
     Scenario {
