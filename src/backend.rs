@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::detached::NotDetached;
+use crate::engine::detached::ExtendError;
 use crate::engine::guard::EngineGuard;
 use crate::engine::handles;
 use crate::engine::hold::Hold;
@@ -211,7 +211,7 @@ impl AnyGuard {
     }
 
     /// A new lease from now on. On several servers: at a majority of them.
-    pub async fn extend(&self, lease: Duration) -> Result<(), NotDetached> {
+    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
         match self {
             Self::One(guard) => handles::extend(&guard.hold, lease).await,
             Self::Several(guard) => Box::pin(guard.extend(lease)).await,

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use crate::backend::{AnyGuard, Backend};
 use crate::client::LockClient;
-use crate::engine::detached::{Detached, NotDetached};
+use crate::engine::detached::Detached;
+pub use crate::engine::detached::{DetachRefusal, ExtendError};
 use crate::engine::guard::EngineGuard;
 use crate::engine::handles::{self, DetachOutcome};
 use crate::engine::lock::{Caller, EngineLock};
-use crate::error::{Cause, LockError, Loss, OptionsError, Refusal, RequestError};
+use crate::error::{Cause, LockError, OptionsError, Refusal, RequestError};
 use crate::guard::LockGuard;
 use crate::lock::caller;
 use crate::semaphore::Permit;
@@ -207,60 +208,6 @@ impl<'de> serde::Deserialize<'de> for HoldHandle {
     }
 }
 
-/// Why [`LockGuard::extend`] did not set a new lease. The guard has the lease that it had.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExtendError {
-    /// The lease does not fit the client's options, or `max_hold`.
-    #[error("the lease does not fit: {0}")]
-    Lease(OptionsError),
-    /// The lock was lost before.
-    #[error("the lock was lost before it was extended: {0}")]
-    Lost(Loss),
-    /// No answer in time. The server may have set the lease all the same.
-    #[error("no answer in time: {0}")]
-    Unreachable(Cause),
-    /// The server refused.
-    #[error("the server refused: {0}")]
-    Refused(Refusal),
-    /// The client is closed.
-    #[error("the client is closed")]
-    Closed,
-    /// The runtime that the client was made in has ended.
-    #[error("the runtime of this client has ended: make the client in one that lives longer")]
-    RuntimeGone,
-}
-
-/// Why a hold was not detached: nothing has happened.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum DetachRefusal {
-    /// This many guards of its owner share it. Detach the last one.
-    #[error("{0} nested guards share this hold: detach the last one")]
-    Nested(u32),
-    /// The client has [several servers](crate::masters).
-    #[error("what is held on several servers cannot be detached")]
-    SeveralServers,
-    /// The lease does not fit the client's options.
-    #[error("the lease does not fit: {0}")]
-    Lease(OptionsError),
-    /// The lock was lost before.
-    #[error("the lock was lost before it was detached: {0}")]
-    Lost(Loss),
-    /// Nothing was sent in time.
-    #[error("not sent in time: {0}")]
-    Unreachable(Cause),
-    /// The server refused.
-    #[error("the server refused: {0}")]
-    Refused(Refusal),
-    /// The client is closed.
-    #[error("the client is closed")]
-    Closed,
-    /// The runtime that the client was made in has ended.
-    #[error("the runtime of this client has ended: make the client in one that lives longer")]
-    RuntimeGone,
-}
-
 /// Why [`LockGuard::detach`] or [`Permit::detach`] has no handle to return, or does not know what it holds.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -310,18 +257,9 @@ pub enum HandleError {
     /// The lease does not fit the client's options.
     #[error("the lease does not fit: {0}")]
     Lease(OptionsError),
-    /// No answer in time. The request may be served all the same.
-    #[error("no answer in time: {0}")]
-    Unreachable(Cause),
-    /// The server refused.
-    #[error("the server refused: {0}")]
-    Refused(Refusal),
-    /// The client is closed.
-    #[error("the client is closed")]
-    Closed,
-    /// The runtime that the client was made in has ended.
-    #[error("the runtime of this client has ended: make the client in one that lives longer")]
-    RuntimeGone,
+    /// The request failed.
+    #[error(transparent)]
+    Request(#[from] RequestError),
 }
 
 /// Why [`LockClient::attach`] or [`LockClient::attach_permit`] did not give a guard.
@@ -341,8 +279,11 @@ pub enum AttachError {
         /// What the call attaches.
         asked: Kind,
     },
-    /// As for the other calls by a handle. After [`Unreachable`](HandleError::Unreachable) or [`Refused`](HandleError::Refused) the
-    /// hold goes back as soon as the server answers, if a request may have attached it: it is released.
+    /// Not served in time, as [`LockError::Unreachable`]. If a request may have attached the hold, it goes back as soon as the server
+    /// answers: it is released.
+    #[error("not served in time: {0}; what may have been attached is released as soon as the server answers")]
+    Unreachable(Cause),
+    /// As for the other calls by a handle. What a request that was refused half-way may have attached is released, as above.
     #[error(transparent)]
     Handle(#[from] HandleError),
 }
@@ -372,20 +313,14 @@ impl LockGuard {
     /// # Errors
     /// See [`ExtendError`]. [`Lease`](ExtendError::Lease): shorter or longer than a lease may be
     /// ([`with_lease`](crate::FairLock::with_lease) says what that is), or beyond [`max_hold`](crate::LockClientBuilder::max_hold).
-    /// [`Unreachable`](ExtendError::Unreachable): no answer within the operation time-out; the lock is valid for as long as
+    /// [`Request`](ExtendError::Request): refused, or no answer within the operation time-out; the lock is valid for as long as
     /// [`valid_for`](crate::Held::valid_for) says.
     ///
     /// # Cancel safety
     /// Dropped, it may have set the lease on the server, which this guard then does not rely on. A future that is kept has to be
     /// polled: calls of one owner take turns, and others of this owner have no answer meanwhile.
     pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
-        self.any().extend(lease).await.map_err(|error| match error {
-            NotDetached::Lease(error) => ExtendError::Lease(error),
-            NotDetached::Lost(loss) => ExtendError::Lost(loss),
-            // It does not occur: guards that are nested share what is extended.
-            NotDetached::Nested(_) => ExtendError::Lost(Loss::Gone),
-            NotDetached::Failed(error) => ExtendError::failed(error),
-        })
+        self.any().extend(lease).await
     }
 
     /// Ends this guard, but not the hold: that belongs to the returned handle from then on, for as long as the lease says and
@@ -470,20 +405,7 @@ async fn detach<G>(
         DetachOutcome::Unanswered(hold, cause) => {
             Err(DetachError::Unanswered { handle: HoldHandle { prefix, hold }, cause })
         }
-        DetachOutcome::Refused(guard, reason) => {
-            Err(DetachError::Refused { guard: again(guard), reason: reason.into() })
-        }
-    }
-}
-
-impl From<NotDetached> for DetachRefusal {
-    fn from(reason: NotDetached) -> Self {
-        match reason {
-            NotDetached::Nested(guards) => Self::Nested(guards),
-            NotDetached::Lease(error) => Self::Lease(error),
-            NotDetached::Lost(loss) => Self::Lost(loss),
-            NotDetached::Failed(error) => Self::failed(error),
-        }
+        DetachOutcome::Refused(guard, reason) => Err(DetachError::Refused { guard: again(guard), reason }),
     }
 }
 
@@ -549,20 +471,21 @@ impl LockClient {
         if handle.kind() != asked {
             return Err(AttachError::OtherKind { is: handle.kind(), asked });
         }
-        match lock.attach(caller, &handle.hold).await {
-            Ok(guard) => guard.ok_or(AttachError::OwnerBusy),
-            Err(LockError::Lost | LockError::Name(_) | LockError::OtherKind { .. }) => Err(HandleError::Lost.into()),
-            Err(LockError::Lease(error) | LockError::Label(error)) => Err(HandleError::Lease(error).into()),
+        let error = match lock.attach(caller, &handle.hold).await {
+            Ok(guard) => return guard.ok_or(AttachError::OwnerBusy),
+            Err(LockError::Lost | LockError::Name(_) | LockError::OtherKind { .. }) => HandleError::Lost,
+            Err(LockError::Lease(error) | LockError::Label(error)) => HandleError::Lease(error),
             // A transient refusal: it was asked again until the time of the call was over.
-            Err(LockError::Unreachable(cause)) => Err(match cause.downcast_ref::<Refusal>() {
-                Some(refusal) => HandleError::Refused(refusal.clone()).into(),
-                None => HandleError::Unreachable(cause).into(),
-            }),
-            Err(LockError::Refused(refusal)) => Err(HandleError::Refused(refusal).into()),
-            Err(LockError::RuntimeGone) => Err(HandleError::RuntimeGone.into()),
+            Err(LockError::Unreachable(cause)) => match cause.downcast_ref::<Refusal>() {
+                Some(refusal) => RequestError::Refused(refusal.clone()).into(),
+                None => return Err(AttachError::Unreachable(cause)),
+            },
+            Err(LockError::Refused(refusal)) => RequestError::Refused(refusal).into(),
+            Err(LockError::RuntimeGone) => RequestError::RuntimeGone.into(),
             // The others do not occur here.
-            Err(_) => Err(HandleError::Closed.into()),
-        }
+            Err(_) => RequestError::Closed.into(),
+        };
+        Err(error.into())
     }
 
     /// Sets a new lease for what a handle of either kind holds, from now on. One round trip. It never shortens, leaves the handle usable,
@@ -626,28 +549,5 @@ impl LockClient {
 
 /// `false`: the handle holds nothing.
 fn known(outcome: Result<bool, RequestError>) -> Result<(), HandleError> {
-    match outcome {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(HandleError::Lost),
-        Err(error) => Err(HandleError::failed(error)),
-    }
+    if outcome? { Ok(()) } else { Err(HandleError::Lost) }
 }
-
-/// The same words for a request that failed, in each error of a handle.
-macro_rules! failed {
-    ($($error:ident),*) => {$(
-        impl $error {
-            fn failed(error: RequestError) -> Self {
-                match error {
-                    RequestError::NotSent(cause) | RequestError::Unanswered(cause) => Self::Unreachable(cause),
-                    RequestError::Refused(refusal) => Self::Refused(refusal),
-                    RequestError::Closed => Self::Closed,
-                    RequestError::RuntimeGone => Self::RuntimeGone,
-                    // No handle has such a name: nothing can be sent.
-                    error => Self::Unreachable(std::sync::Arc::new(error)),
-                }
-            }
-        }
-    )*};
-}
-failed!(DetachRefusal, ExtendError, HandleError);

@@ -576,9 +576,8 @@ fn forced(outcomes: Vec<Result<bool, RequestError>>) -> Result<bool, RequestErro
     let (answers, errors): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
     let (confirmed, was_held) = (answers.len(), answers.iter().any(|answer| matches!(answer, Ok(true))));
     match errors.into_iter().find_map(Result::err) {
-        // Not the error of one of several, which may be `NotSent`.
         Some(error) if confirmed < majority && may_have_run && all > 1 => {
-            Err(RequestError::Unanswered(Arc::new(TooFewAnswers { confirmed, majority, last: Some(error) })))
+            Err(TooFewAnswers::instead_of(error, confirmed, majority))
         }
         Some(error) if confirmed < majority => Err(error),
         _ => Ok(was_held),

@@ -103,7 +103,7 @@ impl From<HandleError> for Failure {
     fn from(error: HandleError) -> Self {
         let code = match &error {
             HandleError::OtherPrefix { .. } | HandleError::SeveralServers | HandleError::Lease(_) => USAGE,
-            HandleError::Refused(_) => REFUSED,
+            HandleError::Request(RequestError::Refused(_)) => REFUSED,
             HandleError::Lost => LOST,
             _ => UNAVAILABLE,
         };

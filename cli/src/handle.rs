@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::io;
 
-use fairlock::{DetachError, DetachRefusal, HandleError, HoldHandle, LockClient};
+use fairlock::{DetachError, DetachRefusal, HandleError, HoldHandle, LockClient, RequestError};
 use serde::Serialize;
 
 use super::args::{Acquire, Args, Extend, Release};
@@ -82,7 +82,9 @@ fn not_detached<G: Debug>(error: DetachError<G>) -> NotDetached {
         DetachError::Refused { reason: DetachRefusal::Lease(_) | DetachRefusal::SeveralServers, .. } => {
             (Failure::usage(text), None)
         }
-        DetachError::Refused { reason: DetachRefusal::Refused(_), .. } => (Failure::new(exit::REFUSED, text), None),
+        DetachError::Refused { reason: DetachRefusal::Request(RequestError::Refused(_)), .. } => {
+            (Failure::new(exit::REFUSED, text), None)
+        }
         DetachError::Unanswered { handle, .. } => (Failure::new(exit::UNAVAILABLE, text), Some(handle)),
         _ => (Failure::new(exit::UNAVAILABLE, text), None),
     }

@@ -1,4 +1,4 @@
-//! What a handle says, and why a hold has none.
+//! What a handle says, and why a hold has none, or no new lease.
 
 use std::time::Duration;
 
@@ -35,13 +35,38 @@ impl Detached {
     }
 }
 
-/// Why a hold was not detached.
-#[derive(Debug, Clone)]
-pub enum NotDetached {
-    /// The number of guards that share it.
-    Nested(u32),
+/// Why [`LockGuard::extend`](crate::LockGuard::extend) did not set a new lease. The guard has the lease that it had.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtendError {
+    /// The lease does not fit the client's options, or `max_hold`.
+    #[error("the lease does not fit: {0}")]
     Lease(OptionsError),
+    /// The lock was lost before.
+    #[error("the lock was lost before it was extended: {0}")]
     Lost(Loss),
-    /// Nothing was sent, or the server refuses.
-    Failed(RequestError),
+    /// The request failed. After [`Unanswered`](RequestError::Unanswered) the server may have set the lease all the same.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// Why a hold was not detached: nothing has happened.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum DetachRefusal {
+    /// This many guards of its owner share it. Detach the last one.
+    #[error("{0} nested guards share this hold: detach the last one")]
+    Nested(u32),
+    /// The client has [several servers](crate::masters).
+    #[error("what is held on several servers cannot be detached")]
+    SeveralServers,
+    /// The lease does not fit the client's options.
+    #[error("the lease does not fit: {0}")]
+    Lease(OptionsError),
+    /// The lock was lost before.
+    #[error("the lock was lost before it was detached: {0}")]
+    Lost(Loss),
+    /// Nothing was sent in time, or the server refused.
+    #[error(transparent)]
+    Request(RequestError),
 }

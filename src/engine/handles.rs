@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
-use super::detached::{Detached, NotDetached};
+use super::detached::{DetachRefusal, Detached, ExtendError};
 use super::error::Loss;
 use super::guard::EngineGuard;
 use super::hold::{End, Hold, Question};
@@ -33,7 +33,7 @@ const SEQ: u64 = 1;
 pub enum DetachOutcome {
     Detached(Detached),
     /// The guard is as before.
-    Refused(EngineGuard, NotDetached),
+    Refused(EngineGuard, DetachRefusal),
     /// The handle has the hold, or it is free.
     Unanswered(Detached, Cause),
 }
@@ -70,7 +70,7 @@ impl Drop for Beginning {
 pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     let (hold, context) = (guard.hold.clone(), guard.hold.context().clone());
     if let Err(error) = context.options().check_lease("the lease of detach", lease) {
-        return DetachOutcome::Refused(guard, NotDetached::Lease(error));
+        return DetachOutcome::Refused(guard, DetachRefusal::Lease(error));
     }
     // Before the turn, which another request of this owner may have.
     if let Err(reason) = hold.wait_to_detach() {
@@ -81,7 +81,7 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     let lease = lease.saturating_sub(Duration::from_nanos(u64::from(lease.subsec_nanos() % 1_000_000)));
     let (turn, limit) = match take_turn(&hold).await {
         Ok(taken) => taken,
-        Err(error) => return DetachOutcome::Refused(guard, NotDetached::Failed(error)),
+        Err(error) => return DetachOutcome::Refused(guard, DetachRefusal::Request(error)),
     };
     // A nested call may have ended meanwhile.
     if let Err(reason) = hold.begin_to_detach() {
@@ -128,7 +128,7 @@ impl Detaching {
         let (mut backoff, mut copies_until) = (context.backoff(), 0);
         loop {
             if let Some(loss) = self.loss() {
-                return self.refused(NotDetached::Lost(loss));
+                return self.refused(DetachRefusal::Lost(loss));
             }
             let (hold, handle) = (self.hold.clone(), self.handle.clone());
             let give = Give {
@@ -152,7 +152,7 @@ impl Detaching {
                 Ok(Answer { body: Gave::Lost, .. }) => {
                     hold.keep_after_all();
                     hold.lose(Loss::Gone);
-                    return self.refused(NotDetached::Lost(Loss::Gone));
+                    return self.refused(DetachRefusal::Lost(Loss::Gone));
                 }
                 // No copy was served, and the answer has corrected our estimate of the server's clock.
                 Ok(Answer { body: Gave::Late, .. }) => {
@@ -180,7 +180,7 @@ impl Detaching {
 
     fn failed(mut self, error: RequestError, copies_until: i64) -> DetachOutcome {
         if !self.was_sent || self.loss().is_some() {
-            return self.refused(NotDetached::Failed(error));
+            return self.refused(DetachRefusal::Request(error));
         }
         let hold = self.hold.clone();
         let cause = match error {
@@ -214,11 +214,11 @@ impl Detaching {
         self.hold.detached()
     }
 
-    fn refused(mut self, mut reason: NotDetached) -> DetachOutcome {
+    fn refused(mut self, mut reason: DetachRefusal) -> DetachOutcome {
         self.hold.keep_after_all();
         // P8: the hold may have been lost during the tries, or its lease is over by now.
         if let Some(End::Lost(loss)) = self.hold.expire_if_due() {
-            reason = NotDetached::Lost(loss);
+            reason = DetachRefusal::Lost(loss);
         }
         match self.guard.take() {
             Some(guard) => DetachOutcome::Refused(guard, reason),
@@ -257,15 +257,15 @@ impl Drop for Detaching {
 }
 
 /// Sets a new lease from now on, unless more is left.
-pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetached> {
-    hold.check_extend(wanted).map_err(NotDetached::Lease)?;
+pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), ExtendError> {
+    hold.check_extend(wanted).map_err(ExtendError::Lease)?;
     let context = hold.context();
     // In turn with releases and nested calls: the seq must not come between one of them and its answer.
-    let (_turn, limit) = take_turn(hold).await.map_err(NotDetached::Failed)?;
+    let (_turn, limit) = take_turn(hold).await?;
     let (mut backoff, seq) = (context.backoff(), context.next_seq());
     loop {
         if let Some(loss) = loss_of(hold) {
-            return Err(NotDetached::Lost(loss));
+            return Err(ExtendError::Lost(loss));
         }
         // At each try: the turn and an answer that is lost take time, and `max_hold` leaves less.
         let lease = hold.lease_to_extend(wanted);
@@ -285,7 +285,7 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), NotDetache
             Ok(Answer { body: Renewed::Lost, .. }) => hold.lose(Loss::Gone),
             Err(error) => {
                 if !may_try_again(&error, &mut backoff, limit).await {
-                    return Err(loss_of(hold).map_or(NotDetached::Failed(error), NotDetached::Lost));
+                    return Err(loss_of(hold).map_or(ExtendError::Request(error), ExtendError::Lost));
                 }
             }
         }

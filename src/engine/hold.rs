@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
-use super::detached::NotDetached;
+use super::detached::DetachRefusal;
 use super::error::{Ended, Loss};
 use super::lease;
 use super::losses::{Losses, Lost};
@@ -467,7 +467,7 @@ impl Hold {
     }
 
     /// Until [`keep_after_all`](Self::keep_after_all) it is not relied on.
-    pub fn wait_to_detach(&self) -> Result<(), NotDetached> {
+    pub fn wait_to_detach(&self) -> Result<(), DetachRefusal> {
         self.check_not_lost()?;
         let mut state = self.state.lock();
         // Other guards rely on it until the detach has its turn, which is then refused.
@@ -478,19 +478,19 @@ impl Hold {
     }
 
     /// In the owner's turn. From here on it is not renewed.
-    pub fn begin_to_detach(&self) -> Result<(), NotDetached> {
+    pub fn begin_to_detach(&self) -> Result<(), DetachRefusal> {
         self.check_not_lost()?;
         let mut state = self.state.lock();
         if state.live > 1 {
-            return Err(NotDetached::Nested(state.live));
+            return Err(DetachRefusal::Nested(state.live));
         }
         state.detaching = DetachStage::Asks;
         Ok(())
     }
 
-    fn check_not_lost(&self) -> Result<(), NotDetached> {
+    fn check_not_lost(&self) -> Result<(), DetachRefusal> {
         match self.expire_if_due() {
-            Some(End::Lost(loss)) => Err(NotDetached::Lost(loss)),
+            Some(End::Lost(loss)) => Err(DetachRefusal::Lost(loss)),
             _ => Ok(()),
         }
     }

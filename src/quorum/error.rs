@@ -1,5 +1,6 @@
 //! Why a quorum cannot serve.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::store::error::{Cause, RequestError};
@@ -50,6 +51,11 @@ pub struct TooFewAnswers {
 }
 
 impl TooFewAnswers {
+    /// In place of the error of one of several servers, which may be `NotSent` where others have done it.
+    pub fn instead_of(error: RequestError, confirmed: usize, majority: usize) -> RequestError {
+        RequestError::Unanswered(Arc::new(Self { confirmed, majority, last: Some(error) }))
+    }
+
     fn more(&self) -> String {
         self.last.as_ref().map(|error| format!("; one of the others: {error}")).unwrap_or_default()
     }

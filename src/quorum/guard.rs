@@ -14,7 +14,7 @@ use super::acquire::Taken;
 use super::context::{InUse, Quorum};
 use super::error::TooFewAnswers;
 use super::hold::{NodeGuard, QuorumHold, Share};
-use crate::engine::detached::NotDetached;
+use crate::engine::detached::ExtendError;
 use crate::engine::error::{Loss, UnlockError};
 use crate::engine::handles;
 use crate::engine::hold::Hold;
@@ -52,7 +52,7 @@ impl QuorumGuard {
     }
 
     /// A new lease from now on, at all servers that can be reached. An error, unless a majority has it.
-    pub async fn extend(&self, lease: Duration) -> Result<(), NotDetached> {
+    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
         let extend = |hold: Arc<Hold>| async move { handles::extend(&hold, lease).await };
         let mut extending: FuturesUnordered<_> = self.hold.nodes.iter().map(|node| extend(node.hold.clone())).collect();
         let (mut done, mut errors) = (0, Vec::new());
@@ -67,8 +67,13 @@ impl QuorumGuard {
                 return Ok(());
             }
         }
+        let may_have_run = |error: &ExtendError| matches!(error, ExtendError::Request(error) if error.may_have_run());
+        let is_partly_done = done > 0 || errors.iter().any(may_have_run);
         match (self.hold.loss(), errors.pop()) {
-            (Some(loss), _) => Err(NotDetached::Lost(loss)),
+            (Some(loss), _) => Err(ExtendError::Lost(loss)),
+            (None, Some(ExtendError::Request(error))) if is_partly_done => {
+                Err(TooFewAnswers::instead_of(error, done, self.hold.majority).into())
+            }
             (None, Some(error)) => Err(error),
             (None, None) => Ok(()),
         }

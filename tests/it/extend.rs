@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{ExtendError, LockClient, LockError, Loss, OptionsError, Owner, Unlocked, owner};
+use fairlock::{ExtendError, LockClient, LockError, Loss, OptionsError, Owner, RequestError, Unlocked, owner};
 use futures::FutureExt;
 use tokio::time::{Instant, sleep};
 
@@ -135,7 +135,7 @@ async fn an_extend_without_an_answer_leaves_the_lease_as_it_was() {
         let client = store.open(LockClient::builder()).await;
         let guard = client.lock("x").with_lease(60 * SECOND).lock().await.unwrap();
         store.network.silence(true);
-        assert!(matches!(guard.extend(600 * SECOND).await, Err(ExtendError::Unreachable(_))));
+        assert!(matches!(guard.extend(600 * SECOND).await, Err(ExtendError::Request(RequestError::Unanswered(_)))));
         assert!(guard.is_valid() && guard.valid_for() <= 60 * SECOND);
         store.network.silence(false);
         eventually("it is back", async || guard.extend(600 * SECOND).await.is_ok()).await;
@@ -157,7 +157,9 @@ async fn an_extend_behind_another_call_of_its_owner_reports_what_keeps_that_one(
             .scope(async {
                 let guard = lock.lock().await.unwrap();
                 let why = async || match guard.extend(600 * SECOND).await {
-                    Err(ExtendError::Unreachable(cause)) => cause.to_string(),
+                    Err(ExtendError::Request(RequestError::NotSent(cause) | RequestError::Unanswered(cause))) => {
+                        cause.to_string()
+                    }
                     other => panic!("{other:?}"),
                 };
                 store.network.silence(true);
@@ -217,7 +219,10 @@ async fn after_a_force_unlock_or_a_close_there_is_nothing_to_extend() {
         assert!(matches!(guard.extend(60 * SECOND).await, Err(ExtendError::Lost(Loss::Gone))));
         let guard = client.lock("x").with_lease(60 * SECOND).lock().await.unwrap();
         client.close().await.unwrap();
-        assert!(matches!(guard.extend(60 * SECOND).await, Err(ExtendError::Lost(Loss::Closed) | ExtendError::Closed)));
+        assert!(matches!(
+            guard.extend(60 * SECOND).await,
+            Err(ExtendError::Lost(Loss::Closed) | ExtendError::Request(RequestError::Closed))
+        ));
     })
     .await;
 }
@@ -234,12 +239,20 @@ async fn a_majority_is_extended_and_a_minority_is_not() {
         guard.extend(900 * SECOND).await.unwrap();
         assert!(guard.valid_for() > 800 * SECOND);
         servers[1].network.silence(true);
-        assert!(matches!(guard.extend(1800 * SECOND).await, Err(ExtendError::Unreachable(_))));
+        assert!(matches!(guard.extend(1800 * SECOND).await, Err(ExtendError::Request(RequestError::Unanswered(_)))));
         assert!(guard.valid_for() < 900 * SECOND);
         for server in servers {
             server.network.silence(false);
         }
         eventually("all are back", async || client.ping().await.is_ok()).await;
+        // One of them sets it, which none of the refusals of the others says.
+        servers[1..]
+            .iter()
+            .for_each(|server| server.network.refuse(Some("NOREPLICAS Not enough good replicas to write.")));
+        let error = guard.extend(1800 * SECOND).await.unwrap_err();
+        assert!(matches!(error, ExtendError::Request(RequestError::Unanswered(_))), "{error}");
+        assert!(error.to_string().contains("1 servers have confirmed it, and 2 are needed"), "{error}");
+        servers.iter().for_each(|server| server.network.refuse(None));
         guard.unlock().await.unwrap();
         client.close().await.unwrap();
         // What had no answer ends with its lease.

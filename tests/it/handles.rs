@@ -7,7 +7,7 @@ use std::time::Duration;
 use fairlock::simulation::{self, Delivery, Faults, Ran};
 use fairlock::{
     AttachError, DetachError, DetachRefusal, EmbeddedServer, Ended, FairLock, HandleError, HoldHandle, LockClient,
-    LockGuard, Loss, OptionsError, Owner, ParseHandleError, UnlockError, Unlocked, owner,
+    LockGuard, Loss, OptionsError, Owner, ParseHandleError, RequestError, UnlockError, Unlocked, owner,
 };
 use futures::FutureExt;
 use tokio::task::JoinHandle;
@@ -682,7 +682,10 @@ async fn what_is_lost_is_not_detached() {
         let guard = held(&client).await;
         client.close().await.unwrap();
         let Err(DetachError::Refused { reason, .. }) = guard.detach(LEASE).await else { panic!() };
-        assert!(matches!(reason, DetachRefusal::Lost(Loss::Closed) | DetachRefusal::Closed), "{reason}");
+        assert!(
+            matches!(reason, DetachRefusal::Lost(Loss::Closed) | DetachRefusal::Request(RequestError::Closed)),
+            "{reason}"
+        );
     })
     .await;
 }
@@ -709,7 +712,10 @@ async fn a_detach_that_was_not_sent_returns_the_guard() {
         let guard = held(&client).await;
         store.network.refuse(Some("LOADING it is loading"));
         let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
-        assert!(matches!(reason, DetachRefusal::Refused(_) | DetachRefusal::Unreachable(_)), "{reason}");
+        assert!(
+            matches!(reason, DetachRefusal::Request(RequestError::Refused(_) | RequestError::NotSent(_))),
+            "{reason}"
+        );
         store.network.refuse(None);
         sleep(60 * SECOND).await;
         assert!(guard.is_valid(), "it is renewed as before");
@@ -727,7 +733,10 @@ async fn what_was_refused_until_its_time_was_over_says_so() {
         let (first, second) = (held(&client).await, client.lock("another").lock().await.unwrap());
         store.network.refuse(Some("TRYAGAIN Multiple keys request during rehashing of slot"));
         let Err(DetachError::Refused { guard, reason, .. }) = first.detach(LEASE).await else { panic!() };
-        assert!(matches!(&reason, DetachRefusal::Refused(refusal) if refusal.code == "TRYAGAIN"), "{reason}");
+        assert!(
+            matches!(&reason, DetachRefusal::Request(RequestError::Refused(refusal)) if refusal.code == "TRYAGAIN"),
+            "{reason}"
+        );
         let error = second.unlock().await.unwrap_err();
         assert!(matches!(&error, UnlockError::Refused { refusal, .. } if refusal.code == "TRYAGAIN"), "{error}");
         store.network.refuse(None);
@@ -841,7 +850,7 @@ async fn what_the_server_refuses_is_told_as_refused() {
         let handle = detached(&client).await;
         store.network.refuse(Some("NOREPLICAS Not enough good replicas to write."));
         let refused =
-            |error: &HandleError| matches!(error, HandleError::Refused(refusal) if refusal.code == "NOREPLICAS");
+            |error: &HandleError| matches!(error, HandleError::Request(RequestError::Refused(refusal)) if refusal.code == "NOREPLICAS");
         let extended = client.extend(&handle, LEASE).await.unwrap_err();
         let released = client.release(&handle).await.unwrap_err();
         assert!(refused(&extended) && refused(&released), "{extended} {released}");
@@ -855,7 +864,11 @@ async fn what_the_server_refuses_is_told_as_refused() {
             assert!(refused(&error), "{error}");
         }
         store.network.refuse(None);
-        client.attach(&handle).await.unwrap().unlock().await.unwrap();
+        store.network.silence(true);
+        let Err(AttachError::Unreachable(cause)) = client.attach(&handle).await else { panic!("it was answered") };
+        assert!(cause.to_string().contains("no answer"), "{cause}");
+        store.network.silence(false);
+        eventually("it is back", async || client.attach(&handle).await.is_ok()).await;
         client.close().await.unwrap();
     })
     .await;
@@ -869,7 +882,9 @@ async fn a_detach_that_was_refused_as_late_says_so() {
         gives.next(vec![Delivery { request: 6 * SECOND, reply: Some(Duration::ZERO) }]);
         assert!((&mut detaching).now_or_never().is_none());
         sleep(8 * SECOND).await;
-        let Err(DetachError::Refused { guard, reason: DetachRefusal::Unreachable(cause), .. }) = detaching.await else {
+        let Err(DetachError::Refused { guard, reason: DetachRefusal::Request(RequestError::NotSent(cause)), .. }) =
+            detaching.await
+        else {
             panic!("it was not refused")
         };
         assert_eq!(cause.to_string(), "it reached the server too late, which did nothing");

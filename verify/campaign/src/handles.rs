@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{AttachError, DetachError, DetachRefusal, HandleError, HoldHandle, LockGuard, Permit};
+use fairlock::{AttachError, DetachError, DetachRefusal, HandleError, HoldHandle, LockGuard, Permit, RequestError};
 use tokio::time::sleep;
 
 use crate::caller::{Caller, Running, nanos};
@@ -158,9 +158,9 @@ impl Caller {
 fn reason(error: &HandleError) -> &'static str {
     match error {
         HandleError::Lost => "lost",
-        HandleError::Unreachable(_) => "unreachable",
-        HandleError::Refused(_) => "refused",
-        HandleError::Closed => "closed",
+        HandleError::Request(RequestError::NotSent(_) | RequestError::Unanswered(_)) => "unreachable",
+        HandleError::Request(RequestError::Refused(_)) => "refused",
+        HandleError::Request(RequestError::Closed) => "closed",
         _ => "other",
     }
 }

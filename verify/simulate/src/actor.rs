@@ -8,7 +8,7 @@ use std::time::Duration;
 use fairlock::simulation::{Task, owner_id};
 use fairlock::{
     AttachError, DetachError, DetachRefusal, ExtendError, FairLock, HandleError, HoldHandle, LockClient, LockError,
-    LockGuard, Loss, Owner, UnlockError, Unlocked, owner,
+    LockGuard, Loss, Owner, RequestError, UnlockError, Unlocked, owner,
 };
 use tokio::task::coop::has_budget_remaining;
 use tokio::time::{sleep, timeout};
@@ -291,8 +291,8 @@ impl Actor {
         let expected = match error {
             // Its lease may be over, or the detach had no answer.
             AttachError::Handle(HandleError::Lost) => true,
-            AttachError::Handle(HandleError::RuntimeGone) => !self.has_runtime(),
-            AttachError::Handle(HandleError::Unreachable(_) | HandleError::Refused(_)) => {
+            AttachError::Handle(HandleError::Request(RequestError::RuntimeGone)) => !self.has_runtime(),
+            AttachError::Unreachable(_) | AttachError::Handle(HandleError::Request(RequestError::Refused(_))) => {
                 rested || self.world.is_settling() || self.world.was_down_since(begun)
             }
             _ => false,
@@ -540,7 +540,7 @@ impl Section<'_> {
             // It would outlast `max_hold`, which counts from the hold's begin.
             Err(ExtendError::Lease(_))
                 if actor.max_hold.is_some_and(|longest| begun + took - self.begun + lease > longest) => {}
-            Err(error @ (ExtendError::Lease(_) | ExtendError::Closed)) => {
+            Err(error @ (ExtendError::Lease(_) | ExtendError::Request(RequestError::Closed))) => {
                 report("errors", format!("{token} was not extended: {error}"));
             }
             Err(error) if is_sure && actor.has_runtime() && !world.was_down_since(begun) => {
@@ -618,11 +618,11 @@ impl Section<'_> {
         let expected = match reason {
             DetachRefusal::Nested(_) => is_nested,
             DetachRefusal::Lost(_) => !self.must_be_held(token),
-            DetachRefusal::Unreachable(_) if world.is_overloaded(actor.client.id()) => true,
-            DetachRefusal::Unreachable(_) | DetachRefusal::Refused(_) => {
+            DetachRefusal::Request(RequestError::NotSent(_)) if world.is_overloaded(actor.client.id()) => true,
+            DetachRefusal::Request(RequestError::NotSent(_) | RequestError::Refused(_)) => {
                 world.is_settling() || world.was_down_since(begun)
             }
-            DetachRefusal::RuntimeGone => !actor.has_runtime(),
+            DetachRefusal::Request(RequestError::RuntimeGone) => !actor.has_runtime(),
             _ => false,
         };
         if !expected {

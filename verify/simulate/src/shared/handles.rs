@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{AttachError, DetachError, DetachRefusal, FairSemaphore, HandleError, HoldHandle, Permit};
+use fairlock::{AttachError, DetachError, DetachRefusal, FairSemaphore, HandleError, HoldHandle, Permit, RequestError};
 use tokio::time::timeout;
 
 use super::actor::Actor;
@@ -163,6 +163,7 @@ impl Actor {
                 }
                 self.check_handle(&posted, &error);
             }
+            Err(AttachError::Unreachable(_)) if !self.is_undisturbed() => {}
             Err(error) => self.report("errors", format!("not attached: {error}")),
         }
     }
@@ -175,7 +176,7 @@ impl Actor {
             HandleError::Lost => {
                 posted.lasts_until < self.world().elapsed() || !self.must_be_held(&posted.name, posted.token)
             }
-            HandleError::Unreachable(_) | HandleError::Refused(_) | HandleError::RuntimeGone => !self.is_undisturbed(),
+            HandleError::Request(error) => !matches!(error, RequestError::Closed) && !self.is_undisturbed(),
             _ => false,
         };
         if !expected {
