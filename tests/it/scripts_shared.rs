@@ -1180,6 +1180,27 @@ async fn p5_a_leave_that_is_sent_again_counts_anew() {
     .await;
 }
 
+/// Winners behind a place that stays are marked in the list before they are taken out of it. Refused in between, the marks were no
+/// places, and every script refused the queue until it expired. Found by the simulator, seed 1000000000000005265.
+#[tokio::test]
+async fn p6_who_may_not_take_a_place_out_leaves_a_queue_that_can_be_read() {
+    limit(async {
+        let mut bench = Bench::on(Server::start().await).await;
+        // Nobody listens for x.
+        let waiters = ["queues x:1:5/2,2,3000/L", "queues d:1:6/1,2,3000/L", "queues d:2:7/1,2,3000/L"];
+        for step in ["holds c:1 4 7 2,2"].into_iter().chain(waiters) {
+            bench.prepare(step).await;
+        }
+        bench.is_refused_without("lrem", "shared/release owner=c:1 seq=8").await;
+        assert!(bench.call("shared/poll caller=d waits=1").await.starts_with("shared 0 1 3 "));
+        assert!(bench.call("shared/release owner=d:1 seq=9").await.starts_with("freed "));
+        assert!(bench.call("shared/release owner=d:2 seq=9").await.starts_with("freed "));
+        // The places that are left have no tickets, and the next winner takes them along.
+        assert_eq!(bench.call("shared/acquire owner=e:1 terms=2,2,3000/L").await, "held T 1 10000 0");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn p3_a_reader_behind_a_writer_waits() {
     limit(async {

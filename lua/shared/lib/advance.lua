@@ -67,7 +67,9 @@ local function look(places, heard, room)
         end
         found.dead[#found.dead + 1] = before(place, '/')
         goes = true
-        if found.cleared < at and math.min(at, places - at) <= SEARCHED_AT_MOST then found.taken[#found.taken + 1] = at end
+        if found.cleared < at and math.min(at, places - at) <= SEARCHED_AT_MOST then
+          found.taken[#found.taken + 1], found.mark = at, place
+        end
       elseif until_ms == 0 and found.cleared == at and #found.dead < BLOCK then
         goes = true
         found.dead[#found.dead + 1] = before(place, '/')
@@ -142,9 +144,10 @@ local function serve(found, room, own)
       dead[#dead + 1] = '!skip'
     end
     if #dead > 0 then call('ZREM', deadlines, unpack(dead)) end
+    -- P6: one of them marks them all. Refused before the next line, the list can be read: their tickets have left.
+    for _, at in ipairs(taken) do call('LSET', queue, at, found.mark) end
     -- From the nearer end: nothing behind or before it is moved.
-    for _, at in ipairs(taken) do call('LSET', queue, at, '') end
-    if #taken > 0 then call('LREM', queue, 2 * found.passed > places and -#taken or #taken, '') end
+    if #taken > 0 then call('LREM', queue, 2 * found.passed > places and -#taken or #taken, found.mark) end
     if cleared > 0 then call('LTRIM', queue, cleared, -1) end
   end
   return found.more and '1' or '0'

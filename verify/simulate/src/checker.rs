@@ -1087,8 +1087,12 @@ impl Checker {
     }
 
     /// R7: no later grant has a token up to this one.
-    fn told_floor(&mut self, key: &str, floor: u64, exact: bool) {
+    fn told_floor(&mut self, key: &str, floor: u64, exact: bool, is_held: bool) {
         let lock = self.lock(key);
+        // Without the right to publish this call has granted it, as the keys show afterwards. P2 is checked for that token.
+        if !exact && is_held && floor > lock.newest {
+            return;
+        }
         let known = lock.known;
         lock.floor = lock.floor.max(floor);
         if floor < known && exact {
@@ -1356,7 +1360,7 @@ impl Checker {
                     lock.queue.push(Waiter { ticket, grant_ttl: grant_ttl_of(&format!("/{}", ran.args[5])) });
                 }
                 self.heard(key, ran.client, lives_until);
-                self.told_floor(key, number(reply, 4), exact);
+                self.told_floor(key, number(reply, 4), exact, number::<i64>(reply, 5) >= 0);
                 if exact && known && goes_on && reply[7] != "1" {
                     self.violated("R8", format!("{} is known on {key}, and was told that it is not", ran.client));
                 }
@@ -1409,8 +1413,8 @@ impl Checker {
             self.heard(key, ran.client, ran.at / 1000 + waiter_ttl);
         }
         self.grants_published(key, ran);
-        self.told_floor(key, number(reply, 11), exact);
         let (owner, token, lease) = (&reply[8], number::<u64>(reply, 10), number::<i64>(reply, 12));
+        self.told_floor(key, number(reply, 11), exact, token > 0);
         // A lease that was missing is set now.
         if lease >= 0 {
             self.extended(key, token, now + lease);

@@ -1,7 +1,7 @@
 //! The kinds of faults. A corpus in which one of them never happens proves too little.
 
 /// Faults of one server, or of a cluster.
-pub const FAULTS: [&str; 49] = [
+pub const FAULTS: [&str; 50] = [
     "cancellations",
     "sets",
     "handles",
@@ -34,6 +34,7 @@ pub const FAULTS: [&str; 49] = [
     "flushes",
     "flushes_elsewhere",
     "verbs_refused",
+    "rights_lost",
     "callers_rest",
     "long_leases",
     "strict_restarts",

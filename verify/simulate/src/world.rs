@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
@@ -119,6 +119,24 @@ struct Refusing {
     until: Duration,
 }
 
+/// The right to one command, which a client has not got meanwhile.
+struct Lacking {
+    client: String,
+    command: &'static str,
+    when: Range<Duration>,
+}
+
+/// Not the right to `command`: the server refuses every script then, as a whole.
+const EVALSHA: &str = "EVALSHA";
+
+const NO_EVALSHA: &str = "NOPERM this user has no permissions to run the 'evalsha' command";
+
+/// The rights that a client may lose for a while.
+const RIGHTS: [&str; 16] = [
+    EVALSHA, EVALSHA, EVALSHA, "HSET", "HDEL", "HMGET", "PEXPIRE", "PUBLISH", "PUBSUB", "RPUSH", "LREM", "LPOP",
+    "ZADD", "ZREM", "SET", "UNLINK",
+];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     ReplyLost,
@@ -146,6 +164,7 @@ struct Setting {
     handles: Option<fastrand::Rng>,
     permits: Option<fastrand::Rng>,
     limits: Option<fastrand::Rng>,
+    rights: Option<fastrand::Rng>,
     may_rest: bool,
     rates: FaultRates,
     strict: bool,
@@ -175,8 +194,9 @@ pub struct State {
     refused: BTreeSet<String>,
     /// The request of a client that is to be refused half-way, by its script, and the command.
     refused_inside: Option<(String, String, u32)>,
-    /// Clients, and the command that each has no right to.
-    lacking: Vec<(String, &'static str)>,
+    lacking: Vec<Lacking>,
+    /// Draws the rights that clients lose, in runs that have this.
+    rights: Option<fastrand::Rng>,
     /// The server's clock goes on at each of them, also if many things happen in one instant here: so its tokens differ.
     pub flushes: u64,
     pub rates: FaultRates,
@@ -264,8 +284,9 @@ impl World {
         let handles = seed::has_handles(seed).then(|| fastrand::Rng::with_seed(seed ^ 0x4a4d));
         let permits = seed::has_handles_of_permits(seed).then(|| fastrand::Rng::with_seed(seed ^ 0x9e46));
         let limits = seed::has_max_hold(seed).then(|| fastrand::Rng::with_seed(seed ^ 0x6d68));
+        let rights = seed::loses_rights(seed).then(|| fastrand::Rng::with_seed(seed ^ 0x7167));
         let setting =
-            Setting { rng, handles, permits, limits, may_rest, rates, strict, ahead, is_cluster, script: None };
+            Setting { rng, handles, permits, limits, rights, may_rest, rates, strict, ahead, is_cluster, script: None };
         let world = Self::with(setting, verbose);
         world.state().extends = seed::has_extends(seed);
         world
@@ -276,14 +297,16 @@ impl World {
         let rates = FaultRates { calm_delay: 1, clock_rate: 1.0, ..FaultRates::default() };
         let (rng, script) = (fastrand::Rng::with_seed(0), Some(Script::default()));
         let ahead = vec![0, 0, 5000];
-        let (handles, permits, limits) = (None, None, None);
+        let (handles, permits, limits, rights) = (None, None, None, None);
         let (may_rest, strict, is_cluster) = (false, false, false);
-        let setting = Setting { rng, handles, permits, limits, may_rest, rates, strict, ahead, is_cluster, script };
+        let setting =
+            Setting { rng, handles, permits, limits, rights, may_rest, rates, strict, ahead, is_cluster, script };
         Self::with(setting, true)
     }
 
     fn with(setting: Setting, verbose: bool) -> Arc<Self> {
-        let Setting { rng, handles, permits, limits, may_rest, rates, strict, ahead, is_cluster, script } = setting;
+        let Setting { rng, handles, permits, limits, rights, may_rest, rates, strict, ahead, is_cluster, script } =
+            setting;
         let later = fastrand::Rng::with_seed(rng.get_seed() ^ 0x5eed);
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -300,6 +323,7 @@ impl World {
                 refused: BTreeSet::new(),
                 refused_inside: None,
                 lacking: Vec::new(),
+                rights,
                 flushes: 0,
                 rates,
                 strict,
@@ -493,6 +517,7 @@ impl World {
         state.stopped_until = Duration::ZERO;
         state.behind.clear();
         state.refusing.clear();
+        state.lacking.clear();
         drop(state);
         self.wakes.notify_waiters();
         let mut state = self.state();
@@ -619,7 +644,7 @@ impl World {
 
     /// From now on.
     pub fn may_not(&self, client: &str, command: &'static str) {
-        self.state().lacking.push((client.to_owned(), command));
+        self.state().lacking.push(Lacking { client: client.to_owned(), command, when: Duration::ZERO..Duration::MAX });
     }
 
     pub fn is_overloaded(&self, client: &str) -> bool {
@@ -781,6 +806,30 @@ impl State {
         Some((script, why, Duration::from_millis(self.later.u64(1000..5000))))
     }
 
+    /// Some of the connected clients lose a right for a while, and some in the middle of what they do.
+    fn loses_a_right(&mut self, client: &str, now: Duration) {
+        if self.calm || self.rates.duplicated > 0.0 {
+            return;
+        }
+        let Some(random) = &mut self.rights else { return };
+        if random.bool() {
+            return;
+        }
+        let command = RIGHTS[random.usize(..RIGHTS.len())];
+        let from = now + Duration::from_millis(random.u64(..6000));
+        let length = if random.bool() { 300 } else { 4000 };
+        let until = from + Duration::from_millis(random.u64(..length));
+        self.lacking.push(Lacking { client: client.to_owned(), command, when: from..until });
+        self.count("rights_lost");
+    }
+
+    /// The right that a client has not got now, of those to `EVALSHA` or of the others.
+    fn lacks(&self, client: &str, now: Duration, evalsha: bool) -> Option<&'static str> {
+        let is_meant =
+            |it: &&Lacking| it.client == client && it.when.contains(&now) && (it.command == EVALSHA) == evalsha;
+        self.lacking.iter().find(is_meant).map(|it| it.command)
+    }
+
     fn delivery(&mut self) -> Delivery {
         let FaultRates { slow, late, lost_after, .. } = self.rates;
         let request = self.delay(slow, late, "requests_delayed");
@@ -876,6 +925,11 @@ impl Faults for Around {
             state.is_refused(client, now);
             return Some(why);
         }
+        if state.lacks(client, now, true).is_some() {
+            state.note(now, "refused", 0, || format!("{script} from {client}: {NO_EVALSHA}"));
+            state.is_refused(client, now);
+            return Some(NO_EVALSHA);
+        }
         let refused = state.rates.refused;
         if !state.happens(refused, "requests_refused") {
             return None;
@@ -900,7 +954,11 @@ impl Faults for Around {
         }
         let now = self.elapsed();
         let mut state = self.state();
-        if let Some((_, command)) = state.lacking.iter().find(|(of, _)| of == client) {
+        if let Some(command) = state.lacks(client, now, false) {
+            if state.rights.is_some() {
+                state.meddled = true;
+                state.is_refused(client, now);
+            }
             return Some(RefusedCommands::Named(command));
         }
         let meant = state.refused_inside.take_if(|(of, by, _)| of == client && by == script);
@@ -940,6 +998,7 @@ impl Faults for Around {
         if on {
             state.behind.remove(&(self.node, client.to_owned()));
             let refuses = state.refuses_a_verb();
+            state.loses_a_right(client, now);
             drop(state);
             if let Some((script, why, length)) = refuses {
                 self.refuses(client, script, why, length);
