@@ -10,14 +10,14 @@ use tokio::time::{sleep, timeout_at};
 use super::context::Context;
 use super::waiters::{Waiter, Waiters};
 use crate::store::clock::{millis, now};
-use crate::store::error::{RefusalKind, RequestError};
+use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::runner::Answer;
 use crate::store::runtime::log_line;
 use crate::store::verbs::leave::{Leave, Left};
 use crate::store::verbs::poll::Poll;
 
-/// The pause of a leave that was refused for good, as it seemed.
+/// The pause of a leave that is refused until a person helps, as it seems.
 const AFTER_A_REFUSAL: Duration = Duration::from_secs(1);
 
 /// An attempt or a lost hold that the server must forget.
@@ -105,7 +105,7 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
             // that is missing may come back (P5).
             Err(error) => {
                 if let RequestError::Refused(refusal) = &error
-                    && refusal.kind() == RefusalKind::Final
+                    && refusal.needs_a_person()
                 {
                     was_refused = true;
                     if !context.is_told_of_refused_leaves.swap(true, Ordering::Relaxed) {

@@ -42,7 +42,7 @@ pub struct Context {
     pub farewells: Farewells,
     /// The limits of other clients that were warned of.
     pub limits: Limits,
-    /// Leaves that were refused for good, as it seemed, and are sent again.
+    /// Leaves that are refused until a person helps, as it seems, and are sent again.
     pub refused_leaves: Semaphore,
     /// Since the last of them that was accepted.
     pub is_told_of_refused_leaves: AtomicBool,

@@ -16,6 +16,7 @@ use super::hold::{End, Hold, Question};
 use super::lease;
 use super::lock::EngineLock;
 use super::owners::OwnersTurn;
+use crate::store::admission::PATIENCE;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::error::{Cause, NoAnswer, RequestError, TooLate};
@@ -102,12 +103,16 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
 }
 
 /// The owner's turn at the server, as for a release, and until when the call has time. A future that has rested meanwhile has
-/// all of it.
+/// all of it; one that got its turn as its time ended has none.
 async fn take_turn(hold: &Hold) -> Result<(OwnersTurn, Instant), RequestError> {
     let (context, limit) = (hold.context(), hold.context().runner.limit());
     let taking = async { hold.entry.turn_in_time(limit, &context.runner).await.map_err(RequestError::NotSent) };
     let turn = context.ask(taking).await?;
-    Ok((turn, if now() < limit { limit } else { context.runner.limit() }))
+    match now().checked_duration_since(limit) {
+        None => Ok((turn, limit)),
+        Some(late) if late < PATIENCE => Err(RequestError::NotSent(hold.entry.why_no_turn(&context.runner))),
+        Some(_) => Ok((turn, context.runner.limit())),
+    }
 }
 
 /// One request in the owner's turn. For another call of this owner, which waits for that, it notes how far it is.

@@ -336,24 +336,35 @@ fn a_runtime_that_ends_before_its_client_is_told_of() {
 }
 
 #[tokio::test]
-async fn a_leave_that_is_refused_for_good_is_told_of() {
+async fn a_leave_that_a_person_has_to_help_is_told_of() {
     limit(async {
-        let said = Collect::default();
-        let _here = said.clone().here();
-        let server = Server::start().await;
-        let client = Timing::default().connect(&server.url()).await;
-        let guard = client.lock("x").lock().await.unwrap();
-        let lock = client.lock("x");
-        let waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
-        eventually("it waits", async || client.lock("x").status().await.unwrap().waiters == 1).await;
-        // A foreign key in place of the queue's: WRONGTYPE, which no retry helps.
-        let mut redis = server.connection().await;
-        redis::cmd("DEL").arg("fairlock:{n:x}").exec_async(&mut redis).await.unwrap();
-        redis::cmd("SET").arg("fairlock:{n:x}").arg("foreign").exec_async(&mut redis).await.unwrap();
-        waiting.abort();
-        eventually("it is told", async || said.saw("WARN", "could not leave the queue yet")).await;
-        redis::cmd("DEL").arg("fairlock:{n:x}").exec_async(&mut redis).await.unwrap();
-        drop(guard);
+        // A foreign key in place of the lock's: WRONGTYPE. And a right that is missing inside the script.
+        let foreign = ["DEL fairlock:{n:x}", "SET fairlock:{n:x} foreign"];
+        for (refuse, allow) in
+            [(foreign.as_slice(), foreign[0]), (&["ACL SETUSER default -unlink"], "ACL SETUSER default +unlink")]
+        {
+            let said = Collect::default();
+            let _here = said.clone().here();
+            let server = Server::start().await;
+            let mut redis = server.connection().await;
+            let mut run = async |command: &str| {
+                let mut words = command.split(' ');
+                let name = words.next().unwrap();
+                redis::cmd(name).arg(words.collect::<Vec<_>>()).exec_async(&mut redis).await.unwrap();
+            };
+            let client = Timing::default().connect(&server.url()).await;
+            let guard = client.lock("x").lock().await.unwrap();
+            let lock = client.lock("x");
+            let waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
+            eventually("it waits", async || client.lock("x").status().await.unwrap().waiters == 1).await;
+            for command in refuse {
+                run(command).await;
+            }
+            waiting.abort();
+            eventually("it is told", async || said.saw("WARN", "could not leave the queue yet")).await;
+            run(allow).await;
+            drop(guard);
+        }
     })
     .await;
 }
