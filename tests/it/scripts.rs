@@ -2692,6 +2692,31 @@ async fn p6_who_may_not_take_out_a_ticket_hands_nothing_over() {
     .await;
 }
 
+/// Dead places are marked in the list before they are taken out of it. Refused in between, the marks were no places, and every script
+/// refused the queue until it expired. Found by the simulator, seed 1000000000000100402.
+#[tokio::test]
+async fn p6_who_may_not_take_dead_places_out_leaves_a_queue_that_can_be_read() {
+    limit(async {
+        let mut bench = Bench::on(Server::start().await).await;
+        for (held, waits, acquire) in
+            [("held d:1 2 7", "waits", "acquire"), ("holds d:1 2 7 1,1", "queues", "shared/acquire")]
+        {
+            bench.command("FLUSHALL").await;
+            bench.prepare(held).await;
+            for place in ["d:2:3", "z:1:4", "e:1:5"] {
+                bench.prepare(&format!("{waits} {place}")).await;
+            }
+            bench.prepare("dead z").await;
+            bench.is_refused_without("lrem", &format!("{acquire} max_waiters=3")).await;
+            // With its place, which a leave would take out, and in place of the dead one.
+            let next = bench.call(&format!("{acquire} owner=f:1 seq=9 max_waiters=4")).await;
+            assert!(next.starts_with("queued "), "{next}");
+            assert_eq!(bench.number("LLEN queue").await, 4);
+        }
+    })
+    .await;
+}
+
 /// A client that was heard a moment ago gets a place and a ticket, and keeps its deadline. A client that was heard
 /// longer ago, or was passed over, gets a new deadline with its place: waits that are shorter than the poll interval
 /// must not kill it (P3).
