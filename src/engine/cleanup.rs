@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout_at};
 
 use super::context::Context;
-use super::waiters::{Waiter, Waiters};
+use super::waiters::{LeavingPlace, Waiter, Waiters};
 use crate::store::clock::{millis, now};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
@@ -33,15 +33,15 @@ pub struct LeaveRequest {
     pub copies_until: i64,
     /// The longest that the server can keep what the attempt got.
     pub lease: Duration,
-    /// The waiters of its client, which keep its place alive.
-    pub heard_for: Option<Arc<Waiters>>,
+    /// If it may have one.
+    pub leaving: Option<LeavingPlace>,
 }
 
 /// Leaves for an attempt, and for all copies of its request that may be served until `copies_until`. `waiters`: those of
 /// its client.
 pub fn leave_for(context: &Arc<Context>, waiters: &Arc<Waiters>, waiter: &Waiter, copies_until: i64) {
     let request = LeaveRequest {
-        heard_for: Some(waiters.clone()),
+        leaving: Some(LeavingPlace::new(waiters, &waiter.keys.lock)),
         keys: waiter.keys.clone(),
         owner_id: waiter.owner_id().clone(),
         seq: waiter.seq,
@@ -70,16 +70,21 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
     };
     let (mut backoff, mut was_refused) = (context.backoff(), false);
     loop {
-        // A place does not expire while other waiters of its client are polled for: it would be granted the lock, and left
-        // only then (P6). There are no more of these leaves than places, and who does not answer gives no new ones.
-        if request.heard_for.as_ref().is_some_and(|waiters| waiters.are_polled_for(&request.keys.lock)) {
-            limit = limit.max(context.forgotten_at(Duration::ZERO));
+        // A place does not expire while its client is heard for the name: it would be granted the lock, and left only then
+        // (P6). There are no more of these leaves than places, and who does not answer gives no new ones.
+        if let Some(heard) = request.leaving.as_ref().and_then(LeavingPlace::heard) {
+            limit = limit.max(context.forgotten_after(heard, Duration::ZERO));
         }
-        // A refused leave pauses with its turn, or many of them would be as many requests a second.
-        let turn =
-            if was_refused { timeout_at(limit.into(), context.refused_leaves.acquire()).await.ok() } else { None };
         if now() >= limit {
             return;
+        }
+        // A refused leave pauses with its turn, or many of them would be as many requests a second.
+        let mut turn = None;
+        if was_refused {
+            turn = timeout_at(limit.into(), context.refused_leaves.acquire()).await.ok();
+            if turn.is_none() {
+                continue;
+            }
         }
         let pause = match leave.run(&context.runner).await {
             Ok(Answer { body: Left::Gone { more }, sent, .. }) => {

@@ -174,8 +174,13 @@ impl Context {
     /// When nothing that was sent until now can have an effect on the server: its tickets and leases
     /// are over.
     pub fn forgotten_at(&self, lease: Duration) -> Instant {
+        self.forgotten_after(now(), lease)
+    }
+
+    /// The same for what was sent until then.
+    pub fn forgotten_after(&self, sent: Instant, lease: Duration) -> Instant {
         // A request on its way may be served late and begin its lease only then (R2). So the time-outs
         // come on top.
-        now() + lease.max(self.options().waiter_ttl) + 2 * self.operation_timeout()
+        sent + lease.max(self.options().waiter_ttl) + 2 * self.operation_timeout()
     }
 }

@@ -537,7 +537,7 @@ impl Hold {
             place: self.entry.keys.place(&self.entry.owner_id, self.attempt, &self.terms),
             copies_until,
             lease: state.longest_lease,
-            heard_for: None,
+            leaving: None,
         }
     }
 

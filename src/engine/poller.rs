@@ -242,7 +242,7 @@ impl Poller {
             place: String::new(),
             copies_until: 0,
             lease,
-            heard_for: None,
+            leaving: None,
         };
         cleanup::leave(self.context(), request);
     }

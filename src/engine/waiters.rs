@@ -458,8 +458,53 @@ pub struct Waiters {
     // A map of its own. A push must find an attempt that has no place yet, and a poll asks only for queued ones. The
     // two locks are never held together.
     queues: Mutex<BTreeMap<Arc<str>, Queue>>,
+    /// The names with places that are about to be left. The two locks above are not held with this one either.
+    leaving: Mutex<BTreeMap<Arc<str>, Leaves>>,
     /// Waiters that were woken for a grant, or for an answer that may be one.
     pub offers: Arc<Schedule<Waiter>>,
+}
+
+/// The leaves of one name that have no answer yet.
+#[derive(Debug)]
+struct Leaves {
+    count: usize,
+    /// When the server last heard this client for the name, or may have.
+    heard: Instant,
+}
+
+/// A place that is about to be left. It lives on while its client is heard for the name.
+#[derive(Debug)]
+pub struct LeavingPlace {
+    waiters: Arc<Waiters>,
+    lock_key: Arc<str>,
+}
+
+impl LeavingPlace {
+    pub fn new(waiters: &Arc<Waiters>, lock_key: &Arc<str>) -> Self {
+        let mut leaving = waiters.leaving.lock();
+        let leaves = leaving.entry(lock_key.clone()).or_insert(Leaves { count: 0, heard: now() });
+        (leaves.count, leaves.heard) = (leaves.count + 1, now());
+        Self { waiters: waiters.clone(), lock_key: lock_key.clone() }
+    }
+
+    /// When its client was heard last, as far as is known: who polls may be heard at any time.
+    pub fn heard(&self) -> Option<Instant> {
+        let is_polled_for = self.waiters.queues.lock().contains_key(&self.lock_key);
+        let leaving = self.waiters.leaving.lock();
+        if is_polled_for { Some(now()) } else { leaving.get(&self.lock_key).map(|leaves| leaves.heard) }
+    }
+}
+
+impl Drop for LeavingPlace {
+    fn drop(&mut self) {
+        let mut leaving = self.waiters.leaving.lock();
+        if let Some(leaves) = leaving.get_mut(&self.lock_key) {
+            leaves.count -= 1;
+            if leaves.count == 0 {
+                leaving.remove(&self.lock_key);
+            }
+        }
+    }
 }
 
 /// The waiters of one name that the server has queued.
@@ -532,7 +577,16 @@ impl Waiters {
         withdrawn
     }
 
+    /// The server has heard this client for the name, or may have: its places there live on.
+    fn heard(&self, lock_key: &str) {
+        if let Some(leaves) = self.leaving.lock().get_mut(lock_key) {
+            leaves.heard = now();
+        }
+    }
+
     pub fn deregister(&self, waiter: &Waiter) {
+        // Whatever its requests came to.
+        self.heard(&waiter.keys.lock);
         self.waiters.lock().remove(&waiter.seq);
         if let Some(queue) = self.queues.lock().get_mut(&waiter.keys.lock) {
             queue.waiters.remove(&waiter.seq);
@@ -650,11 +704,6 @@ impl Waiters {
             return None;
         }
         Some((queue.next_poll, queue.sooner.clone()))
-    }
-
-    /// Whether this name is polled for: then the places of this client there do not expire.
-    pub fn are_polled_for(&self, lock_key: &str) -> bool {
-        self.queues.lock().contains_key(lock_key)
     }
 
     /// The names that are polled for.

@@ -236,6 +236,49 @@ async fn many_leaves_that_are_refused_are_sent_again_a_few_at_a_time() {
     .await;
 }
 
+/// They were given up after the lease that their calls had asked for, while other calls of the client kept their places alive. Found by an
+/// attack.
+#[cfg(feature = "embedded")]
+#[tokio::test]
+async fn p5_refused_leaves_are_sent_again_for_as_long_as_their_places_live() {
+    use crate::support::in_virtual_time;
+
+    const REFUSED: Option<&str> = Some("NOPERM this user has no permissions to run the 'evalsha' command");
+    const CALLS: u64 = 100;
+    let ms = Duration::from_millis;
+    in_virtual_time(async |embedded| {
+        let client = embedded.open(LockClient::builder().lease(ms(4000)).operation_timeout(ms(1000))).await;
+        let another = embedded.open(LockClient::builder()).await;
+        let holder = another.lock(NAME).lock().await.unwrap();
+        let waiting = (0..CALLS).map(|_| {
+            let lock = client.lock(NAME);
+            tokio::spawn(async move { lock.lock().await.map(drop) })
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let waiters = async || another.lock(NAME).status().await.unwrap().waiters;
+        eventually("all wait", async || waiters().await == CALLS).await;
+        embedded.network.refuse(REFUSED);
+        waiting.iter().for_each(tokio::task::JoinHandle::abort);
+        for _ in 0..15 {
+            // Between two tries of the leaves.
+            tokio::time::sleep(ms(470)).await;
+            embedded.network.refuse(None);
+            let lock = client.lock(NAME);
+            let (outcome, ()) = tokio::join!(lock.lock_timeout(ms(30)), async {
+                tokio::time::sleep(ms(10)).await;
+                embedded.network.refuse(REFUSED);
+            });
+            outcome.unwrap_err();
+            tokio::time::sleep(ms(500)).await;
+        }
+        embedded.network.refuse(None);
+        tokio::time::sleep(ms(3000)).await;
+        assert_eq!(waiters().await, 0);
+        holder.unlock().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn p5_a_panic_while_waiting_leaves_nothing() {
     on_each_store(async |store| {

@@ -122,6 +122,8 @@ struct Refusing {
 /// The right to one command, which a client has not got meanwhile.
 struct Lacking {
     client: String,
+    /// `None`: at all of them.
+    node: Option<usize>,
     command: &'static str,
     when: Range<Duration>,
 }
@@ -644,7 +646,12 @@ impl World {
 
     /// From now on.
     pub fn may_not(&self, client: &str, command: &'static str) {
-        self.state().lacking.push(Lacking { client: client.to_owned(), command, when: Duration::ZERO..Duration::MAX });
+        self.state().lacking.push(Lacking {
+            client: client.to_owned(),
+            node: None,
+            command,
+            when: Duration::ZERO..Duration::MAX,
+        });
     }
 
     pub fn is_overloaded(&self, client: &str) -> bool {
@@ -807,7 +814,7 @@ impl State {
     }
 
     /// Some of the connected clients lose a right for a while, and some in the middle of what they do.
-    fn loses_a_right(&mut self, client: &str, now: Duration) {
+    pub fn loses_a_right(&mut self, client: &str, node: usize, now: Duration) {
         if self.calm || self.rates.duplicated > 0.0 {
             return;
         }
@@ -819,14 +826,18 @@ impl State {
         let from = now + Duration::from_millis(random.u64(..6000));
         let length = if random.bool() { 300 } else { 4000 };
         let until = from + Duration::from_millis(random.u64(..length));
-        self.lacking.push(Lacking { client: client.to_owned(), command, when: from..until });
+        self.lacking.push(Lacking { client: client.to_owned(), node: Some(node), command, when: from..until });
         self.count("rights_lost");
     }
 
     /// The right that a client has not got now, of those to `EVALSHA` or of the others.
-    fn lacks(&self, client: &str, now: Duration, evalsha: bool) -> Option<&'static str> {
-        let is_meant =
-            |it: &&Lacking| it.client == client && it.when.contains(&now) && (it.command == EVALSHA) == evalsha;
+    fn lacks(&self, client: &str, node: usize, now: Duration, evalsha: bool) -> Option<&'static str> {
+        let is_meant = |it: &&Lacking| {
+            it.client == client
+                && it.node.is_none_or(|at| at == node)
+                && it.when.contains(&now)
+                && (it.command == EVALSHA) == evalsha
+        };
         self.lacking.iter().find(is_meant).map(|it| it.command)
     }
 
@@ -925,7 +936,7 @@ impl Faults for Around {
             state.is_refused(client, now);
             return Some(why);
         }
-        if state.lacks(client, now, true).is_some() {
+        if state.lacks(client, self.node, now, true).is_some() {
             state.note(now, "refused", 0, || format!("{script} from {client}: {NO_EVALSHA}"));
             state.is_refused(client, now);
             return Some(NO_EVALSHA);
@@ -954,7 +965,7 @@ impl Faults for Around {
         }
         let now = self.elapsed();
         let mut state = self.state();
-        if let Some(command) = state.lacks(client, now, false) {
+        if let Some(command) = state.lacks(client, self.node, now, false) {
             if state.rights.is_some() {
                 state.meddled = true;
                 state.is_refused(client, now);
@@ -998,7 +1009,7 @@ impl Faults for Around {
         if on {
             state.behind.remove(&(self.node, client.to_owned()));
             let refuses = state.refuses_a_verb();
-            state.loses_a_right(client, now);
+            state.loses_a_right(client, self.node, now);
             drop(state);
             if let Some((script, why, length)) = refuses {
                 self.refuses(client, script, why, length);

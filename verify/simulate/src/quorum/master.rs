@@ -18,7 +18,7 @@ pub struct Master {
 
 impl Master {
     pub fn new(trial: &Arc<Trial>, node: usize) -> Self {
-        Self { trial: trial.clone(), node, around: Around { world: trial.world.clone(), node: 0 } }
+        Self { trial: trial.clone(), node, around: Around { world: trial.world.clone(), node } }
     }
 
     fn is_apart(&self, client: &str) -> bool {
@@ -69,6 +69,10 @@ impl Faults for Master {
         let what = if on { "connected" } else { "disconnected" };
         self.trial.world.note(what, self.node, || format!("{client} and node {}", self.node));
         self.trial.state().checker.connected(self.node, client, on);
+        if on {
+            let now = self.trial.world.elapsed();
+            self.trial.world.state().loses_a_right(client, self.node, now);
+        }
     }
 
     fn ran(&self, ran: &Ran<'_>) {
