@@ -57,6 +57,13 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_share_that_is_left_half_way(world)),
     },
     Scenario {
+        name: "a-place-that-nobody-may-take-out",
+        about: "X waits first, and no message reaches it; B waits behind it. A, who may not LREM, gives three permits back: B comes in, \
+                and its place cannot be taken out. Nobody must have to read what A has left there (P6): B gives its permit back, and C \
+                comes in at once.",
+        play: |world| Box::pin(a_place_that_nobody_may_take_out(world)),
+    },
+    Scenario {
         name: "an-attach-without-a-right",
         about: "A detaches a permit. B, who may not HSET, attaches it, which is refused before it changes anything: C attaches it \
                 then (R16).",
@@ -548,6 +555,28 @@ async fn a_share_that_is_left_half_way(world: Arc<World>) {
         c.gives_it_back().await;
     }
     stage.ends([a, b, c]).await;
+}
+
+async fn a_place_that_nobody_may_take_out(world: Arc<World>) {
+    let mut stage = SharedStage::new(world);
+    let (mut a, mut b) = (stage.caller("A", LEASE).await, stage.caller("B", LEASE).await);
+    let (mut c, mut x) = (stage.caller("C", LEASE).await, stage.caller("X", LEASE).await);
+    a.gets(Wish::Permits(3)).await;
+    x.begins_to_wait(Wish::Permits(1)).await;
+    x.says("stands still, and its connection breaks");
+    x.world().pause(x.client.id());
+    stage.server.disconnect(x.client.id());
+    b.begins_to_wait(Wish::Permits(1)).await;
+    a.may_not("LREM");
+    a.gives_it_back().await;
+    b.comes_in(AT_ONCE).await;
+    b.gives_it_back().await;
+    c.asks(Wish::Permits(3));
+    c.comes_in(AT_ONCE).await;
+    c.gives_it_back().await;
+    x.world().go_on(x.client.id());
+    x.comes_in(ms(2000)).await;
+    stage.ends([a, b, c, x]).await;
 }
 
 async fn an_attach_without_a_right(world: Arc<World>) {
