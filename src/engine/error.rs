@@ -45,8 +45,8 @@ pub enum LockError {
     /// The server did not serve the request in time: it was silent, out of reach, or refused for a
     /// reason that may pass; or the request was never sent, since too many others of this client were
     /// ahead of it; or the future of the call was not polled when it could go on, and the lock went to the next one.
-    /// The text has the reason; where nothing was sent the cause is
-    /// [`RequestError::NotSent`](crate::RequestError::NotSent).
+    /// The text has the reason. [`RequestError::NotSent`](crate::RequestError::NotSent) as the cause says that the last try was not
+    /// sent. Without a connection it was not sent either, and the cause is why there is none.
     #[error("not served in time: {0}; a request that still runs is taken back as soon as the server answers")]
     Unreachable(Cause),
     /// The server refused the request, for a permanent reason.
