@@ -33,7 +33,7 @@ pub struct LeaveRequest {
     pub copies_until: i64,
     /// The longest that the server can keep what the attempt got.
     pub lease: Duration,
-    /// If it may have one.
+    /// `None`: it was served, so nothing keeps a place of it alive.
     pub leaving: Option<LeavingPlace>,
 }
 

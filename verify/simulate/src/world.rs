@@ -119,7 +119,7 @@ struct Refusing {
     until: Duration,
 }
 
-/// The right to one command, which a client has not got meanwhile.
+/// The right to a command, which a client does not have for a while.
 struct Lacking {
     client: String,
     /// `None`: at all of them.
@@ -128,7 +128,7 @@ struct Lacking {
     when: Range<Duration>,
 }
 
-/// Not the right to `command`: the server refuses every script then, as a whole.
+/// Without the right to this one the server refuses every script as a whole.
 const EVALSHA: &str = "EVALSHA";
 
 const NO_EVALSHA: &str = "NOPERM this user has no permissions to run the 'evalsha' command";
@@ -830,7 +830,7 @@ impl State {
         self.count("rights_lost");
     }
 
-    /// The right that a client has not got now, of those to `EVALSHA` or of the others.
+    /// A command to which the client has no right now: `EVALSHA`, or one of the others.
     fn lacks(&self, client: &str, node: usize, now: Duration, evalsha: bool) -> Option<&'static str> {
         let is_meant = |it: &&Lacking| {
             it.client == client
