@@ -234,7 +234,8 @@ pub enum DetachError<G = LockGuard> {
     },
 }
 
-/// Why [`LockClient::extend`] or [`LockClient::release`] did nothing.
+/// Why [`LockClient::extend`] or [`LockClient::release`] failed. A release that was refused [half-way](Refusal::in_script), or has no answer, may
+/// have released: it can be repeated.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {

@@ -455,7 +455,7 @@ impl FairLock {
     pub async fn is_locked(&self) -> Result<bool, RequestError> {
         let status = self.inspect(0).await?;
         let is_known = status.is_known();
-        let error = status.servers.into_iter().find_map(|server| server.answer.err());
+        let error = RequestError::most_telling(status.servers.into_iter().filter_map(|server| server.answer.err()));
         match error {
             Some(error) if !is_known => Err(error),
             _ => Ok(status.holder.is_some()),
@@ -575,7 +575,7 @@ fn forced(outcomes: Vec<Result<bool, RequestError>>) -> Result<bool, RequestErro
         outcomes.iter().any(|outcome| outcome.as_ref().map_or_else(RequestError::may_have_run, |_| true));
     let (answers, errors): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
     let (confirmed, was_held) = (answers.len(), answers.iter().any(|answer| matches!(answer, Ok(true))));
-    match errors.into_iter().find_map(Result::err) {
+    match RequestError::most_telling(errors.into_iter().filter_map(Result::err)) {
         Some(error) if confirmed < majority && may_have_run && all > 1 => {
             Err(TooFewAnswers::instead_of(error, confirmed, majority))
         }

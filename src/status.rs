@@ -197,7 +197,7 @@ impl LockStatus {
     pub(crate) fn together(servers: Vec<ServerStatus>) -> Result<Self, RequestError> {
         let answers = || servers.iter().filter_map(|server| server.answer.as_ref().ok());
         let Some(most) = answers().max_by_key(|answer| answer.waiters) else {
-            let error = servers.into_iter().find_map(|server| server.answer.err());
+            let error = RequestError::most_telling(servers.into_iter().filter_map(|server| server.answer.err()));
             return Err(error.unwrap_or(RequestError::Closed));
         };
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();

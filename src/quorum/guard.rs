@@ -19,6 +19,7 @@ use crate::engine::error::{Loss, UnlockError};
 use crate::engine::handles;
 use crate::engine::hold::Hold;
 use crate::engine::release::{Release, Unlocked};
+use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 
 /// One hold on a majority of the servers. Dropping it releases it in the background.
@@ -55,11 +56,12 @@ impl QuorumGuard {
     pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
         let extend = |hold: Arc<Hold>| async move { handles::extend(&hold, lease).await };
         let mut extending: FuturesUnordered<_> = self.hold.nodes.iter().map(|node| extend(node.hold.clone())).collect();
-        let (mut done, mut errors) = (0, Vec::new());
+        let (mut done, mut failed, mut other) = (0, Vec::new(), None);
         while let Some(outcome) = extending.next().await {
             match outcome {
                 Ok(()) => done += 1,
-                Err(error) => errors.push(error),
+                Err(ExtendError::Request(error)) => failed.push(error),
+                Err(error) => other = Some(error),
             }
             if done >= self.hold.majority {
                 // The others are not waited for.
@@ -67,16 +69,13 @@ impl QuorumGuard {
                 return Ok(());
             }
         }
-        let may_have_run = |error: &ExtendError| matches!(error, ExtendError::Request(error) if error.may_have_run());
-        let is_partly_done = done > 0 || errors.iter().any(may_have_run);
-        match (self.hold.loss(), errors.pop()) {
-            (Some(loss), _) => Err(ExtendError::Lost(loss)),
-            (None, Some(ExtendError::Request(error))) if is_partly_done => {
-                Err(TooFewAnswers::instead_of(error, done, self.hold.majority).into())
-            }
-            (None, Some(error)) => Err(error),
-            (None, None) => Ok(()),
-        }
+        let may_have_run = done > 0 || failed.iter().any(RequestError::may_have_run);
+        let failed = RequestError::most_telling(failed.into_iter()).map(|error| match may_have_run {
+            true => TooFewAnswers::instead_of(error, done, self.hold.majority),
+            false => error,
+        });
+        let loss = self.hold.loss().map(ExtendError::Lost);
+        loss.or(failed.map(ExtendError::Request)).or(other).map_or(Ok(()), Err)
     }
 
     /// Its call has all that it wants.

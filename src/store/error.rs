@@ -182,10 +182,8 @@ pub enum RequestError {
     /// No lock can have this name. Nothing was sent.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// Nothing was sent: there was no connection. As the cause of a
-    /// [`LockError::Unreachable`](crate::LockError::Unreachable) it may also be that too many other
-    /// requests of this client were ahead, that its future was not polled when it could go on, or that the call had no
-    /// time. The text has the reason.
+    /// Nothing was sent: there was no connection, too many other requests of this client were ahead, another call of this owner had its
+    /// turn, or the future of the call was not polled when it could go on. The text has the reason.
     #[error("not sent: {0}")]
     NotSent(Cause),
     /// The request was sent, but no answer came in time. It may have run, or may run later.
@@ -427,6 +425,11 @@ impl fmt::Display for PeerProtocol {
 }
 
 impl RequestError {
+    /// Of the errors of several servers one that says more than that nothing was sent, if there is one.
+    pub(crate) fn most_telling(errors: impl Iterator<Item = Self>) -> Option<Self> {
+        errors.max_by_key(|error| !matches!(error, Self::NotSent(_)))
+    }
+
     /// Whether the request has, or may have, changed something.
     pub(crate) fn may_have_run(&self) -> bool {
         match self {
