@@ -191,6 +191,13 @@ impl SharedChecker {
                 *until = record.ends.max(*until);
             }
         }
+        // The server before may have lost what it had given, by a flush of which its holder has not heard.
+        for claim in self.claims.iter().filter(|claim| claim.name == name) {
+            let token = claim.held.token();
+            if keys.under(token).is_some_and(|(owner, _)| client_of(owner) != claim.process) {
+                self.given_before.insert((name.to_owned(), token));
+            }
+        }
         // A server that takes over may have been behind by the copy that counted anew.
         if keys.used.is_some_and(|(used, _)| used > keys.records.values().map(|record| record.weight).sum()) {
             it.counted_high_by.insert(Repeated::default());
