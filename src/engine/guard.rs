@@ -35,16 +35,10 @@ impl EngineGuard {
         self.hold.token
     }
 
-    /// From here on it counts as released. The request is sent when the release is run, or in the background when that
-    /// is dropped.
-    pub fn into_release(mut self) -> Release {
-        self.end()
-    }
-
     /// Releases it, and waits for the outcome.
-    pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
+    pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
         let is_shared = self.hold.entry.keys.kind.is_shared();
-        let release = self.into_release();
+        let release = self.end();
         // Where a writer goes on as a reader, others wait for that, or for what has the owner's turn before it.
         if is_shared && release.leaves_guards() { release.run_in_background().await } else { release.run().await }
     }
@@ -84,7 +78,9 @@ impl EngineGuard {
         self.ended = true;
     }
 
-    fn end(&mut self) -> Release {
+    /// From here on it counts as released. The request is sent when the release is run, or in the background when that
+    /// is dropped.
+    pub fn end(&mut self) -> Release {
         // Before the count. The guard itself is still dropped after this, and must not count twice (P4).
         self.ended = true;
         self.hold.drop_guard(self.is_writer, self.is_part);

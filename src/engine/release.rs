@@ -96,13 +96,6 @@ impl Release {
         outcome.or_else(|| self.known()).unwrap_or_else(|| Err(self.give_up(RequestError::RuntimeGone)))
     }
 
-    /// The outcome, if nothing is left to be done.
-    fn known(&mut self) -> Option<Result<Unlocked, UnlockError>> {
-        let outcome = self.outcome()?;
-        self.finished = true;
-        Some(outcome)
-    }
-
     /// The same, in the background: others that wait for a part of what is held need not wait for a future that rests.
     pub async fn run_in_background(self) -> Result<Unlocked, UnlockError> {
         let (context, until) = (self.hold.context().clone(), self.forgotten_at());
@@ -215,21 +208,20 @@ impl Release {
         }
     }
 
-    /// The outcome, if no request or no further one is needed.
-    fn outcome(&self) -> Option<Result<Unlocked, UnlockError>> {
+    /// The outcome, if no request or no further one is needed: then this is finished.
+    fn known(&mut self) -> Option<Result<Unlocked, UnlockError>> {
         let hold = &self.hold;
         // With guards left, a deadline that has passed ends the hold. Without, the server's answer decides: it may have
         // freed the lock in time.
         let end = if hold.live() > 0 { hold.expire_if_due() } else { hold.end() };
-        match end {
-            Some(End::Freed | End::Detached) => return Some(Ok(Unlocked::Freed)),
-            Some(End::Lost(loss)) => return Some(Err(UnlockError::Lost(loss))),
-            None => {}
-        }
-        match hold.unsettled() {
-            None => Some(Ok(Unlocked::StillHeld(hold.live()))),
-            Some(_) => None,
-        }
+        let outcome = match end {
+            Some(End::Freed | End::Detached) => Ok(Unlocked::Freed),
+            Some(End::Lost(loss)) => Err(UnlockError::Lost(loss)),
+            None if hold.unsettled().is_some() => return None,
+            None => Ok(Unlocked::StillHeld(hold.live())),
+        };
+        self.finished = true;
+        Some(outcome)
     }
 
     /// Sends one request and applies its answer to the hold.

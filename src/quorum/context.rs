@@ -89,7 +89,7 @@ impl Quorum {
     /// Releases these guards, and waits for the answers for a short time: without an answer the release goes on in the
     /// background.
     pub async fn release(&self, guards: impl IntoIterator<Item = EngineGuard>) {
-        join_all(guards.into_iter().map(|guard| timeout(self.nodes.node_timeout, guard.into_release().run()))).await;
+        join_all(guards.into_iter().map(|mut guard| timeout(self.nodes.node_timeout, guard.end().run()))).await;
     }
 
     /// Closes all clients at the same time. `Some`: fewer than a majority of the servers answered all in time; how many requests

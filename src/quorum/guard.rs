@@ -97,7 +97,7 @@ impl QuorumGuard {
         self.share = None;
         // Q7: the first node is released last.
         let guards = std::mem::take(&mut self.guards).into_iter().rev();
-        let releases = guards.map(|node| (node.index, node.guard.into_release())).collect();
+        let releases = guards.map(|mut node| (node.index, node.guard.end())).collect();
         self.hold.look();
         releases
     }
