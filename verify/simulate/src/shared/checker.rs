@@ -440,10 +440,8 @@ impl SharedChecker {
             // Decision 3: a later attempt of its owner takes its place.
             let is_followed = keys.records.get(*owner).is_some_and(|later| later.attempt > record.attempt);
             let is_own = is_followed || ran.args.iter().any(|arg| arg == *owner);
-            let is_whole =
-                before.lives_until > server_ms || !self.half_renewed.contains(&(name.to_owned(), record.token));
             record.ends > server_ms
-                && is_whole
+                && !self.has_ended_with_its_key(name, record, before, server_ms)
                 && keys.under(record.token).is_none()
                 && !is_own
                 && bare(ran.script) != "force_unlock"
@@ -465,6 +463,11 @@ impl SharedChecker {
         }
     }
 
+    /// See `half_renewed`.
+    fn has_ended_with_its_key(&self, name: &str, record: &Record, before: &Keys, server_ms: i64) -> bool {
+        before.lives_until <= server_ms && self.half_renewed.contains(&(name.to_owned(), record.token))
+    }
+
     /// R16: only what names a handle touches what it has. A give moves one record and nothing else.
     fn check_handles(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
         let Ok(reply) = &ran.reply else { return };
@@ -473,6 +476,7 @@ impl SharedChecker {
         let touched = before.records.iter().find(|(owner, record)| {
             is_of_a_handle(owner)
                 && record.ends > server_ms
+                && !self.has_ended_with_its_key(name, record, before, server_ms)
                 && keys.records.get(*owner) != Some(record)
                 && !ran.args.contains(owner)
                 && script != "force_unlock"
