@@ -102,8 +102,8 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     detaching.run(seq, limit).await
 }
 
-/// The owner's turn at the server, as for a release, and until when the call has time. A future that has rested meanwhile has
-/// all of it; one that got its turn as its time ended has none.
+/// The owner's turn at the server, as for a release, and until when the call has time. A future that has rested meanwhile
+/// gets all of it again. A call that got its turn only as its time ended has no time left.
 async fn take_turn(hold: &Hold) -> Result<(OwnersTurn, Instant), RequestError> {
     let (context, limit) = (hold.context(), hold.context().runner.limit());
     let taking = async { hold.entry.turn_in_time(limit, &context.runner).await.map_err(RequestError::NotSent) };

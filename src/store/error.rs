@@ -425,7 +425,7 @@ impl fmt::Display for PeerProtocol {
 }
 
 impl RequestError {
-    /// Of the errors of several servers one that says more than that nothing was sent, if there is one.
+    /// Chooses one of the errors of several servers: `NotSent` only if there is no other, since it says least.
     pub(crate) fn most_telling(errors: impl Iterator<Item = Self>) -> Option<Self> {
         errors.max_by_key(|error| !matches!(error, Self::NotSent(_)))
     }

@@ -92,6 +92,7 @@ const PARTS: &[(&str, &str)] = &[
     ("silence", include_str!("../../lua/lib/silence.lua")),
     ("skipped", include_str!("../../lua/lib/skipped.lua")),
     ("sweep", include_str!("../../lua/lib/sweep.lua")),
+    ("take_out", include_str!("../../lua/lib/take_out.lua")),
     ("token", include_str!("../../lua/lib/token.lua")),
 ];
 

@@ -191,7 +191,7 @@ async fn p5_a_leave_that_is_refused_as_a_whole_is_sent_again() {
         let kept = tokio::spawn(async move { other.lock().await });
         let waiters = async || client.lock(NAME).status().await.unwrap().waiters;
         eventually("both wait", async || waiters().await == 2).await;
-        embedded.network.refuse(Some("NOPERM this user has no permissions to run the 'evalsha' command"));
+        embedded.network.refuse(Some(REFUSED));
         given_up.abort();
         tokio::time::sleep(Duration::from_millis(100)).await;
         embedded.network.refuse(None);
@@ -201,6 +201,18 @@ async fn p5_a_leave_that_is_refused_as_a_whole_is_sent_again() {
         kept.await.unwrap().unwrap().unlock().await.unwrap();
     })
     .await;
+}
+
+#[cfg(feature = "embedded")]
+const REFUSED: &str = "NOPERM this user has no permissions to run the 'evalsha' command";
+
+#[cfg(feature = "embedded")]
+fn wait_for_it(client: &LockClient, calls: u64) -> Vec<tokio::task::JoinHandle<Result<(), LockError>>> {
+    let wait = |_| {
+        let lock = client.lock(NAME);
+        tokio::spawn(async move { lock.lock().await.map(drop) })
+    };
+    (0..calls).map(wait).collect()
 }
 
 /// Each was sent again on its own, about once a second. Found by an attack.
@@ -215,14 +227,10 @@ async fn many_leaves_that_are_refused_are_sent_again_a_few_at_a_time() {
         let _here = said.clone().here();
         let client = embedded.open(LockClient::builder()).await;
         let holder = client.lock(NAME).lock().await.unwrap();
-        let waiting = (0..CALLS).map(|_| {
-            let lock = client.lock(NAME);
-            tokio::spawn(async move { lock.lock().await.map(drop) })
-        });
-        let waiting: Vec<_> = waiting.collect();
+        let waiting = wait_for_it(&client, CALLS);
         let waiters = async || client.lock(NAME).status().await.unwrap().waiters;
         eventually("all wait", async || waiters().await == CALLS).await;
-        embedded.network.refuse(Some("NOPERM this user has no permissions to run the 'evalsha' command"));
+        embedded.network.refuse(Some(REFUSED));
         waiting.iter().for_each(tokio::task::JoinHandle::abort);
         tokio::time::sleep(Duration::from_secs(10)).await;
         let refused = embedded.network.refused();
@@ -243,21 +251,16 @@ async fn many_leaves_that_are_refused_are_sent_again_a_few_at_a_time() {
 async fn p5_refused_leaves_are_sent_again_for_as_long_as_their_places_live() {
     use crate::support::in_virtual_time;
 
-    const REFUSED: Option<&str> = Some("NOPERM this user has no permissions to run the 'evalsha' command");
     const CALLS: u64 = 100;
     let ms = Duration::from_millis;
     in_virtual_time(async |embedded| {
         let client = embedded.open(LockClient::builder().lease(ms(4000)).operation_timeout(ms(1000))).await;
         let another = embedded.open(LockClient::builder()).await;
         let holder = another.lock(NAME).lock().await.unwrap();
-        let waiting = (0..CALLS).map(|_| {
-            let lock = client.lock(NAME);
-            tokio::spawn(async move { lock.lock().await.map(drop) })
-        });
-        let waiting: Vec<_> = waiting.collect();
+        let waiting = wait_for_it(&client, CALLS);
         let waiters = async || another.lock(NAME).status().await.unwrap().waiters;
         eventually("all wait", async || waiters().await == CALLS).await;
-        embedded.network.refuse(REFUSED);
+        embedded.network.refuse(Some(REFUSED));
         waiting.iter().for_each(tokio::task::JoinHandle::abort);
         for _ in 0..15 {
             // Between two tries of the leaves.
@@ -266,7 +269,7 @@ async fn p5_refused_leaves_are_sent_again_for_as_long_as_their_places_live() {
             let lock = client.lock(NAME);
             let (outcome, ()) = tokio::join!(lock.lock_timeout(ms(30)), async {
                 tokio::time::sleep(ms(10)).await;
-                embedded.network.refuse(REFUSED);
+                embedded.network.refuse(Some(REFUSED));
             });
             outcome.unwrap_err();
             tokio::time::sleep(ms(500)).await;

@@ -252,7 +252,7 @@ async fn a_majority_is_extended_and_a_minority_is_not() {
         let error = guard.extend(1800 * SECOND).await.unwrap_err();
         assert!(matches!(error, ExtendError::Request(RequestError::Unanswered(_))), "{error}");
         assert!(error.to_string().contains("1 servers have confirmed it, and 2 are needed"), "{error}");
-        // Nothing is sent to the first one, and what the others say tells more.
+        // The first server gets no request. The refusals of the two others are what a person can mend.
         servers[0].server.shut_down();
         servers[1..].iter().for_each(|server| server.network.refuse(Some("NOPERM this user has no permissions")));
         let error = guard.extend(1800 * SECOND).await.unwrap_err();

@@ -784,8 +784,8 @@ async fn a_call_about_a_hold_ends_within_an_operation_timeout() {
     .await;
 }
 
-/// Each waits for its turn and for its answer. Found by two attacks: the second one took two operation time-outs, and where many began
-/// at once, so did the one that got its turn as their time ended.
+/// Each waits for its turn and for its answer. Found by two attacks: the second one took two operation time-outs. Where many began
+/// at once, one of them got its turn only when the time was over, and took as long.
 #[tokio::test]
 async fn an_extend_ends_in_time_behind_another_one() {
     in_virtual_time(async |store| {

@@ -1186,7 +1186,7 @@ async fn p5_a_leave_that_is_sent_again_counts_anew() {
 async fn p6_who_may_not_take_a_place_out_leaves_a_queue_that_can_be_read() {
     limit(async {
         let mut bench = Bench::on(Server::start().await).await;
-        // Nobody listens for x.
+        // No client is subscribed as x.
         let waiters = ["queues x:1:5/2,2,3000/L", "queues d:1:6/1,2,3000/L", "queues d:2:7/1,2,3000/L"];
         for step in ["holds c:1 4 7 2,2"].into_iter().chain(waiters) {
             bench.prepare(step).await;

@@ -144,10 +144,8 @@ local function serve(found, room, own)
       dead[#dead + 1] = '!skip'
     end
     if #dead > 0 then call('ZREM', deadlines, unpack(dead)) end
-    -- P6: one of them marks them all. Refused before the next line, the list can be read: their tickets have left.
-    for _, at in ipairs(taken) do call('LSET', queue, at, found.mark) end
-    -- From the nearer end: nothing behind or before it is moved.
-    if #taken > 0 then call('LREM', queue, 2 * found.passed > places and -#taken or #taken, found.mark) end
+    local mark, is_behind = found.mark, 2 * found.passed > places
+    --#paste take_out
     if cleared > 0 then call('LTRIM', queue, cleared, -1) end
   end
   return found.more and '1' or '0'

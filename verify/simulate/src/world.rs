@@ -931,15 +931,11 @@ impl Faults for Around {
         let now = self.elapsed();
         let mut state = self.state();
         let is_of = |it: &&Refusing| it.client == client && it.script == script && now < it.until;
-        if let Some(why) = state.refusing.iter().find(is_of).map(|it| it.why) {
+        let why = state.refusing.iter().find(is_of).map(|it| it.why);
+        if let Some(why) = why.or_else(|| state.lacks(client, self.node, now, true).map(|_| NO_EVALSHA)) {
             state.note(now, "refused", 0, || format!("{script} from {client}: {why}"));
             state.is_refused(client, now);
             return Some(why);
-        }
-        if state.lacks(client, self.node, now, true).is_some() {
-            state.note(now, "refused", 0, || format!("{script} from {client}: {NO_EVALSHA}"));
-            state.is_refused(client, now);
-            return Some(NO_EVALSHA);
         }
         let refused = state.rates.refused;
         if !state.happens(refused, "requests_refused") {
