@@ -268,8 +268,8 @@ async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, L
         let mut attempt = Attempt::new(request);
         let is_queued = {
             let waiter = attempt.waiter.clone();
-            let mut asking = Box::pin(until_sent(Box::pin(attempt.ask()), turn.take()));
-            match waiter.drive(asking.as_mut()).await? {
+            let asking = pin!(until_sent(Box::pin(attempt.ask()), turn.take()));
+            match waiter.drive(asking).await? {
                 Asked::Held(hold) => return Ok(Some(hold)),
                 Asked::Busy => return Ok(None),
                 Asked::Queued => true,

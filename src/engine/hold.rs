@@ -680,13 +680,6 @@ impl Hold {
         self.done.is_cancelled() && self.live() == 0 && self.is_open()
     }
 
-    /// The final unlock begins. Its future may rest, so the watchdog looks then (P6).
-    pub fn attend_to_its_release(self: &Arc<Self>) {
-        if self.live() == 0 {
-            self.schedule(false);
-        }
-    }
-
     /// The final unlock could have been sent by now, or answered, and its future may rest.
     pub fn is_release_overdue(&self) -> bool {
         let state = self.state.lock();

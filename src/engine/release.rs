@@ -91,7 +91,11 @@ impl Release {
 
     async fn drive(&mut self) -> Result<Unlocked, UnlockError> {
         let context = self.hold.context().clone();
-        let outcome = context.gone.run_until_cancelled(self.run_in_time()).await;
+        let outcome = {
+            // Pinned here, since `run_until_cancelled` would have room for it twice.
+            let running = pin!(self.run_in_time());
+            context.gone.run_until_cancelled(running).await
+        };
         // An outcome that is known already is not lost to the end of the runtime.
         outcome.or_else(|| self.known()).unwrap_or_else(|| Err(self.give_up(RequestError::RuntimeGone)))
     }
@@ -123,7 +127,7 @@ impl Release {
             return Err(UnlockError::Lost(loss));
         }
         // Another request of this owner may have the turn, and may have no answer either.
-        if timeout_at(limit.into(), self.take_turn()).await.is_err() {
+        if !self.begin() && timeout_at(limit.into(), self.take_turn()).await.is_err() {
             let cause = self.hold.entry.why_no_turn(&self.hold.context().runner);
             // Not finished: dropped here, it goes on in the background.
             return Err(UnlockError::Unknown { until: self.forgotten_at(), cause });
@@ -135,12 +139,20 @@ impl Release {
         self.hold.context().forgotten_at(self.hold.longest_lease())
     }
 
+    /// True if nothing has to be waited for: the owner's turn is free, or not needed.
+    fn begin(&mut self) -> bool {
+        if self.turn.is_none() && !self.without_turn {
+            self.turn = self.hold.entry.try_turn();
+        }
+        if self.hold.live() == 0 {
+            // This future may rest, so the watchdog looks then (P6).
+            self.hold.schedule(false);
+        }
+        self.turn.is_some() || self.without_turn
+    }
+
     async fn take_turn(&mut self) {
         let entry = self.hold.entry.clone();
-        if self.turn.is_none() && !self.without_turn {
-            self.turn = entry.try_turn();
-        }
-        self.hold.attend_to_its_release();
         let mut turn = pin!(entry.turn());
         while self.turn.is_none() && !self.without_turn {
             match timeout(PATIENCE, turn.as_mut()).await {
@@ -187,7 +199,9 @@ impl Release {
     }
 
     async fn run_to_the_end(&mut self) {
-        self.take_turn().await;
+        if !self.begin() {
+            self.take_turn().await;
+        }
         let _ = self.finish(None).await;
     }
 

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures::FutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
 };
-use tokio::task::AbortHandle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::admission::IN_FLIGHT;
 use super::call::{Arg, Call};
 use super::connect_options::Credentials;
 use super::dial::Stream;
-use super::error::{Disconnected, Refusal, RequestError};
+use super::error::{Refusal, RequestError};
 use super::link;
 use super::reply::{Field, Malformed, ScriptReply};
 
@@ -27,17 +27,8 @@ pub struct Connection {
     /// primary that was replaced while it was frozen, nor a grant that found no subscriber at the node and was taken
     /// back.
     pub channel_tag: Arc<str>,
-    _driver: Arc<Driver>,
-}
-
-/// The task that reads and writes for a connection. It waits for what is in flight, without an end on a dead line, so
-/// it ends with the last user of the connection.
-struct Driver(AbortHandle);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    /// It is dead too when nobody has it any more.
+    _last: Arc<DropGuard>,
 }
 
 impl link::Connection for Connection {
@@ -73,8 +64,13 @@ impl Connection {
             .set_pipeline_buffer_size(4 * IN_FLIGHT)
             .set_push_sender(on_push(dead.clone(), handle));
         let (io, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
-        let driver = Arc::new(Driver(tokio::spawn(driver).abort_handle()));
-        Ok(Self { io, dead, channel_tag: "".into(), _driver: driver })
+        // The task that reads and writes. On a dead line it would wait for what is in flight without an end. When it ends,
+        // each request that is in flight fails: it may have run, and waiting for its time-out would only delay the retry.
+        // Ended from outside: a look at the token with each poll of the driver costs more than a task for each connection.
+        let driver = tokio::spawn(driver).abort_handle();
+        tokio::spawn(dead.clone().cancelled_owned().map(move |()| driver.abort()));
+        let last = Arc::new(dead.clone().drop_guard());
+        Ok(Self { io, dead, channel_tag: "".into(), _last: last })
     }
 
     /// EVAL for the first call of a script (`is_known`), and EVALSHA for those behind it. A server that has lost its
@@ -100,13 +96,8 @@ impl Connection {
     }
 
     pub async fn send(&mut self, command: &redis::Cmd) -> Result<Value, RequestError> {
-        let outcome = tokio::select! {
-            // In this order: an answer that came just before the end of the connection counts.
-            biased;
-            outcome = self.io.send_packed_command(command) => outcome.and_then(Value::extract_error),
-            () = self.dead.cancelled() => return Err(unanswered()),
-        };
-        outcome.map_err(|error| self.failed(error))
+        let outcome = self.io.send_packed_command(command).await;
+        outcome.and_then(Value::extract_error).map_err(|error| self.failed(error))
     }
 
     async fn send_call(&mut self, command: &redis::Cmd, asking: bool) -> Result<Value, RequestError> {
@@ -118,12 +109,7 @@ impl Connection {
     async fn send_asking(&mut self, command: &redis::Cmd) -> Result<Value, RequestError> {
         let mut pipe = redis::pipe();
         pipe.cmd("ASKING").add_command(command.clone());
-        let outcome = tokio::select! {
-            // In this order, for the same reason.
-            biased;
-            outcome = self.io.send_packed_commands(&pipe, 1, 1) => outcome,
-            () = self.dead.cancelled() => return Err(unanswered()),
-        };
+        let outcome = self.io.send_packed_commands(&pipe, 1, 1).await;
         let reply =
             outcome.and_then(|replies| Value::extract_error(replies.into_iter().next_back().unwrap_or(Value::Nil)));
         reply.map_err(|error| self.failed(error))
@@ -183,12 +169,6 @@ impl Drop for Known<'_> {
     }
 }
 
-/// A request in flight on a dead connection may have run. Return that now: waiting for the time-out would only delay
-/// the retry.
-fn unanswered() -> RequestError {
-    RequestError::Unanswered(Arc::new(Disconnected))
-}
-
 /// The server's own error, as opposed to one of the connection.
 pub fn refusal(error: &RedisError) -> Option<Refusal> {
     // The crate gives a refused sign-in a kind of its own, without the server's code.
@@ -198,14 +178,11 @@ pub fn refusal(error: &RedisError) -> Option<Refusal> {
 
 fn read(value: Value) -> Result<ScriptReply, RequestError> {
     // A reply in no known form is not a refusal: the script has run, so its outcome is unknown.
-    script_reply(value).map_err(|error| RequestError::Unanswered(Arc::new(error)))
-}
-
-fn script_reply(value: Value) -> Result<ScriptReply, Malformed> {
+    let unknown = |what: String| RequestError::Unanswered(Arc::new(Malformed(what)));
     let values = match value {
         Value::BulkString(bytes) => return Ok(ScriptReply::Text(bytes)),
         Value::Array(values) => values,
-        other => return Err(Malformed(format!("{other:?} where a text or an array is expected"))),
+        other => return Err(unknown(format!("{other:?} where a text or an array is expected"))),
     };
     let field = |value| match value {
         Value::Int(number) => Ok(Field::Int(number)),
@@ -213,7 +190,7 @@ fn script_reply(value: Value) -> Result<ScriptReply, Malformed> {
         Value::SimpleString(text) => Ok(Field::Text(text.into_bytes())),
         // The crate has a value of its own for the text OK.
         Value::Okay => Ok(Field::Text(b"OK".to_vec())),
-        other => Err(Malformed(format!("{other:?} inside an array"))),
+        other => Err(unknown(format!("{other:?} inside an array"))),
     };
     values.into_iter().map(field).collect::<Result<_, _>>().map(ScriptReply::List)
 }

@@ -1,10 +1,12 @@
 //! Sends one request and reads its reply. The files in `verbs/` are the requests.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use tokio::time::timeout_at;
 
 use super::admission::{InFlight, PATIENCE};
@@ -160,16 +162,16 @@ impl Runner {
                     Box::pin(self.usable(lock_key, priority, by)).await?.admission()
                 }
             };
-            let in_flight = match by {
-                None => admission.enter(priority, self.options.operation_timeout).await,
-                Some(by) => {
-                    let entering = admission.enter(priority, self.options.operation_timeout);
-                    // Boxed: waits without a limit need no room for a timer.
-                    match Box::pin(timeout_at(by.into(), entering)).await {
-                        Ok(in_flight) => in_flight,
-                        Err(_) => return Err(RequestError::NotSent(Arc::new(NoTurn))),
-                    }
-                }
+            let mut entering = pin!(admission.enter(priority, self.options.operation_timeout));
+            let in_flight = match (entering.as_mut().now_or_never(), by) {
+                // As usual, and without a timer.
+                (Some(in_flight), _) => in_flight,
+                (None, None) => entering.await,
+                // Boxed: waits without a limit need no room for a timer.
+                (None, Some(by)) => match Box::pin(timeout_at(by.into(), entering)).await {
+                    Ok(in_flight) => in_flight,
+                    Err(_) => return Err(RequestError::NotSent(Arc::new(NoTurn))),
+                },
             };
             // The lock may have gone to another node of a cluster meanwhile, which has limits of its own.
             let is_same =
