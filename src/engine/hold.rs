@@ -825,8 +825,9 @@ impl Hold {
         cleanup::leave(context, request);
         // The holder is notified without any network (P8).
         self.set_over();
-        // Last: the log and the recorder are the user's, and may panic.
-        self.tell_of_loss(loss);
+        // The log and the recorder are the user's, and may panic. Replies and pushes come here too: a panic would end the
+        // task that reads them, and with it the connection.
+        log_line(|| self.tell_of_loss(loss));
     }
 
     fn set_over(&self) {

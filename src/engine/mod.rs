@@ -39,6 +39,7 @@ use futures::{FutureExt, StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
 use crate::store::push::Push;
+use crate::store::runtime::log_line;
 use crate::store::{Listener, ServedKeys};
 use context::Context;
 use hold::{Hold, Holds};
@@ -111,7 +112,9 @@ impl Listener for Engine {
                 self.poller.waiters.revoked(lock, owner, token);
                 self.holds.revoked(lock, owner, token);
             }
-            None => tracing::debug!(target: "fairlock::server", "an unknown message on this client's channel"),
+            None => {
+                log_line(|| tracing::debug!(target: "fairlock::server", "an unknown message on this client's channel"))
+            }
         }
     }
 

@@ -199,6 +199,38 @@ async fn a_log_subscriber_that_panics_does_not_end_the_client() {
     .await;
 }
 
+async fn subscribed(server: &Server) -> Vec<String> {
+    let list: String = redis::cmd("CLIENT")
+        .arg(&["LIST", "TYPE", "pubsub"])
+        .query_async(&mut server.connection().await)
+        .await
+        .unwrap();
+    list.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+/// A loss is told by the task that reads the replies: without it each request of the client would fail.
+#[tokio::test]
+async fn a_log_subscriber_that_panics_at_a_loss_costs_no_connection() {
+    on_a_server(async |server| {
+        let subscriber = Arc::new(Panicking::at(["lost a lock"]));
+        let client: LockClient = Timing::default().connect(&server.url()).await;
+        let other: LockClient = Timing::default().connect(&server.url()).await;
+        let _logging = crate::support::log_to(subscriber.clone());
+        let guards = [client.lock("x").lock().await.unwrap(), client.lock("y").lock().await.unwrap()];
+        let before = subscribed(server).await;
+        // The first one is told a little later by a task of its own, and the second one at once.
+        for guard in guards {
+            other.lock(guard.name()).force_unlock().await.unwrap();
+            assert_eq!(guard.lost().await, fairlock::Loss::Forced);
+        }
+        eventually("it has panicked", async || subscriber.texts[0].1.load(Ordering::SeqCst)).await;
+        client.lock("x").try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+        assert_eq!(subscribed(server).await, before);
+        (client.close().await.unwrap(), other.close().await.unwrap());
+    })
+    .await;
+}
+
 /// Panics at the first line of each of these texts, in the tasks of the client. What others need goes on.
 #[cfg(feature = "embedded")]
 #[tokio::test]
