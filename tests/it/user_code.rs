@@ -226,7 +226,8 @@ async fn a_log_subscriber_that_panics_at_a_loss_costs_no_connection() {
         eventually("it has panicked", async || subscriber.texts[0].1.load(Ordering::SeqCst)).await;
         client.lock("x").try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
         assert_eq!(subscribed(server).await, before);
-        (client.close().await.unwrap(), other.close().await.unwrap());
+        client.close().await.unwrap();
+        other.close().await.unwrap();
     })
     .await;
 }
