@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use futures::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::task::{unconstrained, yield_now};
@@ -382,15 +383,16 @@ impl InFlight {
     }
 
     /// Drives the request to its end. Its slot is released when it is woken: its answer is there, or its time is over.
-    pub async fn run<F: Future>(self: &Arc<Self>, request: F) -> F::Output {
+    ///
+    /// Pinned by the caller: passed on by value, it would be in the caller's future twice.
+    pub fn run<F: Future>(self: &Arc<Self>, request: Pin<&mut F>) -> impl Future<Output = F::Output> {
         // Otherwise it could also be woken because its task has done much already, before it was sent.
-        let mut request = pin!(unconstrained(request));
+        let mut request = unconstrained(request);
         let waker = Waker::from(self.clone());
-        poll_fn(|context| {
+        poll_fn(move |context| {
             self.caller.register(context.waker());
-            request.as_mut().poll(&mut Context::from_waker(&waker))
+            request.poll_unpin(&mut Context::from_waker(&waker))
         })
-        .await
     }
 
     /// Reads the server's answer: opens or closes the gate.

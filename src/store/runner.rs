@@ -224,36 +224,39 @@ impl Runner {
     }
 
     /// Sends the request, waits for its reply, and learns the server's time from it.
-    pub async fn run<T: Decode>(&self, admitted: Admitted, call: Call<'_>) -> Result<Answer<T>, RequestError> {
+    pub async fn run<T: Decode>(&self, admitted: Admitted, mut call: Call<'_>) -> Result<Answer<T>, RequestError> {
         // Relaxed: the number only has to differ from those of other requests.
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         // Before the request is on its way: the server's lease begins later, never earlier (R5).
         let sent = now();
         let metrics = &self.options.metrics;
         let _in_flight = metrics.in_flight();
-        let call = Call { priority: admitted.priority, ..call };
-        let Ran { reply, by } =
-            match admitted.in_flight.run(timeout_at(admitted.deadline.into(), self.store.run(call, request))).await {
-                Ok(Ok(ran)) => ran,
-                Ok(Err(error)) => {
-                    // A request without an answer says nothing about the gate. If it was the probe, its
-                    // permit lets the next one probe when it is dropped.
-                    if let RequestError::Refused(refusal) = &error {
-                        metrics.refused(&refusal.code);
-                        self.answered(&admitted, &call, Some(refusal));
-                        if let Some((is, asked)) = refusal.other_kind() {
-                            let answer = T::OTHER_KIND.map(|body| Answer { sent, body, server_ms: 0 });
-                            return answer.ok_or(RequestError::OtherKind { is, asked });
-                        }
+        call.priority = admitted.priority;
+        let answered = {
+            let answering = pin!(timeout_at(admitted.deadline.into(), self.store.run(call, request)));
+            admitted.in_flight.run(answering).await
+        };
+        let Ran { reply, by } = match answered {
+            Ok(Ok(ran)) => ran,
+            Ok(Err(error)) => {
+                // A request without an answer says nothing about the gate. If it was the probe, its
+                // permit lets the next one probe when it is dropped.
+                if let RequestError::Refused(refusal) = &error {
+                    metrics.refused(&refusal.code);
+                    self.answered(&admitted, &call, Some(refusal));
+                    if let Some((is, asked)) = refusal.other_kind() {
+                        let answer = T::OTHER_KIND.map(|body| Answer { sent, body, server_ms: 0 });
+                        return answer.ok_or(RequestError::OtherKind { is, asked });
                     }
-                    return Err(error);
                 }
-                Err(_) => {
-                    // A half-open connection causes no error (decision 44).
-                    self.store.serving(call.lock_key()).into_iter().for_each(Server::suspect);
-                    return Err(RequestError::Unanswered(Arc::new(NoAnswer(self.options.operation_timeout))));
-                }
-            };
+                return Err(error);
+            }
+            Err(_) => {
+                // A half-open connection causes no error (decision 44).
+                self.store.serving(call.lock_key()).into_iter().for_each(Server::suspect);
+                return Err(RequestError::Unanswered(Arc::new(NoAnswer(self.options.operation_timeout))));
+            }
+        };
         metrics.round_trip(|| now().saturating_duration_since(sent));
         // Before the reply is read: a server that runs scripts does not refuse, even if this reply
         // turns out to be wrong.
@@ -277,7 +280,7 @@ impl Runner {
             return Err(RequestError::NotSent(Arc::new(NoTurn)));
         };
         let sent = now();
-        match in_flight.run(timeout_at(deadline.into(), server.ask(words))).await {
+        match in_flight.run(pin!(timeout_at(deadline.into(), server.ask(words)))).await {
             Ok(outcome) => outcome.map(|told| (told, now().saturating_duration_since(sent))),
             Err(_) => {
                 server.suspect();
