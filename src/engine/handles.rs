@@ -268,6 +268,7 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), ExtendErro
     // In turn with releases and nested calls: the seq must not come between one of them and its answer.
     let (_turn, limit) = take_turn(hold).await?;
     let (mut backoff, seq) = (context.backoff(), context.next_seq());
+    let mut may_have_run = false;
     loop {
         if let Some(loss) = loss_of(hold) {
             return Err(ExtendError::Lost(loss));
@@ -289,8 +290,10 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), ExtendErro
             }
             Ok(Answer { body: Renewed::Lost, .. }) => hold.lose(Loss::Gone),
             Err(error) => {
+                may_have_run |= error.may_have_run();
                 if !may_try_again(&error, &mut backoff, limit).await {
-                    return Err(loss_of(hold).map_or(ExtendError::Request(error), ExtendError::Lost));
+                    let error = ExtendError::Request(error.of_call(may_have_run));
+                    return Err(loss_of(hold).map_or(error, ExtendError::Lost));
                 }
             }
         }
@@ -317,13 +320,14 @@ pub async fn extend_handle(lock: &EngineLock, handle: &Detached, lease: Duration
     let (context, keys) = (lock.context(), lock.keys()?);
     let (owner, token) = (&*handle.owner, handle.token);
     let renew = Renew { keys, owner, token, lease, only: Only::Longer, remember: true };
-    let (limit, mut backoff) = (context.runner.limit(), context.backoff());
+    let (limit, mut backoff, mut may_have_run) = (context.runner.limit(), context.backoff(), false);
     loop {
         match context.ask(renew.run(&context.runner, Some(limit))).await {
             Ok(answer) => return Ok(matches!(answer.body, Renewed::Renewed { .. })),
             Err(error) => {
+                may_have_run |= error.may_have_run();
                 if !may_try_again(&error, &mut backoff, limit).await {
-                    return Err(error);
+                    return Err(error.of_call(may_have_run));
                 }
             }
         }
@@ -333,17 +337,16 @@ pub async fn extend_handle(lock: &EngineLock, handle: &Detached, lease: Duration
 /// Gives back what a handle holds. `false`: it held nothing.
 pub async fn release_handle(lock: &EngineLock, handle: &Detached) -> Result<bool, RequestError> {
     let (context, keys) = (lock.context(), lock.keys()?);
-    let (limit, mut backoff) = (context.runner.limit(), context.backoff());
-    let mut again = false;
+    let (limit, mut backoff, mut may_have_run) = (context.runner.limit(), context.backoff(), false);
     loop {
         match context.ask(release_once(context, keys, handle, limit)).await {
             // An earlier copy without an answer may have freed it.
-            Ok(freed) => return Ok(freed || again),
+            Ok(freed) => return Ok(freed || may_have_run),
             Err(error) => {
+                may_have_run |= error.may_have_run();
                 if !may_try_again(&error, &mut backoff, limit).await {
-                    return Err(error);
+                    return Err(error.of_call(may_have_run));
                 }
-                again |= error.may_have_run();
             }
         }
     }

@@ -439,6 +439,15 @@ impl RequestError {
         }
     }
 
+    /// The error of a call that ends with this one. `may_have_run`: an earlier try of the same call may have, of which the
+    /// last one does not know.
+    pub(crate) fn of_call(self, may_have_run: bool) -> Self {
+        match self {
+            Self::NotSent(cause) if may_have_run => Self::Unanswered(cause),
+            error => error,
+        }
+    }
+
     /// Whether it passes when a cluster has moved a slot.
     pub(crate) fn is_about_a_slot(&self) -> bool {
         matches!(self, Self::Refused(refusal) if refusal.is_of_a_slot())

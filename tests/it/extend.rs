@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use fairlock::{ExtendError, LockClient, LockError, Loss, OptionsError, Owner, RequestError, Unlocked, owner};
+use fairlock::{
+    ExtendError, HandleError, LockClient, LockError, Loss, OptionsError, Owner, RequestError, Unlocked, owner,
+};
 use futures::FutureExt;
 use tokio::time::{Instant, sleep};
 
@@ -369,6 +371,42 @@ async fn a_self_wait_is_noticed_where_the_first_of_several_servers_is_down() {
         servers[0].network.silence(false);
         eventually("all are back", async || client.ping().await.is_ok()).await;
         client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// Found by an attack: the error was that of the last try, which was not sent, and whose page says that nothing was done.
+#[tokio::test]
+async fn a_call_whose_first_try_was_served_does_not_say_that_nothing_was_sent() {
+    on_a_server(async |server| {
+        // The first try is served, its answer is lost, and there is no other connection.
+        for call in ["extend", "extend by handle", "release by handle"] {
+            let proxy = Proxy::start(server).await;
+            let client = Timing::default().connect(&proxy.url()).await;
+            let guard = client.lock(call).with_lease(60 * SECOND).lock().await.unwrap();
+            let cut = || {
+                proxy.refuse(true);
+                proxy.lose_next_reply();
+            };
+            let error = if call == "extend" {
+                cut();
+                let Err(ExtendError::Request(error)) = guard.extend(600 * SECOND).await else { panic!("{call}") };
+                error
+            } else {
+                let handle = guard.detach(60 * SECOND).await.unwrap();
+                cut();
+                let outcome = match call {
+                    "extend by handle" => client.extend(&handle, 600 * SECOND).await,
+                    _ => client.release(&handle).await.map(drop),
+                };
+                let Err(HandleError::Request(error)) = outcome else { panic!("{call}") };
+                error
+            };
+            assert!(matches!(error, RequestError::Unanswered(_)), "{call}: {error}");
+            proxy.refuse(false);
+            client.lock(call).force_unlock().await.unwrap();
+            client.close().await.unwrap();
+        }
     })
     .await;
 }
