@@ -162,7 +162,12 @@ impl Context {
         if self.closing.is_cancelled() {
             return Err(RequestError::Closed);
         }
-        self.gone.run_until_cancelled(request).await.unwrap_or(Err(RequestError::RuntimeGone))
+        match self.gone.run_until_cancelled(request).await {
+            // The connection ends with the runtime, and may do so before the client knows why.
+            Some(Err(RequestError::Unanswered(_))) if self.is_runtime_gone() => Err(RequestError::RuntimeGone),
+            Some(asked) => asked,
+            None => Err(RequestError::RuntimeGone),
+        }
     }
 
     /// Why no call can be served any longer. A client that was closed stays so when its runtime ends.

@@ -103,16 +103,15 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
 }
 
 /// The owner's turn at the server, as for a release, and until when the call has time. A future that has rested meanwhile
-/// gets all of it again. A call that got its turn only as its time ended has no time left.
+/// gets all of it again.
 async fn take_turn(hold: &Hold) -> Result<(OwnersTurn, Instant), RequestError> {
     let (context, limit) = (hold.context(), hold.context().runner.limit());
     let taking = async { hold.entry.turn_in_time(limit, &context.runner).await.map_err(RequestError::NotSent) };
     let turn = context.ask(taking).await?;
-    match now().checked_duration_since(limit) {
-        None => Ok((turn, limit)),
-        Some(late) if late < PATIENCE => Err(RequestError::NotSent(hold.entry.why_no_turn(&context.runner))),
-        Some(_) => Ok((turn, context.runner.limit())),
-    }
+    let Some(late) = now().checked_duration_since(limit) else { return Ok((turn, limit)) };
+    // The request that had the turn ran out of time together with this call: there is no answer to wait for here either.
+    let failed = hold.entry.last_error.cause().filter(|_| late < PATIENCE);
+    failed.map_or_else(|| Ok((turn, context.runner.limit())), |cause| Err(RequestError::NotSent(cause)))
 }
 
 /// One request in the owner's turn. For another call of this owner, which waits for that, it notes how far it is.

@@ -115,7 +115,8 @@ impl LastError {
         })
     }
 
-    fn cause(&self) -> Option<Cause> {
+    /// Why the last request had no answer, if it had none.
+    pub fn cause(&self) -> Option<Cause> {
         self.cause.lock().clone()
     }
 }

@@ -163,7 +163,9 @@ impl Runner {
                 }
             };
             let mut entering = pin!(admission.enter(priority, self.options.operation_timeout));
-            let in_flight = match (entering.as_mut().now_or_never(), by) {
+            let at_once = entering.as_mut().now_or_never();
+            let has_waited = at_once.is_none();
+            let in_flight = match (at_once, by) {
                 // As usual, and without a timer.
                 (Some(in_flight), _) => in_flight,
                 (None, None) => entering.await,
@@ -180,7 +182,8 @@ impl Runner {
                 let deadline = by.unwrap_or_else(|| self.limit());
                 if let Some(late) = now().checked_duration_since(deadline) {
                     // Requests that run out of time together free their slots at the end of this one's time.
-                    let cause: Cause = if late < PATIENCE { Arc::new(NoTurn) } else { Arc::new(NotPolled) };
+                    let is_late = has_waited && late < PATIENCE;
+                    let cause: Cause = if is_late { Arc::new(NoTurn) } else { Arc::new(NotPolled) };
                     return Err(RequestError::NotSent(cause));
                 }
                 return Ok(Admitted { in_flight, deadline, priority });

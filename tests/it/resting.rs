@@ -11,7 +11,7 @@ use fairlock::{
 };
 use futures::FutureExt;
 use futures::future::join_all;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::support::{Collect, Embedded, Timing, embedded, eventually, in_virtual_time, on_several_in_virtual_time};
 
@@ -956,6 +956,39 @@ async fn a_call_that_rests_until_its_time_is_over_says_so() {
         sleep(12 * SECOND).await;
         assert!(waiting.await.unwrap_err().is_busy());
         held.unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// It said that too many others were ahead, and no turn of its own owner came, where no other call was left. Found by an
+/// attack, and by seed 1000001795782212610.
+#[tokio::test]
+async fn a_call_that_rests_a_little_past_its_time_blames_no_other_call() {
+    const A_LITTLE: Duration = Duration::from_millis(100);
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let client = embedded.open(LockClient::builder().operation_timeout(2 * SECOND)).await;
+        let (lock, owner) = (client.lock("x"), Owner::new());
+        let guard = owner.scope(lock.lock()).await.unwrap();
+        let mut nested = Box::pin(owner.scope(lock.lock()));
+        assert!((&mut nested).now_or_never().is_none(), "its request is on its way");
+        let mut extending = Box::pin(guard.extend(60 * SECOND));
+        assert!((&mut extending).now_or_never().is_none(), "the nested call has the turn");
+        let nested = nested.await.unwrap();
+        sleep(2 * SECOND + A_LITTLE).await;
+        extending.await.unwrap();
+        nested.unlock().await.unwrap();
+
+        embedded.network.refuse(Some("BUSY Redis is busy running a script."));
+        assert!(client.lock("a").lock_timeout(SECOND / 2).await.is_err(), "it has closed the gate");
+        let (begun, free) = (Instant::now(), client.lock("free"));
+        let mut trying = Box::pin(free.try_lock());
+        assert!((&mut trying).now_or_never().is_none(), "it waits at the gate");
+        embedded.network.refuse(None);
+        client.lock("b").lock().await.unwrap().unlock().await.unwrap();
+        sleep_until(begun + 2 * SECOND + A_LITTLE).await;
+        was_not_polled(&trying.await.unwrap_err());
+        guard.unlock().await.unwrap();
     })
     .await;
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fairlock::{ConnectError, Ended, FairLock, LockClient, LockError, Loss, Owner, RequestError, UnlockError, owner};
-use futures::FutureExt;
+use futures::future::join_all;
+use futures::{FutureExt, TryStreamExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::OnceCell;
 use tokio::task::LocalSet;
@@ -60,6 +61,32 @@ fn a_client_whose_runtime_is_gone_says_so_at_once() {
             };
             tokio::time::timeout(Duration::from_secs(5), all).await.expect("at once");
         }));
+    }
+}
+
+/// Of each the request had been sent. They had the error of the connection, which ends with the runtime. Found by an attack.
+#[test]
+fn a_request_under_way_as_the_runtime_ends_says_so() {
+    let here = runtime();
+    let server = here.block_on(Server::start());
+    for first in (0..8).map(|_| runtime()) {
+        let client = first.block_on(Timing::relaxed().connect(&server.url()));
+        let lock = client.lock("x");
+        server.pause();
+        let requests = [
+            async { client.ping().await.map(drop) }.boxed(),
+            async { lock.status().await.map(drop) }.boxed(),
+            async { lock.force_unlock().await.map(drop) }.boxed(),
+            async { client.list("*").try_collect::<Vec<_>>().await.map(drop) }.boxed(),
+        ];
+        let mut all = join_all(requests);
+        here.block_on(async { assert!((&mut all).now_or_never().is_none(), "each is sent") });
+        let ending = std::thread::spawn(|| drop(first));
+        for outcome in here.block_on(limit(all)) {
+            assert!(matches!(outcome, Err(RequestError::RuntimeGone)), "{outcome:?}");
+        }
+        ending.join().unwrap();
+        server.resume();
     }
 }
 
