@@ -18,7 +18,7 @@ use super::error::{Refusal, RequestError};
 use super::link;
 use super::reply::{Field, Malformed, ScriptReply};
 
-#[derive(Clone)]
+/// Each request shares it: the parts of it would be copied one by one.
 pub struct Connection {
     pub io: MultiplexedConnection,
     pub dead: CancellationToken,
@@ -26,12 +26,12 @@ pub struct Connection {
     /// message to all nodes. With it a client receives only messages of the node that serves the slot, and not of a
     /// primary that was replaced while it was frozen, nor a grant that found no subscriber at the node and was taken
     /// back.
-    pub channel_tag: Arc<str>,
+    pub channel_tag: String,
     /// It is dead too when nobody has it any more.
-    _last: Arc<DropGuard>,
+    _last: DropGuard,
 }
 
-impl link::Connection for Connection {
+impl link::Connection for Arc<Connection> {
     fn dead(&self) -> &CancellationToken {
         &self.dead
     }
@@ -69,15 +69,15 @@ impl Connection {
         // Ended from outside: a look at the token with each poll of the driver costs more than a task for each connection.
         let driver = tokio::spawn(driver).abort_handle();
         tokio::spawn(dead.clone().cancelled_owned().map(move |()| driver.abort()));
-        let last = Arc::new(dead.clone().drop_guard());
-        Ok(Self { io, dead, channel_tag: "".into(), _last: last })
+        let last = dead.clone().drop_guard();
+        Ok(Self { io, dead, channel_tag: String::new(), _last: last })
     }
 
     /// EVAL for the first call of a script (`is_known`), and EVALSHA for those behind it. A server that has lost its
     /// scripts is sent the text at once, and again with each retry until it has it: over a link that is
     /// so slow that both do not fit into one operation time-out, a script would never run otherwise.
     pub async fn evaluate(
-        &mut self,
+        &self,
         is_known: &AtomicBool,
         call: Call<'_>,
         request: u64,
@@ -95,21 +95,21 @@ impl Connection {
         read(value)
     }
 
-    pub async fn send(&mut self, command: &redis::Cmd) -> Result<Value, RequestError> {
-        let outcome = self.io.send_packed_command(command).await;
+    pub async fn send(&self, command: &redis::Cmd) -> Result<Value, RequestError> {
+        let outcome = self.io.clone().send_packed_command(command).await;
         outcome.and_then(Value::extract_error).map_err(|error| self.failed(error))
     }
 
-    async fn send_call(&mut self, command: &redis::Cmd, asking: bool) -> Result<Value, RequestError> {
+    async fn send_call(&self, command: &redis::Cmd, asking: bool) -> Result<Value, RequestError> {
         // Boxed, because it is rare: every call would have room for it otherwise.
         if asking { Box::pin(self.send_asking(command)).await } else { self.send(command).await }
     }
 
     /// In one write: ASKING is good for the next command of the connection, which must be this one.
-    async fn send_asking(&mut self, command: &redis::Cmd) -> Result<Value, RequestError> {
+    async fn send_asking(&self, command: &redis::Cmd) -> Result<Value, RequestError> {
         let mut pipe = redis::pipe();
         pipe.cmd("ASKING").add_command(command.clone());
-        let outcome = self.io.send_packed_commands(&pipe, 1, 1).await;
+        let outcome = self.io.clone().send_packed_commands(&pipe, 1, 1).await;
         let reply =
             outcome.and_then(|replies| Value::extract_error(replies.into_iter().next_back().unwrap_or(Value::Nil)));
         reply.map_err(|error| self.failed(error))

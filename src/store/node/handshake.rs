@@ -32,7 +32,7 @@ const ECHO_LIMIT: Duration = Duration::from_millis(500);
 
 impl Supervised<NetworkWire> {
     /// Connects, checks that this server can serve, learns its time, and subscribes.
-    pub async fn establish(self: &Arc<Self>, target: &Target) -> Result<Connection, ConnectError> {
+    pub async fn establish(self: &Arc<Self>, target: &Target) -> Result<Arc<Connection>, ConnectError> {
         let limit = Limit::of(self.operation_timeout);
         // Before dialling: a provider that takes long must not keep a connection waiting that has not
         // signed in.
@@ -47,7 +47,7 @@ impl Supervised<NetworkWire> {
         let limit = Limit::of(self.operation_timeout);
         let silent = || target.silent(&first, limit);
         limit.run(self.greet(target, &mut connection)).await.ok_or_else(silent)??;
-        Ok(connection)
+        Ok(Arc::new(connection))
     }
 
     async fn sign_in(
@@ -95,7 +95,7 @@ impl Supervised<NetworkWire> {
         // it may have led to another server.
         if self.wire.is_in_cluster {
             self.ask_time(target, &mut io).await?;
-            connection.channel_tag = ask_id(target, &mut io).await?.into();
+            connection.channel_tag = ask_id(target, &mut io).await?;
         } else {
             self.probe(target, connection).await?;
         }
@@ -258,7 +258,7 @@ impl Supervised<NetworkWire> {
         // Before the request is sent, as `ServerClock::learn` expects.
         let sent = now();
         let reply = self
-            .evaluate(&mut connection.clone(), Call::new(&renew::SCRIPT, &keys, &args), 0)
+            .evaluate(connection, Call::new(&renew::SCRIPT, &keys, &args), 0)
             .await
             .map_err(|error| probe_error(target, error))?;
         let time = || {
@@ -279,7 +279,7 @@ impl Supervised<NetworkWire> {
         let (keys, args) = (boot.keys(), boot.args(&life, target.epoch));
         let Some(is_known) = self.wire.is_known(&boot::SCRIPT) else { return Ok(()) };
         let call = Call::new(&boot::SCRIPT, &keys, &args);
-        let reply = connection.clone().evaluate(is_known, call, 0).await.map_err(|error| probe_error(target, error))?;
+        let reply = connection.evaluate(is_known, call, 0).await.map_err(|error| probe_error(target, error))?;
         // A caller may read this late. A newer answer, of another life, must not be replaced by it (R14).
         if connection.dead.is_cancelled() {
             return Err(target.unreachable(Arc::new(Disconnected)));

@@ -89,7 +89,7 @@ pub struct Echo {
 
 /// A connection, and where it leads.
 pub struct Established {
-    connection: Connection,
+    connection: Arc<Connection>,
     place: Place,
 }
 
@@ -133,10 +133,10 @@ impl Node<NetworkWire> {
 }
 
 impl Wire for NetworkWire {
-    type Connection = Connection;
+    type Connection = Arc<Connection>;
     type Attached = Established;
 
-    fn connection(attached: &Established) -> &Connection {
+    fn connection(attached: &Established) -> &Arc<Connection> {
         &attached.connection
     }
 
@@ -201,7 +201,7 @@ impl Wire for NetworkWire {
 
     async fn run(node: &Arc<Supervised<Self>>, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
         // Admission has looked at the priority already. Here each connection that is up will do.
-        let Some(mut connection) = node.link.connection(Priority::Urgent) else {
+        let Some(connection) = node.link.connection(Priority::Urgent) else {
             return Err(RequestError::NotSent(node.link.fault()));
         };
         // Not in `evaluate`: a new connection uses that before it has run boot.lua. Boxed, because it is rare.
@@ -212,7 +212,7 @@ impl Wire for NetworkWire {
             connection.dead.cancel();
             return Err(error);
         }
-        let outcome = node.evaluate(&mut connection, call, request).await;
+        let outcome = node.evaluate(&connection, call, request).await;
         // A demoted primary may keep its connections open. Without this the client would stay with it
         // and hear READONLY forever. Dialling again asks for the name anew.
         if let Err(RequestError::Refused(refusal)) = &outcome
@@ -224,7 +224,7 @@ impl Wire for NetworkWire {
     }
 
     async fn ask(node: &Supervised<Self>, words: &[&str]) -> Result<Told, RequestError> {
-        let Some(mut connection) = node.link.connection(Priority::Question) else {
+        let Some(connection) = node.link.connection(Priority::Question) else {
             return Err(RequestError::NotSent(node.link.fault()));
         };
         let Some((name, arguments)) = words.split_first() else { return Err(RequestError::Closed) };
@@ -233,7 +233,7 @@ impl Wire for NetworkWire {
             node.wire.hear();
         }
         match outcome {
-            Ok(value) => Ok(Told { texts: flat(value), connection: connection.dead }),
+            Ok(value) => Ok(Told { texts: flat(value), connection: connection.dead.clone() }),
             // Servers have different words for it.
             Err(RequestError::Refused(mut refusal)) if refusal.is_about_rights() => {
                 refusal.lacks(&[format!("+{}", name.to_ascii_lowercase())]);
@@ -261,7 +261,7 @@ impl Wire for NetworkWire {
         self.suspected.notify_one();
     }
 
-    fn disconnect(&self, connection: &Connection) {
+    fn disconnect(&self, connection: &Arc<Connection>) {
         connection.dead.cancel();
     }
 
@@ -289,7 +289,7 @@ impl NetworkWire {
 impl Supervised<NetworkWire> {
     pub async fn evaluate(
         &self,
-        connection: &mut Connection,
+        connection: &Connection,
         call: Call<'_>,
         request: u64,
     ) -> Result<ScriptReply, RequestError> {
@@ -353,7 +353,7 @@ async fn until_dead(node: &Supervised<NetworkWire>, connection: &Connection) {
         let asked = now();
         // Not through admission. When all slots are taken by requests without an answer, the ping
         // would wait for just these.
-        match timeout(PING_LIMIT, connection.clone().send(&redis::cmd("PING"))).await {
+        match timeout(PING_LIMIT, connection.send(&redis::cmd("PING"))).await {
             // A refusal is an answer too: a user may have no right to PING.
             Ok(Ok(_) | Err(RequestError::Refused(_))) => node.wire.hear(),
             // On a busy machine this task may be late, and other requests have had answers from the server.
